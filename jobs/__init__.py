@@ -1,0 +1,1 @@
+"""How prdp is started: arguments in, exit code out."""

@@ -1,0 +1,1 @@
+"""What runs on the driver: plan, domain, accounting, ledger, engines, publishing."""

@@ -1,0 +1,33 @@
+"""The errors a user may see: one plain line that says what, where and what to do; each fixes its exit code."""
+
+from typing import ClassVar
+
+
+class PrdpError(Exception):
+    """Anything that went wrong and has no narrower class below; exit code 1."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class PlanError(PrdpError):
+    """The plan or the call is wrong; exit code 2."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class BudgetRefused(PrdpError):
+    """The accumulated loss would exceed a limit; nothing was drawn; exit code 3."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class MicrodataError(PrdpError):
+    """The microdata break the contract or changed while they were read; exit code 4 (confidential)."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class StateError(PrdpError):
+    """Another attempt is under way, or the ledger's state, the output place or the digest forbids this; 5."""
+
+    exit_code: ClassVar[int] = 5

@@ -1,0 +1,42 @@
+"""Exact numbers: a number written in a plan means its shortest decimal, and bounds round against ourselves."""
+
+import math
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+def exact(number: int | float | str | Decimal | Fraction) -> Fraction:
+    """Return the rational number that `number` stands for; a float stands for its shortest decimal.
+
+    So 0.01 means one hundredth, in the noise as in the policy. Raises ValueError on NaN, infinity and text that is
+    no decimal number, TypeError on anything else (also bool).
+    """
+    if isinstance(number, bool) or not isinstance(number, int | float | str | Decimal | Fraction):
+        raise TypeError(f"a number is needed, not {type(number).__name__}")
+    if isinstance(number, int | Fraction):
+        return Fraction(number)
+    try:
+        decimal = Decimal(repr(number) if isinstance(number, float) else number)
+    except InvalidOperation:
+        raise ValueError("not a decimal number") from None
+    if not decimal.is_finite():
+        raise ValueError("a finite number is needed")
+    return Fraction(decimal)
+
+
+def as_json(number: Fraction) -> int | float:
+    """Return the JSON number that `exact` reads back as `number`; raises ValueError where there is none."""
+    if number.denominator == 1:
+        return int(number)
+    nearest = float(number)
+    if exact(nearest) != number:
+        raise ValueError("the number has more digits than a double can hold: write at most 15")
+    return nearest
+
+
+def up_float(number: Fraction) -> float:
+    """Return the smallest double that is at least `number` (infinity beyond the largest double)."""
+    try:
+        nearest = float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
