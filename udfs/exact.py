@@ -4,6 +4,7 @@ import math
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
+
 def exact(number: int | float | str | Decimal | Fraction) -> Fraction:
     """Return the rational number that `number` stands for; a float stands for its shortest decimal.
 

@@ -1,0 +1,1 @@
+"""What the queries of a plan, and the releases of a dataset, promise together."""

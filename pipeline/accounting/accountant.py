@@ -1,0 +1,64 @@
+"""The accountant: what releases of a dataset have spent at reference records, and whether one more fits.
+
+A limit binds the records whose every measure is at most the reference's, policies being monotone; a record above all
+references has no limit, only its accumulated policy.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pipeline.accounting.policy import Place, PolicySum
+from pipeline.errors import BudgetRefused, PlanError
+from udfs.exact import up_float
+
+
+@dataclass(frozen=True)
+class BudgetLimit:
+    """The loss that a record with the values `at` may accumulate; `places`: where in the domain (None: anywhere)."""
+
+    at: Mapping[str, Fraction]
+    rho: Fraction
+    label: str
+    places: tuple[Place, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Charged:
+    """A release whose policy counts `times` times: once, or for every draw where draws may have been seen."""
+
+    release: str
+    policy: PolicySum
+    times: int
+
+
+def check(limits: Sequence[BudgetLimit], spent: Sequence[Charged], requested: Charged) -> None:
+    """Return if `requested` fits every limit on top of `spent`; exact rational sums of upper bounds, no tolerance.
+
+    Raises BudgetRefused naming the first failing reference, its limit, what is spent and what is requested;
+    PlanError where a limit names too few measures to evaluate an earlier release.
+    """
+    for limit in limits:
+        missing = sorted(frozenset[str]().union(*(c.policy.measures for c in spent)) - limit.at.keys())
+        if missing:
+            raise PlanError(
+                f"budget limit at {limit.label}: it must also name {', '.join(missing)}, "
+                "which earlier releases of the dataset use"
+            )
+        # An earlier release is taken at its worst place: its cells need not be this plan's.
+        before = sum((c.times * c.policy.loss_at(limit.at) for c in spent), Fraction(0))
+        asked = requested.times * requested.policy.loss_at(limit.at, limit.places)
+        if before + asked > limit.rho:
+            raise BudgetRefused(
+                f"refused by the budget at {limit.label}: requested rho {_shown(asked)}, spent "
+                f"{_shown(before)} by {_names(spent)}, limit {_shown(limit.rho)}; "
+                "ask for less loss (more noise) or have the limit raised"
+            )
+
+
+def _shown(rho: Fraction) -> str:
+    return f"{up_float(rho):.6g}"
+
+
+def _names(spent: Sequence[Charged]) -> str:
+    return ", ".join(c.release for c in spent) or "no earlier release"

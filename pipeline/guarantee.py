@@ -1,0 +1,42 @@
+"""What a release promises, in words and formula, as its manifest states it (MATH sections 1, 2 and 8)."""
+
+from typing import Any
+
+WORDS = (
+    "Per-record zero-concentrated differential privacy. For each record r, what this release shows would have been "
+    "about as likely without r, or with r added: the Rényi divergence between the two distributions of the release "
+    "is at most α·P(r), for every order α above 1 and in both directions. Neighbouring databases differ by one whole "
+    "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
+    "P(r) depends on r's influence alone, grows with it, and is 0 for a record in no query. The value P(r) of an "
+    "actual record is confidential. Losses add up: a record's loss over several releases is at most the sum of their "
+    "policies, and a group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
+    "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
+    "release alone has the same guarantee."
+)
+
+FORMULA = (
+    "D_α(M(D) ‖ M(D′)) ≤ α·P(r) and D_α(M(D′) ‖ M(D)) ≤ α·P(r) for all α > 1 and all D, D′ with D′ = D ∪ {r}; "
+    "P(r) = Σ_q P_q(Δ_q(r)) over the queries q of this release; Δ_q(r) = |x_q(r)| for a sum of x_q, 1 for a count of "
+    "records, where r is in a cell of q, and 0 where it is in none, with P_q(0) = 0"
+)
+
+ASSUMPTIONS = (
+    "AES-256 is a pseudo-random function: the noise is a function of a key of 32 bytes of the operating system's "
+    "entropy, made afresh for this attempt, kept in memory only and never used for other data. The guarantee is "
+    "therefore against computationally bounded readers.",
+    "No implementation δ: given random bits, every noisy value follows its discrete distribution on a lattice exactly, "
+    "tails included; sums are exact; the rounding of the mechanisms is counted in P; values outside the range of "
+    "their type are clamped, which is post-processing.",
+    "The guarantee covers records that meet the input contract of the plan: one row for each record identifier, codes "
+    "well formed, measures of the declared type and on their step, non-negative where the mechanism needs it.",
+    "A refusal is not private: that a run was refused or failed because a record or a sum broke the contract, and "
+    "when and how long it ran, is outside the guarantee.",
+    "Everything that shapes the release was chosen without looking at the confidential records: the cells are the "
+    "plan's public domain, and every mechanism and its parameters were fixed in the plan before any record was read.",
+    "At most one draw of the noise was seen by anyone outside the enclave, unless the accountant charged every draw.",
+)
+
+
+def guarantee() -> dict[str, Any]:
+    """Return the guarantee of a release as JSON: words, formula, assumptions."""
+    return {"words": WORDS, "formula": FORMULA, "assumptions": list(ASSUMPTIONS)}

@@ -1,0 +1,160 @@
+"""The state of a release, as a pure fold of its entries: which event may follow which, and what each costs."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pipeline.errors import StateError
+from pipeline.ledger.entries import Entry
+
+MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
+
+Status = Literal["reserved", "drawn", "published", "settled", "aborted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseState:
+    """What the ledger says of one release.
+
+    `reservation` holds the facts that were reserved, as JSON. `attempt` is the live draw: None before the first
+    draw and after the live one was destroyed. `draws` counts draws, `charges` how often the release's policy counts
+    against the budget (0 after a refund). `exposed` tells that others may have seen the staging of a draw.
+    `contents`, `head` and `date` are those of the published entry: the digest of the staged files, the head hash
+    of the ledger and the UTC date, YYYY-MM-DD.
+    """
+
+    release: str
+    dataset: str
+    status: Status
+    reservation: Mapping[str, Any]
+    attempt: str | None = None
+    draws: int = 0
+    charges: int = 1
+    exposed: bool = False
+    contents: str | None = None
+    head: str | None = None
+    date: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """The digest of the plan."""
+        return str(self.reservation["digest"])
+
+    @property
+    def out(self) -> str:
+        """The output place, an absolute path."""
+        return str(self.reservation["out"])
+
+    @property
+    def refunded(self) -> bool:
+        """Whether the release was given up before any draw: it costs nothing, and its name is free again."""
+        return self.status == "aborted" and self.draws == 0
+
+
+def charges_with_next_draw(state: ReleaseState) -> int:
+    """Return how often the policy of `state` must be charged once one more draw is made; never fewer than now.
+
+    At most one draw is ever seen while staging stays private and draws are few: one charge. Otherwise each draw
+    counts as if it had been seen.
+    """
+    draws = state.draws + 1
+    return max(state.charges, draws if draws > MAX_DRAWS or state.exposed else 1)
+
+
+def fold(entries: Iterable[Entry]) -> ReleaseState | None:
+    """Return the state after `entries` of one release, in order; None for none. Raises StateError as `step` does."""
+    state: ReleaseState | None = None
+    for entry in entries:
+        state = step(state, entry)
+    return state
+
+
+def step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
+    """Return the state after `entry` where it may follow `state`; raises StateError where it may not.
+
+    This is the one place that decides what is legal: the store appends nothing that it refuses.
+    """
+    if entry.event == "reserved":
+        return _reserved(state, entry)
+    follow = _EVENTS.get(entry.event)
+    if follow is None:
+        raise StateError(f"release {entry.release}: the ledger holds an event that is unknown here: {entry.event}")
+    if state is None or state.refunded:
+        raise StateError(f"release {entry.release}: is not reserved")
+    if entry.dataset != state.dataset:
+        raise StateError(f"release {entry.release}: belongs to dataset {state.dataset}, not {entry.dataset}")
+    return follow(state, entry)
+
+
+def _reserved(state: ReleaseState | None, entry: Entry) -> ReleaseState:
+    if state is not None and not state.refunded:
+        raise StateError(f"release {entry.release}: is {state.status} already: choose another release name")
+    return ReleaseState(release=entry.release, dataset=entry.dataset, status="reserved", reservation=entry.facts)
+
+
+def _charged(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_free_for_draw(state, entry)
+    charges = int(entry.facts["charges"])
+    if not charges > state.charges:
+        raise StateError(f"release {state.release}: a charge can only be added, never taken back")
+    return replace(state, charges=charges)
+
+
+def _drawn(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_free_for_draw(state, entry)
+    if entry.attempt is None or entry.facts["draw"] != state.draws + 1:
+        raise StateError(f"release {state.release}: draw {entry.facts['draw']} follows draw {state.draws}")
+    if charges_with_next_draw(state) > state.charges:
+        raise StateError(f"release {state.release}: draw {state.draws + 1} must be charged before it is made")
+    return replace(state, status="drawn", attempt=entry.attempt, draws=state.draws + 1)
+
+
+def _destroyed(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_live(state, entry, "drawn")
+    return replace(state, attempt=None, exposed=state.exposed or bool(entry.facts["exposed"]))
+
+
+def _published(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_live(state, entry, "drawn")
+    contents = str(entry.facts["contents"])
+    return replace(state, status="published", contents=contents, head=entry.hash, date=entry.time[:10])
+
+
+def _settled(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_live(state, entry, "published")
+    return replace(state, status="settled")
+
+
+def _aborted(state: ReleaseState, entry: Entry) -> ReleaseState:
+    if state.status not in ("reserved", "drawn"):
+        raise StateError(f"release {state.release}: is {state.status} and cannot be aborted")
+    # From `reserved` nothing was drawn and the charge is given back; after a draw it stays.
+    return replace(state, status="aborted", attempt=None, charges=state.charges if state.draws else 0)
+
+
+def _need_free_for_draw(state: ReleaseState, entry: Entry) -> None:
+    if state.status not in ("reserved", "drawn"):
+        raise StateError(f"release {state.release}: is {state.status}: no draw can be {entry.event}")
+    if state.attempt is not None:
+        raise StateError(
+            f"release {state.release}: attempt {state.attempt} is drawn: publish it, or destroy it and record that"
+        )
+
+
+def _need_live(state: ReleaseState, entry: Entry, status: Status) -> None:
+    if state.status != status:
+        raise StateError(f"release {state.release}: is {state.status}: attempt {entry.attempt} cannot be {entry.event}")
+    if entry.attempt is None or entry.attempt != state.attempt:
+        raise StateError(
+            f"release {state.release}: attempt {entry.attempt} is not the live one and cannot be {entry.event}"
+        )
+
+
+_EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
+    "charged": _charged,
+    "drawn": _drawn,
+    "destroyed": _destroyed,
+    "published": _published,
+    "settled": _settled,
+    "aborted": _aborted,
+}

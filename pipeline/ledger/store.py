@@ -1,0 +1,240 @@
+"""The durable accountant: one append-only, hash-chained table, written in whole transactions."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from sqlalchemy import ColumnElement, Connection, Engine, insert, select
+
+from pipeline.accounting.accountant import Charged, check
+from pipeline.errors import PlanError, StateError
+from pipeline.ledger.entries import GENESIS, Act, Entry, next_entry
+from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, step
+from pipeline.ledger.lock import release_lock
+from pipeline.ledger.reservation import Reservation, charged, limits_of, require_dataset, require_same
+from pipeline.ledger.schema import ENTRIES
+from pipeline.ledger.sqlite import open_file, plain_errors
+
+
+def open_ledger(url: str | None = None) -> "Ledger":
+    """Return the ledger at `url`: a path, sqlite:///path, or None for the user's own, made where it is absent.
+
+    The user's own lies in the state directory (XDG_STATE_HOME is honoured). Raises PlanError for another kind of
+    database, StateError where the file cannot be a ledger that this user alone can write.
+    """
+    path = _path(url).absolute().resolve()
+    return Ledger(open_file(path), path)
+
+
+def _path(url: str | None) -> Path:
+    if url is None:
+        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
+    if scheme is None and url:
+        return Path(url)
+    if scheme is not None and url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///"))
+    # The address may hold a password: only its scheme is told.
+    found = f"{scheme.group(1)}://…" if scheme is not None else "an empty address"
+    raise PlanError(f"--ledger: {found} is not supported: give a file as a path or as sqlite:///path")
+
+
+class Ledger:
+    """The ledger in one file: what was reserved, drawn, charged and published, and nothing that was drawn twice.
+
+    Guarantee: each method that writes reads, checks and appends in one transaction that no other can enter, so
+    that no two processes together exceed a limit, and of two attempts at a release one is published at most. A
+    method that raises wrote nothing. All raise StateError, in one line, where the release's state forbids the step
+    or the database cannot be used.
+    """
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self.path = path
+
+    @property
+    def staging_root(self) -> Path:
+        """The folder, beside the ledger, under which attempts are staged; `staging.prepare_root` makes it."""
+        return self.path.parent / "staging"
+
+    def lock(self, release: str) -> AbstractContextManager[None]:
+        """Hold the lock on `release` for a block; StateError at once where another attempt is alive."""
+        return release_lock(self.path.parent / "locks", release)
+
+    def state(self, release: str) -> ReleaseState | None:
+        """Return what the ledger says of `release`, None where it was never reserved."""
+        with self._reading() as connection:
+            return _state(connection, release)
+
+    def head(self) -> tuple[int, str]:
+        """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
+        with self._reading() as connection:
+            return _head(connection)
+
+    def verify(self) -> tuple[int, str]:
+        """Return the head after checking every entry: its hash, its link, no gap, and a legal history.
+
+        Raises StateError that names the first bad entry. Entries cut from the end leave no trace in the file: compare
+        the head with one that was published.
+        """
+        seq, head = 0, GENESIS
+        states: dict[str, ReleaseState] = {}
+        with self._reading() as connection:
+            for entry in _entries(connection, None):
+                if not entry.follows(seq, head):
+                    raise _changed(seq + 1)
+                try:
+                    states[entry.release] = step(states.get(entry.release), entry)
+                except (StateError, ValueError, KeyError, TypeError) as error:
+                    raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
+                seq, head = entry.seq, entry.hash
+        return seq, head
+
+    def reserve(self, wanted: Reservation) -> ReleaseState:
+        """Reserve a release and charge its policy once; return its state.
+
+        The same release with the same digest and output place is not reserved again: its present state is returned.
+        Raises BudgetRefused where a limit would be exceeded; StateError where the name is taken with another digest
+        or place or was aborted after a draw, where the dataset's facts disagree, or where what it supersedes is no
+        published release of the dataset.
+        """
+        with self._writing() as connection:
+            state = _state(connection, wanted.release)
+            if state is not None and not state.refunded:
+                if state.status == "aborted":
+                    raise StateError(
+                        f"release {wanted.release}: was aborted after a draw and stays charged: choose another name"
+                    )
+                require_same(state, wanted)
+                return state
+            others = _charged_states(connection, wanted.dataset)
+            _require_published(wanted, others)
+            for other in others[:1]:  # the first that counts fixes the dataset's facts
+                require_dataset(other.reservation["dataset_facts"], wanted)
+            requested = Charged(wanted.release, wanted.policy, 1)
+            check(wanted.limits, [charged(other, other.charges) for other in others], requested)
+            act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts())
+            return _append(connection, state, act)
+
+    def draw(self, release: str, pin: str) -> str:
+        """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.
+
+        Call it after the totals are materialised and before a key exists. The attempt is public and says nothing of
+        any key. One charge pays for three draws of which none was exposed; a further draw is made only after every
+        draw is charged: raises BudgetRefused where that exceeds a limit. `pin` is the digest of the input.
+        """
+        with self._writing() as connection:
+            state = _require(connection, release)
+            charges = charges_with_next_draw(state)
+            if charges > state.charges:
+                others = [s for s in _charged_states(connection, state.dataset) if s.release != release]
+                spent = [charged(other, other.charges) for other in others]
+                # This release is requested anew with all its draws, so its earlier charge is not counted as spent.
+                check(limits_of(state), spent, charged(state, charges))
+                state = _record(connection, state, "charged", {"charges": charges}, None)
+            attempt = os.urandom(8).hex()
+            facts = {"draw": state.draws + 1, "pin": pin}
+            _record(connection, state, "drawn", facts, attempt)
+            return attempt
+
+    def destroyed(self, release: str, attempt: str, reason: str, exposed: bool) -> ReleaseState:
+        """Record that the staging of the live `attempt` was destroyed, and whether others may have seen it."""
+        facts = {"reason": reason, "exposed": exposed}
+        return self._advance(release, "destroyed", facts, attempt)
+
+    def publish(self, release: str, attempt: str, contents: str) -> ReleaseState:
+        """Choose `attempt` as the one that is seen, where it is the live one (compare-and-set).
+
+        `contents` is the digest of the staged files; the returned state's `head` is the ledger's head hash.
+        """
+        return self._advance(release, "published", {"contents": contents}, attempt)
+
+    def settle(self, release: str, attempt: str) -> ReleaseState:
+        """Record that the published attempt stands whole in its output place."""
+        return self._advance(release, "settled", {}, attempt)
+
+    def abort(self, release: str) -> ReleaseState:
+        """Give up a release that is not published; its charge is given back only where nothing was drawn."""
+        return self._advance(release, "aborted", {}, None)
+
+    def _advance(self, release: str, event: str, facts: Mapping[str, Any], attempt: str | None) -> ReleaseState:
+        with self._writing() as connection:
+            return _record(connection, _require(connection, release), event, facts, attempt)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with plain_errors(self.path), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with plain_errors(self.path), self._engine.execution_options(begin="IMMEDIATE").begin() as connection:
+            yield connection
+
+
+def _entries(connection: Connection, where: ColumnElement[bool] | None) -> Iterator[Entry]:
+    """The entries that meet `where` (None: all), in order; StateError at one that is not what was written."""
+    query = select(ENTRIES).order_by(ENTRIES.c.seq)
+    for row in connection.execute(query if where is None else query.where(where)).mappings():
+        entry = Entry(**row)
+        if entry.hash != entry.hash_due():
+            raise _changed(entry.seq)
+        yield entry
+
+
+def _changed(seq: int) -> StateError:
+    return StateError(f"the ledger was changed at entry {seq}: restore the file from a backup")
+
+
+def _state(connection: Connection, release: str) -> ReleaseState | None:
+    return fold(_entries(connection, ENTRIES.c.release == release))
+
+
+def _require(connection: Connection, release: str) -> ReleaseState:
+    state = _state(connection, release)
+    if state is None:
+        raise StateError(f"release {release}: is not in the ledger: reserve it first")
+    return state
+
+
+def _charged_states(connection: Connection, dataset: str) -> list[ReleaseState]:
+    """Every release of the dataset that counts against its budget, in the order of first reservation."""
+    states: dict[str, ReleaseState] = {}
+    for entry in _entries(connection, ENTRIES.c.dataset == dataset):
+        states[entry.release] = step(states.get(entry.release), entry)
+    return [state for state in states.values() if state.charges > 0]
+
+
+def _head(connection: Connection) -> tuple[int, str]:
+    last = connection.execute(
+        select(ENTRIES.c.seq, ENTRIES.c.hash).order_by(ENTRIES.c.seq.desc()).limit(1)
+    ).one_or_none()
+    return (0, GENESIS) if last is None else (last.seq, last.hash)
+
+
+def _append(connection: Connection, state: ReleaseState | None, act: Act) -> ReleaseState:
+    """Append `act` where `step` lets it follow `state`, and return the state after it."""
+    seq, head = _head(connection)
+    entry = next_entry(seq, head, act)
+    after = step(state, entry)
+    connection.execute(insert(ENTRIES).values(entry.columns))
+    return after
+
+
+def _record(
+    connection: Connection, state: ReleaseState, event: str, facts: Mapping[str, Any], attempt: str | None
+) -> ReleaseState:
+    return _append(connection, state, Act(event, state.dataset, state.release, attempt, facts))
+
+
+def _require_published(wanted: Reservation, others: list[ReleaseState]) -> None:
+    published = {state.release for state in others if state.status in ("published", "settled")}
+    if wanted.supersedes is not None and wanted.supersedes not in published:
+        raise StateError(
+            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
+            f"of dataset {wanted.dataset}: correct the name"
+        )

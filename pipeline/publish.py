@@ -1,0 +1,159 @@
+"""Publishing: the chosen attempt is copied to its output place, and one atomic step, the manifest, makes it public."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.durable import (
+    fingerprint,
+    is_partial,
+    make_folder,
+    partial,
+    sync_file,
+    sync_folder,
+    write_partial,
+)
+from pipeline.errors import StateError
+from pipeline.guarantee import guarantee
+from pipeline.ledger.fold import ReleaseState
+from pipeline.staging import Facts, StagedFile, Staging, safe_name
+
+MANIFEST = "release.json"
+
+
+def check_output_place(out: Path, release: str, staging_root: Path, attempt: str | None) -> None:
+    """Make sure that `release` can be published under `out`, before anything is reserved; changes nothing.
+
+    `attempt` is the one that the ledger has published, None where there is none. Raises StateError where `out`
+    cannot be written, lies in the staging root or holds it, or has another attempt at this release.
+    """
+    place, private = out.resolve(), staging_root.resolve()
+    if place.is_relative_to(private) or private.is_relative_to(place):
+        raise StateError(f"the output place {out} and the staging folder {staging_root} overlap: give another --out")
+    folder = place / safe_name("release", release)
+    present = published_attempt(folder)
+    if present is not None and present != attempt:
+        raise StateError(
+            f"{folder / MANIFEST} is there already and not by this ledger: give another --out or release name"
+        )
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        # Written and gone: permission bits alone do not tell (read-only and network file systems).
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise StateError(f"the output place {out} cannot be written ({nearest}: {error.strerror})") from None
+
+
+def build_manifest(state: ReleaseState, facts: Facts) -> dict[str, Any]:
+    """Return release.json: facts that do not depend on the microdata, the same however often it is built.
+
+    Raises StateError unless `facts` are those that the ledger published; `facts.about` must hold `engine` ({"name", "versions": {package: version}}) and `tables`
+    ([{"query", "rows"}] in plan order). Paths are relative to the manifest's folder; the date is a UTC day.
+    """
+    if state.contents != facts.digest:
+        raise StateError(f"release {state.release}: the staged files are not those that the ledger published")
+    files = [_listed(f"{state.attempt}/{path}", file) for path, file in sorted(facts.files.items())]
+    tables = []
+    for table in facts.about["tables"]:
+        home = f"{state.attempt}/tables/{table['query']}/"
+        mine = [file for file in files if file["path"].startswith(home)]
+        tables.append({"query": table["query"], "rows": table["rows"], "files": mine})
+    in_tables = {file["path"] for table in tables for file in table["files"]}
+    return {
+        "release": state.release,
+        "attempt": state.attempt,
+        "plan_digest": state.digest,
+        "engine": facts.about["engine"],
+        "date": state.date,
+        "tables": tables,
+        "files": [file for file in files if file["path"] not in in_tables],
+        "guarantee": guarantee(),
+        "ledger_head": state.head,
+    }
+
+
+def place_output(staging: Staging, facts: Facts, out: Path, manifest: Mapping[str, Any]) -> Path:
+    """Copy the staged attempt to out/<release>/<attempt>, then make out/<release>/release.json; return its folder.
+
+    Call it only for the attempt that the ledger published. A crash anywhere is finished by calling it again: what
+    is there and the same is kept. release.json appears whole, after every file it names is whole and durable, and
+    is never replaced. Raises StateError where another attempt, or other contents, are there.
+    """
+    folder = out / staging.release
+    present = published_attempt(folder)
+    if present not in (None, staging.attempt):
+        raise StateError(f"{folder / MANIFEST} names another attempt, {present}: nothing was copied")
+    try:
+        _copy_all(staging, facts, folder / staging.attempt)
+        _create(folder / MANIFEST, manifest)
+    except OSError as error:
+        raise StateError(f"the output place {folder} cannot be written: {error.strerror}: run again") from None
+    return folder
+
+
+def published_attempt(folder: Path) -> str | None:
+    """Return the attempt that the release.json in `folder` names; None where there is no release.json."""
+    try:
+        return str(json.loads((folder / MANIFEST).read_bytes())["attempt"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StateError(f"{folder / MANIFEST} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise StateError(f"{folder / MANIFEST} is no manifest of prdp: give another --out") from None
+
+
+def _listed(path: str, file: StagedFile) -> dict[str, Any]:
+    return {"path": path, "sha256": file.sha256, "bytes": file.bytes}
+
+
+def _copy_all(staging: Staging, facts: Facts, target: Path) -> None:
+    make_folder(target, 0o755)
+    for path in list(target.rglob("*")):
+        if is_partial(path):
+            path.unlink()
+        elif not path.is_dir() and path.relative_to(target).as_posix() not in facts.files:
+            raise StateError(f"{path} does not belong to the release: remove it and run again")
+    for name, file in facts.files.items():
+        _copy(staging.path / name, target / name, file)
+    for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
+        sync_folder(folder)
+
+
+def _copy(source: Path, target: Path, file: StagedFile) -> None:
+    if os.path.lexists(target):
+        if target.is_symlink() or StagedFile(*fingerprint(target)) != file:
+            raise StateError(f"{target} is there with other contents: remove it and run again")
+        return
+    make_folder(target.parent, 0o755)
+    aside = partial(target)
+    with source.open("rb") as reader, os.fdopen(_new_file(aside), "wb") as writer:
+        shutil.copyfileobj(reader, writer)
+    sync_file(aside)
+    if StagedFile(*fingerprint(aside)) != file:  # read back: what is published is what was staged
+        aside.unlink()
+        raise StateError(f"{source} changed since it was staged, or the disk is faulty: nothing is published")
+    os.rename(aside, target)
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def _create(path: Path, manifest: Mapping[str, Any]) -> None:
+    text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    # Named by the attempt: no other ledger that publishes here can write to it before it is linked.
+    aside = write_partial(path.with_name(f"{MANIFEST}.{manifest['attempt']}"), text.encode(), 0o644)
+    try:
+        os.link(aside, path)  # atomic, and never over one that is there
+    except FileExistsError:
+        if published_attempt(path.parent) != manifest["attempt"]:
+            raise StateError(f"{path} names another attempt: this one is not published here") from None
+    finally:
+        aside.unlink()
+    sync_folder(path.parent)

@@ -1,0 +1,102 @@
+"""For outsiders: whether a release's files are those that its manifest names."""
+
+import json
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pipeline.durable import fingerprint
+from pipeline.errors import StateError
+from pipeline.publish import MANIFEST
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A release whose every file matches its manifest; `files` and `bytes` count what was compared."""
+
+    release: str
+    attempt: str
+    plan_digest: str
+    date: str
+    ledger_head: str
+    files: int
+    bytes: int
+
+
+def verify_release(folder: Path) -> Verified:
+    """Return what was verified: each file of the manifest in `folder` is there, whole, and no other is in the attempt.
+
+    Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks. It
+    shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its publisher's.
+    """
+    manifest = _read(folder)
+    attempt = manifest["attempt"]
+    listed = {file["path"]: file for file in _files(manifest)}
+    for path, file in listed.items():
+        # A manifest from outside must not lead the comparison to files elsewhere.
+        parts = PurePosixPath(path).parts
+        if len(parts) < 2 or parts[0] != attempt or ".." in parts:
+            raise StateError(f"{folder / MANIFEST}: the path {path!r} is not inside the attempt {attempt}")
+        _compare(folder, path, file)
+    for found in sorted((folder / attempt).rglob("*")):
+        name = found.relative_to(folder).as_posix()
+        if (found.is_symlink() or not found.is_dir()) and name not in listed:
+            raise StateError(f"{found} is not in the manifest: it is no part of the release")
+    return Verified(
+        release=manifest["release"],
+        attempt=attempt,
+        plan_digest=manifest["plan_digest"],
+        date=manifest["date"],
+        ledger_head=manifest["ledger_head"],
+        files=len(listed),
+        bytes=sum(file["bytes"] for file in listed.values()),
+    )
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise StateError(f"{path} is not there: nothing is published in this folder") from None
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise StateError(f"{path} is no JSON: it is no manifest of prdp") from None
+    try:
+        texts = [manifest[key] for key in ("release", "attempt", "plan_digest", "date", "ledger_head")]
+        whole = (
+            all(isinstance(text, str) and text for text in texts)
+            and manifest["attempt"].isalnum()
+            and bool(manifest["tables"])
+            and all(
+                isinstance(file["path"], str) and isinstance(file["sha256"], str) and isinstance(file["bytes"], int)
+                for file in _files(manifest)
+            )
+            and all(table["files"] for table in manifest["tables"])
+        )
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise StateError(f"{path} lacks what every manifest of prdp has: it was changed or is not one")
+    found: dict[str, Any] = manifest
+    return found
+
+
+def _files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*(file for table in manifest["tables"] for file in table["files"]), *manifest["files"]]
+
+
+def _compare(folder: Path, path: str, file: dict[str, Any]) -> None:
+    place = folder / path
+    try:
+        if not stat.S_ISREG(place.lstat().st_mode):
+            raise StateError(f"{place} is no ordinary file")
+        found = fingerprint(place)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StateError(f"{place} is missing") from None
+    except OSError as error:
+        raise StateError(f"{place} cannot be read: {error.strerror}") from None
+    if found != (file["sha256"], file["bytes"]):
+        raise StateError(f"{place} differs from the manifest: its contents were changed")

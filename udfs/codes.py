@@ -1,0 +1,68 @@
+"""NAICS and county codes: which are well-formed, and what each rolls up to."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+NAICS_LEVELS = ("naics2", "naics3", "naics4", "naics5", "naics6")
+COUNTY_LEVELS = ("nation", "state", "county")
+LEVELS: Mapping[str, tuple[str, ...]] = MappingProxyType({"naics": NAICS_LEVELS, "county": COUNTY_LEVELS})
+
+NATION = "US"
+# Three sectors span several two-digit codes; the public code of such a sector is its range.
+SECTOR_RANGES: Mapping[str, str] = MappingProxyType(
+    {"31": "31-33", "32": "31-33", "33": "31-33", "44": "44-45", "45": "44-45", "48": "48-49", "49": "48-49"}
+)
+_DIGITS = {"naics2": 2, "naics3": 3, "naics4": 4, "naics5": 5, "naics6": 6, "state": 2, "county": 5}
+
+
+def is_naics(code: str) -> bool:
+    """Return whether `code` is well-formed as a record's NAICS code: 6 ASCII digits, the first two not 00."""
+    return is_code(code, "naics6")
+
+
+def is_county(code: str) -> bool:
+    """Return whether `code` is well-formed as a record's county: 5 ASCII digits."""
+    return is_code(code, "county")
+
+
+def is_code(code: str, level: str) -> bool:
+    """Return whether `code` is well-formed as a public code at `level`; raises ValueError on an unknown level."""
+    if level == "nation":
+        return code == NATION
+    if level == "naics2" and (code in SECTOR_RANGES or code in SECTOR_RANGES.values()):
+        return code not in SECTOR_RANGES
+    return _are_digits(code, _digits(level)) and not (level in NAICS_LEVELS and code.startswith("00"))
+
+
+def dimension_of(level: str) -> str:
+    """Return the key that `level` belongs to, "naics" or "county"; raises ValueError on an unknown level."""
+    for key, levels in LEVELS.items():
+        if level in levels:
+            return key
+    raise ValueError(f"unknown level {level!r}")
+
+
+def roll_up(code: str, level: str) -> str:
+    """Return the code at `level` that contains `code`, a well-formed code at that level or a finer one.
+
+    So roll_up("311111", "naics2") is "31-33" and roll_up("01001", "state") is "01". Call it once per distinct code,
+    not once per record. Raises ValueError on an unknown level and on a code too short for the level.
+    """
+    if level == "nation":
+        return NATION
+    if level == "naics2" and code in SECTOR_RANGES.values():
+        return code
+    prefix = code[: _digits(level)]
+    if not _are_digits(prefix, _digits(level)):
+        raise ValueError(f"a code of at least {_digits(level)} digits is needed for {level}")
+    return SECTOR_RANGES.get(prefix, prefix) if level == "naics2" else prefix
+
+
+def _are_digits(text: str, count: int) -> bool:
+    return len(text) == count and text.isascii() and text.isdigit()
+
+
+def _digits(level: str) -> int:
+    if level not in _DIGITS:
+        raise ValueError(f"unknown level {level!r}")
+    return _DIGITS[level]

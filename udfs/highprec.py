@@ -1,0 +1,38 @@
+"""Arbitrary precision: one mpmath context per thread and precision, since mpmath's own is shared by all threads."""
+
+import threading
+from fractions import Fraction
+from typing import Any
+
+from mpmath import MPContext
+
+_contexts = threading.local()
+
+
+def context(bits: int) -> Any:
+    """Return this thread's mpmath context of `bits` binary digits; its functions err by a few last bits."""
+    known: dict[int, Any] = _contexts.__dict__.setdefault("by_bits", {})
+    if bits not in known:
+        known[bits] = MPContext()
+        known[bits].prec = bits
+    return known[bits]
+
+
+def real(ctx: Any, number: Fraction) -> Any:
+    """Return `number` correctly rounded in `ctx`."""
+    return ctx.mpf(number.numerator) / number.denominator
+
+
+def fraction(number: Any) -> Fraction:
+    """Return the rational number that a finite mpf holds."""
+    sign, mantissa, exponent, _ = number._mpf_
+    if not mantissa and exponent:
+        raise ValueError("a finite number is needed")
+    magnitude: Fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    return -magnitude if sign else magnitude
+
+
+def upper(number: Any, bits: int = 100) -> Fraction:
+    """Return a rational at least `number`·(1 + 2⁻ᵇⁱᵗˢ): covers the error of a computation with more digits."""
+    bound: Fraction = fraction(number)
+    return bound + abs(bound) / (1 << bits)

@@ -1,0 +1,33 @@
+"""The closed set of mechanisms: kind → class. A plan can name nothing else."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from udfs.mechanisms.additive import Gaussian, Laplace
+from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.transformation import Log
+
+CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
+    {mechanism.kind: mechanism for mechanism in (Gaussian, Laplace, Log)}
+)
+
+
+def build(spec: Mapping[str, Any], step: Fraction) -> Mechanism:
+    """Return the mechanism that `spec` (kind and parameters, as `describe` gives them) names, on `step`.
+
+    Raises ParameterError on an unknown kind or parameter, a missing one, or a value that breaks its rule.
+    """
+    if spec.get("kind") not in CATALOGUE:
+        raise ParameterError("kind", "one of " + ", ".join(CATALOGUE))
+    mechanism = CATALOGUE[spec["kind"]]
+    given = {name: value for name, value in spec.items() if name != "kind"}
+    declared = mechanism.parameters()
+    for name in given:
+        if name not in declared:
+            raise ParameterError(name, f"absent: {mechanism.kind} has no such parameter")
+    for name, parameter in declared.items():
+        if parameter.default is None and name not in given:
+            raise ParameterError(name, f"given: a number {parameter.rule}")
+    return mechanism(step=step, **given)
