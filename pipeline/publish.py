@@ -52,8 +52,9 @@ def check_output_place(out: Path, release: str, staging_root: Path, attempt: str
 def build_manifest(state: ReleaseState, facts: Facts) -> dict[str, Any]:
     """Return release.json: facts that do not depend on the microdata, the same however often it is built.
 
-    Raises StateError unless `facts` are those that the ledger published; `facts.about` must hold `engine` ({"name", "versions": {package: version}}) and `tables`
-    ([{"query", "rows"}] in plan order). Paths are relative to the manifest's folder; the date is a UTC day.
+    `facts.about` holds `engine` ({"name": …, "versions": {package: version}}) and `tables` ([{"query": …, "rows": …}]
+    in plan order). Paths are relative to the manifest's folder; the date is a UTC day. Raises StateError unless
+    `facts` are those that the ledger published.
     """
     if state.contents != facts.digest:
         raise StateError(f"release {state.release}: the staged files are not those that the ledger published")

@@ -58,7 +58,17 @@ def charges_with_next_draw(state: ReleaseState) -> int:
     counts as if it had been seen.
     """
     draws = state.draws + 1
-    return max(state.charges, draws if draws > MAX_DRAWS or state.exposed else 1)
+    return max(state.charges, draws if draws > MAX_DRAWS else 1)
+
+
+def require_free_for_draw(state: ReleaseState) -> None:
+    """Raise StateError unless the release is reserved, or drawn with no live attempt left."""
+    if state.status not in ("reserved", "drawn"):
+        raise StateError(f"release {state.release}: is {state.status}: nothing more can be drawn")
+    if state.attempt is not None:
+        raise StateError(
+            f"release {state.release}: attempt {state.attempt} is drawn: publish it, or destroy it and record that"
+        )
 
 
 def fold(entries: Iterable[Entry]) -> ReleaseState | None:
@@ -93,7 +103,7 @@ def _reserved(state: ReleaseState | None, entry: Entry) -> ReleaseState:
 
 
 def _charged(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_free_for_draw(state, entry)
+    require_free_for_draw(state)
     charges = int(entry.facts["charges"])
     if not charges > state.charges:
         raise StateError(f"release {state.release}: a charge can only be added, never taken back")
@@ -101,7 +111,7 @@ def _charged(state: ReleaseState, entry: Entry) -> ReleaseState:
 
 
 def _drawn(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_free_for_draw(state, entry)
+    require_free_for_draw(state)
     if entry.attempt is None or entry.facts["draw"] != state.draws + 1:
         raise StateError(f"release {state.release}: draw {entry.facts['draw']} follows draw {state.draws}")
     if charges_with_next_draw(state) > state.charges:
@@ -130,15 +140,6 @@ def _aborted(state: ReleaseState, entry: Entry) -> ReleaseState:
         raise StateError(f"release {state.release}: is {state.status} and cannot be aborted")
     # From `reserved` nothing was drawn and the charge is given back; after a draw it stays.
     return replace(state, status="aborted", attempt=None, charges=state.charges if state.draws else 0)
-
-
-def _need_free_for_draw(state: ReleaseState, entry: Entry) -> None:
-    if state.status not in ("reserved", "drawn"):
-        raise StateError(f"release {state.release}: is {state.status}: no draw can be {entry.event}")
-    if state.attempt is not None:
-        raise StateError(
-            f"release {state.release}: attempt {state.attempt} is drawn: publish it, or destroy it and record that"
-        )
 
 
 def _need_live(state: ReleaseState, entry: Entry, status: Status) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.accounting.accountant import BudgetLimit, Charged
 from pipeline.accounting.policy import PolicySum
+from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from udfs.exact import as_json, exact
@@ -66,7 +67,8 @@ def require_same(state: ReleaseState, wanted: Reservation) -> None:
                 "go back to that, or choose another release name"
             )
     # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
-    if state.status in ("reserved", "drawn") and state.reservation["policy"] != wanted.policy.to_json():
+    unfinished = state.status in ("reserved", "drawn")
+    if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(wanted.policy.to_json()):
         raise StateError(
             f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
             "finish with the version that reserved, or abort and choose another release name"
@@ -92,7 +94,6 @@ def _difference(there: Any, here: Any, key: str) -> tuple[str, str, str] | None:
             if found is not None:
                 return found
         return None
-    # No JSON pair of equal value differs in meaning here but true and 1: both appear as text in the message.
     return None if there == here else (key, _told(there), _told(here))
 
 

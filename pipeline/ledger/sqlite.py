@@ -16,8 +16,6 @@ from pipeline.durable import sync_folder
 from pipeline.errors import StateError
 from pipeline.ledger.schema import META, METADATA, SCHEMA_VERSION
 
-_WAIT = 30.0  # seconds to wait for another writer: each holds the file for milliseconds
-
 # Entries are appended at the end and never changed. The third trigger also stops INSERT OR REPLACE, which removes
 # a row without firing a DELETE trigger.
 _TRIGGERS = (
@@ -56,23 +54,23 @@ def plain_errors(path: Path) -> Iterator[None]:
         raise StateError(f"the ledger {path} {told}") from None
 
 
-def open_file(path: Path) -> Engine:
+def open_file(path: Path, wait: float) -> Engine:
     """Return an engine on the ledger file at `path`, made with mode 0600 in a folder of mode 0700 where absent.
 
     A transaction begun with the execution option `begin="IMMEDIATE"` is alone from its first statement on, so what
-    it reads holds until it commits. Raises StateError where group or others can write the file or its folder, and
-    where the file is no ledger, or one of a newer version.
+    it reads holds until it commits; it waits up to `wait` seconds for its turn. Raises StateError where group or
+    others can write the file or its folder, and where the file is no ledger, or one of another version.
     """
     with plain_errors(path):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_shared(path.parent)
             if not path.exists():
-                _make(path)
+                _make(path, wait)
             _refuse_shared(path)
         except OSError as error:
             raise StateError(f"the ledger {path} cannot be opened: {error.strerror}") from None
-        engine = _engine(path)
+        engine = _engine(path, wait)
         with engine.connect() as connection:
             _require_schema(connection, path)
     return engine
@@ -84,12 +82,12 @@ def _refuse_shared(path: Path) -> None:
         raise StateError(f"{path} can be written by others, who could rewrite the ledger: run chmod go-w on it")
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, wait: float) -> None:
     # Made aside and linked in whole: an empty or half-made file at `path` is never taken for a new ledger.
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     os.close(handle)
     try:
-        engine = _engine(Path(name))
+        engine = _engine(Path(name), wait)
         with engine.execution_options(begin="IMMEDIATE").begin() as connection:
             METADATA.create_all(connection)
             for trigger in _TRIGGERS:
@@ -104,11 +102,11 @@ def _make(path: Path) -> None:
         sync_folder(path.parent)
 
 
-def _engine(path: Path) -> Engine:
+def _engine(path: Path, wait: float) -> Engine:
     def connect() -> sqlite3.Connection:
         # mode=rw never makes a file; isolation_level=None leaves BEGIN to the listener below.
         address = f"file:{quote(str(path))}?mode=rw"
-        connection = sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)
+        connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
         # One file that can be copied and backed up alone, and few writes: the rollback journal, not WAL. With it
         # only EXTRA also makes the journal's removal durable; after FULL a power cut could undo a commit.
         try:
@@ -135,5 +133,6 @@ def _require_schema(connection: Connection, path: Path) -> None:
     version = connection.execute(select(META.c.schema_version)).scalar_one_or_none()
     if version != SCHEMA_VERSION:
         raise StateError(
-            f"the ledger {path} has schema version {version}, this prdp knows {SCHEMA_VERSION}: use the newer prdp"
+            f"the ledger {path} has schema version {version}, and this prdp knows {SCHEMA_VERSION}: "
+            "use the prdp that made it"
         )

@@ -13,21 +13,22 @@ from sqlalchemy import ColumnElement, Connection, Engine, insert, select
 from pipeline.accounting.accountant import Charged, check
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.entries import GENESIS, Act, Entry, next_entry
-from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, step
+from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, require_free_for_draw, step
 from pipeline.ledger.lock import release_lock
 from pipeline.ledger.reservation import Reservation, charged, limits_of, require_dataset, require_same
 from pipeline.ledger.schema import ENTRIES
 from pipeline.ledger.sqlite import open_file, plain_errors
 
 
-def open_ledger(url: str | None = None) -> "Ledger":
+def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
     """Return the ledger at `url`: a path, sqlite:///path, or None for the user's own, made where it is absent.
 
-    The user's own lies in the state directory (XDG_STATE_HOME is honoured). Raises PlanError for another kind of
+    The user's own lies in the state directory (XDG_STATE_HOME is honoured). A step waits at most `wait` seconds for
+    another process, which takes milliseconds. Raises PlanError for another kind of
     database, StateError where the file cannot be a ledger that this user alone can write.
     """
     path = _path(url).absolute().resolve()
-    return Ledger(open_file(path), path)
+    return Ledger(open_file(path, wait), path)
 
 
 def _path(url: str | None) -> Path:
@@ -113,8 +114,8 @@ class Ledger:
                 return state
             others = _charged_states(connection, wanted.dataset)
             _require_published(wanted, others)
-            for other in others[:1]:  # the first that counts fixes the dataset's facts
-                require_dataset(other.reservation["dataset_facts"], wanted)
+            if others:  # the first that counts fixes the dataset's facts
+                require_dataset(others[0].reservation["dataset_facts"], wanted)
             requested = Charged(wanted.release, wanted.policy, 1)
             check(wanted.limits, [charged(other, other.charges) for other in others], requested)
             act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts())
@@ -129,6 +130,7 @@ class Ledger:
         """
         with self._writing() as connection:
             state = _require(connection, release)
+            require_free_for_draw(state)
             charges = charges_with_next_draw(state)
             if charges > state.charges:
                 others = [s for s in _charged_states(connection, state.dataset) if s.release != release]

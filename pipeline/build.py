@@ -1,0 +1,39 @@
+"""Whose code runs: the digest of prdp's own modules, equal on the driver and on every worker or refused."""
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import pipeline
+import udfs
+from pipeline.errors import PrdpError
+
+PACKAGES = (udfs, pipeline)
+
+
+@cache
+def code_digest() -> str:
+    """Return the digest of all Python files of `udfs` and `pipeline` as imported here.
+
+    Raises PrdpError where one of these common names belongs to another program.
+    """
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        root = files(package)
+        if not root.joinpath("py.typed").is_file():
+            raise PrdpError(f"the package {package.__name__} found on the path is not prdp's: mend the Python path")
+        for name, file in sorted(_sources(root, package.__name__)):
+            digest.update(f"{name}\0{len(file)}\0".encode() + file)
+    return "sha256:" + digest.hexdigest()
+
+
+def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found = []
+    for entry in folder.iterdir():
+        name = f"{prefix}/{entry.name}"
+        if entry.is_dir():
+            found += _sources(entry, name)
+        elif entry.name.endswith(".py"):
+            found.append((name, entry.read_bytes()))
+    return found

@@ -1,0 +1,117 @@
+"""Dask: the embedded engine. Threads of this process by default, a distributed scheduler by its address."""
+
+import ipaddress
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+
+from pipeline.build import code_digest
+from pipeline.engines.protocol import NoiseTask, SumTask
+from pipeline.errors import PlanError, PrdpError
+from pipeline.microdata.source import Chunk
+from pipeline.tables import Block
+from udfs.keystream import SecretKey
+from udfs.sums import SumSpec, add_frames, empty_frame
+
+FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
+
+
+class DaskEngine:
+    """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler`.
+
+    A cluster that is not on this machine must use TLS and must not spill to disk: anything else is refused, since
+    totals and the key travel (DESIGN rule 4). Workers write to the staging folder, so they must share it.
+    """
+
+    name = "dask"
+
+    def __init__(self, scheduler: str | None = None, workers: int | None = None) -> None:
+        self.scheduler = scheduler
+        self.workers = workers or len(os.sched_getaffinity(0))
+        if scheduler is not None and not _is_local(scheduler) and urlsplit(scheduler).scheme != "tls":
+            raise PlanError(f"--scheduler {scheduler}: a cluster beyond this machine must be reached by tls://")
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of Dask and of the libraries that shape the tables."""
+        return {name: version(name) for name in ("dask", "numpy", "pyarrow")}
+
+    def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
+        """Sum the chunks in parallel, then add the frames up in a tree."""
+        if not chunks:
+            return empty_frame(spec.addends)
+        partial = dd.from_map(
+            SumTask(spec, code_digest()), chunks, meta=empty_frame(spec.addends), enforce_metadata=False
+        )
+        size = {"size": spec.offsets[-1]}
+        whole = partial.reduction(
+            chunk=_as_it_is,
+            combine=add_frames,
+            aggregate=add_frames,
+            meta=empty_frame(spec.addends),
+            split_every=FRAMES_AT_ONCE,
+            combine_kwargs=size,
+            aggregate_kwargs=size,
+        )
+        with self._running():
+            summed: pd.DataFrame = whole.compute()
+        return summed
+
+    def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
+        """Release and write the blocks in parallel."""
+        rows = pd.DataFrame({"rows": pd.Series([], dtype="int64")})
+        written = dd.from_map(NoiseTask(code_digest()), blocks, key=key, meta=rows, enforce_metadata=False)
+        with self._running():
+            written.map_partitions(len, meta=("rows", "int64")).compute()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        if self.scheduler is None:
+            with dask.config.set(scheduler="threads", num_workers=self.workers):
+                yield
+            return
+        from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
+
+        try:
+            client = Client(self.scheduler, timeout="10s", set_as_default=False)
+        except OSError:
+            raise PrdpError(f"--scheduler {self.scheduler}: no Dask scheduler answers there") from None
+        with client, client.as_current():
+            if not _is_local(self.scheduler):
+                _require_no_spill(client)
+            with dask.config.set(scheduler=client):
+                yield
+
+
+def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
+def _is_local(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    if urlsplit(address).scheme == "inproc" or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _spills() -> bool:
+    """Whether this worker writes what it holds to its disk when memory is short."""
+    keys = ("target", "spill")
+    return any(dask.config.get(f"distributed.worker.memory.{key}", False) is not False for key in keys)
+
+
+def _require_no_spill(client: Any) -> None:
+    if any(client.run(_spills).values()):
+        raise PrdpError(
+            f"--scheduler {client.scheduler.address}: its workers spill to disk unencrypted; set "
+            "distributed.worker.memory.target and .spill to false on them"
+        )

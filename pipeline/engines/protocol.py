@@ -1,0 +1,85 @@
+"""What a release asks of an engine: sums, then staged tables; and the two kinds of task that engines run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pandas as pd
+
+from pipeline.build import code_digest
+from pipeline.errors import PrdpError
+from pipeline.microdata.read import read
+from pipeline.microdata.source import Chunk
+from pipeline.tables import Block, write_block
+from udfs.contract import ContractBroken
+from udfs.keystream import SecretKey
+from udfs.sums import SumSpec, sum_batches
+
+
+class TaskFailed(PrdpError):
+    """A task of an engine failed; the message names the kind of failure and no value."""
+
+
+class Engine(Protocol):
+    """Runs the pieces of a release, in any order, any number of times: the results are the same bytes."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name in release.json."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions that release.json names."""
+
+    def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
+        """Return the frame of sums over all chunks (udfs.sums), each of which is read once."""
+
+    def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
+        """Write the file of each block: its cells' released values under `key`."""
+
+
+@dataclass(frozen=True)
+class SumTask:
+    """Sums one chunk on a worker."""
+
+    spec: SumSpec
+    code: str
+
+    def __call__(self, chunk: Chunk) -> pd.DataFrame:
+        """Return the chunk's frame of sums."""
+        require_same_code(self.code)
+        failure = ""
+        try:
+            return sum_batches(read(chunk, self.spec), self.spec)
+        except ContractBroken:
+            raise
+        except Exception as error:  # Arrow's and Python's own messages may show values
+            failure = type(error).__name__
+        # Outside the handler, so that the value-bearing exception is not kept as context.
+        raise TaskFailed(f"microdata {chunk[0].path}: reading failed ({failure}); check that the file is whole")
+
+
+@dataclass(frozen=True)
+class NoiseTask:
+    """Releases and writes one block on a worker."""
+
+    code: str
+
+    def __call__(self, block: Block, *, key: SecretKey) -> pd.DataFrame:
+        """Write the block's file; return a frame of its one row count."""
+        require_same_code(self.code)
+        failure = ""
+        try:
+            write_block(block, key)
+        except OSError as error:
+            failure = error.strerror or type(error).__name__
+        except Exception as error:
+            failure = type(error).__name__
+        if failure:
+            raise TaskFailed(f"table {block.query}: writing to staging failed ({failure})")
+        return pd.DataFrame({"rows": [block.size]})
+
+
+def require_same_code(code: str) -> None:
+    """Return if this process runs the code whose digest is `code`; raises TaskFailed otherwise."""
+    if code_digest() != code:
+        raise TaskFailed("a worker runs another build of prdp than the driver: install the same on all machines")

@@ -1,0 +1,114 @@
+"""The files of the microdata: found, pinned, and cut into pieces of work.
+
+The pin (DESIGN rule 4) is what ties one key to one set of totals: names, sizes and modification times of all files,
+taken before the scan and compared before publishing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.parquet as pq
+
+from pipeline.canonical import digest
+from pipeline.errors import MicrodataError, PlanError
+
+FORMATS = ("parquet", "csv")
+CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one data set, sorted by name, all of one format."""
+
+    root: Path
+    format: Literal["parquet", "csv"]
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of one file: some row groups of a Parquet file, or a whole CSV file (`row_groups` None)."""
+
+    path: str
+    row_groups: tuple[int, ...] | None
+
+
+Chunk = tuple[Piece, ...]
+
+
+def find(path: Path) -> Source:
+    """Return the microdata at `path`, a file or a folder; PlanError where there is nothing, MicrodataError where it cannot be read.
+
+    Names that start with "." or "_" are passed over, as Parquet writers expect.
+    """
+    if not path.exists():
+        raise PlanError(f"microdata {path}: there is no such file or folder; set dataset.path or --data")
+    found = sorted(_visible(path)) if path.is_dir() else [path]
+    by_format = {f: tuple(p for p in found if p.suffix.lower() == f".{f}") for f in FORMATS}
+    present = [f for f in FORMATS if by_format[f]]
+    if len(present) != 1:
+        what = "both Parquet and CSV files" if present else "no file named *.parquet or *.csv"
+        raise MicrodataError(f"microdata {path}: it holds {what}; give one format, Parquet or CSV")
+    return Source(path, "parquet" if present[0] == "parquet" else "csv", by_format[present[0]])
+
+
+def pin(source: Source) -> str:
+    """Return the digest of names, sizes and modification times of all files now at the source's place."""
+    now = find(source.root)
+    return digest([_fingerprint(now.root, file) for file in now.files])
+
+
+def chunks(source: Source) -> Iterator[Chunk]:
+    """Cut the source into chunks of about CHUNK_RECORDS records; a chunk holds pieces of one or several files."""
+    if source.format == "csv":
+        return ((Piece(str(file), None),) for file in source.files)
+    return _together(_row_groups(source.files))
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        yield from (Path(place) / name for name in names if not name.startswith((".", "_")))
+
+
+def _fingerprint(root: Path, file: Path) -> list[object]:
+    try:
+        facts = file.stat()
+    except OSError:
+        raise MicrodataError(f"microdata {file}: it cannot be read; check that it exists and is readable") from None
+    return [str(file.relative_to(root)), facts.st_size, facts.st_mtime_ns]
+
+
+def _row_groups(files: Iterable[Path]) -> Iterator[tuple[Piece, int]]:
+    for file in files:
+        try:
+            footer = pq.read_metadata(file)
+        except Exception:  # Arrow's own message may show bytes of the file
+            footer = None
+        if footer is None:
+            raise MicrodataError(f"microdata {file}: not a readable Parquet file; write it again or leave it out")
+        for group in range(footer.num_row_groups):
+            yield Piece(str(file), (group,)), footer.row_group(group).num_rows
+
+
+def _together(pieces: Iterable[tuple[Piece, int]]) -> Iterator[Chunk]:
+    chunk: list[Piece] = []
+    records = 0
+    for piece, rows in pieces:
+        if chunk and records + rows > CHUNK_RECORDS:
+            yield tuple(chunk)
+            chunk, records = [], 0
+        joined = _joined(chunk[-1], piece) if chunk else None
+        chunk = [*chunk[:-1], joined] if joined else [*chunk, piece]
+        records += rows
+    if chunk:
+        yield tuple(chunk)
+
+
+def _joined(before: Piece, piece: Piece) -> Piece | None:
+    if before.path != piece.path or before.row_groups is None or piece.row_groups is None:
+        return None
+    return Piece(piece.path, before.row_groups + piece.row_groups)

@@ -1,0 +1,24 @@
+"""Child process: hold the lock on a release, say so, and sleep; `exec` or `fork` first leaves a child behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline.ledger.lock import release_lock
+
+folder, release, leaving = sys.argv[1:]
+with release_lock(Path(folder), release):
+    left = 0
+    if leaving == "exec":
+        # close_fds=False: only close-on-exec keeps the lock from the child.
+        left = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL).pid
+    elif leaving == "fork":
+        left = os.fork()
+        if left == 0:
+            os.close(1)
+            time.sleep(60)
+            os._exit(0)
+    print(left, flush=True)
+    time.sleep(60)

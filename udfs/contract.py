@@ -1,0 +1,178 @@
+"""The contract of a record: text codes that are well formed, measures that are whole numbers of their step.
+
+Checked record by record, never on totals, so that leaving bad records out is a per-record rule (DESIGN rule 7).
+Nothing raised here shows a value: Arrow's and Python's own parsers would print it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from udfs.lattice import LARGEST
+
+INTEGER_TEXT = r"^[+-]?[0-9]{1,18}$"
+DECIMAL_TEXT = r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?$"
+TEXT_DECIMAL = pa.decimal128(38, 18)
+
+Mask = NDArray[np.bool_]
+
+
+class ContractBroken(Exception):
+    """The microdata break the contract in `column`: `rule` says how, without a value or a count."""
+
+    def __init__(self, column: str, rule: str) -> None:
+        super().__init__(column, rule)  # both in args, so that it survives pickling
+        self.column = column
+        self.rule = rule
+
+
+@dataclass(frozen=True)
+class MeasureColumn:
+    """A measure as the kernel reads it: totals are counted in whole steps."""
+
+    name: str
+    column: str
+    step: Fraction
+    nonnegative: bool
+
+
+class Rule(IntEnum):
+    """How a record can break the contract in one column; RULE_TEXT says it in words."""
+
+    CODE = 0
+    EMPTY = 1
+    STEP = 2
+    NEGATIVE = 3
+
+
+RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
+    {
+        Rule.CODE: "holds a code that is empty or malformed",
+        Rule.EMPTY: "is empty (null)",
+        Rule.STEP: "is not a whole number of its steps within 63 bits",
+        Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
+    }
+)
+
+Fault = tuple[str, Rule, Mask]  # a column, the rule, and which records of a batch break it
+
+
+def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.int64], list[Fault]]:
+    """Return the values as whole numbers of the measure's step (0 where bad), and what breaks the contract.
+
+    Takes integers, floats, decimals and decimal text; raises ContractBroken on any other type. A float counts as the
+    multiple of the step that it is nearest to among all floats of its type.
+    """
+    null = _null_rows(values)
+    kind = values.type
+    if pa.types.is_integer(kind):
+        steps, off = _from_integers(values, measure.step)
+    elif pa.types.is_floating(kind):
+        steps, off = _from_floats(values, measure.step)
+    elif pa.types.is_decimal(kind):
+        steps, off = _from_decimals(values, measure.step)
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        steps, off = _from_text(values, measure.step)
+    else:
+        raise ContractBroken(measure.column, "is not of a number type")
+    faults: list[Fault] = []
+    if null is not None:
+        faults.append((measure.column, Rule.EMPTY, null))
+        off = off & ~null if off is not None else None
+    if off is not None and off.any():
+        faults.append((measure.column, Rule.STEP, off))
+    if measure.nonnegative and len(steps) and steps.min() < 0:
+        faults.append((measure.column, Rule.NEGATIVE, steps < 0))
+    return steps, faults
+
+
+def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
+    """Return a column of codes in dictionary form; raises ContractBroken where it is not text."""
+    kind = values.type
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
+        raise ContractBroken(column, "is not text: codes are text, with their leading zeros")
+    return values if pa.types.is_dictionary(kind) else pc.dictionary_encode(values)
+
+
+def _null_rows(values: pa.Array) -> Mask | None:
+    return np.asarray(values.is_null()) if values.null_count else None
+
+
+def _filled(values: pa.Array, zero: object) -> NDArray[Any]:
+    whole = pc.fill_null(values, pa.scalar(zero, values.type)) if values.null_count else values
+    return np.asarray(whole)
+
+
+def _from_integers(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    numbers = _filled(values, 0)
+    too_large = numbers > np.uint64(LARGEST) if numbers.dtype == np.uint64 else numbers < -LARGEST
+    if not too_large.any():
+        return _scaled(numbers.astype(np.int64, copy=False), 1 / step, None)
+    return _scaled(np.where(too_large, 0, numbers).astype(np.int64), 1 / step, too_large)
+
+
+def _scaled(numbers: NDArray[np.int64], factor: Fraction, bad: Mask | None) -> tuple[NDArray[np.int64], Mask | None]:
+    """Return numbers·factor where that is a whole number within 63 bits, 0 and a mark elsewhere."""
+    if factor == 1:
+        return numbers, bad
+    if factor.denominator > LARGEST or factor.numerator > LARGEST:
+        return _scaled_exactly([int(n) for n in numbers], factor, bad)
+    quotient, rest = np.divmod(numbers, np.int64(factor.denominator))
+    off = (rest != 0) | (np.abs(quotient) > LARGEST // factor.numerator)
+    steps = np.where(off, 0, quotient) * np.int64(factor.numerator)
+    return steps, off if bad is None else off | bad
+
+
+def _scaled_exactly(
+    numbers: Sequence[int], factor: Fraction, bad: Mask | None
+) -> tuple[NDArray[np.int64], Mask | None]:
+    exact = [number * factor for number in numbers]
+    off = np.array([x.denominator != 1 or abs(x) > LARGEST for x in exact], dtype=np.bool_)
+    steps = np.array([0 if o else int(x) for x, o in zip(exact, off, strict=True)], dtype=np.int64)
+    return steps, off if bad is None else off | bad
+
+
+def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask]:
+    numbers = _filled(values, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = np.rint(numbers.astype(np.float64) / float(step))
+        inside = np.abs(steps) * max(step.numerator, 1) < 2.0**53  # false for NaN and infinity too
+        steps = np.where(inside, steps, 0.0)
+        nearest = (steps * step.numerator / step.denominator).astype(numbers.dtype)
+        good = inside & (nearest == numbers)
+    return np.where(good, steps, 0.0).astype(np.int64), ~good
+
+
+def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    factor = 1 / (step * 10**values.type.scale)
+    wide = pc.fill_null(values.cast(pa.decimal128(38, values.type.scale)), 0) if values.null_count else values
+    if wide.type.bit_width != 128:
+        wide = wide.cast(pa.decimal128(38, values.type.scale))
+    words = np.frombuffer(wide.buffers()[1], dtype="<i8").reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
+    low, high = words[:, 0], words[:, 1]
+    if (high == low >> 63).all() and not (low < -LARGEST).any():
+        return _scaled(low, factor, None)
+    return _scaled_exactly([int(h) << 64 | int(u) for h, u in zip(high, low.view("<u8"), strict=True)], factor, None)
+
+
+def _from_text(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    integers = pc.fill_null(pc.match_substring_regex(values, INTEGER_TEXT), True)
+    if pc.all(integers, min_count=0).as_py():
+        return _from_integers(_unsigned_text(values).cast(pa.int64()), step)
+    decimal = np.asarray(pc.fill_null(pc.match_substring_regex(values, DECIMAL_TEXT), True))
+    readable = pc.if_else(pa.array(decimal), _unsigned_text(values), pa.scalar(None, values.type))
+    steps, off = _from_decimals(readable.cast(TEXT_DECIMAL), step)
+    return steps, ~decimal if off is None else off | ~decimal
+
+
+def _unsigned_text(values: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(values, r"^\+", "")
