@@ -154,6 +154,12 @@ class LedgerModel(RuleBasedStateMachine):
             model.status = "settled"
 
     @rule(name=NAMES)
+    def draw_and_finish(self, name: str) -> None:
+        self.draw(name)
+        self.publish(name, stale=False)
+        self.settle(name, stale=False)
+
+    @rule(name=NAMES)
     def abort(self, name: str) -> None:
         model = self.models[name]
         due = model.status in ("reserved", "drawn")

@@ -1,7 +1,7 @@
 """Exact numbers: a number written in a plan means its shortest decimal, and bounds round against ourselves."""
 
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 
 
@@ -41,3 +41,10 @@ def up_float(number: Fraction) -> float:
     except OverflowError:
         return math.inf if number > 0 else -math.inf
     return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
+
+
+def up_text(number: Fraction, digits: int = 6) -> str:
+    """Return `number` in at most `digits` significant digits, rounded up: a bound that is shown stays a bound."""
+    upward = Context(prec=digits, rounding=ROUND_CEILING)
+    rounded = upward.divide(Decimal(number.numerator), Decimal(number.denominator))
+    return f"{rounded:.{digits}g}"

@@ -4,7 +4,7 @@ Result: for each base (a numbering of cells) and each addend (the count of recor
 over the records of the domain; a sum that leaves 63 bits is reported, never wrapped. Codes are translated once for
 each distinct code of a batch, not for each record; records are then added by integer cell number.
 
-Sums travel as frames: a column `cell` and one int64 column an addend, sorted, without cells that are zero throughout.
+Sums travel as frames: a column of cells and one int64 column an addend, sorted, without cells that are zero throughout.
 Cells of all bases share one numbering (`SumSpec.offsets`). A negative cell stands for a rule of the contract that
 some record broke (`SumSpec.broken_rule`): so a scan reports all of them, the same ones however the data are cut.
 """
@@ -25,8 +25,8 @@ from udfs.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, text_code
 from udfs.lattice import LARGEST
 
 OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
-RECORDS = "records"  # the addend that counts
-CELL = "cell"
+RECORDS = "(records)"  # the addend that counts; no measure can have this name
+CELL = "(cell)"
 OVERFLOW = -(1 << 40)  # the cell that says the first addend has a sum beyond 63 bits; below it, the next ones
 NOWHERE = -(1 << 62)  # two of them, or one and any key, stay below zero
 LIMB = 32  # digits of the low limb, for sums whose plain 64-bit form might overflow

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from pipeline.accounting.policy import Place, PolicySum
 from pipeline.errors import BudgetRefused, PlanError
-from udfs.exact import up_float
+from udfs.exact import as_json, up_text
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,10 @@ def check(limits: Sequence[BudgetLimit], spent: Sequence[Charged], requested: Ch
         asked = requested.times * requested.policy.loss_at(limit.at, limit.places)
         if before + asked > limit.rho:
             raise BudgetRefused(
-                f"refused by the budget at {limit.label}: requested rho {_shown(asked)}, spent "
-                f"{_shown(before)} by {_names(spent)}, limit {_shown(limit.rho)}; "
+                f"refused by the budget at {limit.label}: requested rho {up_text(asked)}, spent "
+                f"{up_text(before)} by {_names(spent)}, limit {as_json(limit.rho)}; "
                 "ask for less loss (more noise) or have the limit raised"
             )
-
-
-def _shown(rho: Fraction) -> str:
-    return f"{up_float(rho):.6g}"
 
 
 def _names(spent: Sequence[Charged]) -> str:

@@ -58,7 +58,7 @@ def charges_with_next_draw(state: ReleaseState) -> int:
     counts as if it had been seen.
     """
     draws = state.draws + 1
-    return max(state.charges, draws if draws > MAX_DRAWS else 1)
+    return max(state.charges, draws if draws > MAX_DRAWS or state.exposed else 1)
 
 
 def require_free_for_draw(state: ReleaseState) -> None:

@@ -40,7 +40,9 @@ Chunk = tuple[Piece, ...]
 
 
 def find(path: Path) -> Source:
-    """Return the microdata at `path`, a file or a folder; PlanError where there is nothing, MicrodataError where it cannot be read.
+    """Return the microdata at `path`, a file or a folder.
+
+    Raises PlanError where there is nothing at that path, MicrodataError where it holds no files of one format.
 
     Names that start with "." or "_" are passed over, as Parquet writers expect.
     """

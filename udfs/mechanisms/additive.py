@@ -48,6 +48,7 @@ class Gaussian(Mechanism):
     additive: ClassVar[bool] = True
     needs_nonnegative: ClassVar[bool] = False
     formula: ClassVar[str] = "Δ²/(2σ²)"
+    pure_formula: ClassVar[str | None] = None
 
     @property
     def lattice_step(self) -> Fraction:
@@ -99,6 +100,7 @@ class Laplace(Mechanism):
     additive: ClassVar[bool] = True
     needs_nonnegative: ClassVar[bool] = False
     formula: ClassVar[str] = "tanh(P/2)·P with the pure loss P = Δ/σ"
+    pure_formula: ClassVar[str | None] = "Δ/σ"
 
     @property
     def lattice_step(self) -> Fraction:

@@ -86,7 +86,8 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     additive: ClassVar[bool]
     needs_nonnegative: ClassVar[bool]
-    formula: ClassVar[str]  # the policy function in the parameters and the influence Δ, for policy.json
+    formula: ClassVar[str]  # the policy function in the parameters, the influence Δ and the lattice step λ
+    pure_formula: ClassVar[str | None]  # likewise of the pure loss
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", exact(self.step))

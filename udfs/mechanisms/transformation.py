@@ -40,6 +40,7 @@ class Log(Mechanism):
     additive: ClassVar[bool] = False
     needs_nonnegative: ClassVar[bool] = True
     formula: ClassVar[str] = "(ln(1 + Δ/a) + λ)²/(2σ²) for Δ > 0, 0 for Δ = 0"
+    pure_formula: ClassVar[str | None] = None
 
     @property
     def lattice_step(self) -> Fraction:

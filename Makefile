@@ -1,0 +1,64 @@
+# The two commands are `make release` and `make test`; everything they make stays in .venv and .work.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+RECORDS ?= 1000000
+BIN := .venv/bin
+READY := .venv/.ready
+WORK := .work
+LEDGER := $(WORK)/ledger/ledger.sqlite
+
+.PHONY: help
+help: ## show what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
+	else \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	fi
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## install prdp and its tools into .venv
+
+$(WORK)/data/plan.yaml: | $(READY)
+	$(BIN)/prdp generate --records $(RECORDS) --out $(WORK)/data
+
+.PHONY: release
+release: $(READY) $(WORK)/data/plan.yaml ## generate microdata if there are none, and release them on Dask
+	@mkdir -p -m 700 $(WORK)/ledger
+	$(BIN)/prdp release $(WORK)/data/plan.yaml --out $(WORK)/releases --ledger $(LEDGER)
+
+.PHONY: test
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest
+
+.PHONY: lint
+lint: $(READY) ## ruff, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: drill
+drill: $(READY) ## the longer drills
+	$(BIN)/python -m pytest -m drill
+
+.PHONY: bench
+bench: $(READY) ## the benchmarks: ratios measured in one run
+	$(BIN)/python -m benchmarks.noise
+	$(BIN)/python -m benchmarks.sums
+
+.PHONY: lock
+lock: ## write the lock of what was tested (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --all-extras pyproject.toml -o constraints.txt
+
+.PHONY: clean
+clean: ## remove what was made: the data, ledger, staging and releases of .work too
+	rm -rf $(WORK) .venv

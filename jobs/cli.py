@@ -1,0 +1,125 @@
+"""The `prdp` command: arguments in, exit code out. A command imports what it needs, when it runs."""
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline.errors import PlanError, PrdpError
+
+COMMANDS = ("generate", "explain", "release", "verify", "ledger")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong call in one plain line, as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(PlanError.exit_code, f"error: {self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    debug = argparse.ArgumentParser(add_help=False)
+    debug.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    main_parser = _Parser(
+        prog="prdp", description="Releases totals of establishment microdata under per-record differential privacy."
+    )
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    generate = commands.add_parser(
+        "generate", parents=[debug], help="write synthetic microdata and all that a first release needs"
+    )
+    generate.add_argument("--records", type=_count, required=True, metavar="N", help="number of establishments")
+    generate.add_argument("--seed", type=_count, default=0, metavar="S", help="same seed, same bytes (default 0)")
+    generate.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
+
+    explain = commands.add_parser("explain", parents=[debug], help="what a plan promises; reads no microdata")
+    explain.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
+    explain.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="REFERENCE",
+        help="a reference record, such as employment=10,payroll=500 (repeatable; default: those of the budget)",
+    )
+    explain.add_argument("--json", action="store_true", help="print JSON")
+
+    release = commands.add_parser(
+        "release", parents=[debug], help="release a plan's tables, or go on where a run stopped"
+    )
+    release.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
+    release.add_argument("--data", type=Path, metavar="URI", help="the microdata (default: dataset.path of the plan)")
+    release.add_argument(
+        "--out", type=Path, metavar="URI", help="where to publish (default: releases/ beside the plan)"
+    )
+    release.add_argument("--engine", choices=["dask"], default="dask", help="what runs it (default dask)")
+    release.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler's address (default: threads)")
+    release.add_argument("--workers", type=_count, metavar="N", help="threads to use (default: all cores)")
+    release.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
+    release.add_argument("--csv", action="store_true", help="write every table as CSV too")
+    release.add_argument("--json", action="store_true", help="print JSON")
+
+    verify = commands.add_parser("verify", parents=[debug], help="for outsiders: the files match the manifest")
+    verify.add_argument("folder", type=Path, metavar="OUT/RELEASE", help="the folder that holds release.json")
+    verify.add_argument("--json", action="store_true", help="print JSON")
+
+    ledger = commands.add_parser("ledger", parents=[debug], help="read the ledger, or give a release up")
+    ledger.add_argument("act", choices=["show", "verify", "abort"], help="what to do")
+    ledger.add_argument("release", nargs="?", metavar="RELEASE", help="the release (for abort; show: only this one)")
+    ledger.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
+    ledger.add_argument("--json", action="store_true", help="print JSON")
+    return main_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (DESIGN section 4)."""
+    try:
+        given = parser().parse_args(arguments)
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    try:
+        command: Callable[[argparse.Namespace], None] = import_module(f"jobs.commands.{given.command}").run
+        command(given)
+        sys.stdout.flush()
+    except PrdpError as error:
+        return _failed(str(error), error.exit_code, given.debug)
+    except KeyboardInterrupt:
+        return _failed("interrupted; run the same command again to go on", PrdpError.exit_code, False)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output left
+        return PrdpError.exit_code
+    except Exception as error:
+        # A library's own message may hold a record's value: only its kind and place are told.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        kind = f"unexpected {type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+        return _failed(f"{kind}; --debug shows the traceback, which may hold confidential values", 1, given.debug)
+    return 0
+
+
+def show_json(value: Any) -> None:
+    """Print a command's result as JSON."""
+    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _failed(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    for line in message.splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

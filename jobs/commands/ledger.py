@@ -1,0 +1,52 @@
+"""prdp ledger: read the ledger, or give a release up."""
+
+import argparse
+
+from jobs.cli import show_json
+from pipeline.errors import PlanError
+from pipeline.ledger.store import Ledger, open_ledger
+
+
+def run(given: argparse.Namespace) -> None:
+    """Show the releases, verify the chain, or abort a release that is not published."""
+    ledger = open_ledger(given.ledger)
+    if given.act == "verify":
+        _verify(ledger, given.json)
+        return
+    if given.act == "abort":
+        if given.release is None:
+            raise PlanError("prdp ledger abort: name the release to give up")
+        with ledger.lock(given.release):
+            ledger.abort(given.release)
+    _show(ledger, given.release, given.json)
+
+
+def _verify(ledger: Ledger, as_json: bool) -> None:
+    entries, head = ledger.verify()
+    if as_json:
+        show_json({"entries": entries, "head": head})
+    else:
+        print(f"the chain of {entries} entries is whole; head {head}")
+
+
+def _show(ledger: Ledger, release: str | None, as_json: bool) -> None:
+    states = [state for state in ledger.states() if release in (None, state.release)]
+    facts = [
+        {
+            "release": state.release,
+            "dataset": state.dataset,
+            "state": state.status,
+            "attempt": state.attempt,
+            "draws": state.draws,
+            "charges": state.charges,
+            "plan_digest": state.digest,
+            "out": state.out,
+        }
+        for state in states
+    ]
+    if as_json:
+        show_json(facts)
+    for fact in () if as_json else facts:
+        print(
+            f"{fact['release']}: {fact['state']}, draws {fact['draws']}, charged {fact['charges']} times, {fact['out']}"
+        )

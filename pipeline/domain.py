@@ -1,0 +1,256 @@
+"""The public domain: the finest cells that a release covers, fixed by the plan and never by the data."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import canonical
+from pipeline.cells import Axis, Base, Grouping, Int32s, Int64s, QueryCells, grouping, is_roll_up
+from pipeline.errors import PlanError
+from pipeline.frozenmap import FrozenMap
+from pipeline.nearest import nearest
+from pipeline.places import Masks, meetings
+from udfs.codes import LEVELS, SECTOR_RANGES, dimension_of, is_code, roll_up
+
+Where = Mapping[str, Sequence[str]]  # level → codes; levels are joined by "and", codes by "or"
+Ints = TypeVar("Ints", Int32s, Int64s)
+
+
+def level_of(key: str, code: str) -> str:
+    """Return the level of a well-formed finest code of `key` ("naics" or "county"); raises ValueError with the rule."""
+    candidates = LEVELS["naics"] if key == "naics" else ("county",)
+    for level in candidates:
+        if is_code(code, level):
+            return level
+    if key == "naics" and code in SECTOR_RANGES:
+        raise ValueError(f'"{code}" is a part of a sector; write {SECTOR_RANGES[code]}')
+    digits = "2 to 6 digits (sectors as 31-33) are" if key == "naics" else "5 digits are"
+    raise ValueError(f'malformed code "{code}"; {digits} needed')
+
+
+@dataclass(frozen=True, eq=False)
+class Dimension:
+    """The public codes of one key, "naics" or "county": `codes` are sorted, distinct and all of `level`."""
+
+    key: str
+    codes: tuple[str, ...]
+    level: str
+
+    @classmethod
+    def of(cls, key: str, codes: Iterable[str]) -> "Dimension":
+        """Return the dimension of at least one well-formed code, all of one level."""
+        ordered = tuple(sorted(set(codes)))
+        return cls(key, ordered, level_of(key, ordered[0]))
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels a query may use, coarse to fine."""
+        return LEVELS[self.key][: LEVELS[self.key].index(self.level) + 1]
+
+    def level_codes(self, level: str) -> tuple[str, ...]:
+        """Return the sorted codes at `level`, one of `levels`."""
+        return self._rolled[level].codes
+
+    def places(self, level: str) -> Mapping[str, int]:
+        """Return the place of each code in level_codes(level)."""
+        return self._rolled[level].places
+
+    def parent(self, level: str) -> Int32s:
+        """Return for each finest code the place of its roll-up in level_codes(level); non-decreasing."""
+        return self._rolled[level].parent
+
+    @cached_property
+    def _rolled(self) -> dict[str, "_Rolled"]:
+        return {level: _Rolled.of(self.codes, level) for level in self.levels}
+
+
+@dataclass(frozen=True, eq=False)
+class _Rolled:
+    """The roll-up of finest codes to one level."""
+
+    codes: tuple[str, ...]
+    places: Mapping[str, int]
+    parent: Int32s
+
+    @classmethod
+    def of(cls, finest: Iterable[str], level: str) -> "_Rolled":
+        coarse = [roll_up(code, level) for code in finest]
+        codes = tuple(sorted(set(coarse)))
+        places = {code: i for i, code in enumerate(codes)}
+        return cls(codes, places, _fixed(np.array([places[code] for code in coarse], dtype=np.int32)))
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """The finest public cells: all pairs of the two dimensions' codes, or those that `cells` lists.
+
+    `cells`: places of naics and county codes, sorted by both, distinct, every code used; equal contents have equal
+    `digest` and compare equal, wherever and in what order they were written.
+    """
+
+    naics: Dimension
+    county: Dimension
+    cells: tuple[Int32s, Int32s] | None = None
+    vintage: Mapping[str, int] = field(default_factory=FrozenMap)
+
+    @classmethod
+    def product(cls, naics: Iterable[str], county: Iterable[str], vintage: Mapping[str, int] | None = None) -> "Domain":
+        """Return the domain of all pairs of the given well-formed finest codes, at least one of each key."""
+        return cls(Dimension.of("naics", naics), Dimension.of("county", county), None, FrozenMap.of(vintage or {}))
+
+    @classmethod
+    def listed(cls, naics: Sequence[str], county: Sequence[str], vintage: Mapping[str, int] | None = None) -> "Domain":
+        """Return the domain of the given distinct cells, naics[k] with county[k]."""
+        rows = Dimension.of("naics", naics), Dimension.of("county", county)
+        places = [{code: i for i, code in enumerate(d.codes)} for d in rows]
+        pairs = sorted(zip((places[0][c] for c in naics), (places[1][c] for c in county), strict=True))
+        cells = tuple(_fixed(np.array(column, dtype=np.int32)) for column in zip(*pairs, strict=True))
+        return cls(*rows, (cells[0], cells[1]), FrozenMap.of(vintage or {}))
+
+    @cached_property
+    def digest(self) -> str:
+        """Return "sha256:…" of codes, cells and vintage."""
+        listing = hashlib.sha256()
+        for places in self.cells or ():
+            listing.update(places.astype("<i4").tobytes())
+        return canonical.digest(
+            {
+                "naics": self.naics.codes,
+                "county": self.county.codes,
+                "cells": None if self.cells is None else listing.hexdigest(),
+                "vintage": dict(self.vintage),
+            }
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Domain) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def dimension(self, level: str) -> Dimension:
+        """Return the dimension of a level; raises PlanError on an unknown one and on one finer than the domain."""
+        try:
+            dimension = self.naics if dimension_of(level) == "naics" else self.county
+        except ValueError:
+            known = nearest(level, chain.from_iterable(LEVELS.values()))
+            raise PlanError(f'unknown level "{level}"; nearest known level: {known}') from None
+        if level not in dimension.levels:
+            raise PlanError(f"{level} is finer than the domain, whose finest level is {dimension.level}")
+        return dimension
+
+    def require_code(self, level: str, code: str) -> None:
+        """Return if the domain has `code` at `level`; otherwise raises PlanError."""
+        if code not in self.dimension(level).places(level):
+            hint = f"; write {SECTOR_RANGES[code]}" if level == "naics2" and code in SECTOR_RANGES else ""
+            raise PlanError(f'the domain has no code "{code}" at level {level}{hint}')
+
+    def meets(self, where: Where) -> bool:
+        """Return whether any cell meets a filter; raises PlanError on levels or codes the domain does not have."""
+        naics, county = self._mask(self.naics, where), self._mask(self.county, where)
+        if self.cells is None:
+            return bool(naics.any() and county.any())
+        return bool((naics[self.cells[0]] & county[self.cells[1]]).any())
+
+    def cell_count(self, wanted: Grouping, where: Where | None = None) -> int:
+        """Return the number of public cells at a grouping under a filter."""
+        levels = tuple(level for level in wanted if level is not None)
+        return self.query_cells(levels or ("nation",), where or {}).size
+
+    def query_cells(self, by: Sequence[str], where: Where) -> QueryCells:
+        """Return the cells of a query: distinct projections of the finest cells that meet `where`, in key order.
+
+        `by`: at least one level, at most one of a key. Raises PlanError on levels or codes the domain does not have.
+        """
+        levels = grouping(by)
+        naics = _axis(self.naics, levels[0], self._mask(self.naics, where))
+        county = _axis(self.county, levels[1], self._mask(self.county, where))
+        query = QueryCells(tuple(by), naics, county)
+        if self.cells is None:
+            return query
+        i, j = naics.position[self.cells[0]], county.position[self.cells[1]]
+        inside = (i >= 0) & (j >= 0)
+        numbers = np.unique(query.product_numbers(i[inside], j[inside]))
+        return QueryCells(tuple(by), naics, county, _fixed(numbers))
+
+    def base_for(self, groupings: Iterable[Grouping]) -> tuple[Base, ...]:
+        """Return the bases that records must be summed by, in a fixed order, so that each grouping is a roll-up of one.
+
+        A product domain has one for each maximal grouping, a listed domain its own cells. A query's grouping is that
+        of its `by` and `where` levels together.
+        """
+        if self.cells is not None:
+            return (self._listed_base(),)
+        wanted = set(groupings)
+        finest = [g for g in wanted if not any(g != other and is_roll_up(g, other) for other in wanted)]
+        return tuple(self._grid_base(g) for g in sorted(finest, key=lambda g: (g[0] or "", g[1] or "")))
+
+    def places(self, filters: Sequence[Where], at: Mapping[str, str] | None = None) -> tuple[frozenset[int], ...]:
+        """Return the maximal sets of queries (places in `filters`) that a single cell belongs to.
+
+        `at` (level → code) restricts to the cells with these codes; without any such cell the result is empty.
+        Raises PlanError on levels or codes the domain does not have.
+        """
+        here = {level: (code,) for level, code in (at or {}).items()}
+        kept = (self._mask(self.naics, here), self._mask(self.county, here))
+        naics, county = (self._masks(dimension, filters) for dimension in (self.naics, self.county))
+        if self.cells is None:
+            return meetings(naics[:, kept[0]], county[:, kept[1]], None)
+        inside = kept[0][self.cells[0]] & kept[1][self.cells[1]]
+        return meetings(naics, county, (self.cells[0][inside], self.cells[1][inside]))
+
+    def _masks(self, dimension: Dimension, filters: Sequence[Where]) -> Masks:
+        masks = [self._mask(dimension, where) for where in filters]
+        return np.array(masks, dtype=bool).reshape(len(filters), len(dimension.codes))
+
+    def _mask(self, dimension: Dimension, where: Where) -> NDArray[np.bool_]:
+        """Return which finest codes of `dimension` meet the filter's levels of that dimension."""
+        mask = np.ones(len(dimension.codes), dtype=bool)
+        for level, codes in where.items():
+            if self.dimension(level) is not dimension:
+                continue
+            for code in codes:
+                self.require_code(level, code)
+            chosen = np.zeros(len(dimension.level_codes(level)), dtype=bool)
+            chosen[[dimension.places(level)[code] for code in codes]] = True
+            mask &= chosen[dimension.parent(level)]
+        return mask
+
+    def _grid_base(self, wanted: Grouping) -> Base:
+        (rows, n_rows), (columns, n_columns) = (
+            _place_at(dimension, level) for dimension, level in zip((self.naics, self.county), wanted, strict=True)
+        )
+        return Base(wanted, n_rows * n_columns, rows, columns, n_columns)
+
+    def _listed_base(self) -> Base:
+        assert self.cells is not None
+        (rows, _), (columns, stride) = (_place_at(d, d.level) for d in (self.naics, self.county))
+        keys: Int64s = self.cells[0].astype(np.int64) * stride + self.cells[1]
+        return Base((self.naics.level, self.county.level), len(keys), rows, columns, stride, _fixed(keys))
+
+
+def _place_at(dimension: Dimension, level: str | None) -> tuple[Int32s, int]:
+    """Return each finest code's place at `level` (None: all in one), and the number of places."""
+    if level is None:
+        return _fixed(np.zeros(len(dimension.codes), dtype=np.int32)), 1
+    return dimension.parent(level), len(dimension.level_codes(level))
+
+
+def _axis(dimension: Dimension, level: str | None, mask: NDArray[np.bool_]) -> Axis:
+    place, count = _place_at(dimension, level)
+    kept = np.flatnonzero(np.bincount(place[mask], minlength=count)).astype(np.int32)
+    position_of = np.full(count, -1, dtype=np.int32)
+    position_of[kept] = np.arange(len(kept), dtype=np.int32)
+    position = np.where(mask, position_of[place], np.int32(-1))
+    return Axis(() if level is None else dimension.level_codes(level), _fixed(kept), _fixed(position))
+
+
+def _fixed(array: Ints) -> Ints:
+    array.flags.writeable = False
+    return array

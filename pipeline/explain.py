@@ -1,0 +1,116 @@
+"""What a plan promises, before any record is read: the losses of reference records, for people and as JSON."""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pipeline.accounting.reference import At, losses_at, policy_of
+from pipeline.errors import PlanError
+from pipeline.plan.model import Plan
+from pipeline.suggest import nearest
+from udfs.codes import LEVELS
+from udfs.exact import as_json, exact, up_text
+
+
+def parse_at(text: str, plan: Plan) -> At:
+    """Return the reference that `text` names, such as "employment=10,payroll=500" or "naics3=722,employment=10".
+
+    Raises PlanError on anything that is no measure of the plan and no level.
+    """
+    measures = {measure.name for measure in plan.dataset.measures}
+    levels = {level for names in LEVELS.values() for level in names}
+    found: dict[str, str | Fraction] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or name in found:
+            raise PlanError(f"--at {text}: write each measure once as name=value, separated by commas")
+        if name in levels:
+            found[name] = value
+        elif name in measures:
+            found[name] = _number(name, value)
+        else:
+            raise PlanError(f"--at {name}: unknown measure or level{nearest(name, measures | levels)}")
+    return At.of(found)
+
+
+def explain(plan: Plan, references: Sequence[At]) -> dict[str, Any]:
+    """Return what the plan promises at `references` (none given: those of its budget)."""
+    policy = policy_of(plan)
+    wanted = list(references) or [At.of(limit.at) for limit in plan.budget] or _anywhere(policy.measures)
+    losses = [(at, *losses_at(plan, policy, at)) for at in wanted]
+    queries = [
+        {
+            "name": query.name,
+            "mechanism": query.mechanism.describe(),
+            "losses": [
+                {"at": at.to_json(), "influence": as_json(each[i][0])} | each[i][1].to_json() for at, each, _ in losses
+            ],
+        }
+        for i, query in enumerate(plan.queries)
+    ]
+    total = [{"at": at.to_json()} | loss.to_json() for at, _, loss in losses]
+    return {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
+
+
+def render(explained: dict[str, Any], plan: Plan) -> str:
+    """Return the explanation for people."""
+    lines = [
+        f"release  {plan.release}   dataset {plan.dataset.name}   protected unit: {explained['unit']}",
+        f"plan     {explained['plan_digest']}",
+        "",
+    ]
+    for entry, query in zip(explained["queries"], plan.queries, strict=True):
+        what = f"sum of {query.measure.name}" if query.measure else "count of records"
+        lines.append(f"{entry['name']}: {what} by {' × '.join(query.by)}{_where(query.where)}")
+        lines.append(f"    {_mechanism(entry['mechanism'])}    P(Δ) = {query.mechanism.formula}")
+        lines += _table(entry["losses"])
+        lines.append("")
+    lines.append("total: the most that a record of these values loses in this release, wherever it is")
+    lines += _table(explained["total"])
+    if not explained["total"]:
+        lines.append("    (no reference: give --at, for instance --at employment=10)")
+    lines += [
+        "",
+        "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
+        "bind every record whose values are at most the reference's; a larger record loses more, without a limit.",
+    ]
+    return "\n".join(lines)
+
+
+def _number(name: str, text: str) -> Fraction:
+    try:
+        number = exact(text)
+    except ValueError:
+        number = Fraction(-1)
+    if not number >= 0:
+        raise PlanError(f"--at {name}: must be a number of at least 0")
+    return number
+
+
+def _anywhere(measures: Iterable[str]) -> list[At]:
+    return [] if list(measures) else [At({}, {})]
+
+
+def _where(where: Any) -> str:
+    return "".join(f", {level} in {{{', '.join(codes)}}}" for level, codes in where.items())
+
+
+def _mechanism(described: dict[str, Any]) -> str:
+    parameters = ", ".join(f"{name} {value}" for name, value in described.items() if name != "kind")
+    return f"{described['kind']} ({parameters})"
+
+
+def _up(bound: float) -> str:
+    return up_text(Fraction(bound))
+
+
+def _table(losses: Sequence[dict[str, Any]]) -> list[str]:
+    shown = [
+        (", ".join(f"{k}={v}" for k, v in loss["at"].items()) or "any record", loss["rho"], loss["epsilon"])
+        for loss in losses
+    ]
+    width = max((len(at) for at, _, _ in shown), default=0)
+    return [
+        f"    {at:<{width}}   rho {_up(rho):<12} epsilon {'-' if epsilon is None else _up(epsilon)}"
+        for at, rho, epsilon in shown
+    ]

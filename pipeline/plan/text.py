@@ -1,0 +1,131 @@
+"""The text of a plan → plain data, and where in the text each part stands.
+
+Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal numbers, no dates, no yes and no.
+"""
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from pipeline.errors import PlanError
+
+LARGEST_FILE = 1_000_000  # bytes
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {  # kind → pattern, first characters; an integer before a float
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+", list("-+0123456789")),
+    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+}
+_PLAIN = {_TAG + kind for kind in (*_SCALARS, "str", "seq", "map")}
+
+
+class _Loader(yaml.SafeLoader):
+    """Builds nothing but JSON's types; refuses tags, and keys that stand twice or are no text.
+
+    In Python, not libyaml's loader: that one ends the process with a segmentation fault on deep nesting.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        tag: build for tag, build in yaml.SafeLoader.yaml_constructors.items() if tag in _PLAIN
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != _TAG + "str":
+                raise _refused("a key must be text; put it in quotes", key)
+            if key.value in seen:
+                raise _refused(f'key "{key.value}" stands twice', key)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)
+
+    def refuse_tag(self, node: yaml.Node) -> None:
+        raise _refused("write plain values, without tags", node)
+
+
+def _refused(rule: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=rule, problem_mark=node.start_mark)
+
+
+for _kind, (_pattern, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"^(?:{_pattern})$"), _first)
+_Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
+_Loader.add_constructor(None, _Loader.refuse_tag)
+
+
+@dataclass(frozen=True)
+class PlanText:
+    """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None)."""
+
+    data: dict[str, Any]
+    root: yaml.Node
+
+    def position(self, path: Sequence[str | int]) -> tuple[int, int]:
+        """Return (line, column), from 0, of the deepest part of `path` that stands in the text."""
+        node, mark = self.root, self.root.start_mark
+        for step in path:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((key.start_mark, value) for key, value in node.value if key.value == step), None)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                found = node.value[step].start_mark, node.value[step]
+            else:
+                found = None
+            if found is None:
+                break
+            mark, node = found
+        return mark.line, mark.column
+
+
+def read_text(path: Path) -> PlanText:
+    """Return the data of the YAML file `path`.
+
+    Raises PlanError, which names file and line, on a file that cannot be read, is too large, no UTF-8 or no YAML, and
+    on anything but one mapping.
+    """
+    try:
+        return _parse(_read_bytes(path).decode("utf-8-sig"), path)
+    except FileNotFoundError:
+        raise PlanError(f"{path}: no such file") from None
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise PlanError(f"{path}: line {line}: not UTF-8; save the file as UTF-8") from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise PlanError(f"{path}: larger than 1 MB; list many cells in a file that the key domain names")
+    return data
+
+
+def _parse(text: str, path: Path) -> PlanText:
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        data = None if root is None else loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise PlanError(f"{path}: {where}{', '.join(filter(None, (error.context, error.problem)))}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise PlanError(f"{path}: line {line}: a character that YAML does not allow") from None
+    except (ValueError, KeyError):
+        raise PlanError(f"{path}: a value does not fit its tag; write plain values, without tags") from None
+    except RecursionError:
+        raise PlanError(f"{path}: nested too deeply") from None
+    if not isinstance(data, dict):
+        raise PlanError(f"{path}: must be a mapping of keys to values, such as release: my-release")
+    return PlanText(data, root)

@@ -1,0 +1,59 @@
+"""policy.json: what a release promises, for everyone, as data that can be evaluated without prdp."""
+
+import json
+from typing import Any
+
+from pipeline.accounting.reference import At, losses_at, policy_of
+from pipeline.guarantee import guarantee
+from pipeline.plan.model import Plan, Query
+from udfs.exact import as_json
+
+
+def policy_document(plan: Plan) -> str:
+    """Return the text of policy.json: mechanisms, parameters, policy functions and their sum at the references."""
+    return json.dumps(public_policy(plan), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def public_policy(plan: Plan) -> dict[str, Any]:
+    """Return policy.json as JSON: of the plan alone, so equal for all engines and all microdata."""
+    policy = policy_of(plan)
+    references = [At.of(limit.at) for limit in plan.budget]
+    return {
+        "release": plan.release,
+        "plan_digest": plan.digest,
+        "unit": plan.dataset.unit,
+        "interval": as_json(plan.interval),
+        "guarantee": guarantee(),
+        "queries": [_query(query) for query in plan.queries],
+        "sum": {
+            "formula": "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place",
+            "places": [[policy.queries[i].name for i in sorted(place)] for place in policy.places],
+        },
+        "references": [
+            {
+                "at": at.to_json(),
+                "queries": {
+                    query.name: {"influence": as_json(influence)} | loss.to_json()
+                    for query, (influence, loss) in zip(plan.queries, losses, strict=True)
+                },
+                "total": total.to_json(),
+            }
+            for at in references
+            for losses, total in [losses_at(plan, policy, at)]
+        ],
+    }
+
+
+def _query(query: Query) -> dict[str, Any]:
+    mechanism = query.mechanism
+    return {
+        "name": query.name,
+        "statistic": {"sum": query.measure.name} if query.measure else {"count": "records"},
+        "by": list(query.by),
+        "where": {level: list(codes) for level, codes in query.where.items()},
+        "mechanism": mechanism.describe(),
+        "step": as_json(mechanism.step),
+        "lattice_step": float(mechanism.lattice_step),
+        "influence": f"|{query.measure.name}|" if query.measure else "1",
+        "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
+    }

@@ -1,0 +1,227 @@
+"""The steps of a release, whatever the engine: reserve, sum, draw, stage, publish, settle.
+
+Each step leaves a state from which the next run goes on by itself (DESIGN rules 4 and 9, section 7):
+    reserved   nothing was drawn: sum and draw.
+    drawn      a complete staged attempt is published, never redrawn; an incomplete one is destroyed, which is
+               recorded, and drawn again with a fresh key.
+    published  the chosen attempt is copied to its place and its manifest written.
+    settled    nothing is left to do.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipeline.accounting.reference import limits_of, policy_of
+from pipeline.build import code_digest
+from pipeline.engines.protocol import Engine
+from pipeline.errors import MicrodataError, PrdpError, StateError
+from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.reservation import Reservation
+from pipeline.ledger.store import Ledger
+from pipeline.microdata import source
+from pipeline.plan.model import Plan
+from pipeline.public import policy_document
+from pipeline.publish import build_manifest, check_output_place, place_output, published_attempt
+from pipeline.report.page import report_page
+from pipeline.staging import Facts, Staging
+from pipeline.tables import ranges, sweep, write_csv
+from pipeline.totals import Totals, blocks_of, contract_message, sum_spec, totals_of
+from udfs.contract import ContractBroken
+from udfs.keystream import SecretKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run of a release: what to release, where from and where to, and with what."""
+
+    plan: Plan
+    microdata: Path
+    out: Path
+    ledger: Ledger
+    engine: Engine
+    csv: bool = False
+    new_key: Callable[[], SecretKey] = SecretKey.fresh
+    say: Callable[[str], None] = lambda stage: None
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a finished release is: `tables` by query, each with its folder and number of rows."""
+
+    release: str
+    attempt: str
+    state: str
+    out: Path
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as `prdp release --json` prints it."""
+        return {
+            "release": self.release,
+            "attempt": self.attempt,
+            "state": self.state,
+            "out": str(self.out),
+            "tables": dict(self.tables),
+        }
+
+
+def run(job: Job) -> Published:
+    """Release the plan's tables, or go on where an earlier run stopped; return what is published.
+
+    Guarantee: however often it runs and wherever it is killed, at most one draw of the release is ever published, and
+    every draw is recorded before a key exists. Raises BudgetRefused, MicrodataError, StateError, and PrdpError for
+    what has no narrower class; none of them carries a value of the microdata.
+    """
+    with job.ledger.lock(job.plan.release):
+        state = job.ledger.state(job.plan.release)
+        chosen = state.attempt if state and state.status in ("published", "settled") else None
+        check_output_place(job.out, job.plan.release, job.ledger.staging_root, chosen)
+        state = job.ledger.reserve(_reservation(job))
+        if state.status in ("reserved", "drawn"):
+            facts = _staged_before(job, state) or _draw(job)
+            state = _state(job)
+            job.say("publishing")
+            state = job.ledger.publish(state.release, _attempt(state), facts.digest)
+        return _finish(job, state)
+
+
+def _reservation(job: Job) -> Reservation:
+    plan = job.plan
+    return Reservation(
+        release=plan.release,
+        supersedes=plan.supersedes,
+        dataset=plan.dataset.name,
+        dataset_facts=plan.dataset.facts(),
+        digest=plan.digest,
+        plan=plan.resolved(),
+        policy=policy_of(plan),
+        limits=limits_of(plan),
+        out=str(job.out),
+        code=code_digest(),
+    )
+
+
+def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
+    """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
+    if state.status != "drawn" or state.attempt is None:
+        return None
+    staging = Staging(job.ledger.staging_root, state.release, state.attempt)
+    facts = staging.read_complete()
+    if facts is None:
+        _destroy(job, staging, "found incomplete")
+    return facts
+
+
+def _draw(job: Job) -> Facts:
+    """Sum the microdata, record a draw, and only then make a key and stage the noisy tables."""
+    found = source.find(job.microdata)
+    pin = source.pin(found)
+    totals = _sums_or_refund(job, found)
+    _require_same_input(found, pin)
+    attempt = job.ledger.draw(job.plan.release, pin)
+    staging = Staging(job.ledger.staging_root, job.plan.release, attempt)
+    try:
+        staging.create()
+        tables = _stage(job, staging, totals)
+        _require_same_input(found, pin)
+        return staging.complete({"engine": _engine(job.engine), "tables": tables})
+    except Exception:
+        _destroy(job, staging, "failed while it was staged")
+        raise
+
+
+def _sums_or_refund(job: Job, found: source.Source) -> Totals:
+    job.say("reading the microdata")
+    try:
+        frame = job.engine.sums(list(source.chunks(found)), sum_spec(job.plan))
+        return totals_of(job.plan, frame)
+    except (ContractBroken, MicrodataError) as error:
+        # Nothing was drawn, and mending may take another plan under the same name: give the charge back.
+        if _state(job).draws == 0:
+            job.ledger.abort(job.plan.release)
+        if isinstance(error, MicrodataError):
+            raise
+        raise MicrodataError(contract_message(job.plan, [(error.column, error.rule)])) from None
+
+
+def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
+    key = job.new_key()
+    tables = []
+    for number, query in enumerate(job.plan.queries):
+        job.say(f"drawing {query.name}")
+        folder = staging.table_folder(query.name)
+        job.engine.stage(blocks_of(job.plan, number, totals, folder), key)
+        rows = job.plan.domain.query_cells(query.by, query.where).size
+        sweep(folder, {name for name, _, _ in ranges(rows)})
+        if job.csv:
+            write_csv(folder, folder.parent / f"{query.name}.csv")
+        tables.append({"query": query.name, "rows": rows})
+    staging.write_text("policy.json", policy_document(job.plan))
+    staging.write_text("report.html", report_page(job.plan, staging.path))
+    return tables
+
+
+def _finish(job: Job, state: ReleaseState) -> Published:
+    attempt = _attempt(state)
+    if state.status == "published":
+        staging = Staging(job.ledger.staging_root, state.release, attempt)
+        facts = staging.read_complete()
+        if facts is None:
+            raise StateError(
+                f"release {state.release}: the ledger published attempt {attempt}, but its staged files in "
+                f"{staging.path} are not whole: restore them from a backup"
+            )
+        place_output(staging, facts, job.out, build_manifest(state, facts))
+        state = job.ledger.settle(state.release, attempt)
+        staging.destroy()
+    return _published(job, state)
+
+
+def _published(job: Job, state: ReleaseState) -> Published:
+    attempt = _attempt(state)
+    if published_attempt(job.out / state.release) != attempt:
+        raise StateError(
+            f"release {state.release}: the ledger says it is published, but {job.out / state.release} does not hold "
+            "it any more: restore it from a backup"
+        )
+    tables = {
+        query.name: {
+            "path": str(job.out / state.release / attempt / "tables" / query.name),
+            "rows": job.plan.domain.query_cells(query.by, query.where).size,
+        }
+        for query in job.plan.queries
+    }
+    return Published(state.release, attempt, state.status, job.out, tables)
+
+
+def _require_same_input(found: source.Source, pin: str) -> None:
+    if source.pin(found) != pin:
+        raise MicrodataError(
+            f"microdata {found.root}: its files changed during the run; nothing is published: run again when they rest"
+        )
+
+
+def _destroy(job: Job, staging: Staging, reason: str) -> None:
+    exposed = staging.exposed()
+    staging.destroy()
+    job.ledger.destroyed(staging.release, staging.attempt, reason, exposed)
+
+
+def _state(job: Job) -> ReleaseState:
+    state = job.ledger.state(job.plan.release)
+    if state is None:
+        raise PrdpError(f"release {job.plan.release}: vanished from the ledger")
+    return state
+
+
+def _attempt(state: ReleaseState) -> str:
+    if state.attempt is None:
+        raise PrdpError(f"release {state.release}: has no live attempt")
+    return state.attempt
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    return {"name": engine.name, "versions": {"prdp": version("prdp")} | dict(engine.versions())}

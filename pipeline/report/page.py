@@ -1,0 +1,150 @@
+"""report.html: one self-contained page that tells readers what the tables are, how noisy, and what is promised."""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.plan.model import Plan, Query
+from pipeline.public import public_policy
+from pipeline.report.style import STYLE
+from pipeline.tables import VALUES
+from udfs.exact import up_text
+
+LARGEST_SHOWN = 10
+
+HOW_TO_READ = (
+    ("value", "the published figure: the true total of the cell plus random noise, so single cells can be well off"),
+    ("lower, upper", "an interval that holds the true total with at least the stated probability, cell by cell"),
+    ("standard_error", "the typical size of the error; of a log mechanism it grows with the cell, and is estimated"),
+)
+ODDITIES = (
+    "Every public cell has a row, also those without any establishment: a figure in an empty cell is noise alone.",
+    "Figures can be negative, and need not be whole numbers. They are left so: cutting or rounding them would bias "
+    "every sum made from them.",
+    "Figures of different tables do not add up to each other: each table has noise of its own.",
+    "A figure of a log mechanism is unbiased, while its interval is centred on the median: small figures can lie "
+    "outside their own interval.",
+    "For a sum of n cells, standard errors add as the root of the sum of their squares.",
+)
+
+
+def report_page(plan: Plan, staged: Path) -> str:
+    """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
+    policy = public_policy(plan)
+    body = [
+        f"<h1>{escape(plan.release)}</h1>",
+        f"<p class=lead>Totals of establishment microdata ({escape(plan.dataset.name)}), released under per-record "
+        "differential privacy.</p>",
+        "<h2>Tables</h2>",
+        _overview(plan),
+        "<h2>How to read them</h2>",
+        _rows(("column", "meaning"), HOW_TO_READ),
+        f"<p>The intervals have coverage {float(plan.interval):.4g}.</p>",
+        _list(ODDITIES),
+        "<h2>What each record is promised</h2>",
+        _promises(policy),
+        *(_largest(query, staged / "tables" / query.name) for query in plan.queries),
+        "<h2>The guarantee</h2>",
+        f"<p>{escape(policy['guarantee']['words'])}</p><p class=formula>{escape(policy['guarantee']['formula'])}</p>",
+        "<p>It rests on:</p>" + _list(policy["guarantee"]["assumptions"]),
+        f"<p class=small>Plan {escape(plan.digest)}. Mechanisms and policy functions as data: policy.json.</p>",
+    ]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{STYLE}'
+    title = f"<title>{escape(plan.release)}</title>"
+    page = f'<html lang="en"><head>{head}{title}</head><body><main>\n{_joined(body)}\n</main></body></html>'
+    return f"<!doctype html>\n{page}\n"
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n".join(parts)
+
+
+def _overview(plan: Plan) -> str:
+    rows = [
+        (
+            query.name,
+            f"sum of {query.measure.name}" if query.measure else "number of records",
+            " × ".join(query.by) + _where(query),
+            f"{plan.domain.query_cells(query.by, query.where).size:,}",
+            _mechanism(query),
+        )
+        for query in plan.queries
+    ]
+    return _rows(("table", "statistic", "by", "cells", "mechanism"), rows, numbers={3})
+
+
+def _where(query: Query) -> str:
+    return "".join(f", {level} in {', '.join(codes)}" for level, codes in query.where.items())
+
+
+def _mechanism(query: Query) -> str:
+    described = query.mechanism.describe()
+    return f"{described['kind']} ({', '.join(f'{k} {v}' for k, v in described.items() if k != 'kind')})"
+
+
+def _promises(policy: dict[str, Any]) -> str:
+    names = [query["name"] for query in policy["queries"]]
+    formulas = [(query["name"], query["influence"], query["policy"]["rho"]) for query in policy["queries"]]
+    references = [
+        (
+            ", ".join(f"{name} {value}" for name, value in reference["at"].items()),
+            *(_shown(reference["queries"][name]["rho"]) for name in names),
+            _shown(reference["total"]["rho"]),
+        )
+        for reference in policy["references"]
+    ]
+    text = (
+        "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. Upper bounds of "
+        "the loss (rho) for records of some sizes; a smaller record loses less, a larger one more:</p>"
+    )
+    shown = _rows(("record", *names, "together"), references, numbers=set(range(1, len(names) + 2)))
+    return text + (shown if references else "") + _rows(("table", "Δ", "P(Δ)"), formulas)
+
+
+def _shown(rho: float) -> str:
+    return up_text(Fraction(rho), 4)
+
+
+def _largest(query: Query, folder: Path) -> str:
+    """Return the cells with the largest published values, as a table."""
+    tops = []
+    for part in sorted(folder.glob("*.parquet")):
+        with pq.ParquetFile(part) as file:
+            for batch in file.iter_batches():
+                table = pa.Table.from_batches([batch])
+                tops.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))
+    if not tops:
+        return ""
+    every = pa.concat_tables(tops)
+    order = [("value", "descending"), *((key, "ascending") for key in query.by)]
+    largest = every.sort_by(order).slice(0, LARGEST_SHOWN).to_pylist()
+    columns = (*query.by, *VALUES)
+    rows = [[row[key] for key in query.by] + [_figure(row[name]) for name in VALUES] for row in largest]
+    heading = f"<h2>{escape(query.name)}: the largest published figures</h2>"
+    return heading + _rows(columns, rows, numbers=set(range(len(query.by), len(columns))))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) < 1e15 else f"{value:.3g}"
+
+
+def _rows(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    right = set(numbers)
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if i in right else ''}>{escape(str(cell))}</{tag}>" for i, cell in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f"<div class=wide><table><thead><tr>{line('th', header)}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _list(items: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"

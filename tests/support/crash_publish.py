@@ -1,0 +1,125 @@
+"""Child process: die by SIGKILL before the i-th touch of a file, for i = 0, 1, … until a run gets through.
+
+Usage: crash_publish FOLDER FROM STRIDE. After each death the same steps run again, undisturbed. One JSON line tells each i: whether it died,
+what a reader could see after the death, and what stands after the second run.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.ledgers import reservation, stage
+
+from pipeline.errors import PrdpError
+from pipeline.ledger.store import open_ledger
+from pipeline.publish import build_manifest, check_output_place, place_output
+from pipeline.staging import Staging
+from pipeline.verify import verify_release
+
+TOUCHES = ("open", "sqlite3.connect") + tuple(
+    f"os.{call}" for call in ("rename", "link", "mkdir", "chmod", "remove", "rmdir", "scandir", "listdir")
+)
+
+
+def run(folder: Path) -> None:
+    """One run of the steps around a draw, as `prdp release` does them, forward from whatever is there."""
+    ledger, out = open_ledger(str(folder / "state" / "ledger.sqlite")), folder / "out"
+    with ledger.lock("r"):
+        state = ledger.state("r")
+        published = state.attempt if state is not None and state.status in ("published", "settled") else None
+        check_output_place(out, "r", ledger.staging_root, published)
+        state = ledger.reserve(reservation("r", out=str(out)))
+        facts = None
+        if state.status == "drawn" and state.attempt is not None:
+            staging = Staging(ledger.staging_root, "r", state.attempt)
+            facts = staging.read_complete()
+            if facts is None:
+                exposed = staging.exposed()
+                staging.destroy()
+                state = ledger.destroyed("r", state.attempt, "incomplete", exposed)
+        if state.status == "reserved" or (state.status == "drawn" and facts is None):
+            attempt = ledger.draw("r", "sha256:pin")
+            facts = stage(ledger, "r", attempt, text=attempt)
+            state = ledger.state("r")
+        staging = Staging(ledger.staging_root, "r", state.attempt)
+        if state.status == "drawn":
+            state = ledger.publish("r", state.attempt, facts.digest)
+        if state.status == "published":
+            facts = facts or staging.read_complete()
+            place_output(staging, facts, out, build_manifest(state, facts))
+            ledger.settle("r", state.attempt)
+        staging.destroy()
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do `work` in a forked process; return its wait status."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def dying(folder: Path, touch: int) -> None:
+    """One run that dies before its touch number `touch` of a file under `folder`."""
+    left = [touch]
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in TOUCHES and str(folder) in str(arguments[0]):
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+
+    sys.addaudithook(watch)
+    run(folder)
+
+
+def seen(folder: Path) -> dict[str, Any]:
+    """What stands in the ledger and in the output place."""
+    ledger, place = open_ledger(str(folder / "state" / "ledger.sqlite")), folder / "out" / "r"
+    state = ledger.state("r")
+    ledger.verify()
+    found: dict[str, Any] = {
+        "status": state and state.status,
+        "draws": state.draws if state else 0,
+        "attempts": sorted(path.name for path in place.glob("*") if path.is_dir()),
+        "manifest": (place / "release.json").exists(),
+        "others": sorted(path.name for path in place.glob("*") if not path.is_dir()),
+        "staged": sorted(path.name for path in ledger.staging_root.glob("*/*")),
+    }
+    if found["manifest"]:
+        try:
+            found["verified"] = verify_release(place).attempt == state.attempt
+        except PrdpError as error:
+            found["verified"] = str(error)
+    return found
+
+
+def main(home: Path, touch: int, stride: int) -> None:
+    died = True
+    while died:
+        folder = home / f"crash-{touch}"
+        status = forked(lambda: dying(folder, touch))
+        died = os.WIFSIGNALED(status)
+        after = seen(folder)
+        again = forked(lambda: run(folder))
+        finished = {"touch": touch, "died": died, "status": status, "after": after, "again": again, "end": seen(folder)}
+        print(json.dumps(finished), flush=True)
+        shutil.rmtree(folder)
+        touch += stride
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

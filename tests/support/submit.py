@@ -1,0 +1,113 @@
+"""Releases for tests: the one way in which a known key enters, as an argument, and processes that die on cue."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from pipeline.engines.dask import DaskEngine
+from pipeline.engines.protocol import Engine
+from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.plan.load import load_plan
+from pipeline.release import Job, Published, run
+from udfs.keystream import SecretKey
+
+KEY = bytes(range(32))
+FORK_SERVER = get_context("forkserver")  # children start from a clean process that has imported this module
+FORK_SERVER.set_forkserver_preload([__name__])
+
+LEDGER_STEPS = ("reserve", "draw", "destroyed", "publish", "settle")
+FILE_EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test's release lives."""
+
+    plan: Path
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.folder / "state" / "ledger.sqlite"
+
+    def ledger(self) -> Ledger:
+        return open_ledger(str(self.ledger_path))
+
+
+def submit(
+    place: Place,
+    *,
+    key: bytes | None = KEY,
+    engine: Engine | None = None,
+    microdata: Path | None = None,
+    csv: bool = False,
+    say: Callable[[str], None] = lambda stage: None,
+) -> Published:
+    """Release under a known key; `key` None: under a fresh one, as in production."""
+    plan = load_plan(place.plan)
+    job = Job(
+        plan=plan,
+        microdata=microdata or plan.dataset.path,
+        out=place.out,
+        ledger=place.ledger(),
+        engine=engine or DaskEngine(workers=2),
+        csv=csv,
+        new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),
+        say=say,
+    )
+    return run(job)
+
+
+def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[int | None, int]:
+    """Release in a process of its own that kills itself (SIGKILL) before its event number `die_at`.
+
+    Return its exit code and how many events it met. Events are the ledger's steps, before and after each, and every
+    change of a file below the place's folder.
+    """
+    seen = FORK_SERVER.Value("i", 0)
+    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, settings))
+    child.start()
+    child.join(120)
+    return child.exitcode, seen.value
+
+
+def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]) -> None:
+    def event() -> None:
+        seen.value += 1
+        if seen.value == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for step in LEDGER_STEPS:
+        _watch(step, event)
+    below = str(place.folder)
+
+    def audit(name: str, arguments: tuple[Any, ...]) -> None:
+        if name not in FILE_EVENTS or not isinstance(arguments[0], str | os.PathLike):
+            return
+        reads = name == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if not reads and os.fspath(arguments[0]).startswith(below):
+            event()
+
+    sys.addaudithook(audit)
+    submit(place, **settings)
+
+
+def _watch(step: str, event: Callable[[], None]) -> None:
+    original = getattr(Ledger, step)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        event()
+        result = original(*arguments, **named)
+        event()
+        return result
+
+    setattr(Ledger, step, watched)
