@@ -105,13 +105,13 @@ class Domain:
         return cls(Dimension.of("naics", naics), Dimension.of("county", county), None, FrozenMap.of(vintage or {}))
 
     @classmethod
-    def listed(cls, naics: Sequence[str], county: Sequence[str], vintage: Mapping[str, int] | None = None) -> "Domain":
-        """Return the domain of the given distinct cells, naics[k] with county[k]."""
-        rows = Dimension.of("naics", naics), Dimension.of("county", county)
-        places = [{code: i for i, code in enumerate(d.codes)} for d in rows]
-        pairs = sorted(zip((places[0][c] for c in naics), (places[1][c] for c in county), strict=True))
-        cells = tuple(_fixed(np.array(column, dtype=np.int32)) for column in zip(*pairs, strict=True))
-        return cls(*rows, (cells[0], cells[1]), FrozenMap.of(vintage or {}))
+    def listed(cls, cells: Iterable[tuple[str, str]], vintage: Mapping[str, int] | None = None) -> "Domain":
+        """Return the domain of the given cells (naics code, county code), at least one, well-formed, distinct."""
+        pairs = sorted(cells)
+        naics, county = (Dimension.of(key, codes) for key, codes in zip(LEVELS, zip(*pairs, strict=True), strict=True))
+        i = np.array([naics.places(naics.level)[code] for code, _ in pairs], dtype=np.int32)
+        j = np.array([county.places(county.level)[code] for _, code in pairs], dtype=np.int32)
+        return cls(naics, county, (_fixed(i), _fixed(j)), FrozenMap.of(vintage or {}))
 
     @cached_property
     def digest(self) -> str:
@@ -168,6 +168,8 @@ class Domain:
 
         `by`: at least one level, at most one of a key. Raises PlanError on levels or codes the domain does not have.
         """
+        for level in by:
+            self.dimension(level)
         levels = grouping(by)
         naics = _axis(self.naics, levels[0], self._mask(self.naics, where))
         county = _axis(self.county, levels[1], self._mask(self.county, where))

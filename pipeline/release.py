@@ -26,7 +26,7 @@ from pipeline.plan.model import Plan
 from pipeline.public import policy_document
 from pipeline.publish import build_manifest, check_output_place, place_output, published_attempt
 from pipeline.report.page import report_page
-from pipeline.staging import Facts, Staging
+from pipeline.staging import Facts, Staging, prepare_root
 from pipeline.tables import ranges, sweep, write_csv
 from pipeline.totals import Totals, blocks_of, contract_message, sum_spec, totals_of
 from udfs.contract import ContractBroken
@@ -79,6 +79,8 @@ def run(job: Job) -> Published:
         state = job.ledger.state(job.plan.release)
         chosen = state.attempt if state and state.status in ("published", "settled") else None
         check_output_place(job.out, job.plan.release, job.ledger.staging_root, chosen)
+        if state is None:
+            source.find(job.microdata)  # a wrong path is told before anything is charged
         state = job.ledger.reserve(_reservation(job))
         if state.status in ("reserved", "drawn"):
             facts = _staged_before(job, state) or _draw(job)
@@ -121,6 +123,7 @@ def _draw(job: Job) -> Facts:
     pin = source.pin(found)
     totals = _sums_or_refund(job, found)
     _require_same_input(found, pin)
+    prepare_root(job.ledger.staging_root)
     attempt = job.ledger.draw(job.plan.release, pin)
     staging = Staging(job.ledger.staging_root, job.plan.release, attempt)
     try:
@@ -166,8 +169,8 @@ def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
 
 def _finish(job: Job, state: ReleaseState) -> Published:
     attempt = _attempt(state)
+    staging = Staging(job.ledger.staging_root, state.release, attempt)
     if state.status == "published":
-        staging = Staging(job.ledger.staging_root, state.release, attempt)
         facts = staging.read_complete()
         if facts is None:
             raise StateError(
@@ -176,7 +179,7 @@ def _finish(job: Job, state: ReleaseState) -> Published:
             )
         place_output(staging, facts, job.out, build_manifest(state, facts))
         state = job.ledger.settle(state.release, attempt)
-        staging.destroy()
+    staging.destroy()
     return _published(job, state)
 
 

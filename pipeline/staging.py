@@ -95,7 +95,7 @@ class Staging:
 
     def write_text(self, name: str, text: str) -> None:
         """Write the file `name` durably, in UTF-8."""
-        write_whole(self.path / safe_name("file", name), text.encode(), 0o600)
+        self._write(safe_name("file", name), text)
 
     def complete(self, about: Mapping[str, Any]) -> Facts:
         """Make every file durable, then write attempt.json, with which the attempt is complete; return its facts.
@@ -111,7 +111,7 @@ class Staging:
             folder.chmod(0o700)
             sync_folder(folder)
         facts = Facts(about, files)
-        write_whole(self.path / _FACTS, canonical_json(facts.to_json()).encode(), 0o600)
+        self._write(_FACTS, canonical_json(facts.to_json()))
         return facts
 
     def read_complete(self) -> Facts | None:
@@ -133,17 +133,18 @@ class Staging:
 
     def destroy(self) -> None:
         """Remove the attempt and all its files; nothing happens where there are none."""
-        # Without attempt.json an attempt that a crash leaves half removed is not complete.
         if self.path.is_symlink():
             self.path.unlink()
-        if self.path.is_dir():
-            (self.path / _FACTS).unlink(missing_ok=True)
-            sync_folder(self.path)
+        elif self.path.is_dir():
             shutil.rmtree(self.path)
         if self.path.parent.is_dir():
             sync_folder(self.path.parent)
             if not any(self.path.parent.iterdir()):
                 self.path.parent.rmdir()
+
+    def _write(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text.encode(), 0o600)
+        (self.path / name).chmod(0o600)  # the umask may have taken our own rights
 
     def _files(self) -> list[Path]:
         paths = sorted(path for path in self.path.rglob("*") if path.is_symlink() or not path.is_dir())

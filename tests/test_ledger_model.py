@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from support.ledgers import reservation
 
 from pipeline.errors import BudgetRefused, PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import open_ledger
+from tests.support.ledgers import reservation
 
 DATASETS = {"a": "one", "b": "one", "c": "one", "d": "two"}
 NAMES = st.sampled_from(sorted(DATASETS))

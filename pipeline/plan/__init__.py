@@ -1,0 +1,1 @@
+"""Plans: YAML in, a frozen and resolved plan with a canonical digest out."""

@@ -30,7 +30,6 @@ class _Loader(yaml.SafeLoader):
     In Python, not libyaml's loader: that one ends the process with a segmentation fault on deep nesting.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: build for tag, build in yaml.SafeLoader.yaml_constructors.items() if tag in _PLAIN
     }
@@ -56,6 +55,7 @@ def _refused(rule: str, node: yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=rule, problem_mark=node.start_mark)
 
 
+_Loader.yaml_implicit_resolvers = {}
 for _kind, (_pattern, _first) in _SCALARS.items():
     _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"^(?:{_pattern})$"), _first)
 _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
@@ -123,9 +123,9 @@ def _parse(text: str, path: Path) -> PlanText:
         line = text.count("\n", 0, error.position) + 1
         raise PlanError(f"{path}: line {line}: a character that YAML does not allow") from None
     except (ValueError, KeyError):
-        raise PlanError(f"{path}: a value does not fit its tag; write plain values, without tags") from None
+        raise PlanError(f"{path}: a value cannot be read; write plain text and numbers, without tags") from None
     except RecursionError:
         raise PlanError(f"{path}: nested too deeply") from None
-    if not isinstance(data, dict):
+    if root is None or not isinstance(data, dict):
         raise PlanError(f"{path}: must be a mapping of keys to values, such as release: my-release")
     return PlanText(data, root)

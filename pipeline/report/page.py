@@ -27,6 +27,7 @@ ODDITIES = (
     "Every public cell has a row, also those without any establishment: a figure in an empty cell is noise alone.",
     "Figures can be negative, and need not be whole numbers. They are left so: cutting or rounding them would bias "
     "every sum made from them.",
+    "The largest figures of a table have, on average, noise that raised them.",
     "Figures of different tables do not add up to each other: each table has noise of its own.",
     "A figure of a log mechanism is unbiased, while its interval is centred on the median: small figures can lie "
     "outside their own interval.",
@@ -76,7 +77,7 @@ def _overview(plan: Plan) -> str:
         )
         for query in plan.queries
     ]
-    return _rows(("table", "statistic", "by", "cells", "mechanism"), rows, numbers={3})
+    return _rows(("table", "statistic", "by", "cells", "mechanism"), rows, numbers=[3])
 
 
 def _where(query: Query) -> str:
@@ -89,22 +90,21 @@ def _mechanism(query: Query) -> str:
 
 
 def _promises(policy: dict[str, Any]) -> str:
-    names = [query["name"] for query in policy["queries"]]
-    formulas = [(query["name"], query["influence"], query["policy"]["rho"]) for query in policy["queries"]]
-    references = [
-        (
-            ", ".join(f"{name} {value}" for name, value in reference["at"].items()),
-            *(_shown(reference["queries"][name]["rho"]) for name in names),
-            _shown(reference["total"]["rho"]),
-        )
-        for reference in policy["references"]
+    references = policy["references"]
+    header = ["table", *(", ".join(f"{name} {value}" for name, value in r["at"].items()) for r in references)]
+    rows = [
+        (query["name"], *(_shown(r["queries"][query["name"]]["rho"]) for r in references))
+        for query in policy["queries"]
     ]
+    rows.append(("together", *(_shown(r["total"]["rho"]) for r in references)))
+    formulas = [(query["name"], query["influence"], query["policy"]["rho"]) for query in policy["queries"]]
     text = (
-        "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. Upper bounds of "
-        "the loss (rho) for records of some sizes; a smaller record loses less, a larger one more:</p>"
+        "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
+        "of the noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller "
+        "record loses less, a larger one more:</p>"
     )
-    shown = _rows(("record", *names, "together"), references, numbers=set(range(1, len(names) + 2)))
-    return text + (shown if references else "") + _rows(("table", "Δ", "P(Δ)"), formulas)
+    shown = _rows(header, rows, numbers=range(1, len(header)))
+    return (text + shown if references else "") + _rows(("table", "Δ", "P(Δ)"), formulas)
 
 
 def _shown(rho: float) -> str:
@@ -127,7 +127,7 @@ def _largest(query: Query, folder: Path) -> str:
     columns = (*query.by, *VALUES)
     rows = [[row[key] for key in query.by] + [_figure(row[name]) for name in VALUES] for row in largest]
     heading = f"<h2>{escape(query.name)}: the largest published figures</h2>"
-    return heading + _rows(columns, rows, numbers=set(range(len(query.by), len(columns))))
+    return heading + _rows(columns, rows, numbers=range(len(query.by), len(columns)))
 
 
 def _figure(value: float) -> str:

@@ -1,16 +1,24 @@
 """Small reservations for tests of the ledger: a count whose one draw costs exactly `UNIT`."""
 
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.accountant import BudgetLimit
 from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.staging import Facts, Staging
 from udfs.mechanisms.catalogue import build
 
+ROOT = Path(__file__).parents[2]
 UNIT = Fraction(2)  # 1²/(2σ²) at σ = ½
 FACTS = {"unit": "record", "measures": {"payroll": {"type": "decimal", "step": 0.1}}}
 ABOUT = {"engine": {"name": "dask", "versions": {"dask": "1"}}, "tables": [{"query": "q", "rows": 2}]}
@@ -38,13 +46,13 @@ def reservation(release: str, draws: int = 100, **changes: Any) -> Reservation:
     return Reservation(**(wanted | changes))
 
 
-def stage(ledger: Ledger, release: str, attempt: str, text: str = "cell,value\n") -> Facts:
-    """A complete staged attempt of one table in two files and two further files."""
+def stage(ledger: Ledger, release: str, attempt: str, parts: int = 2) -> Facts:
+    """A complete staged attempt of one table in `parts` files, each as random as a draw is, and two further files."""
     staging = Staging(ledger.staging_root, release, attempt)
     staging.create()
     folder = staging.table_folder("q")
-    for part in range(2):
-        (folder / f"part-{part}.parquet").write_bytes(f"{text}{part}".encode() * 3000)
+    for part in range(parts):
+        (folder / f"part-{part}.parquet").write_bytes(os.urandom(9000))
     staging.write_text("policy.json", "{}")
     staging.write_text("report.html", "<html></html>")
     return staging.complete(ABOUT)
@@ -56,3 +64,42 @@ def staged(ledger: Ledger, release: str, out: Path) -> str:
     attempt = ledger.draw(release, "sha256:pin")
     stage(ledger, release, attempt)
     return attempt
+
+
+def child(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process that runs tests/support/<script>.py; its standard output is a pipe."""
+    command = [sys.executable, "-m", f"tests.support.{script}", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def raw(ledger: Ledger) -> sqlite3.Connection:
+    return sqlite3.connect(ledger.path, isolation_level=None)
+
+
+def entries(ledger: Ledger) -> list[Entry]:
+    connection = raw(ledger)
+    names = [field.name for field in fields(Entry)]
+    rows = connection.execute(f"SELECT {', '.join(names)} FROM entries ORDER BY seq").fetchall()
+    connection.close()
+    return [Entry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def drawn_and_destroyed(ledger: Ledger, release: str, times: int, exposed: bool = False) -> None:
+    for _ in range(times):
+        ledger.destroyed(release, ledger.draw(release, "sha256:pin"), "incomplete", exposed)
+
+
+ATTEMPT = "0123456789abcdef"
+
+
+def filled(staging: Staging) -> Facts:
+    """A complete staged attempt of two small files."""
+    staging.create()
+    (staging.table_folder("q") / "part-0.parquet").write_bytes(b"rows")
+    staging.write_text("policy.json", "{}")
+    return staging.complete(ABOUT)
+
+
+def modes(folder: Path) -> set[tuple[bool, int]]:
+    """Whether a folder, and which mode, of everything from `folder` down."""
+    return {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]}

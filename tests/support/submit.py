@@ -1,5 +1,6 @@
 """Releases for tests: the one way in which a known key enters, as an argument, and processes that die on cue."""
 
+import itertools
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ KEY = bytes(range(32))
 FORK_SERVER = get_context("forkserver")  # children start from a clean process that has imported this module
 FORK_SERVER.set_forkserver_preload([__name__])
 
+MOST_EVENTS = 1000
 LEDGER_STEPS = ("reserve", "draw", "destroyed", "publish", "settle")
 FILE_EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod"})
 
@@ -67,23 +69,26 @@ def submit(
     return run(job)
 
 
-def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[int | None, int]:
+def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[int | None, str]:
     """Release in a process of its own that kills itself (SIGKILL) before its event number `die_at`.
 
-    Return its exit code and how many events it met. Events are the ledger's steps, before and after each, and every
-    change of a file below the place's folder.
+    Return its exit code and a letter for each event that it met: "s" for a ledger's step, one before and one after,
+    "f" for a change of a file below the place's folder.
     """
-    seen = FORK_SERVER.Value("i", 0)
+    seen = FORK_SERVER.Array("c", MOST_EVENTS)
     child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, settings))
     child.start()
     child.join(120)
-    return child.exitcode, seen.value
+    return child.exitcode, seen.value.decode()
 
 
 def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]) -> None:
-    def event() -> None:
-        seen.value += 1
-        if seen.value == die_at:
+    met = itertools.count(1)
+
+    def event(letter: str) -> None:
+        number = next(met)
+        seen[number - 1] = letter.encode()
+        if number == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for step in LEDGER_STEPS:
@@ -95,19 +100,19 @@ def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]
             return
         reads = name == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         if not reads and os.fspath(arguments[0]).startswith(below):
-            event()
+            event("f")
 
     sys.addaudithook(audit)
     submit(place, **settings)
 
 
-def _watch(step: str, event: Callable[[], None]) -> None:
+def _watch(step: str, event: Callable[[str], None]) -> None:
     original = getattr(Ledger, step)
 
     def watched(*arguments: Any, **named: Any) -> Any:
-        event()
+        event("s")
         result = original(*arguments, **named)
-        event()
+        event("s")
         return result
 
     setattr(Ledger, step, watched)

@@ -1,0 +1,173 @@
+"""What a plan's shape cannot say: names that must fit together, levels and codes that the domain must have.
+
+The parts checked may be incomplete: a key whose shape is broken is absent, was reported already, and is passed over, so
+that all other mistakes are found in the same run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pipeline.domain import Domain
+from pipeline.errors import PlanError
+from pipeline.nearest import nearest
+from pipeline.plan.messages import KeyPath, Mistake, missing
+from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PlanSpec, QuerySpec
+from udfs.codes import LEVELS, dimension_of
+from udfs.mechanisms.base import ParameterError
+from udfs.mechanisms.catalogue import build
+
+ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
+
+
+def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mistake]:
+    """Yield what contradicts itself, another part of the plan, or the domain (None: it could not be read)."""
+    if _given(plan, "supersedes") and plan.supersedes == _given(plan, "release"):
+        yield Mistake(("supersedes",), "must name another release")
+    dataset: DatasetSpec | None = _given(plan, "dataset")
+    measures: Mapping[str, MeasureSpec] | None = _given(dataset, "measures")
+    queries: Sequence[QuerySpec] = _given(plan, "queries") or []
+    if dataset is not None:
+        yield from _dataset(dataset, measures or {})
+    yield from _queries(queries, measures, domain)
+    for i, limit in enumerate(_given(plan, "budget") or []):
+        yield from _limit(limit, ("budget", i, "at"), queries, measures, domain)
+
+
+def _given(part: Any, key: str) -> Any:
+    return getattr(part, key, None)
+
+
+def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+    if "://" in (_given(dataset, "path") or ""):
+        yield Mistake(("dataset", "path"), "must be a file or a folder; this version reads no addresses")
+    for name, measure in measures.items():
+        path: KeyPath = ("dataset", "measures", name)
+        if name in ALL_LEVELS:
+            yield Mistake(path, "a measure cannot have the name of a level")
+        if measure.type == "decimal" and measure.step is None:
+            yield missing((*path, "step"), " (every value is a whole multiple of it)")
+        if measure.type == "integer" and measure.step not in (None, 1):
+            yield Mistake((*path, "step"), "must be 1 or left out, for integers")
+
+
+def _queries(
+    queries: Sequence[QuerySpec], measures: Mapping[str, MeasureSpec] | None, domain: Domain | None
+) -> Iterator[Mistake]:
+    seen: set[str] = set()
+    for i, query in enumerate(queries):
+        path: KeyPath = ("queries", i)
+        name = _given(query, "name")
+        if name in seen:
+            yield Mistake((*path, "name"), "another query has this name")
+        seen |= {name} - {None}
+        yield from _statistic(query, path, measures)
+        yield from _by(_given(query, "by") or [], (*path, "by"), domain)
+        yield from _where(_given(query, "where") or {}, (*path, "where"), domain)
+        yield from _mechanism(query, (*path, "mechanism"), measures or {})
+
+
+def _statistic(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec] | None) -> Iterator[Mistake]:
+    if not (hasattr(query, "sum") and hasattr(query, "count")):
+        return
+    if (query.sum is None) == (query.count is None):
+        either = ((*path, "sum"), (*path, "count"))
+        yield Mistake(path, "must have either sum (a measure) or count: records", absent=either)
+    elif query.sum is not None and measures is not None and query.sum not in measures:
+        hint = f"; nearest known measure: {nearest(query.sum, measures)}" if measures else ""
+        yield Mistake((*path, "sum"), f"unknown measure{hint}")
+
+
+def _by(by: Sequence[str], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
+    first: dict[str, str] = {}
+    for i, level in enumerate(by):
+        rule = _level_rule(level, domain)
+        key = dimension_of(level) if level in ALL_LEVELS else ""
+        if not rule and key in first:
+            rule = f"must be the only level of {key}; {first[key]} stands before it"
+        if rule:
+            yield Mistake((*path, i), rule)
+        first.setdefault(key, level)
+
+
+def _where(where: Mapping[str, Sequence[str]], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
+    found = []
+    for level, codes in where.items():
+        rule = _level_rule(level, domain)
+        if rule:
+            found.append(Mistake((*path, level), rule))
+            continue
+        first = {code: i for i, code in reversed(tuple(enumerate(codes)))}
+        for i, code in enumerate(codes):
+            rule = "this code stands twice" if first[code] < i else _code_rule(level, code, domain)
+            if rule:
+                found.append(Mistake((*path, level, i), rule))
+    yield from found
+    if where and not found and domain is not None and not domain.meets(where):
+        yield Mistake(path, "no cell of the domain meets it")
+
+
+def _mechanism(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+    """Yield a rule that ties several parameters together; the schema has checked each alone."""
+    spec = _given(query, "mechanism")
+    if spec is None:
+        return
+    measure = measures.get(_given(query, "sum") or "")
+    try:
+        build(dict(spec), (measure and measure.step) or Fraction(1))
+    except ParameterError as error:
+        yield Mistake((*path, error.parameter), f"must be {error.rule}")
+
+
+def _limit(
+    limit: LimitSpec,
+    path: KeyPath,
+    queries: Sequence[QuerySpec],
+    measures: Mapping[str, MeasureSpec] | None,
+    domain: Domain | None,
+) -> Iterator[Mistake]:
+    at: Mapping[str, str | Fraction] | None = _given(limit, "at")
+    if at is None or measures is None:
+        return
+    found = [_reference(name, value, path, measures, domain) for name, value in at.items()]
+    wrong = [mistake for mistake in found if mistake is not None]
+    yield from wrong
+    for measure in dict.fromkeys(_given(query, "sum") for query in queries):
+        if measure in measures and measure not in at:
+            yield Mistake(path, f"must also name {measure}, which a query sums", absent=((*path, measure),))
+    codes = {name: (value,) for name, value in at.items() if isinstance(value, str)}
+    if codes and not wrong and domain is not None and not domain.meets(codes):
+        yield Mistake(path, "no cell of the domain has these codes")
+
+
+def _reference(
+    name: str, value: str | Fraction, path: KeyPath, measures: Mapping[str, MeasureSpec], domain: Domain | None
+) -> Mistake | None:
+    place = (*path, name)
+    if name not in measures and name not in ALL_LEVELS:
+        known = nearest(name, (*measures, *ALL_LEVELS))
+        return Mistake(place, f"unknown measure or level; nearest known: {known}", unknown=True)
+    if name in measures:
+        return None if isinstance(value, Fraction) else Mistake(place, "must be a number")
+    if not isinstance(value, str):
+        return Mistake(place, "must be text; put the code in quotes")
+    rule = _level_rule(name, domain) or _code_rule(name, value, domain)
+    return Mistake(place, rule) if rule else None
+
+
+def _level_rule(level: str, domain: Domain | None) -> str | None:
+    if level not in ALL_LEVELS:
+        return f"unknown level; nearest known level: {nearest(level, ALL_LEVELS)}"
+    return None if domain is None else _objection(domain.dimension, level)
+
+
+def _code_rule(level: str, code: str, domain: Domain | None) -> str | None:
+    return None if domain is None else _objection(domain.require_code, level, code)
+
+
+def _objection(require: Callable[..., object], *names: str) -> str | None:
+    try:
+        require(*names)
+    except PlanError as error:
+        return str(error)
+    return None

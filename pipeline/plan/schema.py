@@ -1,0 +1,162 @@
+"""The shape of a plan: every key, its type and its bounds; unknown keys are errors.
+
+What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the catalogue: a
+new one needs no line here.
+"""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import create_model as new_model
+
+from pipeline.plan.values import (
+    Name,
+    NonNegative,
+    Positive,
+    ReferenceValue,
+    Share,
+    Text,
+    Year,
+    number_type,
+    offered_only,
+)
+from udfs.exact import exact
+from udfs.mechanisms.base import Mechanism, Parameter
+from udfs.mechanisms.catalogue import CATALOGUE
+
+INTERVAL = 0.95  # coverage, where a plan names none
+
+
+class Spec(BaseModel):
+    """A mapping of known keys; assignments are checked too, so that the sound keys of a broken one can be kept."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
+
+
+def _parameter_type(parameter: Parameter) -> Any:
+    if parameter.kind == "choice":
+        return Annotated[Literal[parameter.choices], Field(description=parameter.doc)]
+    least = parameter.minimum
+    if least is None:
+        return Annotated[number_type(parameter.rule, lambda _: True), Field(description=parameter.doc)]
+    holds = (lambda x: x > exact(least)) if parameter.exclusive else (lambda x: x >= exact(least))
+    bound = {"exclusiveMinimum" if parameter.exclusive else "minimum": least}
+    return Annotated[number_type(parameter.rule, holds, **bound), Field(description=parameter.doc)]
+
+
+def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
+    keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
+    for name, parameter in mechanism.parameters().items():
+        keys[name] = (_parameter_type(parameter), ... if parameter.default is None else parameter.default)
+    doc = (mechanism.__doc__ or "").split("\n\n")[0]
+    return new_model(kind, __base__=Spec, __doc__=doc, **keys)
+
+
+if TYPE_CHECKING:
+    MechanismSpec = Spec
+else:
+    MechanismSpec = Annotated[
+        Union[tuple(_mechanism_spec(kind, mechanism) for kind, mechanism in CATALOGUE.items())],  # noqa: UP007
+        Field(discriminator="kind"),
+    ]
+
+
+class KeysSpec(Spec):
+    """The columns that hold the public keys."""
+
+    naics: Text
+    county: Text
+
+
+class MeasureSpec(Spec):
+    """A column of numbers; a decimal has a step of which every value is a whole multiple, an integer the step 1."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"type": {"const": "integer"}}},
+            "then": {"properties": {"step": {"const": 1}}},
+            "else": {"required": ["step"]},
+        }
+    )
+    column: Text
+    type: Literal["integer", "decimal"]
+    step: Positive | None = None
+
+
+class DatasetSpec(Spec):
+    """The confidential microdata."""
+
+    name: Name
+    path: Text
+    record: Text
+    duplicates: Annotated[
+        Literal["trust"],
+        BeforeValidator(partial(offered_only, offered="trust", later=("reject", "combine"))),
+    ] = "trust"
+    unit: Annotated[Literal["record"], BeforeValidator(partial(offered_only, offered="record", later=None))] = "record"
+    bad_records: Literal["refuse", "drop"] = "refuse"
+    keys: KeysSpec
+    measures: dict[Name, MeasureSpec] = {}
+
+
+class VintageSpec(Spec):
+    """The years of the code lists."""
+
+    naics: Year | None = None
+    county: Year | None = None
+
+
+class DomainSpec(Spec):
+    """The public cells: all pairs of two code lists, or the cells that one file lists."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["naics", "county"]},
+                {"required": ["cells"], "properties": {"naics": False, "county": False}},
+            ]
+        }
+    )
+    naics: Text | None = None
+    county: Text | None = None
+    cells: Text | None = None
+    vintage: VintageSpec = VintageSpec()
+
+
+class QuerySpec(Spec):
+    """One table."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["sum"]}, {"required": ["count"]}]})
+    name: Name
+    sum: Name | None = None
+    count: Literal["records"] | None = None
+    by: Annotated[list[str], Field(min_length=1, max_length=2)]
+    where: dict[str, Annotated[list[str], Field(min_length=1)]] = {}
+    mechanism: MechanismSpec
+
+
+class LimitSpec(Spec):
+    """A limit on the dataset's accumulated loss at a reference record."""
+
+    at: dict[str, ReferenceValue]
+    rho: NonNegative
+
+
+class PlanSpec(Spec):
+    """A release: the tables to publish and the noise that protects each record in them."""
+
+    release: Name
+    supersedes: Name | None = None
+    dataset: DatasetSpec
+    domain: DomainSpec
+    interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
+    queries: Annotated[list[QuerySpec], Field(min_length=1)]
+    budget: list[LimitSpec] = []
+
+
+def export_schema() -> str:
+    """Return the JSON Schema of plans, as conf/plan.schema.json holds it."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | PlanSpec.model_json_schema()
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

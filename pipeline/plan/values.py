@@ -1,0 +1,90 @@
+"""The values a plan may hold: names, exact numbers, years, and words of which this version offers only some."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from udfs.exact import as_json, exact
+
+NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
+OWN_RULE = "plan"  # the type of errors whose message is ready for people
+
+
+def broken(rule: str) -> PydanticCustomError:
+    """Return the error that says `rule` and nothing else."""
+    return PydanticCustomError(OWN_RULE, "{rule}", {"rule": rule})
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME, text) or ".." in text:
+        raise broken("must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without ..")
+    return text
+
+
+def _number(value: object, rule: str, holds: Callable[[Fraction], bool]) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise broken("must be a number, without quotes" if _reads_as_number(value) else "must be a number")
+    try:
+        number = exact(value)
+        as_json(number), float(number)
+    except (ValueError, OverflowError):
+        raise broken("must be a number that a double can hold") from None
+    if not holds(number):
+        raise broken(f"must be {rule}")
+    return number
+
+
+def _reads_as_number(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(exact(value) or True)
+    except ValueError:
+        return False
+
+
+def number_type(rule: str, holds: Callable[[Fraction], bool], **json_schema: object) -> Any:
+    """Return the type of an exact number for which `holds`, `rule` in words and in JSON Schema."""
+    return Annotated[
+        Fraction,
+        PlainValidator(partial(_number, rule=rule, holds=holds)),
+        WithJsonSchema({"type": "number"} | json_schema),
+    ]
+
+
+def _reference_value(value: object) -> str | Fraction:
+    return value if isinstance(value, str) else _number(value, "at least 0", lambda x: x >= 0)
+
+
+def _year(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1900 <= value <= 2999:
+        raise broken("must be a year, such as 2022")
+    return value
+
+
+def offered_only(value: object, offered: str, later: tuple[str, ...] | None) -> object:
+    """Return `value`, unless it is one that only a later version offers (None: any other text is)."""
+    if isinstance(value, str) and value != offered and (later is None or value in later):
+        raise broken(f"this version does not offer {value}; write {offered}")
+    return value
+
+
+if TYPE_CHECKING:
+    Positive = Fraction
+    NonNegative = Fraction
+    Share = Fraction
+else:
+    Positive = number_type("above 0", lambda x: x > 0, exclusiveMinimum=0)
+    NonNegative = number_type("at least 0", lambda x: x >= 0, minimum=0)
+    Share = number_type("above 0 and below 1", lambda x: 0 < x < 1, exclusiveMinimum=0, exclusiveMaximum=1)
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
+Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
+ReferenceValue = Annotated[
+    str | Fraction,
+    PlainValidator(_reference_value),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}),
+]

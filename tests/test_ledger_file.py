@@ -1,0 +1,213 @@
+"""The ledger's file, what can be wrong with it, and several processes on it."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import PlanError, StateError
+from pipeline.ledger.store import Ledger, open_ledger
+from tests.support.ledgers import UNIT, child, raw, reservation
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+
+
+# Where it lies, and what can be wrong with the file
+
+
+def test_the_users_own_ledger_lies_in_the_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    before = os.umask(0)
+    try:
+        own = open_ledger()
+    finally:
+        os.umask(before)
+    assert own.path == tmp_path.resolve() / "prdp" / "ledger.sqlite"
+    assert stat.S_IMODE(own.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(own.path.stat().st_mode) == 0o600
+    assert own.staging_root == own.path.parent / "staging"
+    assert [path.name for path in own.path.parent.iterdir()] == ["ledger.sqlite"]
+
+
+def test_a_relative_address_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_ledger("sqlite:///one/a.sqlite").path == tmp_path.resolve() / "one" / "a.sqlite"
+    assert open_ledger("b ?#%.sqlite").path == tmp_path.resolve() / "b ?#%.sqlite"
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "sqlite://", "sqlite:///", "mysql+x://h", ""])
+def test_another_kind_of_database_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(PlanError, match="sqlite:///path") as told:
+        open_ledger(url)
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o770, 0o777])
+def test_a_ledger_that_others_can_write_is_refused(ledger: Ledger, mode: int) -> None:
+    for path, own in ((ledger.path.parent, 0o700), (ledger.path, 0o600)):
+        path.chmod(mode)
+        with pytest.raises(StateError, match="chmod go-w"):
+            open_ledger(str(ledger.path))
+        path.chmod(own)
+    open_ledger(str(ledger.path))
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"no database at all, whatever its name says" * 100)
+
+
+def empty_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def other_database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE other (a)")
+    connection.close()
+
+
+def newer_schema(path: Path) -> None:
+    open_ledger(str(path))
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("UPDATE meta SET schema_version = 2")
+    connection.close()
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (no_database, "no SQLite database"),
+        (empty_file, "no prdp ledger"),
+        (other_database, "no prdp ledger"),
+        (newer_schema, "schema version 2, and this prdp knows 1"),
+        (a_folder, "cannot be opened"),
+    ],
+)
+def test_what_is_no_ledger_is_refused_in_one_line(tmp_path: Path, make: Callable[[Path], None], told: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    make(path)
+    with pytest.raises(StateError, match=told) as error:
+        open_ledger(str(path))
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_locked_ledger_is_waited_for_and_then_told(ledger: Ledger) -> None:
+    ledger.reserve(reservation("r"))
+    impatient = open_ledger(str(ledger.path), wait=0.2)
+    connection = raw(ledger)
+    connection.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StateError, match="locked by another process"):
+        impatient.draw("r", "sha256:pin")
+    connection.execute("ROLLBACK")
+    connection.close()
+    impatient.draw("r", "sha256:pin")
+
+
+def test_a_full_disk_refuses_the_draw_and_changes_nothing(ledger: Ledger) -> None:
+    ledger.reserve(reservation("r"))
+    head = ledger.head()
+    process = child("full_disk", ledger.path, "r")
+    told, _ = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert "disk is full" in told
+    assert ledger.verify() == head
+    ledger.draw("r", "sha256:pin")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user can reach, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp())
+    yield folder
+    folder.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_ledger_refuses_the_draw(open_folder: Path) -> None:
+    ledger = open_ledger(str(open_folder / "ledger.sqlite"))
+    ledger.reserve(reservation("r"))
+    head = ledger.head()
+    # Root writes to everything, so the child becomes a user who may only read.
+    ledger.path.chmod(0o444)
+    open_folder.chmod(0o555)
+    process = child("read_only", ledger.path, "r", NOBODY)
+    told, _ = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert "read-only" in told
+    assert ledger.verify() == head
+
+
+# Several processes
+
+
+def test_eight_processes_race_for_a_budget_that_fits_three(ledger: Ledger) -> None:
+    told, _ = child("reserve_at_once", ledger.path, 8).communicate(timeout=60)
+    assert told.split() == ["0"] * 3 + ["3"] * 5
+    states = [ledger.state(f"r{i}") for i in range(8)]
+    assert sum(state.charges * UNIT for state in states if state is not None) == 3 * UNIT
+    ledger.verify()
+
+
+def test_processes_that_make_the_ledger_at_once_make_one(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.sqlite"
+    told, _ = child("reserve_at_once", path, 8).communicate(timeout=60)
+    assert told.split() == ["0"] * 3 + ["3"] * 5
+    assert open_ledger(str(path)).head()[0] == 3
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+def test_one_attempt_at_a_release_at_a_time(ledger: Ledger) -> None:
+    with ledger.lock("r"):
+        with pytest.raises(StateError, match="another attempt at release r is under way"), ledger.lock("r"):
+            pass
+        with ledger.lock("s"):
+            pass
+    with ledger.lock("r"):
+        pass
+    folder = ledger.path.parent / "locks"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("leaving", ["nothing", "exec", "fork"])
+def test_the_lock_dies_with_its_process_whatever_children_live_on(ledger: Ledger, leaving: str) -> None:
+    holder = child("hold_lock", ledger.path.parent / "locks", "r", leaving)
+    left = int(holder.stdout.readline())
+    try:
+        with pytest.raises(StateError, match="under way"), ledger.lock("r"):
+            pass
+        holder.send_signal(signal.SIGKILL)
+        assert holder.wait(timeout=10) == -signal.SIGKILL
+        deadline = time.monotonic() + 5  # the kernel closes a killed process's files on its own time
+        while True:
+            try:
+                with ledger.lock("r"):
+                    break
+            except StateError:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        if left:
+            os.kill(left, 0)  # the child does live on
+    finally:
+        holder.kill()
+        holder.stdout.close()
+        holder.wait()
+        if left:
+            os.kill(left, signal.SIGKILL)

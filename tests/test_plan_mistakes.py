@@ -1,0 +1,452 @@
+"""Every mistake in a plan is one plain line; all of them come out together, in the order of the file."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PlanError
+from pipeline.nearest import likeness, nearest
+from pipeline.plan.load import load_plan
+
+PLAN = """\
+release: cbp-2023-county
+supersedes: cbp-2023-first
+dataset:
+  name: cbp-2023
+  path: data/microdata
+  record: establishment_id
+  duplicates: trust
+  unit: record
+  bad_records: refuse
+  keys: {naics: naics, county: county}
+  measures:
+    employment: {column: employment, type: integer}
+    payroll: {column: payroll, type: decimal, step: 0.5}
+domain: {naics: naics.csv, county: counties.csv, vintage: {naics: 2022, county: 2023}}
+interval: 0.9
+queries:
+  - name: establishments
+    count: records
+    by: [naics4, county]
+    mechanism: {kind: gaussian, sigma: 2}
+  - name: employment
+    sum: employment
+    by: [naics3, state]
+    where: {naics2: ["31-33"], state: ["01", "02"]}
+    mechanism: {kind: log, a: 1, sigma: 0.5}
+  - name: payroll
+    sum: payroll
+    by: [nation]
+    mechanism: {kind: laplace, sigma: 20, policy: paper}
+budget:
+  - {at: {employment: 10, payroll: 500}, rho: 2.0}
+  - {at: {employment: 5000, payroll: 300000, naics2: "31-33"}, rho: 40}
+"""
+NAICS = ("3111", "3119", "3211", "4411", "1111")
+COUNTIES = ("01001", "01003", "02001", "36061")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_domain(tmp_path_factory.mktemp("plans"))
+
+
+def write_domain(folder: Path) -> Path:
+    for name, codes in (("naics", NAICS), ("counties", COUNTIES)):
+        (folder / f"{name}.csv").write_text("code,name\n" + "".join(f"{code},a name\n" for code in codes))
+    (folder / "cells.csv").write_text("naics,county\n3111,01001\n3211,02001\n")
+    return folder
+
+
+def lines(folder: Path, text: str | bytes) -> list[str]:
+    """Return the lines of the PlanError, without the folder."""
+    path = folder / "plan.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    assert caught.value.exit_code == 2
+    return [line.removeprefix(f"{folder}/") for line in str(caught.value).split("\n")]
+
+
+def test_the_plan_that_the_cases_edit_is_right(folder: Path) -> None:
+    (folder / "plan.yaml").write_text(PLAN)
+    assert load_plan(folder / "plan.yaml").release == "cbp-2023-county"
+
+
+NAME = "must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without .."
+MAPPING = "must be a mapping of keys to values"
+EITHER = "must have either sum (a measure) or count: records"
+
+CASES = [
+    # names
+    ("release: cbp-2023-county", "release: CBP", f"release: {NAME}"),
+    ("release: cbp-2023-county", "release: a..b", f"release: {NAME}"),
+    ("release: cbp-2023-county", "release: .hidden", f"release: {NAME}"),
+    ("release: cbp-2023-county", "release: a/b", f"release: {NAME}"),
+    ("release: cbp-2023-county", 'release: "a\\n"', f"release: {NAME}"),
+    ("release: cbp-2023-county", f"release: {'a' * 101}", f"release: {NAME}"),
+    ("release: cbp-2023-county", "release: 2023", "release: must be text; put it in quotes"),
+    ("release: cbp-2023-county", "release: true", "release: must be text; put it in quotes"),
+    ("release: cbp-2023-county", "release:", "release: must be text"),
+    ("release: cbp-2023-county\n", "", "release: missing key"),
+    ("supersedes: cbp-2023-first", "supersedes: cbp-2023-county", "supersedes: must name another release"),
+    ("name: cbp-2023\n", "name: CBP 2023\n", f"dataset.name: {NAME}"),
+    ("name: payroll\n", "name: a/../b\n", f"queries[2].name: {NAME}"),
+    ("name: payroll\n", "name: employment\n", "queries[2].name: another query has this name"),
+    # unknown and missing keys
+    ("release: ", "relase: ", "relase: unknown key; nearest known key: release"),
+    ("interval: 0.9", "intervall: 0.9", "intervall: unknown key; nearest known key: interval"),
+    ("bad_records: ", "badrecords: ", "dataset.badrecords: unknown key; nearest known key: bad_records"),
+    ("  record: establishment_id\n", "", "dataset.record: missing key"),
+    (
+        "mechanism: {kind: log",
+        "mechansim: {kind: log",
+        "queries[1].mechansim: unknown key; nearest known key: mechanism",
+    ),
+    ("sum: employment", "summ: employment", "queries[1].summ: unknown key; nearest known key: sum"),
+    ("count: records", "cuont: records", "queries[0].cuont: unknown key; nearest known key: count"),
+    ("county: counties.csv", "conty: counties.csv", "domain.conty: unknown key; nearest known key: county"),
+    ("step: 0.5", "stepp: 0.5", "dataset.measures.payroll.stepp: unknown key; nearest known key: step"),
+    ("rho: 2.0", "rho: 2.0, epsilon: 1", "budget[0].epsilon: unknown key; nearest known key: rho"),
+    (", rho: 2.0", "", "budget[0].rho: missing key"),
+    # the dataset
+    ("unit: record", "unit: firm_id", "dataset.unit: this version does not offer firm_id; write record"),
+    ("unit: record", "unit: [record]", "dataset.unit: must be record"),
+    (
+        "duplicates: trust",
+        "duplicates: combine",
+        "dataset.duplicates: this version does not offer combine; write trust",
+    ),
+    ("duplicates: trust", "duplicates: reject", "dataset.duplicates: this version does not offer reject; write trust"),
+    ("duplicates: trust", "duplicates: ignore", "dataset.duplicates: must be trust"),
+    ("bad_records: refuse", "bad_records: skip", "dataset.bad_records: must be one of refuse, drop"),
+    ("path: data/microdata", "path: 7", "dataset.path: must be text; put it in quotes"),
+    ("path: data/microdata", 'path: ""', "dataset.path: must not be empty"),
+    (
+        "path: data/microdata",
+        "path: s3://b/x",
+        "dataset.path: must be a file or a folder; this version reads no addresses",
+    ),
+    ("{naics: naics, county: county}", "{naics: naics}", "dataset.keys.county: missing key"),
+    ("county: county}", "county: county, owner: o}", "dataset.keys.owner: unknown key; nearest known key: county"),
+    ("{naics: naics, county: county}", "naics", f"dataset.keys: {MAPPING}"),
+    ("type: integer", "type: int", "dataset.measures.employment.type: must be one of integer, decimal"),
+    (
+        "type: integer",
+        "type: integer, step: 2",
+        "dataset.measures.employment.step: must be 1 or left out, for integers",
+    ),
+    ("step: 0.5", "step: 0", "dataset.measures.payroll.step: must be above 0"),
+    ("step: 0.5", "step: -1", "dataset.measures.payroll.step: must be above 0"),
+    ("step: 0.5", 'step: "0.5"', "dataset.measures.payroll.step: must be a number, without quotes"),
+    ("step: 0.5", "step: .nan", "dataset.measures.payroll.step: must be a number"),
+    ("step: 0.5", "step: 1e999", "dataset.measures.payroll.step: must be a number that a double can hold"),
+    ("step: 0.5", f"step: {10**400}", "dataset.measures.payroll.step: must be a number that a double can hold"),
+    (
+        ", step: 0.5",
+        "",
+        "dataset.measures.payroll.step: missing key (every value is a whole multiple of it)",
+    ),
+    ("    employment: {", "    Employment: {", f"dataset.measures.Employment: {NAME}"),
+    # the domain
+    ("naics: naics.csv, ", "", "domain.naics: missing key (give naics and county, or cells)"),
+    ("naics: naics.csv,", "cells: cells.csv,", "domain.county: must be left out beside cells"),
+    ("naics: naics.csv,", "naics: 5,", "domain.naics: must be text; put it in quotes"),
+    ("vintage: {naics: 2022", 'vintage: {naics: "2022"', "domain.vintage.naics: must be a year, such as 2022"),
+    ("vintage: {naics: 2022", "vintage: {naics: 22", "domain.vintage.naics: must be a year, such as 2022"),
+    ("vintage: {naics: 2022", "vintage: {state: 2022", "domain.vintage.state: unknown key; nearest known key: naics"),
+    # the interval
+    ("interval: 0.9", "interval: 1", "interval: must be above 0 and below 1"),
+    ("interval: 0.9", "interval: 0", "interval: must be above 0 and below 1"),
+    ("interval: 0.9", "interval: true", "interval: must be a number"),
+    ("interval: 0.9", "interval: 95%", "interval: must be a number"),
+    # statistics
+    ("    count: records\n", "", f"queries[0]: {EITHER}"),
+    ("count: records", "count: records\n    sum: payroll", f"queries[0]: {EITHER}"),
+    ("count: records", "count: firms", "queries[0].count: must be records"),
+    ("sum: employment", "sum: employees", "queries[1].sum: unknown measure; nearest known measure: employment"),
+    # levels and codes
+    (
+        "[naics4, county]",
+        "[naics5, county]",
+        "queries[0].by[0]: naics5 is finer than the domain, whose finest level is naics4",
+    ),
+    ("[naics4, county]", "[naics1, county]", "queries[0].by[0]: unknown level; nearest known level: naics2"),
+    (
+        "[naics4, county]",
+        "[naics4, naics2]",
+        "queries[0].by[1]: must be the only level of naics; naics4 stands before it",
+    ),
+    (
+        "[naics4, county]",
+        "[state, state]",
+        "queries[0].by[1]: must be the only level of county; state stands before it",
+    ),
+    ("[naics4, county]", "[naics4, state, nation]", "queries[0].by: must hold at most 2"),
+    ("[naics4, county]", "[]", "queries[0].by: must not be empty"),
+    ("[naics4, county]", "county", "queries[0].by: must be a list"),
+    ("[naics4, county]", "[4]", "queries[0].by[0]: must be text; put it in quotes"),
+    (
+        '{naics2: ["31-33"],',
+        '{naics8: ["31-33"],',
+        "queries[1].where.naics8: unknown level; nearest known level: naics2",
+    ),
+    ('{naics2: ["31-33"],', "{naics2: [31],", "queries[1].where.naics2[0]: must be text; put it in quotes"),
+    (
+        '{naics2: ["31-33"],',
+        '{naics2: ["31"],',
+        'queries[1].where.naics2[0]: the domain has no code "31" at level naics2; write 31-33',
+    ),
+    ('["01", "02"]', '["01", "05"]', 'queries[1].where.state[1]: the domain has no code "05" at level state'),
+    ('["01", "02"]', '["01", "01"]', "queries[1].where.state[1]: this code stands twice"),
+    ('["01", "02"]', "[]", "queries[1].where.state: must not be empty"),
+    ('["01", "02"]', '"01"', "queries[1].where.state: must be a list"),
+    ('{naics2: ["31-33"],', '{naics3: ["441"], naics2: ["31-33"],', "queries[1].where: no cell of the domain meets it"),
+    ('{naics2: ["31-33"], state: ["01", "02"]}', "naics2", f"queries[1].where: {MAPPING}"),
+    # mechanisms
+    ("sigma: 2}", "sigma: 0}", "queries[0].mechanism.sigma: must be above 0"),
+    ("sigma: 2}", "sigma: -0.0}", "queries[0].mechanism.sigma: must be above 0"),
+    ("sigma: 2}", 'sigma: "2"}', "queries[0].mechanism.sigma: must be a number, without quotes"),
+    ("sigma: 2}", "sigma: two}", "queries[0].mechanism.sigma: must be a number"),
+    ("sigma: 2}", "sigma: null}", "queries[0].mechanism.sigma: must be a number"),
+    (", sigma: 2}", "}", "queries[0].mechanism.sigma: missing key"),
+    ("sigma: 2}", "sgima: 2}", "queries[0].mechanism.sgima: unknown key; nearest known key: sigma"),
+    ("sigma: 2}", "sigma: 2, step: 1}", "queries[0].mechanism.step: unknown key; nearest known key: sigma"),
+    ("kind: gaussian", "kind: gausian", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
+    ("kind: gaussian, ", "", "queries[0].mechanism.kind: missing key"),
+    ("kind: gaussian, ", "knid: gaussian, ", "queries[0].mechanism.knid: unknown key; nearest known key: kind"),
+    ("kind: gaussian", "kind: [gaussian]", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
+    ("kind: gaussian", "kind: 3", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
+    ("{kind: gaussian, sigma: 2}", "gaussian", f"queries[0].mechanism: {MAPPING}"),
+    ("policy: paper", "policy: tight", "queries[2].mechanism.policy: must be paper"),
+    ("a: 1, ", "a: 0, ", "queries[1].mechanism.a: must be above 0"),
+    # the budget
+    ("rho: 2.0", "rho: -1", "budget[0].rho: must be at least 0"),
+    ("rho: 2.0", "rho: .inf", "budget[0].rho: must be a number"),
+    ("employment: 10,", "employment: -1,", "budget[0].at.employment: must be at least 0"),
+    ("employment: 10,", 'employment: "10",', "budget[0].at.employment: must be a number"),
+    ("employment: 10,", "employment: [10],", "budget[0].at.employment: must be a number"),
+    ("employment: 10, ", "", "budget[0].at: must also name employment, which a query sums"),
+    (
+        "employment: 10,",
+        "emplyoment: 10,",
+        "budget[0].at.emplyoment: unknown measure or level; nearest known: employment",
+    ),
+    ('naics2: "31-33"}', "naics2: 31}", "budget[1].at.naics2: must be text; put the code in quotes"),
+    (
+        'naics2: "31-33"}',
+        'naics2: "33"}',
+        'budget[1].at.naics2: the domain has no code "33" at level naics2; write 31-33',
+    ),
+    (
+        'naics2: "31-33"}',
+        'naics5: "31111"}',
+        "budget[1].at.naics5: naics5 is finer than the domain, whose finest level is naics4",
+    ),
+    ('naics2: "31-33"}', 'naics2: "31-33", naics3: "441"}', "budget[1].at: no cell of the domain has these codes"),
+    # lists and mappings in each other's place
+    (PLAN[PLAN.index("budget:") :], "budget: {}\n", "budget: must be a list"),
+    (PLAN[PLAN.index("budget:") :], "budget: [7]\n", f"budget[0]: {MAPPING}"),
+    (PLAN[PLAN.index("queries:") : PLAN.index("budget:")], "queries: []\n", "queries: must not be empty"),
+    (PLAN[PLAN.index("queries:") : PLAN.index("budget:")], "queries: [a]\n", f"queries[0]: {MAPPING}"),
+    (PLAN[PLAN.index("dataset:") : PLAN.index("domain:")], "dataset: here\n", f"dataset: {MAPPING}"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), CASES)
+def test_one_mistake_is_one_line(folder: Path, old: str, new: str, expected: str) -> None:
+    assert PLAN.count(old) >= 1
+    assert lines(folder, PLAN.replace(old, new, 1)) == [f"plan.yaml: {expected}"]
+
+
+def test_all_mistakes_come_out_together_in_the_order_of_the_file(folder: Path) -> None:
+    edits = [
+        ("release: cbp-2023-county", "release: CBP"),
+        ("  path: data/microdata\n", ""),
+        ("step: 0.5", "step: -1"),
+        ("interval: 0.9", "interval: 2"),
+        ("[naics4, county]", "[naics9, conty]"),
+        ("mechanism: {kind: gaussian", "mechansim: {kind: gaussian"),
+        ('["01", "02"]', '[01, "99"]'),
+        ("a: 1, sigma: 0.5", "a: -1, sigma: none"),
+        ("employment: 10, payroll: 500}, rho: 2.0", "emp: 10}, rho: low"),
+    ]
+    text = PLAN
+    for old, new in edits:
+        text = text.replace(old, new, 1)
+    assert lines(folder, text) == [
+        f"plan.yaml: release: {NAME}",
+        "plan.yaml: dataset.path: missing key",
+        "plan.yaml: dataset.measures.payroll.step: must be above 0",
+        "plan.yaml: interval: must be above 0 and below 1",
+        "plan.yaml: queries[0].by[0]: unknown level; nearest known level: naics2",
+        "plan.yaml: queries[0].by[1]: unknown level; nearest known level: county",
+        "plan.yaml: queries[0].mechansim: unknown key; nearest known key: mechanism",
+        "plan.yaml: queries[1].where.state[0]: must be text; put it in quotes",
+        "plan.yaml: queries[1].mechanism.a: must be above 0",
+        "plan.yaml: queries[1].mechanism.sigma: must be a number",
+        "plan.yaml: budget[0].rho: must be a number",
+    ]
+
+
+def test_references_are_checked_where_the_measures_are_sound(folder: Path) -> None:
+    text = PLAN.replace("interval: 0.9", "interval: 2").replace(
+        "employment: 10, payroll: 500", "employment: 10, size: 1"
+    )
+    assert lines(folder, text) == [
+        "plan.yaml: interval: must be above 0 and below 1",
+        "plan.yaml: budget[0].at: must also name payroll, which a query sums",
+        "plan.yaml: budget[0].at.size: unknown measure or level; nearest known: state",
+    ]
+
+
+def test_faulty_domain_files_stand_at_the_key_domain(tmp_path: Path) -> None:
+    write_domain(tmp_path)
+    (tmp_path / "naics.csv").write_text("code\n3111\n31\n")
+    (tmp_path / "counties.csv").unlink()
+    text = PLAN.replace("bad_records: refuse", "bad_records: skip").replace("sigma: 2}", "sigma: 0}")
+    assert lines(tmp_path, text) == [
+        "plan.yaml: dataset.bad_records: must be one of refuse, drop",
+        'naics.csv: line 3: "31" is a part of a sector; write 31-33',
+        "counties.csv: no such file; paths in a plan are relative to the plan's folder",
+        "plan.yaml: queries[0].mechanism.sigma: must be above 0",
+    ]
+
+
+LISTS = "{naics: naics.csv, county: counties.csv, vintage: {naics: 2022, county: 2023}}"
+
+
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        ("{cells: naics.csv}", ["naics.csv: line 1: the header must be naics,county or county,naics"]),
+        ("{cells: absent.csv}", ["absent.csv: no such file; paths in a plan are relative to the plan's folder"]),
+        (
+            "{cells: cells.csv, naics: naics.csv, county: counties.csv}",
+            [
+                "plan.yaml: domain.naics: must be left out beside cells",
+                "plan.yaml: domain.county: must be left out beside cells",
+            ],
+        ),
+        (
+            "{}",
+            [
+                "plan.yaml: domain.naics: missing key (give naics and county, or cells)",
+                "plan.yaml: domain.county: missing key (give naics and county, or cells)",
+            ],
+        ),
+    ],
+)
+def test_faulty_domains(folder: Path, domain: str, expected: list[str]) -> None:
+    assert lines(folder, PLAN.replace(LISTS, domain)) == expected
+
+
+def test_filters_meet_the_listed_cells_not_their_product(folder: Path) -> None:
+    text = PLAN.replace(LISTS, "{cells: cells.csv}").replace(
+        '["31-33"], state: ["01", "02"]', '["31-33"], naics3: ["321"], state: ["01"]'
+    )
+    assert lines(folder, text) == ["plan.yaml: queries[1].where: no cell of the domain meets it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "must be a mapping of keys to values, such as release: my-release"),
+        ("- release: a\n", "must be a mapping of keys to values, such as release: my-release"),
+        ("release: a\nrelease: b\n", 'line 2: key "release" stands twice'),
+        (PLAN.replace("sigma: 2}", "sigma: 2, sigma: 3}"), 'line 20: key "sigma" stands twice'),
+        ("release: a\n1: b\n", "line 2: a key must be text; put it in quotes"),
+        (
+            "release: a\n---\nrelease: b\n",
+            "line 2: expected a single document in the stream, but found another document",
+        ),
+        (
+            "release: a\nqueries: [a\n",
+            "line 3: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
+        ),
+        ("release: a: b\n", "line 1: mapping values are not allowed here"),
+        ("release: a\nb: !!python/object/apply:os.getcwd []\n", "line 2: write plain values, without tags"),
+        ("release: a\nb: !!set {c}\n", "line 2: write plain values, without tags"),
+        ("b: !!float x\n", "a value cannot be read; write plain text and numbers, without tags"),
+        (f"b: {'9' * 5000}\n", "a value cannot be read; write plain text and numbers, without tags"),
+        ("release: a\nb: \x07\n", "line 2: a character that YAML does not allow"),
+        ("b: *c\n", "line 1: found undefined alias 'c'"),
+        ("b: " + "[" * 20_000, "nested too deeply"),
+        ("#" * 1_000_001, "larger than 1 MB; list many cells in a file that the key domain names"),
+        ("release: a\nb: é\n".encode("latin-1"), "line 2: not UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_text_that_is_no_plan(folder: Path, text: str | bytes, expected: str) -> None:
+    assert lines(folder, text) == [f"plan.yaml: {expected}"]
+
+
+def test_plans_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"absent\.yaml: no such file"):
+        load_plan(tmp_path / "absent.yaml")
+    with pytest.raises(PlanError, match="cannot be read: Is a directory"):
+        load_plan(tmp_path)
+
+
+def test_a_plan_that_holds_itself(folder: Path) -> None:
+    assert "plan.yaml: where: unknown key; nearest known key: queries" in lines(folder, "where: &w [*w]\n")
+
+
+JUNK = st.sampled_from(
+    [None, True, 0, -1, 2.5, 10**400, "", "x", "31", "naics9", [], [1], ["a", "a"], {}, {"a": 1}, {"kind": "log"}]
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value in the plan."""
+    found = [path] if path else []
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        found += places(value, (*path, key))
+    return found
+
+
+@settings(
+    derandomize=True, max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_junk_anywhere_is_plain_words(folder: Path, data: st.DataObject) -> None:
+    plan = yaml.safe_load(PLAN)
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(places(plan)))
+        here = plan
+        for step in path[:-1]:
+            here = here[step]
+        if isinstance(here, dict) and data.draw(st.booleans()):
+            here[data.draw(st.sampled_from(["x", "kind", "naics2", "", "a.b"]))] = here.pop(path[-1])
+        else:
+            here[path[-1]] = deepcopy(data.draw(JUNK))
+    file = folder / "plan.yaml"
+    file.write_text(yaml.safe_dump(plan, sort_keys=False))
+    try:
+        load_plan(file)
+    except PlanError as error:
+        for line in str(error).split("\n"):
+            place, _, rule = line.removeprefix(f"{folder}/").partition(": ")
+            assert place in ("plan.yaml", "naics.csv", "counties.csv", "x", "31", "naics9")
+            for jargon in (
+                "Input",
+                "input",
+                "pydantic",
+                "http",
+                "type=",
+                "wrong value",
+                "Fraction",
+                "[type",
+                "NoneType",
+            ):
+                assert jargon not in rule
+
+
+def test_the_nearest_name() -> None:
+    assert nearest("mechansim", ["name", "mechanism", "by"]) == "mechanism"
+    assert likeness("mechansim", "mechanism") > likeness("mechansim", "name")
