@@ -24,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    debug = argparse.ArgumentParser(add_help=False)
+    debug = _Parser(add_help=False)
     debug.add_argument("--debug", action="store_true", help="show the traceback of an error")
     main_parser = _Parser(
         prog="prdp", description="Releases totals of establishment microdata under per-record differential privacy."

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pipeline.canonical import canonical_json
 from pipeline.canonical import digest as digest_of
 from pipeline.plan.load import load_plan
-from pipeline.plan.model import Plan
+from pipeline.plan.model import Measure, Plan
 from pipeline.plan.schema import export_schema
 from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.catalogue import CATALOGUE
@@ -102,6 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(
     folder: Path,
     data: dict[str, Any],
+    *,
     naics: list[str] = NAICS,
     counties: list[str] = COUNTIES,
     name: str = "plan.yaml",
@@ -127,8 +128,8 @@ def at(data: Any, path: tuple[str | int, ...]) -> Any:
 def test_a_resolved_plan(folder: Path) -> None:
     plan = load(folder, DATA)
     employment, payroll = plan.dataset.measures
-    assert (employment.name, employment.column, employment.type, employment.step) == ("employment", "emp", "integer", 1)
-    assert (payroll.column, payroll.type, payroll.step) == ("pay", "decimal", Fraction(1, 2))
+    assert employment == Measure("employment", "emp", "integer", Fraction(1))
+    assert payroll == Measure("payroll", "pay", "decimal", Fraction(1, 2))
     assert plan.dataset.path == plan.path.parent / "data/microdata"
     assert plan.dataset.keys == {"naics": "industry", "county": "fips"}
     assert plan.domain.naics.codes == tuple(sorted(NAICS))
@@ -224,7 +225,7 @@ def test_the_plan_that_comes_with_the_generator(folder: Path) -> None:
     naics = [line.split(",")[0] for line in (ROOT / "conf/codes/naics_2022.csv").read_text().splitlines()[1:]]
     counties = [line.split(",")[0] for line in (ROOT / "conf/codes/counties_2020.csv").read_text().splitlines()[1:]]
     data["domain"] |= {"naics": "naics.csv", "county": "counties.csv"}
-    plan = load(folder, data, naics, counties)
+    plan = load(folder, data, naics=naics, counties=counties)
     assert plan.domain.cell_count(("naics6", "county")) == len(naics) * len(counties)
 
 
@@ -261,11 +262,11 @@ def test_the_digest_does_not_depend_on_how_a_plan_is_written(folder: Path, draw:
     again = load(
         folder,
         shuffled(draw, respelt(draw, data)),
-        draw.draw(st.permutations(NAICS)),
-        draw.draw(st.permutations(COUNTIES)),
-        draw.draw(st.sampled_from(["plan.yaml", "other.yml"])),
-        draw.draw(st.sampled_from(["{}", "# a comment\n{}\n# another", "---\n{}"])),
-        draw.draw(st.sampled_from(["", "a name", "another name"])),
+        naics=draw.draw(st.permutations(NAICS)),
+        counties=draw.draw(st.permutations(COUNTIES)),
+        name=draw.draw(st.sampled_from(["plan.yaml", "other.yml"])),
+        text=draw.draw(st.sampled_from(["{}", "# a comment\n{}\n# another", "---\n{}"])),
+        label=draw.draw(st.sampled_from(["", "a name", "another name"])),
     )
     assert again.digest == original.digest
     # equal digests mean equal plans, but for paths
@@ -319,9 +320,9 @@ def changed(changes: list[tuple[tuple[str | int, ...], Any]]) -> dict[str, Any]:
 def test_the_digest_depends_on_every_value(folder: Path) -> None:
     digests = {"": load(folder, DATA).digest}
     digests |= {str(change): load(folder, changed([change])).digest for change in OTHER}
-    digests["a code less"] = load(folder, DATA, [*NAICS[:-1]]).digest
+    digests["a code less"] = load(folder, DATA, naics=NAICS[:-1]).digest
     digests["a county more"] = load(folder, DATA, counties=[*COUNTIES, "48201"]).digest
-    digests["another code"] = load(folder, DATA, [*NAICS[:-1], "111120"]).digest
+    digests["another code"] = load(folder, DATA, naics=[*NAICS[:-1], "111120"]).digest
     assert len(set(digests.values())) == len(digests)
 
 

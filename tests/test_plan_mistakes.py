@@ -80,6 +80,7 @@ def test_the_plan_that_the_cases_edit_is_right(folder: Path) -> None:
 
 NAME = "must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without .."
 MAPPING = "must be a mapping of keys to values"
+TAKEN = "this name has another meaning; choose another"
 EITHER = "must have either sum (a measure) or count: records"
 
 CASES = [
@@ -153,6 +154,8 @@ CASES = [
         "dataset.measures.payroll.step: missing key (every value is a whole multiple of it)",
     ),
     ("    employment: {", "    Employment: {", f"dataset.measures.Employment: {NAME}"),
+    ("    payroll: {", "    records: {column: n, type: integer}\n    payroll: {", f"dataset.measures.records: {TAKEN}"),
+    ("    payroll: {", "    state: {column: n, type: integer}\n    payroll: {", f"dataset.measures.state: {TAKEN}"),
     # the domain
     ("naics: naics.csv, ", "", "domain.naics: missing key (give naics and county, or cells)"),
     ("naics: naics.csv,", "cells: cells.csv,", "domain.county: must be left out beside cells"),

@@ -2,13 +2,17 @@
 
 import argparse
 
+import pyarrow.parquet as pq
+
 from jobs.cli import show_json
 from pipeline.engines.dask import DaskEngine
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
-from pipeline.release import Job
+from pipeline.release import Job, Published
 from pipeline.release import run as run_job
-from pipeline.terminal import Progress, show_published
+from pipeline.terminal import Progress
+
+ROWS_SHOWN = 4
 
 
 def run(given: argparse.Namespace) -> None:
@@ -27,4 +31,13 @@ def run(given: argparse.Namespace) -> None:
     if given.json:
         show_json(published.to_json())
     else:
-        show_published(published)
+        _show(published)
+
+
+def _show(published: Published) -> None:
+    print(f"release {published.release}, attempt {published.attempt}: {published.state}")
+    print(f"manifest {published.out / published.release / 'release.json'}")
+    for query, table in published.tables.items():
+        print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
+        with pq.ParquetFile(f"{table['path']}/part-00000.parquet") as file:
+            print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False))

@@ -71,6 +71,11 @@ class Ledger:
         with self._reading() as connection:
             return _state(connection, release)
 
+    def states(self) -> list[ReleaseState]:
+        """Return the states of all releases, in the order of first reservation."""
+        with self._reading() as connection:
+            return list(_states(connection, None).values())
+
     def head(self) -> tuple[int, str]:
         """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
         with self._reading() as connection:
@@ -205,10 +210,15 @@ def _require(connection: Connection, release: str) -> ReleaseState:
 
 def _charged_states(connection: Connection, dataset: str) -> list[ReleaseState]:
     """Every release of the dataset that counts against its budget, in the order of first reservation."""
-    states: dict[str, ReleaseState] = {}
-    for entry in _entries(connection, ENTRIES.c.dataset == dataset):
-        states[entry.release] = step(states.get(entry.release), entry)
+    states = _states(connection, ENTRIES.c.dataset == dataset)
     return [state for state in states.values() if state.charges > 0]
+
+
+def _states(connection: Connection, where: ColumnElement[bool] | None) -> dict[str, ReleaseState]:
+    states: dict[str, ReleaseState] = {}
+    for entry in _entries(connection, where):
+        states[entry.release] = step(states.get(entry.release), entry)
+    return states
 
 
 def _head(connection: Connection) -> tuple[int, str]:

@@ -18,6 +18,7 @@ from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.catalogue import build
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
+TAKEN = (*ALL_LEVELS, "records", "cell")  # levels, the count, and the column of cell numbers in frames of sums
 
 
 def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mistake]:
@@ -43,8 +44,8 @@ def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Itera
         yield Mistake(("dataset", "path"), "must be a file or a folder; this version reads no addresses")
     for name, measure in measures.items():
         path: KeyPath = ("dataset", "measures", name)
-        if name in ALL_LEVELS:
-            yield Mistake(path, "a measure cannot have the name of a level")
+        if name in TAKEN:
+            yield Mistake(path, "this name has another meaning; choose another")
         if measure.type == "decimal" and measure.step is None:
             yield missing((*path, "step"), " (every value is a whole multiple of it)")
         if measure.type == "integer" and measure.step not in (None, 1):

@@ -1,0 +1,116 @@
+"""A small domain for tests of sums: its codes, its bases in the kernel's form and as plain dictionaries."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from udfs.contract import MeasureColumn
+from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
+
+NAICS = ("311111", "311112", "311811", "441110", "541110")
+COUNTIES = ("01001", "01003", "02020", "36061")
+MEASURES = (
+    MeasureColumn("employment", "emp", Fraction(1), nonnegative=True),
+    MeasureColumn("payroll", "pay", Fraction("0.25"), nonnegative=False),
+)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of one base: `of` names a record's cell; `listed` (finest codes) restricts them, None: all pairs."""
+
+    of: Callable[[str, str], tuple[str, str]]
+    addends: tuple[str, ...] = (RECORDS, "employment", "payroll")
+    listed: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The cells in the order of their numbers."""
+        if self.listed is not None:
+            return sorted({self.of(*pair) for pair in self.listed})
+        rows, columns = self._axes
+        return [(row, column) for row in rows for column in columns]
+
+    @property
+    def base(self) -> BaseCells:
+        """The same cells as the kernel takes them."""
+        rows, columns = self._axes
+        stride = len(columns)
+        listed = [rows.index(row) * stride + columns.index(column) for row, column in self.names]
+        return BaseCells(
+            size=len(listed),
+            naics=np.array([rows.index(self.of(code, COUNTIES[0])[0]) * stride for code in NAICS], dtype=np.int64),
+            county=np.array([columns.index(self.of(NAICS[0], code)[1]) for code in COUNTIES], dtype=np.int64),
+            addends=self.addends,
+            listed=None if self.listed is None else np.array(listed, dtype=np.int64),
+        )
+
+    @property
+    def _axes(self) -> tuple[list[str], list[str]]:
+        return (
+            sorted({self.of(code, COUNTIES[0])[0] for code in NAICS}),
+            sorted({self.of(NAICS[0], code)[1] for code in COUNTIES}),
+        )
+
+
+FINEST = Cells(lambda naics, county: (naics, county))
+COARSE = Cells(lambda naics, county: (naics[:3], county[:2]), addends=("employment",))
+NATION = Cells(lambda naics, county: ("", ""), addends=("payroll", RECORDS))
+BY_STATE = Cells(lambda naics, county: ("", county[:2]))
+LISTED = Cells(
+    lambda naics, county: (naics, county),
+    listed=(("311111", "01001"), ("311811", "02020"), ("441110", "36061"), ("541110", "01003")),
+)
+ONE_LISTED = Cells(lambda naics, county: (naics, county), listed=(("311112", "01003"),))
+
+
+def spec(
+    bases: Sequence[Cells | BaseCells] = (FINEST,), bad: Literal["refuse", "drop"] = "refuse", **changes: Any
+) -> SumSpec:
+    """Return the spec of a scan that sums the small domain's records by `bases`."""
+    facts: dict[str, Any] = {
+        "naics": CodeColumn("naics", "naics6", "naics6", {code: i for i, code in enumerate(NAICS)}),
+        "county": CodeColumn("county", "county", "county", {code: i for i, code in enumerate(COUNTIES)}),
+        "measures": MEASURES,
+        "bases": tuple(cells.base if isinstance(cells, Cells) else cells for cells in bases),
+        "bad_records": bad,
+    }
+    return SumSpec(**facts | changes)
+
+
+def records(count: int, seed: int = 1) -> pa.Table:
+    """Return random records in the small domain."""
+    random = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "id": [f"E{i}" for i in range(count)],
+            "naics": np.array(NAICS)[random.integers(0, len(NAICS), count)],
+            "county": np.array(COUNTIES)[random.integers(0, len(COUNTIES), count)],
+            "emp": random.integers(0, 300, count),
+            "pay": random.integers(0, 20_000, count) / 4,
+        }
+    )
+
+
+def write(folder: Path, tables: Iterable[pa.Table], rows: int = 100) -> Path:
+    """Write each table as a Parquet file of row groups of `rows`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, table in enumerate(tables):
+        pq.write_table(table, folder / f"part-{i}.parquet", row_group_size=rows)
+    return folder
+
+
+def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
+    """Return a frame of sums as cell → sums, in the frame's order."""
+    assert all(kind == np.int64 for kind in frame.dtypes)
+    assert frame.columns[0] == CELL
+    assert frame[CELL].is_monotonic_increasing
+    assert frame[CELL].is_unique
+    return {cell: tuple(row) for cell, *row in frame.to_numpy().tolist()}
