@@ -147,7 +147,8 @@ def _sums_or_refund(job: Job, found: source.Source) -> Totals:
             job.ledger.abort(job.plan.release)
         if isinstance(error, MicrodataError):
             raise
-        raise MicrodataError(contract_message(job.plan, [(error.column, error.rule)])) from None
+        advice = "correct the files, or the plan's columns"
+        raise MicrodataError(contract_message(job.plan, [(error.column, error.rule)], advice)) from None
 
 
 def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:

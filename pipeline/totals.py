@@ -65,7 +65,8 @@ def totals_of(plan: Plan, frame: pd.DataFrame) -> Totals:
     spec = sum_spec(plan)
     cells = frame[CELL].to_numpy()
     if len(cells) and cells.min() < 0:
-        raise MicrodataError(contract_message(plan, [spec.broken_rule(int(cell)) for cell in cells[cells < 0]]))
+        broken = [spec.broken_rule(int(cell)) for cell in cells[cells < 0]]
+        raise MicrodataError(contract_message(plan, broken, "mend the records, or set bad_records: drop"))
     sums = {}
     for i, base in enumerate(spec.bases):
         first, end = np.searchsorted(cells, (spec.offsets[i], spec.offsets[i + 1]))
@@ -97,12 +98,10 @@ def blocks_of(plan: Plan, number: int, totals: Totals, folder: Path) -> list[Blo
     ]
 
 
-def contract_message(plan: Plan, broken: Sequence[tuple[str, str]]) -> str:
+def contract_message(plan: Plan, broken: Sequence[tuple[str, str]], advice: str) -> str:
     """Return the message that names every broken rule once, by column, and no value."""
     rules = "; ".join(f"{column} {rule}" for column, rule in sorted(set(broken)))
-    return (
-        f"dataset {plan.dataset.name}: the microdata break the contract: {rules}; mend them, or set bad_records: drop"
-    )
+    return f"dataset {plan.dataset.name}: the microdata break the contract: {rules}; {advice}"
 
 
 def _bases(plan: Plan) -> tuple[Base, ...]:

@@ -167,7 +167,8 @@ def test_both_ways_of_scattering_agree(count: int, largest: int) -> None:
         plain[cell] += number
     for more in (0, 1):
         sums = ExactSums(8 * count + more, ["a"])
-        sums.add("a", np.zeros(2 * count, dtype=np.int64), np.repeat([largest, -largest], count))  # leaves no room
+        for end in (largest, -largest):  # the larger pair leaves no plain room
+            sums.add("a", np.array([0]), np.array([end]))
         sums.add("a", cells, values)
         total = sums.totals()["a"]
         assert total is not None

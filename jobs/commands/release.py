@@ -20,8 +20,8 @@ def run(given: argparse.Namespace) -> None:
     plan = load_plan(given.plan)
     job = Job(
         plan=plan,
-        microdata=(given.data or plan.dataset.path).absolute(),
-        out=(given.out or plan.path.parent / "releases").absolute(),
+        microdata=(given.data or plan.dataset.path).resolve(),
+        out=(given.out or plan.path.parent / "releases").resolve(),
         engine=DaskEngine(given.scheduler, given.workers),
         ledger=open_ledger(given.ledger),
         csv=given.csv,

@@ -11,7 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.tables import Block
 from udfs.contract import MeasureColumn
+from udfs.mechanisms.additive import Gaussian
 from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
 
 NAICS = ("311111", "311112", "311811", "441110", "541110")
@@ -105,6 +107,25 @@ def write(folder: Path, tables: Iterable[pa.Table], rows: int = 100) -> Path:
     for i, table in enumerate(tables):
         pq.write_table(table, folder / f"part-{i}.parquet", row_group_size=rows)
     return folder
+
+
+def blocks(folder: Path, count: int, size: int = 50, total: int = 1000) -> list[Block]:
+    """Return `count` blocks of `size` cells of one query; cell i has `total` + i, and its file is in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        Block(
+            query="employment",
+            number=3,
+            first=first,
+            keys={"naics6": (NAICS, np.arange(first, first + size, dtype=np.int32) % len(NAICS))},
+            totals=total + np.arange(first, first + size),
+            mechanism=Gaussian(sigma=20),
+            interval=Fraction("0.95"),
+            integer=True,
+            path=str(folder / f"part-{first // size:05d}.parquet"),
+        )
+        for first in range(0, count * size, size)
+    ]
 
 
 def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
