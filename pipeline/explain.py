@@ -6,8 +6,8 @@ from typing import Any
 
 from pipeline.accounting.reference import At, losses_at, policy_of
 from pipeline.errors import PlanError
+from pipeline.nearest import nearest
 from pipeline.plan.model import Plan
-from pipeline.suggest import nearest
 from udfs.codes import LEVELS
 from udfs.exact import as_json, exact, up_text
 
@@ -29,7 +29,7 @@ def parse_at(text: str, plan: Plan) -> At:
         elif name in measures:
             found[name] = _number(name, value)
         else:
-            raise PlanError(f"--at {name}: unknown measure or level{nearest(name, measures | levels)}")
+            raise PlanError(f"--at {name}: unknown measure or level; nearest known: {nearest(name, measures | levels)}")
     return At.of(found)
 
 

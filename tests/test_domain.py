@@ -292,6 +292,15 @@ def test_where_levels_count_in_a_query_s_grouping() -> None:
     assert [base.size for base in bases] == [3, 3]
 
 
+def test_a_grouping_that_several_bases_serve_takes_the_smallest() -> None:
+    domain = Domain.product(["311111", "321111"], ["01001", "01003", "02001"])
+    bases = domain.base_for([("naics6", "state"), ("naics2", "county")])
+    assert [base.size for base in bases] == [3, 4]
+    assert cheapest(bases, ("naics2", "state")) == 0
+    assert cheapest(bases[::-1], ("naics2", "state")) == 1
+    assert cheapest(bases, ("naics3", None)) == 1
+
+
 def test_levels_and_codes_of_a_domain() -> None:
     domain = Domain.product(["3111", "3212", "4411"], ["02001", "01003"])
     assert domain.naics.level == "naics4"

@@ -93,10 +93,8 @@ def careless(table: LatticeTable, *, minus_zero: bool, keep_bucket: bool) -> Int
     raise AssertionError("a thousand rejections in a row")
 
 
-@pytest.mark.parametrize("noise", [Noise(1, Fraction(9)), Noise(2, Fraction(9))], ids=str)
-def test_a_rejection_that_does_not_restart_the_whole_draw_is_seen(
-    noise: Noise, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rejection_that_does_not_restart_the_whole_draw_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = Noise(2, Fraction(9))  # of the Laplace, all buckets may lose equally: the mistake then cancels
     monkeypatch.setattr(lattice, "DROP", 2.0)  # any cut is right; in a coarse one the mistake is large
     table = table_of(noise)
     assert len(table.masses) < 110
@@ -154,8 +152,8 @@ def test_noise_is_added_in_integers_and_saturates(cells: list[tuple[int, int, bo
 
 
 def test_the_chi_square_keeps_its_level() -> None:
-    # 20 000 right samples at level 10⁻³: more than 45 rejections has probability 10⁻⁶ at level 10⁻³ and 4 % more.
+    # 20 000 right samples, 20 rejections expected: outside 3…45 with probability 10⁻⁶
     masses = np.diff([0, *(float(1 - Noise(1, Fraction(3)).from_on(k)) for k in range(-20, 21)), 1])
     samples = np.random.default_rng(3).multinomial(20_000, masses, size=20_000)
     rejected = sum(chi_square(counts, masses) < 1e-3 for counts in samples)
-    assert 2 < rejected < 45
+    assert 3 <= rejected <= 45

@@ -4,8 +4,6 @@ import threading
 from fractions import Fraction
 from typing import Any
 
-from mpmath import MPContext
-
 _contexts = threading.local()
 
 
@@ -13,6 +11,8 @@ def context(bits: int) -> Any:
     """Return this thread's mpmath context of `bits` binary digits; its functions err by a few last bits."""
     known: dict[int, Any] = _contexts.__dict__.setdefault("by_bits", {})
     if bits not in known:
+        from mpmath import MPContext  # noqa: PLC0415 — a tenth of a second that `prdp explain` does not need
+
         known[bits] = MPContext()
         known[bits].prec = bits
     return known[bits]
@@ -30,9 +30,3 @@ def fraction(number: Any) -> Fraction:
         raise ValueError("a finite number is needed")
     magnitude: Fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
     return -magnitude if sign else magnitude
-
-
-def upper(number: Any, bits: int = 100) -> Fraction:
-    """Return a rational at least `number`·(1 + 2⁻ᵇⁱᵗˢ): covers the error of a computation with more digits."""
-    bound: Fraction = fraction(number)
-    return bound + abs(bound) / (1 << bits)

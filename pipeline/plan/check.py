@@ -18,7 +18,7 @@ from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.catalogue import build
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
-TAKEN = (*ALL_LEVELS, "records", "cell")  # levels, the count, and the column of cell numbers in frames of sums
+TAKEN = (*ALL_LEVELS, "records")  # levels, and the count
 
 
 def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mistake]:

@@ -7,6 +7,7 @@ microdata hold the number as a value, as a malformed code, in a damaged file and
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from traceback import print_exc
 
@@ -48,15 +49,25 @@ def main(folder: Path, number: str, key: SecretKey) -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         for engine in (DaskEngine(cluster.scheduler_address), DaskEngine()):
             for name in ("good", "bad", "types", "bytes", "ragged"):
-                tried(name, lambda name=name: engine.sums(list(chunks(find(folder / name))), spec()))  # type: ignore[misc]
-            tried("staged", lambda engine=engine: engine.stage(staged, key))  # type: ignore[misc]
-            tried("unwritable", lambda engine=engine: engine.stage(unwritable, key))  # type: ignore[misc]
+                tried(name, partial(engine.sums, list(chunks(find(folder / name))), spec()))
+            tried("staged", partial(engine.stage, staged, key))
+            tried("unwritable", partial(engine.stage, unwritable, key))
         with Client(cluster, set_as_default=False) as client:
-            other = client.submit(NoiseTask("sha256:other"), staged[0], key=key)
-            tried("other build", other.result)
-            tried("other build", client.submit(SumTask(spec(), "sha256:other"), next(chunks(find(folder / "good")))).result)
+            tried("other build", client.submit(partial(NoiseTask("sha256:other"), key=key), staged[0]).result)
+            tried(
+                "other build",
+                client.submit(SumTask(spec(), "sha256:other"), next(chunks(find(folder / "good")))).result,
+            )
         print(cluster.get_logs())
-    print(repr(staged), str(staged), repr(key), str(key), f"{key}", repr(NoiseTask(code_digest())), repr(SumTask(spec(), "")))
+    print(
+        repr(staged),
+        str(staged),
+        repr(key),
+        str(key),
+        f"{key}",
+        repr(NoiseTask(code_digest())),
+        repr(SumTask(spec(), "")),
+    )
 
 
 if __name__ == "__main__":

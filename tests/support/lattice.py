@@ -15,7 +15,9 @@ from mpmath import MPContext
 CTX: Any = MPContext()
 CTX.prec = 400  # digits for two further parts of the acceptance bits, and room
 TINY = CTX.ldexp(1, -180)  # sums stop where terms are this small beside the sum; the rest is bounded
-WIDE = 500  # noise of a larger scale is summed by Euler–Maclaurin, whose error is then far below 10⁻²⁰ of the sum
+WIDE = (
+    500  # Gaussian noise of a larger scale is summed by Euler–Maclaurin, whose error is then far below 10⁻²⁰ of the sum
+)
 
 
 def real(number: Fraction | int) -> Any:
@@ -51,19 +53,19 @@ class Noise:
         return 2 * self.from_on(c + 1)
 
     def weight_from(self, k: int) -> Any:
-        """Σ exp(w(j)) over j ≥ k ≥ 1, to 50 digits (20 for wide noise)."""
+        """Σ exp(w(j)) over j ≥ k ≥ 1, to 50 digits (20 for wide Gaussian noise)."""
+        if self.power == 1:
+            return self.weight(k) / -CTX.expm1(self.log_weight(1))  # a geometric series
         if self.scale > WIDE:
             return self._euler_maclaurin(k)
         low, high = outward(self.weight(j) for j in count(k))
         return (low + high) / 2
 
     def _euler_maclaurin(self, n: int) -> Any:
-        # Σ_{j≥n} f(j) = ∫ f + f(n)/2 − f′(n)/12 + f‴(n)/720 − f⁗′(n)/30240 + …, with x = n/s, f = e^{−x²/2} or e^{−x}
+        # Σ_{j≥n} f(j) = ∫ f + f(n)/2 − f′(n)/12 + f‴(n)/720 − f⁗′(n)/30240 + …, f⁽ⁿ⁾ = −Heₙ(x)·f/sⁿ for odd n, x = k/s
         s, x, f = real(self.scale), real(n / self.scale), self.weight(n)
-        if self.power == 1:
-            return f * (s + CTX.mpf(1) / 2 + 1 / (12 * s) - 1 / (720 * s**3) + 1 / (30240 * s**5))
         integral = s * CTX.sqrt(CTX.pi / 2) * CTX.erfc(x / CTX.sqrt(2))
-        hermite = {1: x, 3: x**3 - 3 * x, 5: x**5 - 10 * x**3 + 15 * x}  # f⁽ⁿ⁾ = −Heₙ(x)·f/sⁿ for odd n
+        hermite = {1: x, 3: x**3 - 3 * x, 5: x**5 - 10 * x**3 + 15 * x}
         corrections = hermite[1] / (12 * s) - hermite[3] / (720 * s**3) + hermite[5] / (30240 * s**5)
         return integral + f * (CTX.mpf(1) / 2 + corrections)
 

@@ -8,13 +8,11 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.highprec import context, real, upper
+from udfs.bounds import tanh_above
 from udfs.keystream import Bits
 from udfs.lattice import LARGEST, add_noise, draw_noise
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above, choice
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
-
-POLICY_BITS = 160
 
 
 def release_additive(mechanism: Mechanism, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
@@ -109,9 +107,8 @@ class Laplace(Mechanism):
 
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return an upper bound of tanh(P/2)·P, P = Δ/σ."""
-        ctx = context(POLICY_BITS)
         pure = influence / self.sigma
-        return min(pure, upper(ctx.tanh(real(ctx, pure / 2)) * real(ctx, pure)))
+        return tanh_above(pure / 2) * pure
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return Δ/σ, exactly."""

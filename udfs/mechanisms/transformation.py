@@ -10,7 +10,8 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.highprec import context, fraction, real, upper
+from udfs.bounds import log1p_above
+from udfs.highprec import context, fraction, real
 from udfs.keystream import Bits
 from udfs.lattice import LARGEST, add_noise, draw_noise
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above
@@ -18,7 +19,7 @@ from udfs.reproducible import exp
 from udfs.rounding import floor_log2, lattice_step, round_decided
 from udfs.weights import GaussianWeights, LogWeights
 
-POLICY_BITS = 160
+CONSTANT_BITS = 160
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 
 
@@ -51,8 +52,7 @@ class Log(Mechanism):
         """Return an upper bound of (ln(1 + Δ/a) + λ)²/(2σ²), and 0 at no influence."""
         if not influence:
             return Fraction(0)
-        ctx = context(POLICY_BITS)
-        return (upper(ctx.log1p(real(ctx, influence / self.a))) + self.lattice_step) ** 2 / (2 * self.sigma**2)
+        return (log1p_above(influence / self.a) + self.lattice_step) ** 2 / (2 * self.sigma**2)
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return 0 at no influence, else None: Gaussian noise has no pure loss."""
@@ -123,7 +123,7 @@ class Log(Mechanism):
 @lru_cache(maxsize=256)
 def _constants(mechanism: Log, interval: Fraction) -> tuple[float, float, float]:
     """Return the interval's half-width in ṽ, σ²/2, and ½·ln(e^{σ²} − 1) − σ², as doubles."""
-    ctx = context(POLICY_BITS)
+    ctx = context(CONSTANT_BITS)
     variance = real(ctx, mechanism.sigma**2)
     width = (mechanism.weights().quantile(1 - interval) + 1) * mechanism.lattice_step
     log_error = ctx.log(ctx.expm1(variance)) / 2 - variance

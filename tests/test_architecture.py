@@ -1,0 +1,223 @@
+"""The rules of DESIGN section 1, on all modules of this tree and on small trees that break them."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from support.world import write_world
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("udfs", "pipeline", "jobs")  # from the lowest up
+OF_UDFS = frozenset({"numpy", "scipy", "pandas", "pyarrow", "mpmath", "cryptography"})
+HOMES = {  # an engine's library → where alone it may be imported
+    "dask": ("pipeline.engines.dask",),
+    "distributed": ("pipeline.engines.dask",),
+    "pyspark": ("pipeline.engines.spark", "jobs.spark"),
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: what it imports anywhere, and what it imports when it is itself imported."""
+
+    name: str
+    tree: ast.Module
+
+    @cached_property
+    def imports(self) -> set[str]:
+        return set(named(self.tree))
+
+    @cached_property
+    def at_import(self) -> set[str]:
+        return {name for part in parts_run_at_import(self.tree) for name in named_by(part)}
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    return (name for part in ast.walk(tree) for name in named_by(part))
+
+
+def named_by(part: ast.AST) -> Iterator[str]:
+    """Yield what one statement or call imports: names of modules, or of what a module holds."""
+    match part:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            base = "." * level + (module or "")
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in names)
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield name
+
+
+def parts_run_at_import(part: ast.AST) -> Iterator[ast.AST]:
+    """Walk the tree without the bodies of functions and without what only type checkers read."""
+    for child in ast.iter_child_nodes(part):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from parts_run_at_import(child)
+
+
+def modules(root: Path) -> dict[str, Module]:
+    found = {}
+    for floor in FLOORS:
+        for path in sorted((root / floor).rglob("*.py")):
+            steps = path.relative_to(root).with_suffix("").parts
+            name = ".".join(steps[:-1] if steps[-1] == "__init__" else steps)
+            found[name] = Module(name, ast.parse(path.read_bytes(), str(path)))
+    return found
+
+
+def violations(root: Path) -> list[str]:
+    """Return the broken rules of the tree at `root`, one line each."""
+    tree = modules(root)
+    found = [line for module in tree.values() for line in _layers(module)]
+    try:
+        TopologicalSorter({name: _edges(module, tree) for name, module in tree.items()}).prepare()
+    except CycleError as error:
+        found.append("a circle of imports: " + " → ".join(error.args[1]))
+    return found
+
+
+def _layers(module: Module) -> Iterator[str]:
+    floor = FLOORS.index(module.name.partition(".")[0])
+    for name in sorted(module.imports):
+        top = name.partition(".")[0]
+        if name.startswith("."):
+            yield f"{module.name} imports {name} by a relative name"
+        elif top in FLOORS[floor + 1 :]:
+            yield f"{module.name} imports {name}, upward"
+        elif floor == 0 and top not in (*FLOORS, *OF_UDFS) and top not in sys.stdlib_module_names:
+            yield f"{module.name} imports {name}, which udfs may not"
+        elif not module.name.startswith(HOMES.get(top, "")):
+            yield f"{module.name} imports {name}, away from its engine"
+
+
+def _edges(module: Module, tree: Mapping[str, Module]) -> set[str]:
+    """Return the modules of the tree that run before `module` does: those it imports, and the packages around them."""
+    edges = {name for name in module.at_import if name in tree}
+    around = {name.rsplit(".", depth)[0] for name in edges for depth in range(1, name.count(".") + 1)}
+    return edges | {package for package in around & set(tree) if not f"{module.name}.".startswith(f"{package}.")}
+
+
+def loaded(folder: Path, program: str, banned: Iterable[str], *arguments: str) -> list[str]:
+    """Return which of `banned` a new interpreter in `folder` has loaded after `program`."""
+    ask = f"{program}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", ask, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    tops = {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+    return sorted(tops & set(banned))
+
+
+EXPLAIN = "import jobs.cli, jobs.commands.explain"
+RUN_EXPLAIN = "import sys, jobs.cli\nassert jobs.cli.main(['explain', sys.argv[1], '--json']) == 0"
+NOT_IN_EXPLAIN = ("dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy")
+NOT_IN_COMMAND = (*NOT_IN_EXPLAIN, "numpy", "scipy", "pydantic", "yaml", "mpmath", "cryptography")
+
+
+def test_the_rules_hold_here() -> None:
+    tree = modules(ROOT)
+    assert {"udfs.sums", "pipeline.engines.dask", "jobs.cli", "pipeline.plan"} <= set(tree)
+    assert "pipeline.canonical" in _edges(tree["pipeline.domain"], tree)  # `from pipeline import canonical`
+    assert violations(ROOT) == []
+
+
+def test_explain_and_the_command_itself_load_little(tmp_path: Path) -> None:
+    assert loaded(ROOT, EXPLAIN, NOT_IN_EXPLAIN) == []
+    assert loaded(ROOT, RUN_EXPLAIN, NOT_IN_EXPLAIN, str(write_world(tmp_path, None))) == []
+    assert loaded(ROOT, "import jobs.cli", NOT_IN_COMMAND) == []
+
+
+# -- trees that break the rules --------------------------------------------------------------------------------------
+
+
+def plant(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+BROKEN = {
+    "udfs imports pipeline": ({"udfs/a.py": "import pipeline.b"}, "udfs.a imports pipeline.b, upward"),
+    "udfs imports jobs": ({"udfs/a.py": "from jobs import cli"}, "udfs.a imports jobs, upward"),
+    "late": ({"udfs/a.py": "def f():\n    from pipeline import b"}, "udfs.a imports pipeline, upward"),
+    "by name": ({"udfs/a.py": "importlib.import_module('pipeline.b')"}, "udfs.a imports pipeline.b, upward"),
+    "udfs imports an engine": ({"udfs/a.py": "import dask.array"}, "udfs.a imports dask.array, which udfs may not"),
+    "udfs imports more": ({"udfs/a/b.py": "import sqlalchemy"}, "udfs.a.b imports sqlalchemy, which udfs may not"),
+    "pipeline imports jobs": ({"pipeline/a.py": "import jobs.cli"}, "pipeline.a imports jobs.cli, upward"),
+    "dask elsewhere": ({"pipeline/release.py": "import dask"}, "pipeline.release imports dask, away"),
+    "dask in a function": (
+        {"jobs/a.py": "def f():\n    from distributed import Client"},
+        "jobs.a imports distributed, away",
+    ),
+    "pyspark elsewhere": ({"pipeline/engines/dask.py": "import pyspark.sql"}, "imports pyspark.sql, away"),
+    "dask in spark": ({"pipeline/engines/spark.py": "import dask.dataframe"}, "imports dask.dataframe, away"),
+    "relative": ({"pipeline/a.py": "from .b import c"}, "by a relative name"),
+    "circle": ({"pipeline/a.py": "import pipeline.b", "pipeline/b.py": "from pipeline import a"}, "a circle"),
+    "circle of three": (
+        {"udfs/a.py": "from udfs.b import x", "udfs/b.py": "import udfs.c", "udfs/c.py": "if 1:\n    import udfs.a"},
+        "a circle",
+    ),
+    "circle by a package": (
+        {
+            "pipeline/p/__init__.py": "from pipeline.a import x",
+            "pipeline/p/b.py": "",
+            "pipeline/a.py": "import pipeline.p.b",
+        },
+        "a circle",
+    ),
+    "circle in a package": (
+        {"pipeline/p/__init__.py": "from pipeline.p.b import x", "pipeline/p/b.py": "from pipeline.p import y"},
+        "a circle",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_tree_that_breaks_a_rule_is_told(tmp_path: Path, name: str) -> None:
+    files, words = BROKEN[name]
+    found = violations(plant(tmp_path, files))
+    assert any(words in line for line in found), found
+
+
+def test_a_tree_that_keeps_the_rules_passes(tmp_path: Path) -> None:
+    files = {
+        "udfs/__init__.py": "",
+        "udfs/a.py": "import math, numpy as np\nfrom udfs.b import x",
+        "udfs/b.py": "def f():\n    from udfs.a import y",  # not when it is imported
+        "pipeline/p/__init__.py": "from pipeline.p.b import x",
+        "pipeline/p/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pipeline.p.c",
+        "pipeline/p/c.py": "from pipeline.p.b import x\nimport udfs.a",
+        "pipeline/engines/dask.py": "import dask.dataframe\nfrom distributed import Client",
+        "pipeline/engines/spark.py": "import pyspark.sql",
+        "jobs/spark_release.py": "import pyspark\nimport pipeline.p.c",
+    }
+    assert violations(plant(tmp_path, files)) == []
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "yaml"])
+def test_a_command_that_loads_too_much_is_told(tmp_path: Path, library: str) -> None:
+    files = {
+        "jobs/__init__.py": "",
+        "jobs/cli.py": "import pipeline.a",
+        "jobs/commands/explain.py": "",
+        "pipeline/a.py": f"import {library}",
+    }
+    plant(tmp_path, files)
+    assert library in loaded(tmp_path, "import jobs.cli", NOT_IN_COMMAND)
+    assert (loaded(tmp_path, EXPLAIN, NOT_IN_EXPLAIN) == []) == (library == "yaml")
