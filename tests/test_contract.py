@@ -84,6 +84,9 @@ def test_ends_of_63_bits() -> None:
     check(pa.array([LARGEST, LARGEST + 1, 2**64 - 1], pa.uint64()), [LARGEST, *[Rule.STEP] * 2], measure(Fraction(1)))
     third = LARGEST // 3  # 2⁶³ − 1 is no multiple of 4: beyond it by one is off by overflow alone
     check(pa.array([third, third + 1], pa.int64()), [third * 3, Rule.STEP], measure(Fraction(1, 3)))
+    check(pa.array([-1, 0, 1]), [-1, 0, 1], measure(Fraction(1), nonnegative=True))
+    lowest = pa.array([Decimal(-LARGEST - 1)], pa.decimal128(38, 0))
+    check(lowest, [Rule.STEP], measure(Fraction(1)))
     wide = [Decimal(LARGEST), Decimal(-LARGEST), Decimal(LARGEST + 1), Decimal(-LARGEST - 1), Decimal(2**64 + 5)]
     check(pa.array(wide, pa.decimal128(38, 0)), [LARGEST, -LARGEST, *[Rule.STEP] * 3], measure(Fraction(1)))
 
@@ -170,6 +173,7 @@ ODD = (
     st.booleans(),
 )
 @example(list(ODD), pa.string(), Fraction(1), True)
+@example(["1" * 18, "1" * 19, "9" * 19, "0" * 19], pa.string(), Fraction(1), True)
 @example([None, "5", "+7", "-3", "00012"], pa.large_string(), Fraction(1), False)
 def test_text(values: list[str | None], kind: pa.DataType, step: Fraction, nonnegative: bool) -> None:
     check(pa.array(values, kind), expected(values, step, read_text), measure(step, nonnegative))

@@ -65,7 +65,7 @@ def influences(random: Random, step: Fraction, size: int) -> list[Fraction]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_their_formulas_rounded_up(kind: str) -> None:
-    random, tight = Random(6), 1 + CTX.mpf(10) ** -25
+    random, tight = Random(6), 1 + CTX.mpf(10) ** -19  # what udfs.bounds promises
     for _ in range(60):
         spec, step = random_specs(kind, random), Fraction(random.choice(["1", "0.01", "0.25"]))
         m = build({"kind": kind, **spec}, step)
@@ -115,7 +115,7 @@ def test_descriptions_build_the_same_mechanism(kind: str) -> None:
     for _ in range(30):
         m = build({"kind": kind, **random_specs(kind, random)}, Fraction("0.01"))
         told = m.describe()
-        assert list(told)[0] == "kind"
+        assert next(iter(told)) == "kind"
         assert set(told) == {"kind", *m.parameters()}
         assert build(json.loads(json.dumps(told)), Fraction("0.01")) == m
     spec = random_specs(kind, random)
@@ -198,7 +198,7 @@ def additive_noise(m: Mechanism) -> Noise:
 def test_additive_values_are_totals_plus_the_drawn_noise(kind: str, step: str) -> None:
     m, size = example(kind, Fraction(step)), 4000
     noise = additive_noise(m)
-    totals = np.array([Random(9).randrange(-(1 << 62), 1 << 62) for _ in range(size)], dtype=np.int64)
+    totals = np.random.default_rng(9).integers(-(1 << 62), 1 << 62, size)
     released = m.release(totals, cell_bits(size), INTERVAL)
     distance, negative = draw_noise(m.table, cell_bits(size), size)
     drawn = np.where(negative, -distance.astype(np.int64), distance.astype(np.int64))
@@ -225,8 +225,9 @@ def test_additive_values_and_intervals_saturate_and_still_cover(kind: str) -> No
     assert np.all(ends <= released.upper)
     assert int(released.upper.max()) == LARGEST
     assert int(released.lower.min()) == -LARGEST
-    beyond = words_that_draw(m.table, REACH)
-    far = m.release(np.zeros(2, dtype=np.int64), Injected([[beyond, (*beyond[:3], 1)]], lambda *_: 0), INTERVAL)
+    wide = build({"kind": kind, "sigma": 2**62}, ONE)  # of a narrow one, REACH has probability e^{−10³⁸}
+    words = words_that_draw(wide.table, REACH)
+    far = wide.release(np.zeros(2, dtype=np.int64), Injected([[words, (*words[:3], 1)]]), INTERVAL)
     assert far.value.tolist() == [LARGEST, -LARGEST]
 
 
@@ -246,7 +247,7 @@ def test_released_columns_have_their_types_and_units(kind: str, step: str, integ
     unit = 1 if whole else Fraction(step)
     truth = np.array([float(int(total) * unit) for total in totals])
     inside = np.mean((released.lower <= truth) & (truth <= released.upper))
-    assert inside > 0.9  # 500 cells at 95 %: fewer than 450 with probability 10⁻⁶
+    assert inside > 0.89  # 500 cells at 95 %: fewer than 446 with probability 10⁻⁷
     if m.additive and not integer:
         assert all(Fraction(str(v)) % Fraction(step) == 0 for v in released.value.tolist())
     # The same cells in another block: the same values.

@@ -102,6 +102,12 @@ def touched(folder: Path) -> None:
     os.utime(folder / "a.csv", ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
 
 
+def longer_at_the_same_time(folder: Path) -> None:
+    facts = (folder / "a.csv").stat()
+    rewritten(folder)
+    os.utime(folder / "a.csv", ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
 def swapped(folder: Path) -> None:
     for old, new in (("a.csv", "x"), ("sub/b.csv", "a.csv"), ("x", "sub/b.csv")):
         (folder / old).rename(folder / new)
@@ -110,6 +116,7 @@ def swapped(folder: Path) -> None:
 CHANGES: tuple[Callable[[Path], object], ...] = (
     rewritten,
     touched,
+    longer_at_the_same_time,
     swapped,
     lambda folder: csv(folder / "new.csv", ""),
     lambda folder: (folder / "a.csv").unlink(),

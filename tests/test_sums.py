@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
@@ -89,20 +89,22 @@ def brute(records: Sequence[Record], bases: Sequence[Cells]) -> dict[int, tuple[
     return {cell: tuple(row) for cell, row in sorted(sums.items()) if any(row)}
 
 
-def codes(good: Sequence[str], outside: Sequence[str]) -> st.SearchStrategy[str | None]:
-    return st.one_of(*[st.sampled_from(good)] * 6, st.sampled_from(outside), st.sampled_from(MALFORMED))
-
-
 quarters = st.integers(-(10**6), 10**6).map(lambda n: Decimal(n) / 4)
-RECORD = st.builds(
-    Record,
-    naics=codes(NAICS, OUTSIDE["naics"]),
-    county=codes(COUNTIES, OUTSIDE["county"]),
-    emp=st.one_of(*[st.integers(0, 10**6)] * 4, st.integers(0, 2**50), st.integers(-3, 0), st.none()),
-    pay=st.one_of(*[quarters] * 6, st.decimals(-9, 9, places=3), st.none()),
-)
 GOOD = st.builds(Record, st.sampled_from(NAICS), st.sampled_from(COUNTIES), st.integers(0, 10**6), quarters)
-RECORDS_OF = st.lists(GOOD) | st.lists(RECORD)
+ANY = st.builds(
+    Record,
+    naics=st.sampled_from([*NAICS, *OUTSIDE["naics"]]) | st.sampled_from(MALFORMED),
+    county=st.sampled_from([*COUNTIES, *OUTSIDE["county"]]) | st.sampled_from(MALFORMED),
+    emp=st.integers(0, 2**50) | st.integers(-3, 0) | st.none(),
+    pay=quarters | st.decimals(-9, 9, places=3) | st.none(),
+)
+OUT = st.builds(
+    lambda record, naics, county: replace(record, **{name: code for name, code in (naics, county) if code}),
+    GOOD,
+    st.sampled_from([("naics", code) for code in ("", *OUTSIDE["naics"])]),
+    st.sampled_from([("county", code) for code in ("", *OUTSIDE["county"])]),
+)
+RECORDS_OF = st.lists(GOOD) | st.lists(GOOD | OUT) | st.lists(GOOD | OUT | ANY)
 
 
 def batch(records: Sequence[Record], form: int = 0) -> pa.RecordBatch:
@@ -164,6 +166,18 @@ def test_refusing_tells_every_broken_rule_however_data_are_cut(
     assert sum_batches(batches, given).equals(whole)
     parts = pd.concat([sum_batches([part], given) for part in batches])
     assert add_frames(parts, given.offsets[-1]).equals(whole)
+
+
+@pytest.mark.parametrize("cells", BASES)
+@pytest.mark.parametrize("form", range(4))
+def test_every_pair_of_codes(cells: Cells, form: int) -> None:
+    every = [
+        [*good, *outside, *MALFORMED] for good, outside in ((NAICS, OUTSIDE["naics"]), (COUNTIES, OUTSIDE["county"]))
+    ]
+    rows = [Record(naics, county, 1 + i % 7, Decimal(i)) for i, (naics, county) in enumerate(product(*every))]
+    check(sum_batches, [batch(rows, form)], rows, [cells])
+    well_formed = [row for row in rows if not row.faults]
+    check(sum_batches, [batch(well_formed, form)], well_formed, [cells, FINEST])
 
 
 def test_broken_rules_in_words() -> None:

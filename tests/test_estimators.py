@@ -1,0 +1,128 @@
+"""The log mechanism's estimators and intervals, by sums over the lattice rather than by sampling.
+
+Sums over all lattice points are taken over every h-th one, h = s/32. Both sums of a function as smooth as a Gaussian
+differ from its integral by e^{−2π²(s/h)²} relatively (Poisson summation), which is nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import exp, expm1, fsum
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.support.bits import Injected, words_that_draw
+from tests.support.lattice import Noise, real
+from udfs.mechanisms.base import Released
+from udfs.mechanisms.transformation import Log
+
+INTERVAL = Fraction(19, 20)
+CLOSE = 2.0**-25  # the bias that rounding ln(q + a) may leave, relative to q + a
+CASES = [
+    (Log(a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step)), total)
+    for a, sigma, step in [("1", "0.02", "1"), ("0.5", "0.5", "0.01"), ("100", "1.5", "1")]
+    for total in (0, 1, 2, 10, 12_345, 2**40 + 1, 2**60 - 1)
+]
+
+
+def named(value: object) -> str:
+    return f"a{value.a}-sigma{value.sigma}" if isinstance(value, Log) else str(value)
+
+
+@dataclass(frozen=True)
+class Released0n:
+    """What a mechanism releases for one total at the noises j·h, with their probabilities."""
+
+    released: Released
+    masses: NDArray[np.float64]
+    q: float
+
+    def mean(self, values: NDArray[np.float64]) -> float:
+        return fsum((self.masses * values).tolist()) / fsum(self.masses.tolist())
+
+
+def release(m: Log, total: int, noise: list[int], interval: Fraction = INTERVAL) -> Released:
+    bits = Injected([[words_that_draw(m.table, k) for k in noise]], lambda *_: 0)
+    return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
+
+
+def over_the_lattice(m: Log, total: int) -> Released0n:
+    scale = m.sigma / m.lattice_step
+    h, reach = int(scale / 32), int(32 * (13 + 2 * m.sigma))
+    noise = [j * h for j in range(-reach, reach + 1)]
+    masses = np.array([exp(-float(Fraction(k) ** 2 / (2 * scale**2))) for k in noise])
+    return Released0n(release(m, total, noise), masses, float(total * m.step))
+
+
+@pytest.mark.parametrize(("m", "total"), CASES, ids=named)
+def test_value_and_squared_error_are_mean_unbiased(m: Log, total: int) -> None:
+    sums, shifted = over_the_lattice(m, total), float(total * m.step + m.a)
+    values = sums.released.value
+    assert abs(sums.mean(values) - sums.q) < CLOSE * shifted
+    assert m.variance(sums.q) == pytest.approx(expm1(m.sigma**2) * shifted**2, rel=1e-12)
+    assert sums.mean((values - sums.q) ** 2) == pytest.approx(m.variance(sums.q), rel=1e-6)
+    assert sums.mean(sums.released.standard_error**2) == pytest.approx(m.variance(sums.q), rel=1e-6)
+    # The broken twins: e^ṽ − a, and its plug-in variance.
+    median = (values + float(m.a)) * exp(float(m.sigma**2) / 2) - float(m.a)
+    assert abs(sums.mean(median) - sums.q) > CLOSE * shifted
+    plug_in = expm1(m.sigma**2) * (values + float(m.a)) ** 2
+    assert abs(sums.mean(plug_in) / m.variance(sums.q) - 1) > 1e-6
+
+
+def farthest(holds: Callable[[list[int]], NDArray[np.bool_]], top: int) -> int:
+    """The largest k ≤ top for which a condition holds that holds up to it and not beyond (−1: nowhere)."""
+    low, high = -1, top
+    while low < high:
+        steps = sorted({low + -(-(high - low) * i // 64) for i in range(1, 65)})
+        good = int(np.sum(np.cumprod(holds(steps))))
+        low, high = (steps[good - 1] if good else low), (steps[good] - 1 if good < len(steps) else high)
+    return low
+
+
+def coverage(m: Log, total: int, interval: Fraction) -> float:
+    """P(lower ≤ q ≤ upper), exactly, less than 1 by the noises whose interval misses q."""
+    noise, q, top = Noise(2, m.sigma / m.lattice_step), float(total * m.step), int(30 * m.sigma / m.lattice_step)
+    up = farthest(lambda ks: release(m, total, ks, interval).lower <= q, top)
+    down = farthest(lambda ks: release(m, total, [-k for k in ks], interval).upper >= q, top)
+    return 1 - noise.from_on(up + 1) - noise.from_on(down + 1)
+
+
+@pytest.mark.parametrize(("m", "total"), CASES, ids=named)
+@pytest.mark.parametrize("interval", ["0.5", "0.95", "0.9999"])
+def test_intervals_cover_and_are_not_wider_than_needed(m: Log, total: int, interval: str) -> None:
+    share = real(Fraction(interval))
+    covered = coverage(m, total, Fraction(interval))
+    assert covered >= share
+    if total:
+        assert covered < share + 1e-7
+    assert coverage(m, total, Fraction(interval) * (1 - Fraction(1, 10**5))) < share or not total  # the broken twin
+
+
+def test_at_zero_the_lower_end_is_cut_and_only_the_upper_one_can_miss() -> None:
+    m = CASES[0][0]
+    covered = coverage(m, 0, INTERVAL)
+    assert 0.975 <= covered < 0.975 + 1e-7
+
+
+@pytest.mark.parametrize(("m", "total"), CASES[:8], ids=named)
+def test_values_rise_with_the_noise_and_lie_inside_their_interval(m: Log, total: int) -> None:
+    released = over_the_lattice(m, total).released
+    for column in (released.value, released.lower, released.upper, released.standard_error):
+        assert column.dtype == np.float64
+        assert np.all(np.isfinite(column))
+        assert np.all(np.diff(column) >= 0)
+    assert np.all(released.lower >= 0)
+    assert np.all(released.lower <= np.maximum(released.value, 0))
+    assert np.all(released.value <= released.upper)
+
+
+@pytest.mark.parametrize("sigma", ["20", "1e6"])
+def test_wide_noise_saturates_and_never_raises(sigma: str) -> None:
+    m = Log(a=Fraction(1), sigma=Fraction(sigma))
+    top = int(9 * m.sigma / m.lattice_step)
+    released = release(m, 2**62, [-top, 0, top])
+    for column in (released.value, released.lower, released.upper, released.standard_error):
+        assert np.all(np.isfinite(column))
+    assert m.variance(1.0) > 1e100
