@@ -11,7 +11,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from support.world import write_world
+
+from tests.support.world import write_world
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("udfs", "pipeline", "jobs")  # from the lowest up

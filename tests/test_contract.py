@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.leaks import found, told
 
+from tests.support.leaks import found, told
 from udfs.contract import ContractBroken, Fault, MeasureColumn, Rule, text_codes, whole_steps
 
 LARGEST = 2**63 - 1

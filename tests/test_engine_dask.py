@@ -7,13 +7,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, spec, write
-from support.dask_cluster import local_cluster
 
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.tables import Block
+from tests.support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, spec, write
+from tests.support.dask_cluster import local_cluster
 from udfs.keystream import SecretKey
 from udfs.sums import RECORDS, sum_batches
 
@@ -48,7 +48,7 @@ def cuttings(microdata: Path) -> list[list[Chunk]]:
     groups = [Piece(path, (group,)) for path in paths for group in range(RECORDS_A_FILE // GROUP)]
     random = np.random.default_rng(5)
     shuffled = [groups[i] for i in random.permutation(len(groups))]
-    files = [(Piece(path, tuple(range(RECORDS_A_FILE // GROUP))),) for path in paths]
+    files: list[Chunk] = [(Piece(path, tuple(range(RECORDS_A_FILE // GROUP))),) for path in paths]
     uneven = [tuple(shuffled[:30]), (shuffled[30],), *((piece,) for piece in shuffled[31:])]
     found = list(chunks(find(microdata)))
     return [found, [tuple(groups)], files, files[::-1], [(piece,) for piece in groups], uneven]

@@ -10,15 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dask.callbacks import Callback
 from distributed import Client
-from support.cells import blocks, records, spec, write
-from support.dask_cluster import local_cluster, progress
-from support.leaks import forms, found
 
 from pipeline.build import code_digest
 from pipeline.engines.dask import DaskEngine
@@ -26,6 +24,9 @@ from pipeline.engines.protocol import NoiseTask, SumTask, TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Piece, chunks, find
 from pipeline.tables import Block
+from tests.support.cells import blocks, records, spec, write
+from tests.support.dask_cluster import local_cluster, progress
+from tests.support.leaks import forms, found
 from udfs.keystream import SecretKey
 
 RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
@@ -96,12 +97,16 @@ def test_a_worker_killed_in_the_middle_of_staging(tmp_path: Path, cluster: str) 
 
 def test_a_worker_with_other_code_is_refused(tmp_path: Path, microdata: Path, cluster: str) -> None:
     chunk, block = next(chunks(find(microdata))), blocks(tmp_path / "out", 1)[0]
+    sum_up, release = SumTask(SPEC, "sha256:other"), partial(NoiseTask("sha256:other"), key=SecretKey(RAW))
     with Client(cluster, set_as_default=False) as client:
-        for submit in (lambda run, *args: run(*args), lambda run, *args: client.submit(run, *args).result()):
+        for run in (
+            partial(sum_up, chunk),
+            partial(release, block),
+            client.submit(sum_up, chunk).result,
+            client.submit(release, block).result,
+        ):
             with pytest.raises(TaskFailed, match="another build of prdp"):
-                submit(SumTask(SPEC, "sha256:other"), chunk)
-            with pytest.raises(TaskFailed, match="another build of prdp"):
-                submit(lambda b: NoiseTask("sha256:other")(b, key=SecretKey(RAW)), block)
+                run()
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -163,11 +168,11 @@ def test_no_scheduler_at_a_loopback_port(microdata: Path) -> None:
 # -- nothing is told -------------------------------------------------------------------------------------------------
 
 
-class Overheard(Callback):  # type: ignore[misc]
+class Overheard(Callback):
     """All that a scheduler could tell of the graph it was given."""
 
     def __init__(self) -> None:
-        super().__init__(start=self._heard)
+        super().__init__(start=self._heard)  # type: ignore[no-untyped-call]
         self.text = ""
 
     def _heard(self, graph: Any) -> None:
@@ -192,7 +197,7 @@ class OpenKey(SecretKey):
 def overheard(work: Sequence[Block], key: SecretKey) -> str:
     with Overheard() as ears:
         DaskEngine(workers=2).stage(work, key)
-    return ears.text
+    return str(ears.text)
 
 
 def test_neither_key_nor_totals_stand_in_the_graph(tmp_path: Path) -> None:
@@ -208,9 +213,9 @@ def test_nothing_confidential_in_what_a_cluster_says(tmp_path: Path) -> None:
     """With all logs on, of a child process and its workers, through failures of all kinds."""
     environment = os.environ | {
         "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "debug",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
     }
-    command = [sys.executable, "-m", "support.dask_talk", str(tmp_path), str(TOTAL), RAW.decode()]
+    command = [sys.executable, "-m", "tests.support.dask_talk", str(tmp_path), str(TOTAL), RAW.decode()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     said = done.stdout + done.stderr
     for heard, times in (("Compute Failed", 5), ("ContractBroken", 2), ("TaskFailed", 8), ("good: done", 2)):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, expm1, fsum
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def named(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Released0n:
+class Sums:
     """What a mechanism releases for one total at the noises j·h, with their probabilities."""
 
     released: Released
@@ -48,12 +49,12 @@ def release(m: Log, total: int, noise: list[int], interval: Fraction = INTERVAL)
     return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
 
 
-def over_the_lattice(m: Log, total: int) -> Released0n:
+def over_the_lattice(m: Log, total: int) -> Sums:
     scale = m.sigma / m.lattice_step
     h, reach = int(scale / 32), int(32 * (13 + 2 * m.sigma))
     noise = [j * h for j in range(-reach, reach + 1)]
     masses = np.array([exp(-float(Fraction(k) ** 2 / (2 * scale**2))) for k in noise])
-    return Released0n(release(m, total, noise), masses, float(total * m.step))
+    return Sums(release(m, total, noise), masses, float(total * m.step))
 
 
 @pytest.mark.parametrize(("m", "total"), CASES, ids=named)
@@ -81,8 +82,8 @@ def farthest(holds: Callable[[list[int]], NDArray[np.bool_]], top: int) -> int:
     return low
 
 
-def coverage(m: Log, total: int, interval: Fraction) -> float:
-    """P(lower ≤ q ≤ upper), exactly, less than 1 by the noises whose interval misses q."""
+def coverage(m: Log, total: int, interval: Fraction) -> Any:
+    """P(lower ≤ q ≤ upper), exactly: the noises whose interval misses q lie beyond one on either side."""
     noise, q, top = Noise(2, m.sigma / m.lattice_step), float(total * m.step), int(30 * m.sigma / m.lattice_step)
     up = farthest(lambda ks: release(m, total, ks, interval).lower <= q, top)
     down = farthest(lambda ks: release(m, total, [-k for k in ks], interval).upper >= q, top)

@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -236,6 +237,7 @@ def test_a_planted_value_shows_nowhere_outside_the_data(
     written = b"".join(
         path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "microdata" not in path.parts
     )
-    ledger = b"".join(str(row).encode() for row in sqlite3.connect(tmp_path / "state" / "ledger.sqlite").iterdump())
+    with closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite")) as database:
+        ledger = b"".join(row.encode() for row in database.iterdump())
     for text in (str(canary).encode(), b"CANARY", canary.to_bytes(8, "little")):
         assert text not in written + ledger + (out + err + caplog.text).encode()

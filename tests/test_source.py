@@ -1,5 +1,4 @@
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,16 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.cells import COUNTIES, FINEST, MEASURES, NAICS, as_dict, records, spec, write
-from support.leaks import found as leaked
-from support.leaks import told
 
 from pipeline.build import code_digest
 from pipeline.engines.protocol import SumTask, TaskFailed
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.read import read
-from pipeline.microdata.source import CHUNK_RECORDS, Piece, chunks, find, pin
+from pipeline.microdata.source import CHUNK_RECORDS, chunks, find, pin
+from tests.support.cells import COUNTIES, MEASURES, NAICS, as_dict, records, spec, write
+from tests.support.leaks import found as leaked
+from tests.support.leaks import told
 from udfs.contract import ContractBroken, MeasureColumn
 from udfs.sums import CodeColumn, SumSpec, add_frames
 
@@ -135,12 +134,6 @@ def test_the_pin_tells_every_change(tmp_path: Path, change: Callable[[Path], obj
     assert pin(found) == pin(find(tmp_path)) == before
     change(tmp_path)
     assert pin(found) != before
-
-
-def test_the_pin_does_not_depend_on_the_place(tmp_path: Path) -> None:
-    csv(tmp_path / "here" / "a.csv", HEADER)
-    shutil.copytree(tmp_path / "here", tmp_path / "there")  # times too
-    assert pin(find(tmp_path / "here")) == pin(find(tmp_path / "there"))
 
 
 def test_a_vanished_file_is_an_error(tmp_path: Path) -> None:
@@ -293,9 +286,6 @@ def test_damaged_files_fail_in_words_without_values(tmp_path: Path) -> None:
             summed(path)
         assert raised.value.__context__ is None
         assert not leaked(told(raised.value), [CANARY])
-    gone = Piece(str(tmp_path / "gone.parquet"), (0,))
-    with pytest.raises(TaskFailed, match=r"gone\.parquet: reading failed"):
-        SumTask(spec((FINEST,)), code_digest())((gone,))
 
 
 def test_the_search_finds_what_arrow_tells(tmp_path: Path) -> None:

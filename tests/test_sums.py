@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cells import (
+
+from tests.support.cells import (
     BY_STATE,
     COARSE,
     COUNTIES,
@@ -24,7 +25,6 @@ from support.cells import (
     as_dict,
     spec,
 )
-
 from udfs.contract import MeasureColumn, Rule
 from udfs.sums import (
     CELL,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.cells import FINEST, NATION, Cells, as_dict, spec
 
+from tests.support.cells import FINEST, NATION, Cells, as_dict, spec
 from udfs.contract import MeasureColumn
 from udfs.sums import CELL, OVERFLOW, RECORDS, ExactSums, SumSpec, add_frames, empty_frame, sum_batches, to_frame
 

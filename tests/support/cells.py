@@ -119,7 +119,7 @@ def blocks(folder: Path, count: int, size: int = 50, total: int = 1000) -> list[
             first=first,
             keys={"naics6": (NAICS, np.arange(first, first + size, dtype=np.int32) % len(NAICS))},
             totals=total + np.arange(first, first + size),
-            mechanism=Gaussian(sigma=20),
+            mechanism=Gaussian(sigma=Fraction(20)),
             interval=Fraction("0.95"),
             integer=True,
             path=str(folder / f"part-{first // size:05d}.parquet"),

@@ -10,14 +10,14 @@ from typing import Any
 
 from distributed import LocalCluster
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
 def local_cluster() -> Iterator[str]:
     """Yield the address of a cluster, whose scheduler and workers live in processes of their own."""
-    command = [sys.executable, "-m", "support.dask_cluster"]
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "tests.support.dask_cluster"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:  # type: ignore[call-overload]
         yield child.stdout.readline().strip()

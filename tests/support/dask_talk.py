@@ -13,12 +13,12 @@ from traceback import print_exc
 
 import pyarrow as pa
 from distributed import Client, LocalCluster
-from support.cells import blocks, records, spec, write
 
 from pipeline.build import code_digest
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import NoiseTask, SumTask
 from pipeline.microdata.source import chunks, find
+from tests.support.cells import blocks, records, spec, write
 from udfs.keystream import SecretKey
 
 

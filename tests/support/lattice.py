@@ -112,8 +112,13 @@ def renyi_wide(noise: Noise, shift: int, order: Fraction) -> Any:
     s, a = real(noise.scale), real(order)
 
     def theta(c: Fraction) -> Any:
-        dual = ((CTX.exp(-2 * (CTX.pi * s * m) ** 2), CTX.cospi(2 * m * real(c % 1))) for m in range(1, 30))
-        return 1 + 2 * CTX.fsum(size * wave for size, wave in dual)
+        total = CTX.mpf(1)
+        for m in count(1):
+            size = CTX.exp(-2 * (CTX.pi * s * m) ** 2)
+            if size < CTX.eps:
+                return total
+            total += 2 * size * CTX.cospi(2 * m * real(c % 1))
+        raise AssertionError("unreachable")
 
     ratio = CTX.log(theta((order - 1) * shift) / theta(Fraction(0))) / (a - 1)
     return real(order * shift**2 / (2 * noise.scale**2)) + ratio

@@ -41,7 +41,7 @@ def chi_square(counts: ArrayLike, probabilities: ArrayLike) -> float:
             group, room = group + 1, 0.0
     if room and group:
         groups[groups == group] = group - 1  # what is left over joins the last full group
-    observed, expected = np.bincount(groups, observed), np.bincount(groups, expected)
+    observed, expected = (np.bincount(groups, column).astype(np.float64) for column in (observed, expected))
     if len(expected) < 2:
         raise ValueError("too few draws: all outcomes were pooled into one")
     statistic = float(np.sum((observed - expected) ** 2 / expected))

@@ -1,0 +1,73 @@
+"""How fast noise is drawn on one core: the exact lattice sampler, and whole mechanisms, against plain NumPy.
+
+The yardstick is Generator.normal rounded to integers: fast, and neither exact nor addressable by cell. It is timed
+anew before each contender, so that the ratio holds on a busy machine; the best of the rounds counts.
+
+    python -m benchmarks.noise [--draws N] [--rounds N]
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from udfs.keystream import CellBits, SecretKey
+from udfs.lattice import build_table, draw_noise
+from udfs.mechanisms.catalogue import build
+from udfs.weights import GaussianWeights, LaplaceWeights
+
+SCALES = ("1/3", "1", "10", "1000", str(10**6), str(2**30), str(10**12))
+MECHANISMS = (
+    {"kind": "gaussian", "sigma": 10},
+    {"kind": "laplace", "sigma": 10},
+    {"kind": "log", "a": 1, "sigma": 0.1},
+)
+INTERVAL = Fraction(19, 20)
+
+
+def main() -> None:
+    """Time every contender and print draws a second, and that over the yardstick's."""
+    given = _arguments()
+    bits = CellBits(key=SecretKey.fresh(), query=0, cells=np.arange(given.draws, dtype=np.uint64))
+    totals = np.random.default_rng(1).integers(0, 1 << 30, given.draws)
+    print(f"{given.draws:,} draws, one thread, best of {given.rounds}")
+    print(f"{'':<40}{'million/s':>12}{'of normal + rint':>20}")
+    for family, kind in (("gaussian", GaussianWeights), ("laplace", LaplaceWeights)):
+        for scale in SCALES:
+            table = build_table(kind(scale=Fraction(scale)))
+            _report(f"draws, {family}, scale {scale}", partial(draw_noise, table, bits, given.draws), given)
+    for spec in MECHANISMS:
+        mechanism = build(spec, Fraction(1))
+        label = "release, " + " ".join(f"{name} {value}" for name, value in spec.items())[len("kind ") :]
+        _report(label, partial(mechanism.release, totals, bits, INTERVAL), given)
+
+
+def _report(label: str, contender: Callable[[], object], given: argparse.Namespace) -> None:
+    contender()  # builds tables and constants
+    generator = np.random.default_rng(0)
+    pairs = [
+        (_seconds(lambda: np.rint(generator.normal(0, 10, given.draws)).astype(np.int64)), _seconds(contender))
+        for _ in range(given.rounds)
+    ]
+    plain, exact = (min(times) for times in zip(*pairs, strict=True))
+    print(f"{label:<40}{given.draws / exact / 1e6:>12.2f}{plain / exact:>20.2f}")
+
+
+def _seconds(contender: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    contender()
+    return time.perf_counter() - start
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.noise", description="Times the noise of one core.")
+    parser.add_argument("--draws", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
