@@ -2,6 +2,7 @@
 
 import hashlib
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -10,15 +11,18 @@ import udfs
 from pipeline.errors import PrdpError
 
 PACKAGES = (udfs, pipeline)
+LIBRARIES = ("cryptography", "mpmath", "numpy", "pandas", "pyarrow")  # they shape the bytes of a table
 
 
 @cache
 def code_digest() -> str:
-    """Return the digest of all Python files of `udfs` and `pipeline` as imported here.
+    """Return the digest of all Python files of `udfs` and `pipeline` as imported here, and of LIBRARIES' versions.
 
     Raises PrdpError where one of these common names belongs to another program.
     """
     digest = hashlib.sha256()
+    for library in LIBRARIES:
+        digest.update(f"{library} {version(library)}\0".encode())
     for package in PACKAGES:
         root = files(package)
         if not root.joinpath("py.typed").is_file():

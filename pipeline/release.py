@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.accounting.reference import limits_of, policy_of
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine
@@ -30,7 +32,7 @@ from pipeline.staging import Facts, Staging, prepare_root
 from pipeline.tables import ranges, sweep, write_csv
 from pipeline.totals import Totals, blocks_of, contract_message, sum_spec, totals_of
 from udfs.contract import ContractBroken
-from udfs.keystream import SecretKey
+from udfs.keystream import CellBits, SecretKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +83,34 @@ def run(job: Job) -> Published:
         check_output_place(job.out, job.plan.release, job.ledger.staging_root, chosen)
         if state is None:
             source.find(job.microdata)  # a wrong path is told before anything is charged
-        state = job.ledger.reserve(_reservation(job))
+        state = _reserve(job)
         if state.status in ("reserved", "drawn"):
             facts = _staged_before(job, state) or _draw(job)
             state = _state(job)
             job.say("publishing")
             state = job.ledger.publish(state.release, _attempt(state), facts.digest)
         return _finish(job, state)
+
+
+def give_up(ledger: Ledger, release: str) -> None:
+    """Abort a release that is not published: what is staged is destroyed; a charge is given back if nothing was drawn.
+
+    Raises StateError where another run of it is alive, it is unknown, or it is published.
+    """
+    with ledger.lock(release):
+        state = ledger.state(release)
+        if state is not None and state.status == "drawn" and state.attempt is not None:
+            _destroy(ledger, Staging(ledger.staging_root, release, state.attempt), "given up")
+        ledger.abort(release)
+
+
+def _reserve(job: Job) -> ReleaseState:
+    """Reserve the release; a reservation by another build of prdp, whose policies may differ, is made anew."""
+    state = job.ledger.reserve(_reservation(job))
+    if state.status == "reserved" and state.draws == 0 and state.reservation["code"] != code_digest():
+        job.ledger.abort(state.release)
+        state = job.ledger.reserve(_reservation(job))
+    return state
 
 
 def _reservation(job: Job) -> Reservation:
@@ -108,17 +131,26 @@ def _reservation(job: Job) -> Reservation:
 
 def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
+    for stray in Staging.strays(job.ledger.staging_root, state.release, state.attempt):
+        stray.destroy()  # recorded as destroyed by a run that was killed before it was
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = Staging(job.ledger.staging_root, state.release, state.attempt)
     facts = staging.read_complete()
     if facts is None:
-        _destroy(job, staging, "found incomplete")
+        _destroy(job.ledger, staging, "found incomplete")
     return facts
 
 
 def _draw(job: Job) -> Facts:
     """Sum the microdata, record a draw, and only then make a key and stage the noisy tables."""
+    if _state(job).reservation["code"] != code_digest():
+        raise StateError(
+            f"release {job.plan.release}: was drawn by another build of prdp, whose policies may differ: finish with "
+            "that build, or abort and choose another release name"
+        )
+    job.say("building the noise tables")
+    _rehearse(job.plan)
     found = source.find(job.microdata)
     pin = source.pin(found)
     totals = _sums_or_refund(job, found)
@@ -132,8 +164,20 @@ def _draw(job: Job) -> Facts:
         _require_same_input(found, pin)
         return staging.complete({"engine": _engine(job.engine), "tables": tables})
     except Exception:
-        _destroy(job, staging, "failed while it was staged")
+        _destroy(job.ledger, staging, "failed while it was staged")
         raise
+
+
+def _rehearse(plan: Plan) -> None:
+    """Build every mechanism's table here, and release one cell that is thrown away.
+
+    Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
+    draw is recorded.
+    """
+    nothing = np.zeros(1, dtype=np.int64)
+    for query in plan.queries:
+        bits = CellBits(key=SecretKey.fresh(), query=0, cells=np.zeros(1, dtype=np.uint64))
+        query.mechanism.release(nothing, bits, plan.interval)
 
 
 def _sums_or_refund(job: Job, found: source.Source) -> Totals:
@@ -202,16 +246,15 @@ def _published(job: Job, state: ReleaseState) -> Published:
 
 
 def _require_same_input(found: source.Source, pin: str) -> None:
-    if source.pin(found) != pin:
+    if source.pin(source.find(found.root)) != pin:
         raise MicrodataError(
             f"microdata {found.root}: its files changed during the run; nothing is published: run again when they rest"
         )
 
 
-def _destroy(job: Job, staging: Staging, reason: str) -> None:
-    exposed = staging.exposed()
-    staging.destroy()
-    job.ledger.destroyed(staging.release, staging.attempt, reason, exposed)
+def _destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
+    ledger.destroyed(staging.release, staging.attempt, reason, staging.exposed())
+    staging.destroy()  # after the entry, which holds whether it was exposed; a rest is swept by the next run
 
 
 def _state(job: Job) -> ReleaseState:

@@ -75,6 +75,13 @@ class Staging:
         self.attempt = safe_name("attempt", attempt)
         self.path = root / self.release / self.attempt
 
+    @classmethod
+    def strays(cls, root: Path, release: str, attempt: str | None) -> list["Staging"]:
+        """Return what is staged of `release` beside the live `attempt`."""
+        folder = root / safe_name("release", release)
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return [cls(root, release, name) for name in names if name != attempt]
+
     def create(self) -> None:
         """Make the empty folder; raises StateError where it exists already or others could see into it."""
         prepare_root(self.root)
@@ -147,7 +154,9 @@ class Staging:
         (self.path / name).chmod(0o600)  # the umask may have taken our own rights
 
     def _files(self) -> list[Path]:
-        paths = sorted(path for path in self.path.rglob("*") if path.is_symlink() or not path.is_dir())
+        # Names with a dot are rests of tasks that were killed, or of ones that a worker still runs in vain.
+        every = (path for path in self.path.rglob("*") if not path.name.startswith("."))
+        paths = sorted(path for path in every if path.is_symlink() or not path.is_dir())
         for path in paths:
             if not stat.S_ISREG(path.lstat().st_mode):
                 raise StateError(f"{path} is no ordinary file")

@@ -1,6 +1,6 @@
 """From a plan to what one scan sums, and from the sums to each query's totals and blocks of work."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,23 +18,9 @@ from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Totals:
-    """The exact sums of one scan, materialised: confidential, so without a repr. `sums`: (base, addend) → all cells."""
+    """Each query's exact totals in key order, in steps, materialised: confidential, so without a repr."""
 
-    plan: Plan
-    bases: tuple[Base, ...]
-    sums: dict[tuple[int, str], NDArray[np.int64]]
-
-    def of(self, query: Query) -> NDArray[np.int64]:
-        """Return the query's totals in key order, in steps; cells without records are 0.
-
-        Raises MicrodataError where a total leaves 63 bits.
-        """
-        base = cheapest(self.bases, _needed(query))
-        cells = self.plan.domain.query_cells(query.by, query.where)
-        try:
-            return roll_up_totals(self.sums[base, _addend(query)], self.bases[base], cells)
-        except OverflowError:
-            raise MicrodataError(f"query {query.name}: a total lies beyond 63 bits; use a larger step") from None
+    of_query: tuple[NDArray[np.int64], ...]
 
 
 def sum_spec(plan: Plan) -> SumSpec:
@@ -61,7 +47,10 @@ def sum_spec(plan: Plan) -> SumSpec:
 
 
 def totals_of(plan: Plan, frame: pd.DataFrame) -> Totals:
-    """Return the totals in a frame of sums; raises MicrodataError that names every broken rule, where one is."""
+    """Return the queries' totals from a frame of sums; cells without records are 0.
+
+    Raises MicrodataError that names every broken rule, where one is, or the query with a total beyond 63 bits.
+    """
     spec = sum_spec(plan)
     cells = frame[CELL].to_numpy()
     if len(cells) and cells.min() < 0:
@@ -74,14 +63,25 @@ def totals_of(plan: Plan, frame: pd.DataFrame) -> Totals:
             whole = np.zeros(base.size, dtype=np.int64)
             whole[cells[first:end] - spec.offsets[i]] = frame[addend].to_numpy()[first:end]
             sums[i, addend] = whole
-    return Totals(plan, _bases(plan), sums)
+    bases = _bases(plan)
+    return Totals(tuple(_rolled_up(plan, query, bases, sums) for query in plan.queries))
+
+
+def _rolled_up(
+    plan: Plan, query: Query, bases: tuple[Base, ...], sums: Mapping[tuple[int, str], NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    base = cheapest(bases, _needed(query))
+    try:
+        return roll_up_totals(sums[base, _addend(query)], bases[base], plan.domain.query_cells(query.by, query.where))
+    except OverflowError:
+        raise MicrodataError(f"query {query.name}: a total lies beyond 63 bits; use a larger step") from None
 
 
 def blocks_of(plan: Plan, number: int, totals: Totals, folder: Path) -> list[Block]:
     """Return the blocks of query `number`, one for each file of its table."""
     query = plan.queries[number]
     cells = plan.domain.query_cells(query.by, query.where)
-    values = totals.of(query)
+    values = totals.of_query[number]
     return [
         Block(
             query=query.name,

@@ -101,6 +101,17 @@ def test_intervals_cover_and_are_not_wider_than_needed(m: Log, total: int, inter
     assert coverage(m, total, Fraction(interval) * (1 - Fraction(1, 10**5))) < share or not total  # the broken twin
 
 
+@pytest.mark.parametrize("interval", ["0.55", "0.7", "0.92", "0.97"])
+def test_intervals_cover_on_a_lattice_so_coarse_that_rounding_counts(interval: str) -> None:
+    m = Log(a=Fraction(2**34), sigma=Fraction("3.5e-10"))  # σ is three lattice steps, a record is half a step
+    share = real(Fraction(interval))
+    noise = Noise(2, m.sigma / m.lattice_step)
+    assert min(coverage(m, total, Fraction(interval)) for total in range(1, 40)) >= share
+    # The broken twin, not widened: where ln(q + a) lies between two steps, the noise c (or −c) would be left out.
+    c = next(c for c in range(100) if noise.beyond(c) <= 1 - share)
+    assert 1 - noise.from_on(c) - noise.from_on(c + 1) < share
+
+
 def test_at_zero_the_lower_end_is_cut_and_only_the_upper_one_can_miss() -> None:
     m = CASES[0][0]
     covered = coverage(m, 0, INTERVAL)

@@ -155,8 +155,18 @@ def test_three_draws_cost_one_charge_and_a_fourth_charges_all(ledger: Ledger) ->
     assert [entry.event for entry in entries(ledger)[-2:]] == ["charged", "drawn"]
     with pytest.raises(BudgetRefused):
         ledger.reserve(reservation("s", draws=4))
-    ledger.reserve(reservation("s", draws=5))
     ledger.verify()
+
+
+def test_the_limits_of_earlier_releases_bind_later_plans(ledger: Ledger) -> None:
+    ledger.reserve(reservation("r", draws=2))
+    ledger.reserve(reservation("s", draws=5))
+    with pytest.raises(BudgetRefused, match="a limit of release r"):
+        ledger.reserve(reservation("t", draws=5))
+    with pytest.raises(BudgetRefused, match="a limit of release r"):
+        ledger.reserve(replace(reservation("t", draws=5), limits=()))
+    ledger.abort("s")
+    ledger.reserve(reservation("t", draws=5))
 
 
 def test_a_draw_that_the_budget_does_not_fit_leaves_no_trace(ledger: Ledger) -> None:

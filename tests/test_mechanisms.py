@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -159,6 +160,31 @@ def test_bad_parameters_are_named_with_their_rule(kind: str) -> None:
     for unknown in ("step", "table", "sgima", "__class__"):
         with pytest.raises(ParameterError, match="no such parameter"):
             build({"kind": kind, **EXAMPLES[kind], unknown: 1}, ONE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_that_doubles_cannot_hold_are_refused(kind: str) -> None:
+    numbers = list(random_specs(kind, Random(0)))
+    for name, bad in product(
+        numbers, ["9e-51", "1.1e50", "1e-400", "1e400", "1e999999999", 10**60, Fraction(1, 10**60)]
+    ):
+        with pytest.raises(ParameterError) as caught:
+            build({"kind": kind, **EXAMPLES[kind], name: bad}, ONE)
+        assert caught.value.parameter == name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_allowed_parameter_can_be_released(kind: str) -> None:
+    numbers, ends = list(random_specs(kind, Random(0))), ("1e-50", "1e50")
+    totals = np.array([0, 1, 12_345, LARGEST], dtype=np.int64)
+    for *values, step in product(*[("1e-50", "1", "1e50") for _ in numbers], ends):
+        m = build({"kind": kind, **dict(zip(numbers, values, strict=True))}, Fraction(step))
+        released = m.release(totals, cell_bits(len(totals)), INTERVAL)
+        assert np.all(released.lower <= released.upper)
+        assert np.all(np.isfinite(released.standard_error))
+        influence = totals.astype(np.float64) * float(step)
+        exactly = [m.loss_at(int(total) * m.step) for total in totals]
+        assert all(loss >= up for loss, up in zip(m.loss(influence).tolist(), exactly, strict=True))
 
 
 @pytest.mark.parametrize("spec", [{}, {"kind": "gauss"}, {"kind": None}, {"kind": "Gaussian", "sigma": 1}])

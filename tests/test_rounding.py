@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from fractions import Fraction
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -37,10 +38,9 @@ def rounded(m: Log, total: int) -> int:
     return int(CTX.floor(x))
 
 
-def near_ties(m: Log, random: Random, size: int) -> list[int]:
-    """Totals whose ln(q + a)/λ lies as close to a half as whole totals allow: for large ones, within 2⁻²⁰."""
-    top = int(CTX.log(real(LARGEST * m.step + m.a)) / real(m.lattice_step))
-    bottom = int(CTX.log(real(m.step * 2**50 + m.a)) / real(m.lattice_step))
+def near_ties(m: Log, random: Random, size: int, least: int = 2**50, most: int = LARGEST) -> list[int]:
+    """Totals whose ln(q + a)/λ lies as close to a half as whole totals allow: the larger, the closer."""
+    bottom, top = (int(CTX.log(real(total * m.step + m.a)) / real(m.lattice_step)) for total in (least, most))
     halves = (random.randrange(bottom, top) for _ in range(size))
     found = (CTX.exp((n + CTX.mpf(1) / 2) * real(m.lattice_step)) - real(m.a) for n in halves)
     return [int(CTX.nint(x / real(m.step))) for x in found]
@@ -94,6 +94,30 @@ def test_a_few_last_bits_of_the_logarithm_change_nothing(m: Log, last_bits: int)
     if last_bits:
         assert undecided(totals).tolist() != expected
         assert not unasked
+
+
+class Watched(Log):  # type: ignore[misc]  # no subclass but this one
+    """Notes the totals that it decides exactly."""
+
+    asked: ClassVar[list[int]] = []
+
+    def _transformed_exactly(self, total: int) -> int:
+        self.asked.append(total)
+        return super()._transformed_exactly(total)
+
+
+def test_every_total_whose_rounding_last_bits_could_change_is_decided_exactly() -> None:
+    m = Watched(a=Fraction(1), sigma=Fraction(1, 10**4))
+    totals = np.array(near_ties(m, Random(17), 1000, 2**45, 2**49))  # one total moves v by some last bits
+    Watched.asked.clear()
+    m._transformed(totals)
+    doubtful = set()
+    for total in totals.tolist():
+        x = CTX.log(real(total * m.step + m.a)) / real(m.lattice_step) - CTX.mpf(1) / 2
+        if abs(x - CTX.nint(x)) <= 4 * float(np.spacing(float(x))):
+            doubtful.add(total)
+    assert len(doubtful) > 400
+    assert doubtful <= set(Watched.asked)
 
 
 def test_the_slow_path_is_rare_for_totals_that_nobody_chose() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import SumTask, TaskFailed
+from pipeline.engines.protocol import SumTask
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.read import read
@@ -133,7 +134,15 @@ def test_the_pin_tells_every_change(tmp_path: Path, change: Callable[[Path], obj
     csv(tmp_path / "_ignored.csv", HEADER)
     assert pin(found) == pin(find(tmp_path)) == before
     change(tmp_path)
-    assert pin(found) != before
+    assert pin(find(tmp_path)) != before
+
+
+def test_a_file_that_comes_after_the_search_is_not_pinned(tmp_path: Path) -> None:
+    found = find(csv(tmp_path / "a.csv", HEADER).parent)
+    before = pin(found)
+    csv(tmp_path / "b.csv", HEADER)
+    assert pin(found) == before  # what is scanned is what is pinned, and the new file shows in the next search
+    assert pin(find(tmp_path)) != before
 
 
 def test_a_vanished_file_is_an_error(tmp_path: Path) -> None:
@@ -275,22 +284,21 @@ def test_a_truncated_parquet_file(tmp_path: Path) -> None:
 def test_damaged_files_fail_in_words_without_values(tmp_path: Path) -> None:
     whole = parquet(tmp_path / "a.parquet", GOOD | {"naics": [CANARY, CANARY]}, compression="none").read_bytes()
     pages = csv(tmp_path / "pages.parquet", whole[:4] + b"\xff" * 60 + whole[64:])
-    files = (
-        pages,
-        csv(tmp_path / "ragged.csv", HEADER + f"311111,01001,5,1\n{CANARY},{CANARY}\n"),
-        csv(tmp_path / "bytes.csv", HEADER.encode() + f"311111,01001,{CANARY}".encode() + b"\xff\xfe,1\n"),
-        csv(tmp_path / "empty.csv", ""),
-    )
-    for path in files:
-        with pytest.raises(TaskFailed, match="reading failed") as raised:
+    with pytest.raises(MicrodataError, match="reading failed") as raised:
+        summed(pages)
+    assert raised.value.__context__ is None
+    assert not leaked(told(raised.value), [CANARY])
+    ragged = csv(tmp_path / "ragged.csv", HEADER + f"311111,01001,5,1\n{CANARY},{CANARY}\n")
+    empty = csv(tmp_path / "empty.csv", "")
+    for path, rule in ((ragged, "no record"), (empty, "missing from a file")):
+        with pytest.raises(ContractBroken, match=rule) as broken:
             summed(path)
-        assert raised.value.__context__ is None
-        assert not leaked(told(raised.value), [CANARY])
+        assert not leaked(told(broken.value), [CANARY])
 
 
 def test_the_search_finds_what_arrow_tells(tmp_path: Path) -> None:
     """The broken twin: reading without the task's wrapper."""
     path = csv(tmp_path / "ragged.csv", HEADER + f"311111,01001,5,1\n{CANARY},{CANARY}\n")
     with pytest.raises(pa.ArrowInvalid) as raised:
-        list(read(next(chunks(find(path))), spec()))
+        pyarrow.csv.read_csv(path)
     assert leaked(told(raised.value), [CANARY])

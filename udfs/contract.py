@@ -6,6 +6,7 @@ Nothing raised here shows a value: Arrow's and Python's own parsers would print 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from types import MappingProxyType
@@ -154,6 +155,9 @@ def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], M
 
 def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
     factor = 1 / (step * 10**values.type.scale)
+    if values.type.bit_width > 128:
+        unscaled = [0 if value is None else _unscaled(value) for value in values.to_pylist()]
+        return _scaled_exactly(unscaled, factor, None)
     wide = pc.fill_null(values.cast(pa.decimal128(38, values.type.scale)), 0) if values.null_count else values
     if wide.type.bit_width != 128:
         wide = wide.cast(pa.decimal128(38, values.type.scale))
@@ -162,6 +166,12 @@ def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64],
     if (high == low >> 63).all() and not (low < -LARGEST).any():
         return _scaled(low, factor, None)
     return _scaled_exactly([int(h) << 64 | int(u) for h, u in zip(high, low.view("<u8"), strict=True)], factor, None)
+
+
+def _unscaled(value: Decimal) -> int:
+    sign, digits, _ = value.as_tuple()
+    magnitude = int("".join(map(str, digits)))
+    return -magnitude if sign else magnitude
 
 
 def _from_text(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:

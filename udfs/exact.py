@@ -4,6 +4,8 @@ import math
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 
+LARGEST_EXPONENT = 330  # as a rational, 1e99999999 would take all memory
+
 
 def exact(number: int | float | str | Decimal | Fraction) -> Fraction:
     """Return the rational number that `number` stands for; a float stands for its shortest decimal.
@@ -21,6 +23,8 @@ def exact(number: int | float | str | Decimal | Fraction) -> Fraction:
         raise ValueError("not a decimal number") from None
     if not decimal.is_finite():
         raise ValueError("a finite number is needed")
+    if decimal and abs(decimal.adjusted()) > LARGEST_EXPONENT:
+        raise ValueError("the number is beyond the doubles")
     return Fraction(decimal)
 
 

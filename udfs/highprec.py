@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 _contexts = threading.local()
+_constants = threading.Lock()
 
 
 def context(bits: int) -> Any:
@@ -14,6 +15,10 @@ def context(bits: int) -> Any:
         from mpmath import MPContext  # noqa: PLC0415 — a tenth of a second that `prdp explain` does not need
 
         known[bits] = MPContext()
+        with _constants:  # mpmath keeps its constants for all threads: they are computed here, one thread at a time
+            known[bits].prec = bits + 128
+            for constant in ("pi", "ln2", "ln10", "e"):
+                +getattr(known[bits], constant)
         known[bits].prec = bits
     return known[bits]
 

@@ -214,18 +214,22 @@ class _Translator:
 
     def __init__(self, key: CodeColumn) -> None:
         self.key = key
-        self._known: dict[str | None, int] = {}
+        self._known: dict[bytes | None, int] = {}
 
-    def places(self, codes: Iterable[str | None]) -> NDArray[np.int64]:
-        """Return the place of each code."""
+    def places(self, codes: Iterable[bytes | None]) -> NDArray[np.int64]:
+        """Return the place of each code, given as UTF-8: what is not UTF-8 is malformed, as any other text is."""
         known = self._known
         return np.array([known[code] if code in known else self._new(code) for code in codes], dtype=np.int64)
 
-    def _new(self, code: str | None) -> int:
-        place = self.key.place(code)
+    def _new(self, code: bytes | None) -> int:
+        place = self.key.place(None if code is None else code.decode(errors="replace"))
         if place != MALFORMED:
             self._known[code] = place
         return place
+
+
+def _as_bytes(codes: pa.Array) -> pa.Array:
+    return codes.cast(pa.large_binary() if pa.types.is_large_string(codes.type) else pa.binary())
 
 
 def _add_batch(
@@ -261,7 +265,7 @@ class _RowCodes:
         """Translate the key column of `batch`."""
         column = translator.key.column
         coded = text_codes(batch.column(column), column)
-        places = np.append(translator.places(coded.dictionary.to_pylist()), MALFORMED)  # the last: for nulls
+        places = np.append(translator.places(_as_bytes(coded.dictionary).to_pylist()), MALFORMED)  # the last: for nulls
         rows = coded.indices
         if rows.null_count:
             rows = rows.cast(pa.int64()).fill_null(len(places) - 1)

@@ -39,11 +39,12 @@ def check(limits: Sequence[BudgetLimit], spent: Sequence[Charged], requested: Ch
     PlanError where a limit names too few measures to evaluate an earlier release.
     """
     for limit in limits:
-        missing = sorted(frozenset[str]().union(*(c.policy.measures for c in spent)) - limit.at.keys())
+        used = frozenset[str]().union(*(c.policy.measures for c in (*spent, requested)))
+        missing = sorted(used - limit.at.keys())
         if missing:
             raise PlanError(
-                f"budget limit at {limit.label}: it must also name {', '.join(missing)}, "
-                "which earlier releases of the dataset use"
+                f"budget limit at {limit.label}: it does not name {', '.join(missing)}, "
+                "which a release of the dataset uses, so it cannot be checked"
             )
         # An earlier release is taken at its worst place: its cells need not be this plan's.
         before = sum((c.times * c.policy.loss_at(limit.at) for c in spent), Fraction(0))

@@ -2,11 +2,12 @@
 
 import ipaddress
 import os
+import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import urlsplit
 
 import dask
 import dask.dataframe as dd
@@ -35,7 +36,7 @@ class DaskEngine:
     def __init__(self, scheduler: str | None = None, workers: int | None = None) -> None:
         self.scheduler = scheduler
         self.workers = workers or len(os.sched_getaffinity(0))
-        if scheduler is not None and not _is_local(scheduler) and urlsplit(scheduler).scheme != "tls":
+        if scheduler is not None and not _is_local(scheduler) and not scheduler.startswith("tls://"):
             raise PlanError(f"--scheduler {scheduler}: a cluster beyond this machine must be reached by tls://")
 
     def versions(self) -> Mapping[str, str]:
@@ -47,7 +48,10 @@ class DaskEngine:
         if not chunks:
             return empty_frame(spec.addends)
         partial = dd.from_map(
-            SumTask(spec, code_digest()), chunks, meta=empty_frame(spec.addends), enforce_metadata=False
+            SumTask(spec, code_digest(), uuid.uuid4().hex),
+            chunks,
+            meta=empty_frame(spec.addends),
+            enforce_metadata=False,
         )
         size = {"size": spec.offsets[-1]}
         whole = partial.reduction(
@@ -83,8 +87,7 @@ class DaskEngine:
         except OSError:
             raise PrdpError(f"--scheduler {self.scheduler}: no Dask scheduler answers there") from None
         with client, client.as_current():
-            if not _is_local(self.scheduler):
-                _require_no_spill(client)
+            _require_safe(client)
             with dask.config.set(scheduler=client):
                 yield
 
@@ -94,8 +97,12 @@ def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_local(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    if urlsplit(address).scheme == "inproc" or host == "localhost":
+    """Whether an address, scheme://host:port and nothing else, is one of this machine alone."""
+    if address.startswith("inproc://"):
+        return True
+    found = re.fullmatch(r"(?:[a-z]+://)?(\[[0-9a-f:]+\]|[A-Za-z0-9.-]+):[0-9]+/?", address)
+    host = found.group(1).strip("[]") if found else ""
+    if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -109,9 +116,16 @@ def _spills() -> bool:
     return any(dask.config.get(f"distributed.worker.memory.{key}", False) is not False for key in keys)
 
 
-def _require_no_spill(client: Any) -> None:
+def _require_safe(client: Any) -> None:
+    """Refuse a cluster of which any part is reached beyond this machine without TLS, or then spills to disk."""
+    known = client.scheduler_info(n_workers=-1)
+    addresses = [known["address"], *known["workers"]]
+    if all(_is_local(address) for address in addresses):
+        return
+    if not all(address.startswith("tls://") for address in addresses):
+        raise PrdpError("--scheduler: a part of the cluster lies beyond this machine and is not reached by tls://")
     if any(client.run(_spills).values()):
         raise PrdpError(
-            f"--scheduler {client.scheduler.address}: its workers spill to disk unencrypted; set "
-            "distributed.worker.memory.target and .spill to false on them"
+            "--scheduler: its workers spill to disk unencrypted; set distributed.worker.memory.target and .spill "
+            "to false on them"
         )

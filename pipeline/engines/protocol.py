@@ -7,7 +7,7 @@ from typing import Protocol
 import pandas as pd
 
 from pipeline.build import code_digest
-from pipeline.errors import PrdpError
+from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from pipeline.tables import Block, write_block
@@ -39,10 +39,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class SumTask:
-    """Sums one chunk on a worker."""
+    """Sums one chunk on a worker.
+
+    `run` is unlike any other run's: a cluster names tasks by their arguments, and hands the results of equal ones to
+    whoever asks, also those of a run that read the files before they changed. Threads share nothing and need none.
+    """
 
     spec: SumSpec
     code: str
+    run: str = ""
 
     def __call__(self, chunk: Chunk) -> pd.DataFrame:
         """Return the chunk's frame of sums."""
@@ -55,7 +60,7 @@ class SumTask:
         except Exception as error:  # Arrow's and Python's own messages may show values
             failure = type(error).__name__
         # Outside the handler, so that the value-bearing exception is not kept as context.
-        raise TaskFailed(f"microdata {chunk[0].path}: reading failed ({failure}); check that the file is whole")
+        raise MicrodataError(f"microdata {chunk[0].path}: reading failed ({failure}); check that the file is whole")
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 from sqlalchemy import ColumnElement, Connection, Engine, insert, select
 
-from pipeline.accounting.accountant import Charged, check
+from pipeline.accounting.accountant import BudgetLimit, Charged, check
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.entries import GENESIS, Act, Entry, next_entry
 from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, require_free_for_draw, step
@@ -104,7 +105,8 @@ class Ledger:
         """Reserve a release and charge its policy once; return its state.
 
         The same release with the same digest and output place is not reserved again: its present state is returned.
-        Raises BudgetRefused where a limit would be exceeded; StateError where the name is taken with another digest
+        The limits of the dataset's earlier releases bind as well: they were fixed before this plan was written. Raises
+        BudgetRefused where a limit would be exceeded; StateError where the name is taken with another digest
         or place or was aborted after a draw, where the dataset's facts disagree, or where what it supersedes is no
         published release of the dataset.
         """
@@ -122,7 +124,8 @@ class Ledger:
             if others:  # the first that counts fixes the dataset's facts
                 require_dataset(others[0].reservation["dataset_facts"], wanted)
             requested = Charged(wanted.release, wanted.policy, 1)
-            check(wanted.limits, [charged(other, other.charges) for other in others], requested)
+            spent = [charged(other, other.charges) for other in others]
+            check(_binding(wanted.limits, others), spent, requested)
             act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts())
             return _append(connection, state, act)
 
@@ -141,7 +144,7 @@ class Ledger:
                 others = [s for s in _charged_states(connection, state.dataset) if s.release != release]
                 spent = [charged(other, other.charges) for other in others]
                 # This release is requested anew with all its draws, so its earlier charge is not counted as spent.
-                check(limits_of(state), spent, charged(state, charges))
+                check(_binding(limits_of(state), others), spent, charged(state, charges))
                 state = _record(connection, state, "charged", {"charges": charges}, None)
             attempt = os.urandom(8).hex()
             facts = {"draw": state.draws + 1, "pin": pin}
@@ -219,6 +222,19 @@ def _states(connection: Connection, where: ColumnElement[bool] | None) -> dict[s
     for entry in _entries(connection, where):
         states[entry.release] = step(states.get(entry.release), entry)
     return states
+
+
+def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> list[BudgetLimit]:
+    """Return the release's own limits, then those under which the dataset's other releases were charged.
+
+    Places are those of the release that stated the limit, so another's limits are taken at the worst place.
+    """
+    earlier = (
+        replace(limit, places=None, label=f"{limit.label} (a limit of release {other.release})")
+        for other in others
+        for limit in limits_of(other)
+    )
+    return [*own, *earlier]
 
 
 def _head(connection: Connection) -> tuple[int, str]:

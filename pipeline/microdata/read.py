@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pipeline.microdata import lines
 from pipeline.microdata.source import Chunk, Piece
 from udfs.contract import ContractBroken
 from udfs.sums import SumSpec
 
 BATCH_RECORDS = 1 << 20
-CSV_BLOCK = 1 << 24  # bytes
 
 
 def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
@@ -29,18 +28,12 @@ def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _csv(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    with pa.csv.open_csv(piece.path) as probe:  # the header alone
-        names = probe.schema.names
-    _require(names, spec)
-    as_text = pa.csv.ConvertOptions(
-        include_columns=spec.columns,
-        column_types=dict.fromkeys(spec.columns, pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-    )
-    options = pa.csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False)
-    with pa.csv.open_csv(piece.path, read_options=options, convert_options=as_text) as rows:
-        yield from rows
+    _require(lines.header(piece.path), spec)
+    for batch, others in lines.records(piece.path, spec.columns):
+        if others and spec.bad_records == "refuse":
+            raise ContractBroken("a line", "of a CSV file is no record: it has other fields than the header")
+        if batch is not None:
+            yield batch
 
 
 def _require(names: list[str], spec: SumSpec) -> None:

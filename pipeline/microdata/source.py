@@ -58,9 +58,8 @@ def find(path: Path) -> Source:
 
 
 def pin(source: Source) -> str:
-    """Return the digest of names, sizes and modification times of all files now at the source's place."""
-    now = find(source.root)
-    return digest([_fingerprint(now.root, file) for file in now.files])
+    """Return the digest of the source's names, sizes and modification times as they are now."""
+    return digest([_fingerprint(source.root, file) for file in source.files])
 
 
 def chunks(source: Source) -> Iterator[Chunk]:

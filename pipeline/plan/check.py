@@ -14,7 +14,7 @@ from pipeline.nearest import nearest
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PlanSpec, QuerySpec
 from udfs.codes import LEVELS, dimension_of
-from udfs.mechanisms.base import ParameterError
+from udfs.mechanisms.base import SMALLEST, ParameterError
 from udfs.mechanisms.catalogue import build
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
@@ -50,6 +50,8 @@ def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Itera
             yield missing((*path, "step"), " (every value is a whole multiple of it)")
         if measure.type == "integer" and measure.step not in (None, 1):
             yield Mistake((*path, "step"), "must be 1 or left out, for integers")
+        if measure.step is not None and not SMALLEST <= measure.step <= 1 / SMALLEST:
+            yield Mistake((*path, "step"), "must be between 1e-50 and 1e50")
 
 
 def _queries(
@@ -61,6 +63,8 @@ def _queries(
         name = _given(query, "name")
         if name in seen:
             yield Mistake((*path, "name"), "another query has this name")
+        if name is not None and name.endswith(".csv"):
+            yield Mistake((*path, "name"), "must not end in .csv, the ending of a table's text file")
         seen |= {name} - {None}
         yield from _statistic(query, path, measures)
         yield from _by(_given(query, "by") or [], (*path, "by"), domain)

@@ -37,21 +37,19 @@ class Dataset:
     measures: tuple[Measure, ...]  # by name
 
     def facts(self) -> dict[str, Any]:
-        """Return, as JSON, what all releases of the dataset share: unit, measures, their types and steps."""
-        measures = {m.name: {"type": m.type, "step": as_json(m.step)} for m in self.measures}
-        return {"unit": self.unit, "measures": measures}
+        """Return, as JSON, what all releases of the dataset share: unit, columns, measures, their types and steps.
+
+        Losses add up by the name of a measure, so a name must keep its column.
+        """
+        measures = {m.name: {"column": m.column, "type": m.type, "step": as_json(m.step)} for m in self.measures}
+        return {"unit": self.unit, "record": self.record, "keys": dict(self.keys), "measures": measures}
 
     def resolved(self) -> dict[str, Any]:
         """Return the dataset as JSON, without its path."""
-        facts = self.facts()
-        for measure in self.measures:
-            facts["measures"][measure.name]["column"] = measure.column
-        return facts | {
+        return self.facts() | {
             "name": self.name,
-            "record": self.record,
             "duplicates": self.duplicates,
             "bad_records": self.bad_records,
-            "keys": dict(self.keys),
         }
 
 

@@ -19,6 +19,9 @@ from udfs.weights import LogWeights
 FLOAT_SLACK = 2.0**-40  # losses of whole arrays are computed in doubles and raised by this: far above their error
 
 
+SMALLEST = Fraction(1, 10**50)  # parameters and steps lie between it and its inverse: doubles hold all they imply
+
+
 class ParameterError(ValueError):
     """A mechanism's parameter breaks its rule; carries both, so that a plan's error can name the place."""
 
@@ -91,8 +94,8 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", exact(self.step))
-        if not self.step > 0:
-            raise ParameterError("step", "above 0")
+        if not SMALLEST <= self.step <= 1 / SMALLEST:
+            raise ParameterError("step", "between 1e-50 and 1e50")
         for parameter in self.parameters().values():
             object.__setattr__(self, parameter.name, _checked(parameter, getattr(self, parameter.name)))
 
@@ -160,6 +163,8 @@ def _checked(parameter: Parameter, value: object) -> Fraction | str:
         number = exact(value)  # type: ignore[arg-type]  # it checks the type itself
     except (TypeError, ValueError):
         raise ParameterError(parameter.name, f"a number {parameter.rule}") from None
+    if number and not SMALLEST <= abs(number) <= 1 / SMALLEST:
+        raise ParameterError(parameter.name, "between 1e-50 and 1e50")
     least = parameter.minimum
     if least is not None and not (number > exact(least) or (number == exact(least) and not parameter.exclusive)):
         raise ParameterError(parameter.name, parameter.rule)
