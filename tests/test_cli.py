@@ -189,3 +189,13 @@ def test_ledger_shows_verifies_and_gives_up(plan: Path, capsys: pytest.CaptureFi
     assert run_json(capsys, "ledger", "verify", *ledger)["entries"] == 4
     assert main(["ledger", "abort", "small-release", *ledger]) == 5
     assert main(["ledger", "abort", "unknown", *ledger]) == 5
+
+
+def test_the_readmes_plan_is_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    text = readme.split("```yaml\n")[1].split("```")[0]
+    write_world(tmp_path, None)
+    (tmp_path / "readme.yaml").write_text(text)
+    (query,) = run_json(capsys, "explain", tmp_path / "readme.yaml")["queries"]
+    # ln(1.1)²/(2·0.35²), as the README shows it for a = 100, σ = 0.35
+    assert 0 <= query["losses"][0]["rho"] - 0.037077674 < 1e-8
