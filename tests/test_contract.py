@@ -28,6 +28,8 @@ DECIMALS = (
     (pa.decimal128(38, 2), 38, 2),
     (pa.decimal128(38, 30), 38, 30),
     (pa.decimal256(38, 2), 38, 2),
+    (pa.decimal256(76, 2), 76, 2),
+    (pa.decimal256(76, 60), 76, 60),
 )
 CANARY = 777_123_456_789
 Whole = Callable[[pa.Array, MeasureColumn], tuple[Any, list[Fault]]]

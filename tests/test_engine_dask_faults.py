@@ -155,6 +155,16 @@ def test_a_remote_scheduler_without_tls_is_refused_before_any_connection() -> No
         assert DaskEngine(address).scheduler == address
 
 
+def test_workers_beyond_loopback_without_tls_are_refused(microdata: Path) -> None:
+    """The scheduler answers on loopback, but its workers can be reached from elsewhere."""
+    with local_cluster("0.0.0.0") as address:
+        if "//127." in address:
+            pytest.skip("this machine has no address but loopback")
+        port = address.rpartition(":")[2]
+        with pytest.raises(PrdpError, match="lies beyond this machine and is not reached by tls"):
+            DaskEngine(f"tcp://127.0.0.1:{port}").sums(list(chunks(find(microdata))), SPEC)
+
+
 def test_no_scheduler_at_a_loopback_port(microdata: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens

@@ -18,6 +18,7 @@ from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 ROOT = Path(__file__).parents[1]
 SPECS = [
     {"kind": "gaussian", "sigma": 12},
+    {"kind": "gaussian", "sigma": 1.6},
     {"kind": "laplace", "sigma": 0.7},
     {"kind": "log", "a": 1, "sigma": 1e-4},
     {"kind": "log", "a": 0.5, "sigma": 2},

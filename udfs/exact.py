@@ -1,6 +1,7 @@
 """Exact numbers: a number written in a plan means its shortest decimal, and bounds round against ourselves."""
 
 import math
+import sys
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 
@@ -39,11 +40,11 @@ def as_json(number: Fraction) -> int | float:
 
 
 def up_float(number: Fraction) -> float:
-    """Return the smallest double that is at least `number` (infinity beyond the largest double)."""
+    """Return the smallest double that is at least `number` (infinity above the largest double)."""
     try:
         nearest = float(number)
     except OverflowError:
-        return math.inf if number > 0 else -math.inf
+        return math.inf if number > 0 else -sys.float_info.max
     return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
 
 

@@ -24,7 +24,7 @@ def context(bits: int) -> Any:
 
 
 def real(ctx: Any, number: Fraction) -> Any:
-    """Return `number` correctly rounded in `ctx`."""
+    """Return `number` in `ctx`, within one last bit."""
     return ctx.mpf(number.numerator) / number.denominator
 
 

@@ -94,6 +94,8 @@ class CellBits:
 
     def more(self, row: int, draw: int, part: int) -> int:
         """Return the block of a later part of the given draw, as an integer of 128 bits."""
+        if not part >= 0:
+            raise ValueError("parts count from 0")
         block = np.array([[self.cells[row], self._address(draw, FAST_PARTS + part)]], dtype=np.uint64)
         high, low = self.key.encrypt(block)[0]
         return int(high) << 64 | int(low)

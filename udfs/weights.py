@@ -71,7 +71,7 @@ class GaussianWeights(LogWeights):
         def integral(n: int) -> Any:
             return s * ctx.sqrt(ctx.pi / 2) * ctx.erfc(n / (s * ctx.sqrt(2)))
 
-        error = ctx.ldexp(1, 32 - ctx.prec)
+        error = ctx.ldexp(1 + abs(self.high(k, ctx)), 16 - ctx.prec)
         lower, upper = terms + integral(k + ctx.prec), terms + integral(k + ctx.prec - 1)
         return lower * (1 - error), upper * (1 + error)
 
@@ -79,16 +79,17 @@ class GaussianWeights(LogWeights):
         """Return s² where Poisson summation makes it right beyond any double (s ≥ 4), else the sum itself."""
         if self.scale >= 4:
             return float(self.scale**2)
-        k = np.arange(1, 256, dtype=np.float64)
-        mass = np.exp(self.fast(k))
-        return float(2 * np.sum(k * k * mass) / (1 + 2 * np.sum(mass)))
+        ctx = context(120)  # not NumPy's exp, whose last bit depends on the processor: this figure is published
+        mass = [ctx.exp(self.high(k, ctx)) for k in range(1, 100)]
+        squares = ctx.fsum(k * k * m for k, m in enumerate(mass, start=1))
+        return float(2 * squares / (1 + 2 * ctx.fsum(mass)))
 
     def quantile(self, beta: Fraction) -> int:
         """Sum the weights; for wide noise ⌈z·s⌉, since P(Z ≥ c + 1) ≤ P(N(0, s²) ≥ c).
 
         Source of the bound: Canonne, Kamath, Steinke, "The discrete Gaussian for differential privacy", prop. 25.
         """
-        ctx = context(120)
+        ctx = context(400)
         z = ctx.sqrt(2) * ctx.erfinv(1 - real(ctx, beta))
         bound = int(ctx.ceil(z * real(ctx, self.scale)))
         if self.scale > DIRECT_SCALE:
@@ -118,7 +119,7 @@ class LaplaceWeights(LogWeights):
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         """Return e^{−k/s}/(1 − e^{−1/s}), widened by the context's last bits."""
         total = ctx.exp(self.high(k, ctx)) / -ctx.expm1(self.high(1, ctx))
-        error = ctx.ldexp(1, 16 - ctx.prec)
+        error = ctx.ldexp(1 + abs(self.high(k, ctx)), 16 - ctx.prec)
         return total * (1 - error), total * (1 + error)
 
     def variance(self) -> float:

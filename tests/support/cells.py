@@ -1,6 +1,6 @@
-"""A small domain for tests of sums: its codes, its bases in the kernel's form and as plain dictionaries."""
+"""A small domain for tests of sums: its codes, its bases in the kernel's form, and microdata to read."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -11,10 +11,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.build import code_digest
+from pipeline.engines.protocol import SumTask
+from pipeline.microdata.source import chunks, find
 from pipeline.tables import Block
 from udfs.contract import MeasureColumn
 from udfs.mechanisms.additive import Gaussian
-from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec, add_frames
 
 NAICS = ("311111", "311112", "311811", "441110", "541110")
 COUNTIES = ("01001", "01003", "02020", "36061")
@@ -22,6 +25,11 @@ MEASURES = (
     MeasureColumn("employment", "emp", Fraction(1), nonnegative=True),
     MeasureColumn("payroll", "pay", Fraction("0.25"), nonnegative=False),
 )
+
+
+HEADER = "naics,county,emp,pay\n"
+GOOD = {"naics": ["311111", "541110"], "county": ["01001", "02020"], "emp": [5, 7], "pay": ["1.25", "2"]}
+SUMS = {0: (1, 5, 5), 18: (1, 7, 8)}  # of GOOD by finest cells 0·4 + 0 and 4·4 + 2; payroll in quarters
 
 
 @dataclass(frozen=True)
@@ -135,3 +143,24 @@ def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
     assert frame[CELL].is_monotonic_increasing
     assert frame[CELL].is_unique
     return {cell: tuple(row) for cell, *row in frame.to_numpy().tolist()}
+
+
+def summed(path: Path, given: SumSpec | None = None) -> dict[int, tuple[int, ...]]:
+    """Return the sums of all chunks of microdata, as the engine's workers read them."""
+    given = given or spec()
+    parts = [SumTask(given, code_digest())(chunk) for chunk in chunks(find(path))]
+    return as_dict(add_frames(pd.concat(parts), given.offsets[-1]))
+
+
+def csv(path: Path, text: str | bytes) -> Path:
+    """Write a CSV file, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def parquet(path: Path, columns: Mapping[str, Any], **options: Any) -> Path:
+    """Write a Parquet file, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(dict(columns)), path, **options)
+    return path

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def local_cluster() -> Iterator[str]:
-    """Yield the address of a cluster, whose scheduler and workers live in processes of their own."""
-    command = [sys.executable, "-m", "tests.support.dask_cluster"]
+def local_cluster(host: str = "127.0.0.1") -> Iterator[str]:
+    """Yield the address of a cluster at `host`, whose scheduler and workers live in processes of their own."""
+    command = [sys.executable, "-m", "tests.support.dask_cluster", host]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:  # type: ignore[call-overload]
@@ -31,6 +31,6 @@ def progress(dask_scheduler: Any) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host=sys.argv[1]) as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()

@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 from udfs.bounds import tanh_above
 from udfs.keystream import Bits
 from udfs.lattice import LARGEST, add_noise, draw_noise
-from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above, choice
+from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, ParameterError, Released, above, choice
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
+
+WIDEST = 2**55
+
+
+def require_scale(sigma: Fraction, step: Fraction) -> None:
+    """Refuse noise so wide that hardly any released value would lie in the range of 63 bits."""
+    if sigma / step > WIDEST:
+        raise ParameterError("sigma", "at most 2⁵⁵ steps of the measure")
 
 
 def release_additive(mechanism: Mechanism, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
@@ -47,6 +55,10 @@ class Gaussian(Mechanism):
     needs_nonnegative: ClassVar[bool] = False
     formula: ClassVar[str] = "Δ²/(2σ²)"
     pure_formula: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_scale(self.sigma, self.step)
 
     @property
     def lattice_step(self) -> Fraction:
@@ -99,6 +111,10 @@ class Laplace(Mechanism):
     needs_nonnegative: ClassVar[bool] = False
     formula: ClassVar[str] = "tanh(P/2)·P with the pure loss P = Δ/σ"
     pure_formula: ClassVar[str | None] = "Δ/σ"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_scale(self.sigma, self.step)
 
     @property
     def lattice_step(self) -> Fraction:

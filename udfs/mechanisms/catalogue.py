@@ -19,7 +19,7 @@ def build(spec: Mapping[str, Any], step: Fraction) -> Mechanism:
 
     Raises ParameterError on an unknown kind or parameter, a missing one, or a value that breaks its rule.
     """
-    if spec.get("kind") not in CATALOGUE:
+    if not isinstance(spec.get("kind"), str) or spec["kind"] not in CATALOGUE:
         raise ParameterError("kind", "one of " + ", ".join(CATALOGUE))
     mechanism = CATALOGUE[spec["kind"]]
     given = {name: value for name, value in spec.items() if name != "kind"}

@@ -108,7 +108,7 @@ class Log(Mechanism):
         for bits in (2**n for n in count(7)):
             ctx = context(bits)
             middle = fraction(ctx.log(real(ctx, shifted))) / self.lattice_step + Fraction(1, 2)
-            error = (1 + abs(middle)) / 2 ** (bits - 16)
+            error = (1 + abs(middle) + 1 / self.lattice_step) / 2 ** (bits - 16)
             if math.floor(middle - error) == math.floor(middle + error):
                 return math.floor(middle)
         raise AssertionError("unreachable")
