@@ -23,6 +23,16 @@ def require_scale(sigma: Fraction, step: Fraction) -> None:
         raise ParameterError("sigma", "at most 2⁵⁵ steps of the measure")
 
 
+def own_step(mechanism: Mechanism) -> Fraction:
+    """The lattice of additive noise is that of the measure."""
+    return mechanism.step
+
+
+def lattice_variance(mechanism: Mechanism, total: float) -> float:
+    """Return the variance of the lattice noise, whatever the total."""
+    return mechanism.weights().variance() * float(mechanism.step) ** 2
+
+
 def release_additive(mechanism: Mechanism, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
     """Return totals + noise in steps, saturated at the ends of int64, with ±(lattice quantile of |noise|)."""
     distance, negative = draw_noise(mechanism.table, bits, len(totals))
@@ -60,10 +70,9 @@ class Gaussian(Mechanism):
         super().__post_init__()
         require_scale(self.sigma, self.step)
 
-    @property
-    def lattice_step(self) -> Fraction:
-        """The measure's step."""
-        return self.step
+    lattice_step = property(own_step)
+    variance = lattice_variance
+    release = release_additive
 
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return Δ²/(2σ²), exactly."""
@@ -81,17 +90,9 @@ class Gaussian(Mechanism):
         """Return 0 at no influence, else infinity."""
         return np.where(influence > 0, np.inf, 0.0)
 
-    def variance(self, total: float) -> float:
-        """Return the lattice variance, whatever the total."""
-        return self.weights().variance() * float(self.step) ** 2
-
     def weights(self) -> LogWeights:
         """Return −k²/(2s²), s = σ/step."""
         return GaussianWeights(scale=self.sigma / self.step)
-
-    def release(self, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
-        """Return totals + discrete Gaussian noise."""
-        return release_additive(self, totals, bits, interval)
 
 
 @final
@@ -116,10 +117,9 @@ class Laplace(Mechanism):
         super().__post_init__()
         require_scale(self.sigma, self.step)
 
-    @property
-    def lattice_step(self) -> Fraction:
-        """The measure's step."""
-        return self.step
+    lattice_step = property(own_step)
+    variance = lattice_variance
+    release = release_additive
 
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return an upper bound of tanh(P/2)·P, P = Δ/σ."""
@@ -139,14 +139,6 @@ class Laplace(Mechanism):
         """Return Δ/σ, rounded up."""
         return influence / float(self.sigma) * (1 + FLOAT_SLACK)
 
-    def variance(self, total: float) -> float:
-        """Return the lattice variance, whatever the total."""
-        return self.weights().variance() * float(self.step) ** 2
-
     def weights(self) -> LogWeights:
         """Return −k/s, s = σ/step."""
         return LaplaceWeights(scale=self.sigma / self.step)
-
-    def release(self, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
-        """Return totals + discrete Laplace noise."""
-        return release_additive(self, totals, bits, interval)
