@@ -147,16 +147,16 @@ def test_decimals(data: st.DataObject, given: tuple[pa.DataType, int, int], step
 
 
 def read_text(text: str) -> Fraction | None:
-    """Return the number that plain decimal text writes, at most 18 digits on each side; None for any other text."""
+    """Return the number that plain decimal text writes, of at most 20 digits and 18 places; None for any other text."""
     whole, point, rest = text.removeprefix(text[:1] if text[:1] in ("+", "-") else "").partition(".")
-    for part in (whole, rest) if point else (whole,):
-        if not 1 <= len(part) <= 18 or set(part) - set("0123456789"):
+    for part, most in ((whole, 20), (rest, 18)) if point else ((whole, 20),):
+        if not 1 <= len(part) <= most or set(part) - set("0123456789"):
             return None
     number = Fraction(int(whole or "0")) + (Fraction(int(rest), 10 ** len(rest)) if point else 0)
     return -number if text.startswith("-") else number
 
 
-NUMERAL = st.from_regex(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", fullmatch=True)
+NUMERAL = st.from_regex(r"[+-]?[0-9]{1,21}(\.[0-9]{1,19})?", fullmatch=True)
 PLAIN = st.tuples(st.integers(-(10**6), 10**6), st.sampled_from(["", ".0", ".00", ".25", ".333", ".5"])).map(
     lambda pair: f"{pair[0]}{pair[1]}"
 )
@@ -175,7 +175,7 @@ ODD = (
     st.booleans(),
 )
 @example(list(ODD), pa.string(), Fraction(1), True)
-@example(["1" * 18, "1" * 19, "9" * 19, "0" * 19], pa.string(), Fraction(1), True)
+@example(["1" * 18, "1" * 19, "9" * 19, "0" * 19, str(LARGEST), str(LARGEST + 1)], pa.string(), Fraction(1), True)
 @example([None, "5", "+7", "-3", "00012"], pa.large_string(), Fraction(1), False)
 def test_text(values: list[str | None], kind: pa.DataType, step: Fraction, nonnegative: bool) -> None:
     check(pa.array(values, kind), expected(values, step, read_text), measure(step, nonnegative))

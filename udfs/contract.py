@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from udfs.lattice import LARGEST
 
 INTEGER_TEXT = r"^[+-]?[0-9]{1,18}$"
-DECIMAL_TEXT = r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?$"
+DECIMAL_TEXT = r"^[+-]?[0-9]{1,20}(\.[0-9]{1,18})?$"
 TEXT_DECIMAL = pa.decimal128(38, 18)
 
 Mask = NDArray[np.bool_]
@@ -87,7 +87,6 @@ def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.in
     faults: list[Fault] = []
     if null is not None:
         faults.append((measure.column, Rule.EMPTY, null))
-        off = off & ~null if off is not None else None
     if off is not None and off.any():
         faults.append((measure.column, Rule.STEP, off))
     if measure.nonnegative and len(steps) and steps.min() < 0:
@@ -146,7 +145,8 @@ def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], M
     numbers = _filled(values, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         steps = np.rint(numbers.astype(np.float64) / float(step))
-        inside = np.abs(steps) * max(step.numerator, 1) < 2.0**53  # false for NaN and infinity too
+        exact = 2.0**53 if step == 1 else 2.0**50  # beyond, the quotient may be off by a step
+        inside = np.abs(steps) * step.numerator < exact  # false for NaN and infinity too
         steps = np.where(inside, steps, 0.0)
         nearest = (steps * step.numerator / step.denominator).astype(numbers.dtype)
         good = inside & (nearest == numbers)
@@ -154,10 +154,33 @@ def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], M
 
 
 def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
-    factor = 1 / (step * 10**values.type.scale)
     if values.type.bit_width > 128:
         unscaled = [0 if value is None else _unscaled(value) for value in values.to_pylist()]
-        return _scaled_exactly(unscaled, factor, None)
+        return _scaled_exactly(unscaled, 1 / (step * 10**values.type.scale), None)
+    values, lost = _shortened(values, step)
+    steps, off = _from_words(values, 1 / (step * 10**values.type.scale))
+    if lost is None:
+        return steps, off
+    return np.where(lost, 0, steps), lost if off is None else off | lost
+
+
+def _shortened(values: pa.Array, step: Fraction) -> tuple[pa.Array, Mask | None]:
+    """Return decimals with no more places than the step has, and which lost digits by it: those are off the step.
+
+    Fewer places keep the unscaled numbers within 63 bits, where they are handled as whole arrays.
+    """
+    scale = values.type.scale
+    places = next((s for s in range(scale) if (step * 10**s).denominator == 1), None)
+    if places is None:
+        return values, None
+    wide = values.cast(pa.decimal128(38, scale)) if values.type.bit_width != 128 else values
+    short = wide.cast(pa.decimal128(38, places), safe=False)
+    lost = pc.fill_null(pc.not_equal(short.cast(pa.decimal128(38, scale), safe=False), wide), False)
+    return short, np.asarray(lost)
+
+
+def _from_words(values: pa.Array, factor: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    """Scale the unscaled numbers of decimals of at most 128 bits."""
     wide = pc.fill_null(values.cast(pa.decimal128(38, values.type.scale)), 0) if values.null_count else values
     if wide.type.bit_width != 128:
         wide = wide.cast(pa.decimal128(38, values.type.scale))

@@ -4,8 +4,7 @@ import ipaddress
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -14,10 +13,11 @@ import dask.dataframe as dd
 import pandas as pd
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import NoiseTask, SumTask
+from pipeline.engines.protocol import NoiseTask, SumTask, TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.tables import Block
+from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
 from udfs.sums import SumSpec, add_frames, empty_frame
 
@@ -63,33 +63,34 @@ class DaskEngine:
             combine_kwargs=size,
             aggregate_kwargs=size,
         )
-        with self._running():
-            summed: pd.DataFrame = whole.compute()
+        summed: pd.DataFrame = self._compute(whole)
         return summed
 
     def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
         """Release and write the blocks in parallel."""
         rows = pd.DataFrame({"rows": pd.Series([], dtype="int64")})
         written = dd.from_map(NoiseTask(code_digest()), blocks, key=key, meta=rows, enforce_metadata=False)
-        with self._running():
-            written.map_partitions(len, meta=("rows", "int64")).compute()
+        self._compute(written.map_partitions(len, meta=("rows", "int64")))
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _compute(self, collection: Any) -> Any:
         if self.scheduler is None:
-            with dask.config.set(scheduler="threads", num_workers=self.workers):
-                yield
-            return
+            return collection.compute(scheduler="threads", num_workers=self.workers)
         from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
 
         try:
             client = Client(self.scheduler, timeout="10s", set_as_default=False)
         except OSError:
             raise PrdpError(f"--scheduler {self.scheduler}: no Dask scheduler answers there") from None
-        with client, client.as_current():
+        failure = ""
+        with client:
             _require_safe(client)
-            with dask.config.set(scheduler=client):
-                yield
+            try:
+                return collection.compute(scheduler=client)
+            except (PrdpError, ContractBroken):
+                raise
+            except Exception as error:  # a worker that dies again and again, a scheduler that is lost
+                failure = type(error).__name__
+        raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
 
 
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:

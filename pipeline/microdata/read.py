@@ -20,11 +20,24 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(piece.path, read_dictionary=[spec.naics.column, spec.county.column]) as file:
-        _require(file.schema_arrow.names, spec)
+    with pq.ParquetFile(piece.path) as probe:
+        _require(probe.schema_arrow.names, spec)
+        coded = _dictionary_readable(probe.metadata, (spec.naics.column, spec.county.column))
+    with pq.ParquetFile(piece.path, read_dictionary=coded) as file:
         yield from file.iter_batches(
             batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=spec.columns, use_threads=False
         )
+
+
+def _dictionary_readable(footer: pq.FileMetaData, keys: tuple[str, ...]) -> list[str]:
+    """Return the key columns that Arrow can read as dictionaries: not those with delta encodings."""
+    delta = {
+        column.path_in_schema
+        for group in range(footer.num_row_groups)
+        for column in map(footer.row_group(group).column, range(footer.num_columns))
+        if any("DELTA" in encoding for encoding in column.encodings)
+    }
+    return [key for key in keys if key not in delta]
 
 
 def _csv(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:

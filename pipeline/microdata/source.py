@@ -70,9 +70,16 @@ def chunks(source: Source) -> Iterator[Chunk]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        for name in folders:
+            if Path(place, name).is_symlink():
+                raise MicrodataError(f"microdata {Path(place, name)}: a link to a folder; put the folder itself there")
         yield from (Path(place) / name for name in names if not name.startswith((".", "_")))
+
+
+def _unreadable(error: OSError) -> None:
+    raise MicrodataError(f"microdata {error.filename}: it cannot be read ({error.strerror}); make it readable")
 
 
 def _fingerprint(root: Path, file: Path) -> list[object]:
