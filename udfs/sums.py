@@ -1,8 +1,8 @@
 """Record batches → exact integer sums by base cell: one kernel for every engine.
 
 Result: for each base (a numbering of cells) and each addend (the count of records, or a measure in steps) the exact sum
-over the records of the domain; a sum that leaves 63 bits is reported, never wrapped. Codes are translated once for
-each distinct code of a batch, not for each record; records are then added by integer cell number.
+over the records of the domain; a sum, also of a part of the data, that leaves 63 bits is reported, never wrapped. Codes
+are translated once for each distinct code, not for each record; records are then added by integer cell number.
 
 Sums travel as frames: a column of cells and one int64 column an addend, sorted, without cells that are zero throughout.
 Cells of all bases share one numbering (`SumSpec.offsets`). A negative cell stands for a rule of the contract that
@@ -44,7 +44,11 @@ class CodeColumn:
 
     def place(self, code: str | None) -> int:
         """Return the code's place in the domain's list, OUTSIDE or MALFORMED."""
-        if code is None or not is_code(code, self.record_level):
+        if code is None:
+            return MALFORMED
+        if self.level == self.record_level and code in self.index:
+            return self.index[code]  # the domain's codes are well formed
+        if not is_code(code, self.record_level):
             return MALFORMED
         return self.index.get(roll_up(code, self.level), OUTSIDE)
 
