@@ -81,7 +81,7 @@ def run(job: Job) -> Published:
         state = job.ledger.state(job.plan.release)
         chosen = state.attempt if state and state.status in ("published", "settled") else None
         check_output_place(job.out, job.plan.release, job.ledger.staging_root, chosen)
-        if state is None:
+        if state is None or state.refunded:
             source.find(job.microdata)  # a wrong path is told before anything is charged
         state = _reserve(job)
         if state.status in ("reserved", "drawn"):
