@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tests.support.bits import Injected, words_that_draw
 from tests.support.lattice import Noise, real
 from udfs.mechanisms.base import Released
-from udfs.mechanisms.transformation import Log
+from udfs.mechanisms.log import Log
 
 INTERVAL = Fraction(19, 20)
 CLOSE = 2.0**-25  # the bias that rounding ln(q + a) may leave, relative to q + a

@@ -31,7 +31,7 @@ from udfs.exact import exact
 from udfs.lattice import LARGEST, WORD
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.transformation import Log
+from udfs.mechanisms.log import Log
 
 ORDERS = [exact(order) for order in ("1.0001", "1.5", "2", "4", "16", "64", "256")]
 ROUNDING = 1 + CTX.mpf(10) ** -12
@@ -110,7 +110,7 @@ def neighbours(m: Mechanism) -> list[Neighbours]:
     found = [Neighbours(Fraction(0), 0)]
     for d in influences:
         smaller = np.array([q for q in totals if q + d <= LARGEST], dtype=np.int64)
-        shifts = m._transformed(smaller + d) - m._transformed(smaller)
+        shifts = m.transformed(smaller + d) - m.transformed(smaller)
         assert int(shifts.min()) >= 0
         found.append(Neighbours(d * m.step, int(shifts.max())))
     return found
@@ -223,7 +223,7 @@ def test_saturation_costs_nothing(m: Mechanism, low: int, high: int) -> None:
 def test_what_is_released_depends_on_the_noisy_total_alone(m: Mechanism) -> None:
     """All columns are post-processing: two totals whose noise makes up the difference release the same bytes."""
     totals = np.array([0, 1, 2, 7, 11], dtype=np.int64)
-    centres = m._transformed(totals) if isinstance(m, Log) else totals
+    centres = m.transformed(totals) if isinstance(m, Log) else totals
     meeting = int(centres.max()) + 1
     words = [words_that_draw(m.table, meeting - int(centre)) for centre in centres]
     released = m.release(totals, Injected([words], lambda *_: 0), Fraction(19, 20))

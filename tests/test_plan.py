@@ -24,7 +24,7 @@ from pipeline.plan.model import Measure, Plan
 from pipeline.plan.schema import export_schema
 from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.transformation import Log
+from udfs.mechanisms.log import Log
 
 ROOT = Path(__file__).parents[1]
 SLOW = settings(derandomize=True, max_examples=60, deadline=None)

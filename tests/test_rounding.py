@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.support.lattice import CTX, real
 from udfs.lattice import LARGEST
-from udfs.mechanisms.transformation import Log
+from udfs.mechanisms.log import Log
 from udfs.reproducible import exp
 from udfs.rounding import FINENESS, MARGIN, floor_log2, lattice_step, round_decided
 
@@ -57,12 +57,12 @@ def totals_of(m: Log) -> Ints:
 def test_logarithms_are_rounded_as_exact_arithmetic_rounds_them(m: Log) -> None:
     totals = totals_of(m)
     expected = [rounded(m, total) for total in totals.tolist()]
-    assert m._transformed(totals).tolist() == expected
+    assert m.transformed(totals).tolist() == expected
     assert [m._transformed_exactly(total) for total in totals[-600:].tolist()] == expected[-600:]
     # One function of the total: no matter where in which array it stands.
     for start, step in ((1, 1), (2, 3), (len(totals) - 3, 1), (7, 5)):
         part = np.ascontiguousarray(totals[start::step])
-        assert m._transformed(part).tolist() == expected[start::step]
+        assert m.transformed(part).tolist() == expected[start::step]
 
 
 def rounding_of(m: Log, error_scale: float, last_bits: int) -> tuple[Callable[[Ints], Ints], list[int]]:
@@ -110,7 +110,7 @@ def test_every_total_whose_rounding_last_bits_could_change_is_decided_exactly() 
     m = Watched(a=Fraction(1), sigma=Fraction(1, 10**4))
     totals = np.array(near_ties(m, Random(17), 1000, 2**45, 2**49))  # one total moves v by some last bits
     Watched.asked.clear()
-    m._transformed(totals)
+    m.transformed(totals)
     doubtful = set()
     for total in totals.tolist():
         x = CTX.log(real(total * m.step + m.a)) / real(m.lattice_step) - CTX.mpf(1) / 2
@@ -139,7 +139,7 @@ def test_repeated_totals_are_decided_once_and_all_rounded_alike() -> None:
 def test_ln_one_is_exactly_zero() -> None:
     m = LOGS[0]
     assert m._transformed_exactly(0) == 0
-    assert m._transformed(np.array([0])).tolist() == [0]
+    assert m.transformed(np.array([0])).tolist() == [0]
 
 
 @settings(derandomize=True, deadline=None)

@@ -37,7 +37,7 @@ DROP = 0.125  # fall of w inside a bucket: about one try in twenty is rejected f
 BUILD_BITS = 192
 CHUNK = 1 << 15  # rows handled at a time: their arrays stay in the processor's cache
 DIGITS = 53  # digits of the acceptance bits that double precision compares
-BAND_UNIT = 2.0**-48  # twice FAST_ERROR: covers exp, the products and the subtraction as well
+BAND = 2.0**-48  # of exp, the products and the subtraction, for each nat of log-weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,8 @@ class _Fast:
         first = self.starts.astype(np.float64)
         self.w = table.weights.fast(first)
         last_w = table.weights.fast(first + self.masks.astype(np.float64))
-        self.band = (2 + np.abs(self.w) + np.abs(last_w)) * BAND_UNIT
+        nats = np.abs(self.w) + np.abs(last_w)
+        self.band = BAND + nats * (BAND + 2 * table.weights.fast_error)
         bounds = [table.acceptance(b, k, BUILD_BITS) for b, k in enumerate(table.starts)]
         self.accept = np.array([float(high) for _, high in bounds])
         self.band[-1] += float(bounds[-1][1] - bounds[-1][0])

@@ -29,14 +29,18 @@ def round_decided(
     approximate: NDArray[np.float64],
     error: float,
     exactly: Callable[[int], int],
+    rest: NDArray[np.float64] | float = 0.0,
 ) -> NDArray[np.int64]:
-    """Return ⌊x + ½⌋ for the exact values x that `approximate` (in lattice steps) meets within `error`.
+    """Return ⌊x + ½⌋ for the exact values x that `approximate` + `rest` (in lattice steps) meets within `error`.
 
-    Where the error could change the result, `exactly(total)` gives it, once for each distinct total.
+    `rest` holds the digits that a double `approximate` has no room for. Where the error could change the result,
+    `exactly(total)` gives it, once for each distinct total.
     """
-    low = np.floor(approximate)
-    above_half = approximate - low - 0.5
-    rounded = (low + (above_half >= 0)).astype(np.int64)
+    whole = np.floor(approximate)
+    part = (approximate - whole) + rest
+    carried = np.floor(part)
+    above_half = (part - carried) - 0.5
+    rounded = whole.astype(np.int64) + (carried + (above_half >= 0)).astype(np.int64)
     doubtful = np.abs(above_half) <= error
     if doubtful.any():
         distinct, place = np.unique(totals[doubtful], return_inverse=True)

@@ -4,7 +4,9 @@ Noise Z on the integers has probability proportional to exp(w(|k|)), w(0) = 0 an
 rational numbers of lattice steps, so a weight is one definite real number, whatever machine evaluates it.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -12,18 +14,32 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.bounds import ln
 from udfs.highprec import context, real
+from udfs.moments import Moments, moments, quantile
 
 FAST_ERROR = 2.0**-49  # relative error of `fast`: under 8 last bits of a double, for |k| up to 2⁶⁴
 DIRECT_SCALE = 2**14  # quantiles of narrower noise are summed term by term
 
 
 class LogWeights(ABC):
-    """w of one family; `fast` within FAST_ERROR (relative) of `high`, which is right to the context's last bits."""
+    """w of one family; `fast` within `fast_error` (relative) of `high`, which is right to the context's last bits.
+
+    Final classes are frozen dataclasses: they are keys of caches.
+    """
+
+    @property
+    def fast_error(self) -> float:
+        """The largest relative error of `fast` up to 2⁶⁴ steps."""
+        return FAST_ERROR
 
     @abstractmethod
     def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return w at the distances `k` ≥ 0 (in steps), in double precision."""
+
+    @abstractmethod
+    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return w at the distances e^t, which may lie beyond the doubles; −∞ where w does."""
 
     @abstractmethod
     def high(self, k: int, ctx: Any) -> Any:
@@ -33,13 +49,35 @@ class LogWeights(ABC):
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         """Return bounds of Σ exp(w(j)) over j ≥ k, whose gap vanishes as the context's precision grows."""
 
-    @abstractmethod
-    def variance(self) -> float:
-        """Return the variance of Z, in squared steps."""
+    @property
+    def power_law_from(self) -> float:
+        """The t from which w(e^t) is a straight line in t to the last bit: that of a power law, else infinite."""
+        return math.inf
 
-    @abstractmethod
+    @property
+    def moments(self) -> Moments:
+        """Normaliser, E|Z|, variance, and what lies beyond the range of released values (udfs.moments)."""
+        return moments(self)
+
+    def variance(self) -> float:
+        """Return the variance of Z, in squared steps; infinite where there is none."""
+        return self.moments.variance
+
     def quantile(self, beta: Fraction) -> int:
-        """Return a c with P(|Z| > c) ≤ `beta`: the smallest, or at most one or two above it for wide noise."""
+        """Return a c with P(|Z| > c) ≤ `beta`: the smallest, or barely above it for wide noise; at most 2⁶⁴."""
+        return quantile(self, beta)
+
+
+def bracketed(weights: LogWeights, k: int, ctx: Any, integral: Callable[[int], Any]) -> tuple[Any, Any]:
+    """Return bounds of Σ exp(w(j)) over j ≥ k: as many terms as the context has digits, then integrals (w falls).
+
+    ∫_n^∞ e^{w(x)} dx  ≤  Σ_{j ≥ n} e^{w(j)}  ≤  e^{w(n)} + ∫_n^∞ e^{w(x)} dx,        `integral(n)` = ∫_n^∞
+    """
+    end = k + ctx.prec
+    terms = ctx.fsum(ctx.exp(weights.high(j, ctx)) for j in range(k, end))
+    rest = integral(end)
+    error = ctx.ldexp(1 + abs(weights.high(k, ctx)), 16 - ctx.prec)
+    return (terms + rest) * (1 - error), (terms + rest + ctx.exp(weights.high(end, ctx))) * (1 + error)
 
 
 @final
@@ -56,24 +94,19 @@ class GaussianWeights(LogWeights):
         z *= -0.5
         return z
 
+    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return −e^{2(t − ln s)}/2."""
+        with np.errstate(over="ignore"):
+            return -0.5 * np.exp(2 * (t - ln(self.scale)))
+
     def high(self, k: int, ctx: Any) -> Any:
         """Return −k²/(2s²)."""
         return real(ctx, -(k**2) / (2 * self.scale**2))
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
-        """Sum as many terms as the context has digits, then bound the rest by integrals (w falls).
-
-        ∫_n^∞ e^{−x²/(2s²)} dx  ≤  Σ_{j ≥ n} e^{w(j)}  ≤  ∫_{n−1}^∞ e^{−x²/(2s²)} dx  = s√(π/2)·erfc((n−1)/(s√2))
-        """
-        terms = ctx.fsum(ctx.exp(self.high(j, ctx)) for j in range(k, k + ctx.prec))
+        """Bound the sum with ∫_n^∞ e^{−x²/(2s²)} dx = s√(π/2)·erfc(n/(s√2))."""
         s = real(ctx, self.scale)
-
-        def integral(n: int) -> Any:
-            return s * ctx.sqrt(ctx.pi / 2) * ctx.erfc(n / (s * ctx.sqrt(2)))
-
-        error = ctx.ldexp(1 + abs(self.high(k, ctx)), 16 - ctx.prec)
-        lower, upper = terms + integral(k + ctx.prec), terms + integral(k + ctx.prec - 1)
-        return lower * (1 - error), upper * (1 + error)
+        return bracketed(self, k, ctx, lambda n: s * ctx.sqrt(ctx.pi / 2) * ctx.erfc(n / (s * ctx.sqrt(2))))
 
     def variance(self) -> float:
         """Return s² where Poisson summation makes it right beyond any double (s ≥ 4), else the sum itself."""
@@ -111,6 +144,11 @@ class LaplaceWeights(LogWeights):
     def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return −k/s."""
         return k * float(-1 / self.scale)
+
+    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return −e^{t − ln s}."""
+        with np.errstate(over="ignore"):
+            return -np.exp(t - ln(self.scale))
 
     def high(self, k: int, ctx: Any) -> Any:
         """Return −k/s."""

@@ -38,12 +38,13 @@ class Spec(BaseModel):
 def _parameter_type(parameter: Parameter) -> Any:
     if parameter.kind == "choice":
         return Annotated[Literal[parameter.choices], Field(description=parameter.doc)]
-    least = parameter.minimum
-    if least is None:
-        return Annotated[number_type(parameter.rule, lambda _: True), Field(description=parameter.doc)]
-    holds = (lambda x: x > exact(least)) if parameter.exclusive else (lambda x: x >= exact(least))
-    bound = {"exclusiveMinimum" if parameter.exclusive else "minimum": least}
-    return Annotated[number_type(parameter.rule, holds, **bound), Field(description=parameter.doc)]
+    bounds: dict[str, object] = {
+        "exclusiveMinimum" if parameter.exclusive else "minimum": parameter.minimum,
+        "maximum": parameter.maximum,
+        "multipleOf": 1 if parameter.whole else None,
+    }
+    given = {key: bound for key, bound in bounds.items() if bound is not None}
+    return Annotated[number_type(parameter.rule, parameter.allows, **given), Field(description=parameter.doc)]
 
 
 def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:

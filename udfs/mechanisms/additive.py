@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import ClassVar, final
 
 import numpy as np
@@ -11,16 +10,10 @@ from numpy.typing import NDArray
 from udfs.bounds import tanh_above
 from udfs.keystream import Bits
 from udfs.lattice import LARGEST, add_noise, draw_noise
-from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, ParameterError, Released, above, choice
+from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above, choice, require_scale
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
-WIDEST = 2**55
-
-
-def require_scale(sigma: Fraction, step: Fraction) -> None:
-    """Refuse noise so wide that hardly any released value would lie in the range of 63 bits."""
-    if sigma / step > WIDEST:
-        raise ParameterError("sigma", "at most 2⁵⁵ steps of the measure")
+POLICY = "which proven bound states the loss"
 
 
 def own_step(mechanism: Mechanism) -> Fraction:
@@ -33,20 +26,64 @@ def lattice_variance(mechanism: Mechanism, total: float) -> float:
     return mechanism.weights().variance() * float(mechanism.step) ** 2
 
 
+def lattice_mean_absolute_error(mechanism: Mechanism, total: float) -> float:
+    """Return E|noise| of the lattice noise, whatever the total."""
+    return mechanism.weights().moments.mean_abs * float(mechanism.step)
+
+
+def interval_of_width(mechanism: Mechanism, total: float, interval: Fraction) -> tuple[float, float]:
+    """Return total ± the lattice quantile of |noise|."""
+    width = spread(mechanism, interval)[0] * float(mechanism.step)
+    return total - width, total + width
+
+
 def release_additive(mechanism: Mechanism, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
     """Return totals + noise in steps, saturated at the ends of int64, with ±(lattice quantile of |noise|)."""
     distance, negative = draw_noise(mechanism.table, bits, len(totals))
     value = add_noise(totals, distance, negative)
-    width, error = _spread(mechanism, interval)
-    lower = np.where(value < width - LARGEST, -LARGEST, value - width)
-    upper_end = np.where(value > LARGEST - width, LARGEST, value + width)
-    return Released(value, lower, upper_end, np.full(len(totals), error))
+    width, error = spread(mechanism, interval)
+    if width > LARGEST:  # the whole range, which every total lies in
+        lower, upper = np.full_like(value, -LARGEST), np.full_like(value, LARGEST)
+    else:
+        lower = np.where(value < width - LARGEST, -LARGEST, value - width)
+        upper = np.where(value > LARGEST - width, LARGEST, value + width)
+    return Released(value, lower, upper, np.full(len(totals), error))
 
 
-@lru_cache(maxsize=256)
-def _spread(mechanism: Mechanism, interval: Fraction) -> tuple[int, float]:
-    width = min(mechanism.weights().quantile(1 - interval), LARGEST)
-    return width, float(np.sqrt(mechanism.variance(0.0)))
+def spread(mechanism: Mechanism, interval: Fraction) -> tuple[int, float]:
+    """Return the lattice quantile of |noise| in steps and the standard error.
+
+    Computed where it is first asked for, on the driver, and pickled with the mechanism: some families' last bits depend
+    on the processor, and all workers must publish the same ones.
+    """
+    known: dict[Fraction, tuple[int, float]] = mechanism.__dict__.setdefault("spreads", {})
+    if interval not in known:
+        known[interval] = mechanism.weights().quantile(1 - interval), float(np.sqrt(mechanism.variance(0.0)))
+    return known[interval]
+
+
+def no_pure_loss_at(mechanism: Mechanism, influence: Fraction) -> Fraction | None:
+    """Return 0 at no influence, else None: Gaussian noise has no pure loss."""
+    return None if influence else Fraction(0)
+
+
+def no_pure_loss(mechanism: Mechanism, influence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return 0 at no influence, else infinity."""
+    return np.where(influence > 0, np.inf, 0.0)
+
+
+def loss_of_pure_at(mechanism: Mechanism, influence: Fraction) -> Fraction:
+    """Return an upper bound of tanh(P/2)·P, the PRzCDP loss that a pure loss P implies (MATH 1)."""
+    pure = mechanism.pure_loss_at(influence)
+    if pure is None:
+        raise TypeError(f"{mechanism.kind} has no pure loss")
+    return tanh_above(pure / 2) * pure
+
+
+def loss_of_pure(mechanism: Mechanism, influence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return tanh(P/2)·P, rounded up."""
+    pure = mechanism.pure_loss(influence)
+    return np.tanh(pure / 2) * pure * (1 + FLOAT_SLACK)
 
 
 @final
@@ -58,7 +95,7 @@ class Gaussian(Mechanism):
     """
 
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc="which proven bound states the loss")
+    policy: str = choice("paper", doc=POLICY)
 
     kind: ClassVar[str] = "gaussian"
     additive: ClassVar[bool] = True
@@ -68,27 +105,23 @@ class Gaussian(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_scale(self.sigma, self.step)
+        require_scale("sigma", self.sigma / self.step)
 
     lattice_step = property(own_step)
     variance = lattice_variance
+    mean_absolute_error = lattice_mean_absolute_error
+    interval_around = interval_of_width
     release = release_additive
+    pure_loss_at = no_pure_loss_at
+    pure_loss = no_pure_loss
 
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return Δ²/(2σ²), exactly."""
         return influence**2 / (2 * self.sigma**2)
 
-    def pure_loss_at(self, influence: Fraction) -> Fraction | None:
-        """Return 0 at no influence, else None: Gaussian noise has no pure loss."""
-        return None if influence else Fraction(0)
-
     def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Δ²/(2σ²), rounded up."""
         return (influence / float(self.sigma)) ** 2 / 2 * (1 + FLOAT_SLACK)
-
-    def pure_loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return 0 at no influence, else infinity."""
-        return np.where(influence > 0, np.inf, 0.0)
 
     def weights(self) -> LogWeights:
         """Return −k²/(2s²), s = σ/step."""
@@ -105,7 +138,7 @@ class Laplace(Mechanism):
     """
 
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc="which proven bound states the loss")
+    policy: str = choice("paper", doc=POLICY)
 
     kind: ClassVar[str] = "laplace"
     additive: ClassVar[bool] = True
@@ -115,25 +148,19 @@ class Laplace(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_scale(self.sigma, self.step)
+        require_scale("sigma", self.sigma / self.step)
 
     lattice_step = property(own_step)
     variance = lattice_variance
+    mean_absolute_error = lattice_mean_absolute_error
+    interval_around = interval_of_width
     release = release_additive
-
-    def loss_at(self, influence: Fraction) -> Fraction:
-        """Return an upper bound of tanh(P/2)·P, P = Δ/σ."""
-        pure = influence / self.sigma
-        return tanh_above(pure / 2) * pure
+    loss_at = loss_of_pure_at
+    loss = loss_of_pure
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return Δ/σ, exactly."""
         return influence / self.sigma
-
-    def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return tanh(P/2)·P, rounded up."""
-        pure = influence / float(self.sigma)
-        return np.tanh(pure / 2) * pure * (1 + FLOAT_SLACK)
 
     def pure_loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Δ/σ, rounded up."""

@@ -43,13 +43,32 @@ class Parameter:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     exclusive: bool = False
+    maximum: float | None = None
+    whole: bool = False
+
+    def allows(self, number: Fraction) -> bool:
+        """Return whether a number keeps the rule."""
+        return (
+            (self.minimum is None or number > self.minimum or (number == self.minimum and not self.exclusive))
+            and (self.maximum is None or number <= self.maximum)
+            and (number.denominator == 1 or not self.whole)
+        )
 
 
-def above(minimum: int, doc: str) -> Any:
+def above(minimum: int, doc: str, *, at_most: int | None = None) -> Any:
     """Declare a number that must lie above `minimum`."""
-    return field(
-        metadata={"kind": "number", "rule": f"above {minimum}", "minimum": minimum, "exclusive": True, "doc": doc}
-    )
+    return _number(f"above {minimum}", at_most, minimum=minimum, exclusive=True, doc=doc)
+
+
+def at_least(minimum: int, doc: str, *, at_most: int | None = None, whole: bool = False) -> Any:
+    """Declare a number that may be `minimum` or more, or a whole one."""
+    rule = f"a whole number of at least {minimum}" if whole else f"at least {minimum}"
+    return _number(rule, at_most, minimum=minimum, whole=whole, doc=doc)
+
+
+def _number(rule: str, at_most: int | None, **facts: Any) -> Any:
+    limit = "" if at_most is None else f" and at most {at_most}"
+    return field(metadata={"kind": "number", "rule": rule + limit, "maximum": at_most} | facts)
 
 
 def choice(*choices: str, doc: str) -> Any:
@@ -89,8 +108,6 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     additive: ClassVar[bool]
     needs_nonnegative: ClassVar[bool]
-    formula: ClassVar[str]  # the policy function in the parameters, the influence Δ and the lattice step λ
-    pure_formula: ClassVar[str | None]  # likewise of the pure loss
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", exact(self.step))
@@ -109,6 +126,16 @@ class Mechanism(ABC):
         """Return kind and parameters, as JSON values."""
         values = {name: getattr(self, name) for name in self.parameters()}
         return {"kind": self.kind} | {n: as_json(v) if isinstance(v, Fraction) else v for n, v in values.items()}
+
+    @property
+    @abstractmethod
+    def formula(self) -> str:
+        """The policy function in the parameters, the influence Δ and the lattice step λ."""
+
+    @property
+    @abstractmethod
+    def pure_formula(self) -> str | None:
+        """The pure loss likewise, or None where there is none."""
 
     @property
     @abstractmethod
@@ -133,11 +160,27 @@ class Mechanism(ABC):
 
     @abstractmethod
     def variance(self, total: float) -> float:
-        """Return the variance of the released value at a true total, in squared units of the measure."""
+        """Return the variance of the released value at a true total, in squared units; infinite where there is none.
+
+        It is that of the noise before values saturate at the ends of their type.
+        """
+
+    @abstractmethod
+    def mean_absolute_error(self, total: float) -> float:
+        """Return E|released value − total| at a true total ≥ 0, in the measure's unit; infinite where there is none."""
+
+    @abstractmethod
+    def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
+        """Return the interval that is released for a true total when the noise happens to be 0."""
 
     @abstractmethod
     def weights(self) -> LogWeights:
         """Return the log-weights of the noise on its lattice."""
+
+    @property
+    def saturation(self) -> float:
+        """The probability that noise leaves 63 bits of lattice steps, where values are held."""
+        return self.weights().moments.beyond
 
     @cached_property
     def table(self) -> LatticeTable:
@@ -147,6 +190,22 @@ class Mechanism(ABC):
     @abstractmethod
     def release(self, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
         """Return released values of `totals` (in steps), with intervals of coverage at least `interval`."""
+
+
+WIDEST = 2**55
+MOST_BEYOND = 1 - 1e-9
+
+
+def require_scale(parameter: str, scale: Fraction) -> None:
+    """Refuse noise of so many lattice steps that hardly any released value would lie in the range of 63 bits."""
+    if scale > WIDEST:
+        raise ParameterError(parameter, "at most 2⁵⁵ steps of the measure")
+
+
+def require_range(mechanism: Mechanism, parameter: str, advice: str) -> None:
+    """Refuse tails so heavy that nearly no released value would lie in the range of 63 bits."""
+    if not mechanism.saturation < MOST_BEYOND:
+        raise ParameterError(parameter, f"{advice}: with these tails nearly every value would lie beyond 63 bits")
 
 
 def _facts(declared: Any) -> dict[str, Any]:
@@ -162,10 +221,10 @@ def _checked(parameter: Parameter, value: object) -> Fraction | str:
     try:
         number = exact(value)  # type: ignore[arg-type]  # it checks the type itself
     except (TypeError, ValueError):
-        raise ParameterError(parameter.name, f"a number {parameter.rule}") from None
+        rule = parameter.rule if parameter.whole else f"a number {parameter.rule}"
+        raise ParameterError(parameter.name, rule) from None
     if number and not SMALLEST <= abs(number) <= 1 / SMALLEST:
         raise ParameterError(parameter.name, "between 1e-50 and 1e50")
-    least = parameter.minimum
-    if least is not None and not (number > exact(least) or (number == exact(least) and not parameter.exclusive)):
+    if not parameter.allows(number):
         raise ParameterError(parameter.name, parameter.rule)
     return number

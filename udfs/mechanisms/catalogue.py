@@ -7,10 +7,16 @@ from typing import Any
 
 from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.base import Mechanism, ParameterError
-from udfs.mechanisms.transformation import Log
+from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
+from udfs.mechanisms.log import Log
+from udfs.mechanisms.root import Root
+from udfs.mechanisms.splitting import UnitSplitting
 
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
-    {mechanism.kind: mechanism for mechanism in (Gaussian, Laplace, Log)}
+    {
+        mechanism.kind: mechanism
+        for mechanism in (Gaussian, Laplace, GeneralizedGaussian, ExponentialPolylog, Root, Log, UnitSplitting)
+    }
 )
 
 
@@ -29,5 +35,5 @@ def build(spec: Mapping[str, Any], step: Fraction) -> Mechanism:
             raise ParameterError(name, f"absent: {mechanism.kind} has no such parameter")
     for name, parameter in declared.items():
         if parameter.default is None and name not in given:
-            raise ParameterError(name, f"given: a number {parameter.rule}")
+            raise ParameterError(name, f"given: {'' if parameter.whole else 'a number '}{parameter.rule}")
     return mechanism(step=step, **given)

@@ -1,134 +1,200 @@
-"""Transformation mechanisms: noise on f(q + a), a concave f of the total, then an unbiased estimator (MATH 3, 8)."""
+"""What transformation mechanisms share: noise on f(q + a), a concave f of the total, then an estimator (MATH 3, 8).
+
+Guarantee. ṽ = ⌊f(q + a)/λ + ½⌋·λ + Z, with Z on the lattice of step λ. For q' = q + Δ, every contribution being ≥ 0,
+the transformed totals differ by at most f(Δ + a) − f(a), as f is concave; correctly decided rounding moves them apart
+by at most one step more. So with D = f(Δ + a) − f(a) + λ for Δ > 0, and 0 for Δ = 0,
+
+    Gaussian noise of scale σ:   PRzCDP with P(Δ) = D²/(2σ²), no pure loss;
+    Laplace noise of scale σ:    PRDP with P = D/σ, and PRzCDP with P − (s/sinh s)·(1 − e^{−P}), s = λ/σ.
+
+All that is released is computed from ṽ alone. Sources: paper 1, theorem 4.4 with its table 2 (whose proof stands once
+the smaller total is put first); arXiv 2502.13314 for Laplace noise; MATH sections 3, 8 and 14.
+"""
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
-from typing import ClassVar, final
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.bounds import log1p_above
-from udfs.highprec import context, fraction, real
+from udfs.bounds import laplace_zcdp_above, s_over_sinh
 from udfs.keystream import Bits
-from udfs.lattice import LARGEST, add_noise, draw_noise
-from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above
-from udfs.reproducible import exp
-from udfs.rounding import floor_log2, lattice_step, round_decided
-from udfs.weights import GaussianWeights, LogWeights
+from udfs.lattice import LatticeTable, add_noise, draw_noise
+from udfs.mechanisms.base import FLOAT_SLACK, Released, choice
+from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
-CONSTANT_BITS = 160
+Floats = NDArray[np.float64]
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
+SERIES = 0.01  # below it P − 1 + e^{−P} is summed as a series
+POINTS = 1 << 17  # of the mean absolute error's sum
+NOISE_DOC = "gaussian: per-record zCDP; laplace: pure per-record DP, better for giants, worse for small records"
+ESTIMATOR_DOC = "mean: unbiased, sums over cells are too; median: as often too high as too low, inside its interval"
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Log(Mechanism):
-    """ṽ = ln(q + a) + discrete Gaussian noise on a fine lattice of step λ; mean-unbiased value e^{ṽ − σ²/2} − a.
+def noise_choice() -> Any:
+    """Declare the parameter `noise`."""
+    return choice("gaussian", "laplace", doc=NOISE_DOC)
 
-    PRzCDP with P(Δ) = (ln(1 + Δ/a) + λ)²/(2σ²) for Δ > 0 and P(0) = 0, for contributions ≥ 0. Proof: for q' = q + Δ
-    the transformed totals differ by at most ln((q + Δ + a)/(q + a)) ≤ ln(1 + Δ/a); correctly decided rounding moves
-    them apart by at most one more step; and the discrete Gaussian shifted by a lattice distance x has Rényi
-    divergence at most α·x²/(2σ²). Sources: paper 1, theorem 4.4 with its table 2; MATH sections 3 and 8.
-    """
 
-    a: Fraction = above(0, "offset added to a total before the logarithm, in the measure's unit")
-    sigma: Fraction = above(0, "noise scale of the logarithm: about the relative standard error of large totals")
+def estimator_choice() -> Any:
+    """Declare the parameter `estimator`."""
+    return choice("mean", "median", doc=ESTIMATOR_DOC)
 
-    kind: ClassVar[str] = "log"
-    additive: ClassVar[bool] = False
-    needs_nonnegative: ClassVar[bool] = True
-    formula: ClassVar[str] = "(ln(1 + Δ/a) + λ)²/(2σ²) for Δ > 0, 0 for Δ = 0"
-    pure_formula: ClassVar[str | None] = None
+
+class Transformation(Protocol):
+    """What the functions here ask of a mechanism; v is a transformed total, in units of f."""
+
+    @property
+    def sigma(self) -> Fraction:
+        """The noise scale."""
+
+    @property
+    def noise(self) -> str:
+        """Gaussian or laplace."""
 
     @property
     def lattice_step(self) -> Fraction:
-        """λ, a power of two near σ·2⁻³⁰ and at least 2¹⁰ evaluation errors of ln at the largest total."""
-        return lattice_step(self.sigma, self._error())
+        """λ."""
 
-    def loss_at(self, influence: Fraction) -> Fraction:
-        """Return an upper bound of (ln(1 + Δ/a) + λ)²/(2σ²), and 0 at no influence."""
-        if not influence:
-            return Fraction(0)
-        return (log1p_above(influence / self.a) + self.lattice_step) ** 2 / (2 * self.sigma**2)
+    @property
+    def rounding(self) -> Fraction:
+        """What rounding to the lattice may add to the distance of two totals: λ, or 0 where nothing is rounded."""
 
-    def pure_loss_at(self, influence: Fraction) -> Fraction | None:
-        """Return 0 at no influence, else None: Gaussian noise has no pure loss."""
-        return None if influence else Fraction(0)
-
-    def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (ln(1 + Δ/a) + λ)²/(2σ²), rounded up, and 0 at no influence."""
-        distance = np.log1p(influence / float(self.a)) + float(self.lattice_step)
-        return np.where(influence > 0, (distance / float(self.sigma)) ** 2 / 2 * (1 + FLOAT_SLACK), 0.0)
-
-    def pure_loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return 0 at no influence, else infinity."""
-        return np.where(influence > 0, np.inf, 0.0)
-
-    def variance(self, total: float) -> float:
-        """Return (e^{σ²} − 1)(q + a)²; infinite beyond the doubles."""
-        try:
-            return math.expm1(self.sigma**2) * (total + float(self.a)) ** 2
-        except OverflowError:
-            return math.inf
+    @property
+    def table(self) -> LatticeTable:
+        """The sampler's table."""
 
     def weights(self) -> LogWeights:
-        """Return −k²/(2s²), s = σ/λ."""
-        return GaussianWeights(scale=self.sigma / self.lattice_step)
+        """The noise's log-weights."""
 
-    def release(self, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
-        """Return mean-unbiased values; intervals from the noise's quantile, widened by the rounding step, cut at 0.
+    def rise_at(self, influence: Fraction) -> Fraction:
+        """Return an upper bound of D for an influence > 0."""
 
-        value = e^{ṽ − σ²/2} − a,   [lower, upper] = e^{ṽ ∓ (c + 1)λ} − a with P(|k| > c) ≤ 1 − interval,
-        standard_error² = (e^{σ²} − 1)·e^{2ṽ − 2σ²}, the unbiased estimate of the variance.
-        """
-        noisy = add_noise(self._transformed(totals), *draw_noise(self.table, bits, len(totals)))
-        v = noisy.astype(np.float64) * float(self.lattice_step)
-        width, half_variance, log_error = _constants(self, interval)
-        a = float(self.a)
+    def rise(self, influence: Floats) -> Floats:
+        """Return D for influences ≥ 0, within 2⁻⁴⁵ relatively; what it returns at 0 is not used."""
+
+    def transformed(self, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ⌊f(q + a)/λ + ½⌋, exactly."""
+
+    def curve(self, total: float) -> float:
+        """Return f(total + a)."""
+
+    def estimate(self, v: Floats) -> Floats:
+        """Return the released values."""
+
+    def inverse(self, v: Floats) -> Floats:
+        """Return h(v) − a, h the non-decreasing extension of f's inverse."""
+
+    def error_estimate(self, v: Floats) -> Floats:
+        """Return the standard errors that are released."""
+
+
+def transformed_weights(mechanism: Transformation) -> LogWeights:
+    """Return the log-weights of the noise on the lattice, of scale σ/λ steps."""
+    scale = mechanism.sigma / mechanism.lattice_step
+    return LaplaceWeights(scale=scale) if mechanism.noise == "laplace" else GaussianWeights(scale=scale)
+
+
+def transformed_formula(mechanism: Transformation) -> str:
+    """Return the policy's formula in terms of D."""
+    if mechanism.noise == "laplace":
+        return "P − (s/sinh s)·(1 − e^(−P)) with the pure loss P = D/σ and s = λ/σ"
+    return "D²/(2σ²)"
+
+
+def transformed_loss_at(mechanism: Transformation, influence: Fraction) -> Fraction:
+    """Return an upper bound of the PRzCDP loss, and 0 at no influence."""
+    if not influence:
+        return Fraction(0)
+    ratio = mechanism.rise_at(influence) / mechanism.sigma
+    if mechanism.noise == "laplace":
+        return laplace_zcdp_above(ratio, mechanism.lattice_step / mechanism.sigma)
+    return ratio**2 / 2
+
+
+def transformed_pure_loss_at(mechanism: Transformation, influence: Fraction) -> Fraction | None:
+    """Return an upper bound of D/σ for Laplace noise, None for Gaussian noise, and 0 at no influence."""
+    if not influence:
+        return Fraction(0)
+    return mechanism.rise_at(influence) / mechanism.sigma if mechanism.noise == "laplace" else None
+
+
+def transformed_loss(mechanism: Transformation, influence: Floats) -> Floats:
+    """Return the PRzCDP loss of whole arrays, rounded up, and 0 at no influence."""
+    ratio = mechanism.rise(influence) / float(mechanism.sigma)
+    if mechanism.noise == "laplace":
+        # P − c·(1 − e^{−P}) = (P − 1 + e^{−P}) + (1 − c)·(1 − e^{−P}),  c = s/sinh s
+        spared = -np.expm1(-ratio)
+        loss = _excess(ratio) + float(1 - s_over_sinh(mechanism.lattice_step / mechanism.sigma)) * spared
+    else:
+        loss = ratio**2 / 2
+    return np.where(influence > 0, loss * (1 + FLOAT_SLACK), 0.0)
+
+
+def transformed_pure_loss(mechanism: Transformation, influence: Floats) -> Floats:
+    """Return the PRDP loss of whole arrays, rounded up; infinite for Gaussian noise, 0 at no influence."""
+    if mechanism.noise == "laplace":
+        pure = mechanism.rise(influence) / float(mechanism.sigma) * (1 + FLOAT_SLACK)
+    else:
+        pure = np.full(influence.shape, np.inf)
+    return np.where(influence > 0, pure, 0.0)
+
+
+def release_transformed(
+    mechanism: Transformation, totals: NDArray[np.int64], bits: Bits, interval: Fraction
+) -> Released:
+    """Return estimates from ṽ; intervals from the noise's quantile, widened by the rounding step, cut at 0.
+
+    [lower, upper] = h(ṽ ∓ (c + 1)λ) − a with P(|k| > c) ≤ 1 − interval, k the noise in steps; c·λ without rounding.
+    """
+    noisy = add_noise(mechanism.transformed(totals), *draw_noise(mechanism.table, bits, len(totals)))
+    v = noisy.astype(np.float64) * float(mechanism.lattice_step)
+    width = _half_width(mechanism, interval)
+    with np.errstate(over="ignore", invalid="ignore"):
         return Released(
-            value=_held(exp(v - half_variance) - a),
-            lower=np.maximum(_held(exp(v - width) - a), 0.0),
-            upper=np.maximum(_held(exp(v + width) - a), 0.0),
-            standard_error=_held(exp(v + log_error)),
+            value=_held(mechanism.estimate(v)),
+            lower=np.maximum(_held(mechanism.inverse(v - width)), 0.0),
+            upper=np.maximum(_held(mechanism.inverse(v + width)), 0.0),
+            standard_error=mechanism.error_estimate(v),
         )
 
-    def _transformed(self, totals: NDArray[np.int64]) -> NDArray[np.int64]:
-        # ⌊ln(q + a)/λ + ½⌋, exactly
-        per_step = 1 / float(self.lattice_step)
-        v = np.log(totals.astype(np.float64) * float(self.step) + float(self.a)) * per_step
-        return round_decided(totals, v, float(self._error()) * per_step, self._transformed_exactly)
 
-    def _transformed_exactly(self, total: int) -> int:
-        shifted = total * self.step + self.a
-        if shifted == 1:
-            return 0  # ln 1 = 0; of any other rational number the logarithm is irrational: never halfway
-        for bits in (2**n for n in count(7)):
-            ctx = context(bits)
-            middle = fraction(ctx.log(real(ctx, shifted))) / self.lattice_step + Fraction(1, 2)
-            error = (1 + abs(middle) + 1 / self.lattice_step) / 2 ** (bits - 16)
-            if math.floor(middle - error) == math.floor(middle + error):
-                return math.floor(middle)
-        raise AssertionError("unreachable")
-
-    def _error(self) -> Fraction:
-        # q + a has relative error ≤ 2⁻⁵⁰ (conversions, product, sum), the logarithm itself ≤ 8 last bits;
-        # |ln x| ≤ (|⌊log₂ x⌋| + 1)·0.7
-        ends = (self.a, LARGEST * self.step + self.a)
-        return Fraction(1, 2**50) + max(abs(floor_log2(end)) + 1 for end in ends) * Fraction(7, 10) / 2**49
+def interval_of_transformed(mechanism: Transformation, total: float, interval: Fraction) -> tuple[float, float]:
+    """Return the interval of ṽ = f(q + a)."""
+    width = _half_width(mechanism, interval)
+    ends = np.array([mechanism.curve(total) - width, mechanism.curve(total) + width])
+    with np.errstate(over="ignore", invalid="ignore"):
+        lower, upper = np.maximum(_held(mechanism.inverse(ends)), 0.0).tolist()
+    return lower, upper
 
 
 @lru_cache(maxsize=256)
-def _constants(mechanism: Log, interval: Fraction) -> tuple[float, float, float]:
-    """Return the interval's half-width in ṽ, σ²/2, and ½·ln(e^{σ²} − 1) − σ², as doubles."""
-    ctx = context(CONSTANT_BITS)
-    variance = real(ctx, mechanism.sigma**2)
-    width = (mechanism.weights().quantile(1 - interval) + 1) * mechanism.lattice_step
-    log_error = ctx.log(ctx.expm1(variance)) / 2 - variance
-    return float(width), float(variance / 2), float(log_error)
+def _half_width(mechanism: Transformation, interval: Fraction) -> float:
+    """Return the interval's half-width in units of f."""
+    return float(mechanism.weights().quantile(1 - interval) * mechanism.lattice_step + mechanism.rounding)
 
 
-def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip(values, -LARGEST_DOUBLE, LARGEST_DOUBLE)
+def absolute_error_of_transformed(mechanism: Transformation, total: float, spread: float) -> float:
+    """Return E|estimate − q| within one part in 10⁶, as a sum over the noise up to `spread` scales on both sides."""
+    sigma = float(mechanism.sigma)
+    z = np.linspace(-spread, spread, 2 * POINTS + 1)
+    mass = np.exp(-np.abs(z) if mechanism.noise == "laplace" else -(z**2) / 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.abs(mechanism.estimate(mechanism.curve(total) + z * sigma) - total)
+        found = float(np.sum(error * mass) / np.sum(mass))
+    return found if math.isfinite(found) else math.inf
+
+
+def _excess(pure: Floats) -> Floats:
+    # P − 1 + e^{−P} = P²/2·(1 − P/3·(1 − P/4·(1 − …))) where the difference would cancel
+    series = np.ones_like(pure)
+    for n in range(9, 2, -1):
+        series = 1 - pure / n * series
+    return np.where(pure < SERIES, pure**2 / 2 * series, pure + np.expm1(-pure))
+
+
+def _held(values: Floats) -> Floats:
+    # infinities meet where a power leaves the doubles
+    return np.clip(np.nan_to_num(values, nan=LARGEST_DOUBLE), -LARGEST_DOUBLE, LARGEST_DOUBLE)

@@ -1,0 +1,138 @@
+"""Log-weights of the heavy-tailed families: generalized Gaussian and exponential polylogarithmic (MATH section 4)."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udfs.bounds import ln
+from udfs.highprec import real
+from udfs.weights import LogWeights, bracketed
+
+ULP = 2.0**-53
+LOG_REACH = 64 * math.log(2)
+STRAIGHT = 45.0  # ln(1 + e^{−45}) is no part of a double
+PANEL_NATS = 8  # change of the exponent within a panel of quadrature
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GeneralizedGaussianWeights(LogWeights):
+    """w(k) = −(k/s)^p, 0 < p ≤ 1, s = `scale` steps."""
+
+    p: Fraction
+    scale: Fraction
+
+    @property
+    def fast_error(self) -> float:
+        """An error ε of k/s or of p makes one of p·ε, or of p·|ln(k/s)|·ε, in the power."""
+        return ULP * (16 + 4 * float(self.p) * (LOG_REACH + abs(ln(self.scale))))
+
+    def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return −(k/s)^p."""
+        return -np.power(k * float(1 / self.scale), float(self.p))
+
+    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return −e^{p(t − ln s)}."""
+        with np.errstate(over="ignore"):
+            return -np.exp(float(self.p) * (t - ln(self.scale)))
+
+    def high(self, k: int, ctx: Any) -> Any:
+        """Return −(k/s)^p."""
+        return -(real(ctx, k / self.scale) ** real(ctx, self.p))
+
+    def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
+        """Bound the sum with ∫_n^∞ e^{−(x/s)^p} dx = (s/p)·Γ(1/p, (n/s)^p)."""
+        return bracketed(
+            self,
+            k,
+            ctx,
+            lambda n: real(ctx, self.scale / self.p) * ctx.gammainc(real(ctx, 1 / self.p), -self.high(n, ctx)),
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PolylogWeights(LogWeights):
+    """w(k) = −d·(ln(k/s + a)^p − ln(a)^p), p ≥ 1, d > 0, a > 1, s = `scale` steps."""
+
+    p: Fraction
+    d: Fraction
+    a: Fraction
+    scale: Fraction
+
+    @cached_property
+    def log_a(self) -> float:
+        """ln a, to the last bit."""
+        return ln(self.a)
+
+    @property
+    def fast_error(self) -> float:
+        """An error ε of ln(k/s + a)/ln a makes one of p·ε in its power, one of p p·|ln(…)|·ε."""
+        if self.p == 1:
+            return 16 * ULP
+        largest = max(0.0, LOG_REACH - ln(self.scale)) / self.log_a + 1 / self.log_a
+        return 16 * ULP * (2 + float(self.p) * math.log1p(largest))
+
+    @property
+    def power_law_from(self) -> float:
+        """For p = 1 e^w = (k/(s·a) + 1)^{−d} is a power of k for k far above s·a."""
+        return STRAIGHT + ln(self.scale * self.a) if self.p == 1 else math.inf
+
+    def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return w without cancellation, from r = ln(k/(s·a) + 1)."""
+        return self._of_rise(np.log1p(k * float(1 / (self.scale * self.a))))
+
+    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return w, from r = ln(1 + e^{t − ln(s·a)})."""
+        return self._of_rise(np.logaddexp(0.0, t - ln(self.scale * self.a)))
+
+    def _of_rise(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
+        # (ln a + r)^p − ln(a)^p = ln(a)^p·((1 + r/ln a)^p − 1)
+        if self.p == 1:
+            return -float(self.d) * r
+        p = float(self.p)
+        with np.errstate(over="ignore"):
+            rise: NDArray[np.float64] = np.expm1(p * np.log1p(r / self.log_a))
+        fall: NDArray[np.float64] = -float(self.d) * self.log_a**p * rise
+        return fall
+
+    def high(self, k: int, ctx: Any) -> Any:
+        """Return −d·(ln(k/s + a)^p − ln(a)^p); digits that cancel are taken care of."""
+        p, a = real(ctx, self.p), real(ctx, self.a)
+        rise = ctx.log1p(real(ctx, k / (self.scale * self.a)))
+        if self.p == 1:
+            return -real(ctx, self.d) * rise
+        log_a = ctx.log(a) if self.a > 2 else ctx.log1p(real(ctx, self.a - 1))
+        return -real(ctx, self.d) * log_a**p * ctx.expm1(p * ctx.log1p(rise / log_a))
+
+    def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
+        """Bound the sum with ∫_n^∞ e^{w(x)} dx = s·e^{d·ln(a)^p}·∫_T^∞ e^{t − d·t^p} dt, T = ln(n/s + a)."""
+        return bracketed(self, k, ctx, lambda n: self._integral(n, ctx))
+
+    def _integral(self, n: int, ctx: Any) -> Any:
+        p, d, s = (real(ctx, number) for number in (self.p, self.d, self.scale))
+        lift = d * ctx.log(real(ctx, self.a)) ** p
+        start = ctx.log(real(ctx, n / self.scale + self.a))
+        if self.p == 1:
+            return s * ctx.exp(lift + (1 - d) * start) / (d - 1)
+        if self.p == 2:
+            erfc = ctx.erfc(ctx.sqrt(d) * (start - 1 / (2 * d)))
+            return s * ctx.exp(lift + 1 / (4 * d)) * ctx.sqrt(ctx.pi / d) / 2 * erfc
+        return s * _panels(lambda t: lift + t - d * t**p, lambda t: 1 - d * p * t ** (p - 1), start, ctx)
+
+
+def _panels(h: Any, slope: Any, start: Any, ctx: Any) -> Any:
+    """Return ∫_start^∞ e^{h(t)} dt of a concave h by panels, the rest ≤ e^h/(−h′) being below the last digit."""
+    t, total = start, ctx.mpf(0)
+    highest = h(t)
+    while not (slope(t) < 0 and h(t) < highest - ctx.prec):
+        width = min(PANEL_NATS / (1 + abs(slope(t))), 1 + t / 8)
+        total += ctx.quad(lambda u: ctx.exp(h(u)), [t, t + width], method="gauss-legendre")
+        t += width
+        highest = max(highest, h(t))
+    return total

@@ -1,0 +1,211 @@
+"""The log mechanism: relative noise, whose loss grows like the squared logarithm of the influence, or like itself."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import count
+from typing import Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udfs.bounds import log1p_above
+from udfs.highprec import context, fraction, real
+from udfs.lattice import LARGEST
+from udfs.mechanisms.base import Mechanism, ParameterError, above
+from udfs.mechanisms.transformation import (
+    Floats,
+    estimator_choice,
+    interval_of_transformed,
+    noise_choice,
+    release_transformed,
+    transformed_formula,
+    transformed_loss,
+    transformed_loss_at,
+    transformed_pure_loss,
+    transformed_pure_loss_at,
+    transformed_weights,
+)
+from udfs.reproducible import exp
+from udfs.rounding import floor_log2, lattice_step, round_decided
+
+CONSTANT_BITS = 160
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Log(Mechanism):
+    """ṽ = ln(q + a) + noise on a fine lattice of step λ; the value is e^ṽ times a constant, less a.
+
+    Losses as in udfs.mechanisms.transformation with D = ln(1 + Δ/a) + λ, for contributions ≥ 0. Mean-unbiased values:
+    e^{ṽ − σ²/2} − a (Gaussian), (1 − σ²)·e^ṽ − a (Laplace, σ < 1); median-unbiased: e^ṽ − a. The standard error is the
+    root of an unbiased estimate of the value's variance; Laplace noise of σ ≥ ½ has none, which is shown as infinite.
+    Source: paper 1, table 2; MATH section 3.
+    """
+
+    a: Fraction = above(0, "offset added to a total before the logarithm, in the measure's unit")
+    sigma: Fraction = above(0, "noise scale of the logarithm: about the relative standard error of large totals")
+    noise: str = noise_choice()
+    estimator: str = estimator_choice()
+
+    kind: ClassVar[str] = "log"
+    additive: ClassVar[bool] = False
+    needs_nonnegative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise == "laplace" and self.estimator == "mean" and not self.sigma < 1:
+            raise ParameterError(
+                "sigma", "below 1 with noise: laplace, or with estimator: median (else it has no mean)"
+            )
+
+    weights = transformed_weights
+    loss_at = transformed_loss_at
+    pure_loss_at = transformed_pure_loss_at
+    loss = transformed_loss
+    pure_loss = transformed_pure_loss
+    release = release_transformed
+    interval_around = interval_of_transformed
+
+    @property
+    def formula(self) -> str:
+        """The policy, with D spelled out."""
+        return f"{transformed_formula(self)}, D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0"
+
+    @property
+    def pure_formula(self) -> str | None:
+        """The pure loss of Laplace noise."""
+        return "D/σ, D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0" if self.noise == "laplace" else None
+
+    @property
+    def lattice_step(self) -> Fraction:
+        """λ, a power of two near σ·2⁻³⁰ and at least 2¹⁰ evaluation errors of ln at the largest total."""
+        return lattice_step(self.sigma, self._error())
+
+    @property
+    def rounding(self) -> Fraction:
+        """λ."""
+        return self.lattice_step
+
+    def rise_at(self, influence: Fraction) -> Fraction:
+        """Return an upper bound of ln(1 + Δ/a) + λ."""
+        return log1p_above(influence / self.a) + self.lattice_step
+
+    def rise(self, influence: Floats) -> Floats:
+        """Return ln(1 + Δ/a) + λ."""
+        return np.log1p(influence / float(self.a)) + float(self.lattice_step)
+
+    def curve(self, total: float) -> float:
+        """Return ln(total + a)."""
+        return math.log(total + float(self.a))
+
+    def estimate(self, v: Floats) -> Floats:
+        """Return the mean- or median-unbiased values."""
+        return exp(v + _constants(self).value) - float(self.a)
+
+    def inverse(self, v: Floats) -> Floats:
+        """Return e^v − a."""
+        return exp(v) - float(self.a)
+
+    def error_estimate(self, v: Floats) -> Floats:
+        """Return the root of the unbiased estimate of the variance, infinite where there is no variance."""
+        shift = _constants(self).error
+        return np.full(v.shape, np.inf) if shift is None else exp(v + shift)
+
+    def variance(self, total: float) -> float:
+        """Return the variance: a constant times (q + a)²."""
+        try:
+            return math.exp(_constants(self).log_variance) * (total + float(self.a)) ** 2
+        except OverflowError:
+            return math.inf
+
+    def mean_absolute_error(self, total: float) -> float:
+        """Return the mean absolute error: a constant times (q + a)."""
+        return _constants(self).absolute_error * (total + float(self.a))
+
+    def transformed(self, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ⌊ln(q + a)/λ + ½⌋, exactly."""
+        per_step = 1 / float(self.lattice_step)
+        v = np.log(totals.astype(np.float64) * float(self.step) + float(self.a)) * per_step
+        return round_decided(totals, v, float(self._error()) * per_step, self._transformed_exactly)
+
+    def _transformed_exactly(self, total: int) -> int:
+        shifted = total * self.step + self.a
+        if shifted == 1:
+            return 0  # ln 1 = 0; of any other rational number the logarithm is irrational: never halfway
+        for bits in (2**n for n in count(7)):
+            ctx = context(bits)
+            middle = fraction(ctx.log(real(ctx, shifted))) / self.lattice_step + Fraction(1, 2)
+            error = (1 + abs(middle) + 1 / self.lattice_step) / 2 ** (bits - 16)
+            if math.floor(middle - error) == math.floor(middle + error):
+                return math.floor(middle)
+        raise AssertionError("unreachable")
+
+    def _error(self) -> Fraction:
+        # q + a has relative error ≤ 2⁻⁵⁰ (conversions, product, sum), the logarithm itself ≤ 8 last bits;
+        # |ln x| ≤ (|⌊log₂ x⌋| + 1)·0.7
+        ends = (self.a, LARGEST * self.step + self.a)
+        return Fraction(1, 2**50) + max(abs(floor_log2(end)) + 1 for end in ends) * Fraction(7, 10) / 2**49
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """Released e^{ṽ + value} − a and e^{ṽ + error}; variance e^{log_variance}·(q + a)², E|·| absolute_error·(q + a)."""
+
+    value: float
+    error: float | None
+    log_variance: float
+    absolute_error: float
+
+
+@lru_cache(maxsize=256)
+def _constants(mechanism: Log) -> _Constants:
+    ctx = context(CONSTANT_BITS)
+    sigma = real(ctx, mechanism.sigma)
+    of_noise = _of_laplace if mechanism.noise == "laplace" else _of_gaussian
+    return of_noise(ctx, sigma, mechanism.estimator == "mean")
+
+
+def _of_gaussian(ctx: Any, sigma: Any, mean: bool) -> _Constants:
+    """E e^{jZ} = e^{j²σ²/2}; E|e^{Z − σ²/2} − 1| = 2(2Φ(σ/2) − 1), E|e^Z − 1| = e^{σ²/2}·(2Φ(σ) − 1)."""
+    square = sigma**2
+    log_excess = ctx.log(ctx.expm1(square))  # Var e^{Z − σ²/2} = e^{σ²} − 1
+    if mean:
+        absolute = 2 * ctx.erf(sigma / (2 * ctx.sqrt(2)))
+        return _Constants(float(-square / 2), float(log_excess / 2 - square), float(log_excess), float(absolute))
+    absolute = ctx.exp(square / 2) * ctx.erf(sigma / ctx.sqrt(2))
+    return _Constants(0.0, float((log_excess - square) / 2), float(log_excess + square), _finite(absolute))
+
+
+def _of_laplace(ctx: Any, b: Any, mean: bool) -> _Constants:
+    """E e^{jZ} = 1/(1 − j²b²), so Var((1 − b²)e^Z) = b²(2 + b²)/(1 − 4b²), estimated by b²(2 + b²)·e^{2ṽ}; b < ½."""
+    square = b**2
+    log_part = ctx.log(square * (2 + square))
+    absolute = _absolute_error_of_laplace(ctx, b, mean)
+    value = float(ctx.log1p(-square)) if mean else 0.0
+    if not b < ctx.mpf(1) / 2:
+        return _Constants(value, None, math.inf, absolute)
+    log_error = log_part / 2 - (0 if mean else ctx.log1p(-square))  # the median's value is larger by 1/(1 − b²)
+    return _Constants(value, float(log_error), float(2 * log_error - ctx.log1p(-4 * square)), absolute)
+
+
+def _absolute_error_of_laplace(ctx: Any, b: Any, mean: bool) -> float:
+    """E|m·e^Z − 1| with m = 1 − b² or 1, the kink at z₀ = −ln m ≥ 0; infinite for b ≥ 1.
+
+    E|Y| = E Y + 2·E max(−Y, 0), E max(1 − m·e^Z, 0) = P(Z < z₀) − m·E[e^Z; Z < z₀]
+    """
+    if not b < 1:
+        return math.inf
+    m = 1 - b**2 if mean else ctx.mpf(1)
+    kink = -ctx.log(m)
+    below = 1 - ctx.exp(-kink / b) / 2
+    part = 1 / (2 * (1 + b)) - ctx.expm1(-kink * (1 - b) / b) / (2 * (1 - b))
+    return float(m / (1 - b**2) - 1 + 2 * (below - m * part))
+
+
+def _finite(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
