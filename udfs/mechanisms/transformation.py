@@ -151,7 +151,7 @@ def release_transformed(
     """
     noisy = add_noise(mechanism.transformed(totals), *draw_noise(mechanism.table, bits, len(totals)))
     v = noisy.astype(np.float64) * float(mechanism.lattice_step)
-    width = _half_width(mechanism, interval)
+    width = half_width(mechanism.weights(), mechanism.lattice_step, mechanism.rounding, interval)
     with np.errstate(over="ignore", invalid="ignore"):
         return Released(
             value=_held(mechanism.estimate(v)),
@@ -163,7 +163,7 @@ def release_transformed(
 
 def interval_of_transformed(mechanism: Transformation, total: float, interval: Fraction) -> tuple[float, float]:
     """Return the interval of ṽ = f(q + a)."""
-    width = _half_width(mechanism, interval)
+    width = half_width(mechanism.weights(), mechanism.lattice_step, mechanism.rounding, interval)
     ends = np.array([mechanism.curve(total) - width, mechanism.curve(total) + width])
     with np.errstate(over="ignore", invalid="ignore"):
         lower, upper = np.maximum(_held(mechanism.inverse(ends)), 0.0).tolist()
@@ -171,9 +171,9 @@ def interval_of_transformed(mechanism: Transformation, total: float, interval: F
 
 
 @lru_cache(maxsize=256)
-def _half_width(mechanism: Transformation, interval: Fraction) -> float:
-    """Return the interval's half-width in units of f."""
-    return float(mechanism.weights().quantile(1 - interval) * mechanism.lattice_step + mechanism.rounding)
+def half_width(weights: LogWeights, step: Fraction, rounding: Fraction, interval: Fraction) -> float:
+    """Return the interval's half-width in units of f: c·λ, and the rounding."""
+    return float(weights.quantile(1 - interval) * step + rounding)
 
 
 def absolute_error_of_transformed(mechanism: Transformation, total: float, spread: float) -> float:
