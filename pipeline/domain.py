@@ -158,6 +158,12 @@ class Domain:
             return bool(naics.any() and county.any())
         return bool((naics[self.cells[0]] & county[self.cells[1]]).any())
 
+    def codes_met(self, level: str, where: Where) -> tuple[str, ...]:
+        """Return the sorted codes at `level` of the cells that meet a filter; raises PlanError as `meets` does."""
+        cells = self.query_cells((level,), where)
+        codes, places = cells.keys(0, cells.size)[level]
+        return tuple(codes[place] for place in places)
+
     def cell_count(self, wanted: Grouping, where: Where | None = None) -> int:
         """Return the number of public cells at a grouping under a filter."""
         levels = tuple(level for level in wanted if level is not None)

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.accounting.reference import At, losses_at, policy_of
 from pipeline.errors import PlanError
 from pipeline.nearest import nearest
-from pipeline.plan.model import Plan
+from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
 from udfs.exact import as_json, exact, up_text
 
@@ -41,7 +41,7 @@ def explain(plan: Plan, references: Sequence[At]) -> dict[str, Any]:
     queries = [
         {
             "name": query.name,
-            "mechanism": query.mechanism.describe(),
+            "mechanism": query.described(),
             "losses": [
                 {"at": at.to_json(), "influence": as_json(each[i][0])} | each[i][1].to_json() for at, each, _ in losses
             ],
@@ -62,7 +62,10 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
     for entry, query in zip(explained["queries"], plan.queries, strict=True):
         what = f"sum of {query.measure.name}" if query.measure else "count of records"
         lines.append(f"{entry['name']}: {what} by {' × '.join(query.by)}{_where(query.where)}")
-        lines.append(f"    {_mechanism(entry['mechanism'])}    P(Δ) = {query.mechanism.formula}")
+        lines += [
+            f"    {_part(query, part)}{_mechanism(part.mechanism.describe())}    P(Δ) = {part.mechanism.formula}"
+            for part in query.parts
+        ]
         lines += _table(entry["losses"])
         lines.append("")
     lines.append("total: the most that a record of these values loses in this release, wherever it is")
@@ -93,6 +96,10 @@ def _anywhere(measures: Iterable[str]) -> list[At]:
 
 def _where(where: Any) -> str:
     return "".join(f", {level} in {{{', '.join(codes)}}}" for level, codes in where.items())
+
+
+def _part(query: Query, part: Part) -> str:
+    return "" if query.split is None else f"{query.split} {part.name}: "
 
 
 def _mechanism(described: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ A query is a pair of masks over the domain's finest naics and county codes; a ce
 """
 
 from collections.abc import Iterable
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +42,8 @@ def _patterns(masks: Masks) -> tuple[list[Pattern], NDArray[np.intp]]:
 
 def _maximal(patterns: Iterable[Pattern]) -> list[Pattern]:
     kept: list[Pattern] = []
-    for pattern in sorted(set(patterns), key=int.bit_count, reverse=True):
-        if all(pattern & ~larger for larger in kept):
-            kept.append(pattern)
+    for _, of_one_size in groupby(sorted(set(patterns), key=int.bit_count, reverse=True), int.bit_count):
+        kept += [pattern for pattern in of_one_size if all(pattern & ~larger for larger in kept)]
     return kept
 
 

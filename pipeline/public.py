@@ -7,6 +7,7 @@ from pipeline.accounting.reference import At, losses_at, policy_of
 from pipeline.guarantee import guarantee
 from pipeline.plan.model import Plan, Query
 from udfs.exact import as_json
+from udfs.mechanisms.base import Mechanism
 
 
 def policy_document(plan: Plan) -> str:
@@ -27,7 +28,7 @@ def public_policy(plan: Plan) -> dict[str, Any]:
         "queries": [_query(query) for query in plan.queries],
         "sum": {
             "formula": "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place",
-            "places": [[policy.queries[i].name for i in sorted(place)] for place in policy.places],
+            "places": [[policy.queries[i].label for i in sorted(place)] for place in policy.places],
         },
         "references": [
             {
@@ -45,12 +46,20 @@ def public_policy(plan: Plan) -> dict[str, Any]:
 
 
 def _query(query: Query) -> dict[str, Any]:
-    mechanism = query.mechanism
-    return {
+    described = {
         "name": query.name,
         "statistic": {"sum": query.measure.name} if query.measure else {"count": "records"},
         "by": list(query.by),
         "where": {level: list(codes) for level, codes in query.where.items()},
+    }
+    if query.split is None:
+        return described | _mechanism(query, query.parts[0].mechanism)
+    parts = [{"part": part.name, "codes": list(part.codes)} | _mechanism(query, part.mechanism) for part in query.parts]
+    return described | {"split": query.split, "parts": parts}
+
+
+def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
+    return {
         "mechanism": mechanism.describe(),
         "step": as_json(mechanism.step),
         "lattice_step": float(mechanism.lattice_step),

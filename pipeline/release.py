@@ -177,7 +177,8 @@ def _rehearse(plan: Plan) -> None:
     nothing = np.zeros(1, dtype=np.int64)
     for query in plan.queries:
         bits = CellBits(key=SecretKey.fresh(), query=0, cells=np.zeros(1, dtype=np.uint64))
-        query.mechanism.release(nothing, bits, plan.interval)
+        for mechanism in query.mechanisms:
+            mechanism.release(nothing, bits, plan.interval)
 
 
 def _sums_or_refund(job: Job, found: source.Source) -> Totals:

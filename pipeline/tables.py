@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from udfs.keystream import SecretKey
 from udfs.mechanisms.base import Mechanism, Released
-from udfs.noise import release_cells
+from udfs.noise import release_parts
 
 FILE_CELLS = 1 << 18
 ROW_GROUP_CELLS = 1 << 16
@@ -28,6 +28,7 @@ KeyColumn = tuple[tuple[str, ...], NDArray[np.int32]]  # codes, and each cell's 
 class Block:
     """The cells of one file: where they start in the query, their public keys and their confidential totals.
 
+    `mechanisms` are those of the query's parts, `part_of` says which of them each cell has (None: the only one).
     It has no repr: engines log the arguments of failed tasks.
     """
 
@@ -36,7 +37,8 @@ class Block:
     first: int
     keys: dict[str, KeyColumn]
     totals: NDArray[np.int64]
-    mechanism: Mechanism
+    mechanisms: tuple[Mechanism, ...]
+    part_of: NDArray[np.int32] | None
     interval: Fraction
     integer: bool
     path: str
@@ -55,8 +57,9 @@ def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
 
 def write_block(block: Block, key: SecretKey) -> None:
     """Release the block's cells and write its file; a repetition replaces it by the same bytes."""
-    released = release_cells(
-        block.mechanism,
+    released = release_parts(
+        block.mechanisms,
+        block.part_of,
         key=key,
         query=block.number,
         first=block.first,

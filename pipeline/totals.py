@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pipeline.cells import Base, Grouping, cheapest, grouping, roll_up_totals
 from pipeline.errors import MicrodataError
 from pipeline.plan.model import Plan, Query
-from pipeline.tables import Block, ranges
+from pipeline.tables import Block, KeyColumn, ranges
+from udfs.codes import dimension_of, roll_up
 from udfs.contract import MeasureColumn
 from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
 
@@ -82,20 +83,36 @@ def blocks_of(plan: Plan, number: int, totals: Totals, folder: Path) -> list[Blo
     query = plan.queries[number]
     cells = plan.domain.query_cells(query.by, query.where)
     values = totals.of_query[number]
-    return [
-        Block(
-            query=query.name,
-            number=number,
-            first=first,
-            keys=cells.keys(first, end),
-            totals=values[first:end],
-            mechanism=query.mechanism,
-            interval=plan.interval,
-            integer=query.measure is None or query.measure.type == "integer",
-            path=str(folder / name),
+    blocks = []
+    for name, first, end in ranges(cells.size):
+        keys = cells.keys(first, end)
+        blocks.append(
+            Block(
+                query=query.name,
+                number=number,
+                first=first,
+                keys=keys,
+                totals=values[first:end],
+                mechanisms=query.mechanisms,
+                part_of=_part_of(query, keys),
+                interval=plan.interval,
+                integer=query.measure is None or query.measure.type == "integer",
+                path=str(folder / name),
+            )
         )
-        for name, first, end in ranges(cells.size)
-    ]
+    return blocks
+
+
+def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] | None:
+    """Return the place of each cell's part among the query's parts; None where there is one mechanism for all."""
+    if query.split is None:
+        return None
+    split = query.split
+    part_of = {code: i for i, part in enumerate(query.parts) for code in part.codes}
+    level = next(level for level in query.by if dimension_of(level) == dimension_of(split))
+    codes, places = keys[level]
+    of_code = np.array([part_of.get(roll_up(code, split), -1) for code in codes], dtype=np.int32)
+    return of_code[places]  # a code of part -1 is filtered out and has no cell
 
 
 def contract_message(plan: Plan, broken: Sequence[tuple[str, str]], advice: str) -> str:
@@ -126,7 +143,7 @@ def _measures(plan: Plan) -> tuple[MeasureColumn, ...]:
             name=measure.name,
             column=measure.column,
             step=measure.step,
-            nonnegative=any(query.mechanism.needs_nonnegative for query in _summing(plan, measure.name)),
+            nonnegative=any(m.needs_nonnegative for query in _summing(plan, measure.name) for m in query.mechanisms),
         )
         for measure in plan.dataset.measures
         if _summing(plan, measure.name)

@@ -196,6 +196,6 @@ def test_the_readmes_plan_is_a_plan(tmp_path: Path, capsys: pytest.CaptureFixtur
     text = readme.split("```yaml\n")[1].split("```")[0]
     write_world(tmp_path, None)
     (tmp_path / "readme.yaml").write_text(text)
-    (query,) = run_json(capsys, "explain", tmp_path / "readme.yaml")["queries"]
+    query, _ = run_json(capsys, "explain", tmp_path / "readme.yaml")["queries"]
     # ln(1.1)²/(2·0.35²), as the README shows it for a = 100, σ = 0.35
     assert 0 <= query["losses"][0]["rho"] - 0.037077674 < 1e-8

@@ -138,11 +138,11 @@ def test_a_resolved_plan(folder: Path) -> None:
     counted, paid, employed = plan.queries
     assert counted.measure is None
     assert counted.by == ("county", "naics4")
-    assert counted.mechanism == Gaussian(sigma=Fraction(2), step=Fraction(1))
+    assert counted.parts[0].mechanism == Gaussian(sigma=Fraction(2), step=Fraction(1))
     assert paid.measure == payroll
     assert paid.where == {"naics2": ("31-33", "44-45"), "state": ("01", "02", "36")}
-    assert paid.mechanism == Laplace(sigma=Fraction(20), step=Fraction(1, 2))
-    assert employed.mechanism == Log(a=Fraction(1), sigma=Fraction(7, 20))
+    assert paid.parts[0].mechanism == Laplace(sigma=Fraction(20), step=Fraction(1, 2))
+    assert employed.parts[0].mechanism == Log(a=Fraction(1), sigma=Fraction(7, 20))
     assert plan.budget[0].at == {"employment": 10, "naics3": "311", "payroll": 500}
     assert plan.budget[1].rho == Fraction(3, 2)
 
@@ -345,7 +345,7 @@ def test_digests_are_equal_exactly_where_numbers_are(
 
 
 def test_numbers_mean_their_shortest_decimal(folder: Path) -> None:
-    sigma = load(folder, changed([(("queries", 0, "mechanism", "sigma"), 0.1)])).queries[0].mechanism
+    sigma = load(folder, changed([(("queries", 0, "mechanism", "sigma"), 0.1)])).queries[0].parts[0].mechanism
     assert sigma == Gaussian(sigma=Fraction(1, 10))
 
 
@@ -356,7 +356,7 @@ def test_numbers_are_read_as_yaml_1_2_reads_them(folder: Path, written: str, mea
     data = changed([(("queries", 0, "mechanism", "sigma"), "HERE")])
     place = load(folder, DATA).path
     place.write_text(yaml.safe_dump(data).replace("HERE", written))
-    assert load_plan(place).queries[0].mechanism == Gaussian(sigma=Fraction(meant))
+    assert load_plan(place).queries[0].parts[0].mechanism == Gaussian(sigma=Fraction(meant))
 
 
 def test_anchors_and_a_byte_order_mark(folder: Path) -> None:

@@ -1,8 +1,10 @@
 """The policy of a whole release: the policies of its queries, added up where a record can meet them together.
 
 Guarantee (MATH section 2): a record loses at most the sum of the queries' policies over the queries that have a cell
-for its place; over the disjoint cells of one query the loss is the query's policy once. A *place* is a set of queries
-that one public cell of the domain belongs to; queries whose filters exclude each other share none.
+for its place; over the disjoint cells of one query the loss is the query's policy once, and where its public parts
+have mechanisms of their own, that of the part in which the record's cell lies. A *place* is a set of policies (one for
+each part of each query) to which one public cell of the domain belongs; those whose filters exclude each other, as the
+parts of a query do, share none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +22,20 @@ Reference = Mapping[str, Fraction]  # measure name → a record's value
 
 @dataclass(frozen=True)
 class QueryPolicy:
-    """One query's policy: a function of the record's influence, which is its value of `measure` (None: a count)."""
+    """One query's policy: a function of the record's influence, which is its value of `measure` (None: a count).
+
+    `part` names the part of the query's cells for which it holds (None: all of them).
+    """
 
     name: str
     measure: str | None
     mechanism: Mechanism
+    part: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The query's name, and the part in brackets."""
+        return self.name if self.part is None else f"{self.name} ({self.part})"
 
     def influence(self, at: Reference) -> Fraction:
         """Return the largest influence of a record with the values `at`; KeyError names a measure that is missing."""
@@ -77,6 +88,7 @@ class PolicySum:
                 "mechanism": query.mechanism.describe(),
                 "step": as_json(query.mechanism.step),
             }
+            | ({} if query.part is None else {"part": query.part})
             for query in self.queries
         ]
         return {"queries": queries, "places": [sorted(place) for place in self.places]}
@@ -85,7 +97,7 @@ class PolicySum:
     def from_json(cls, data: Mapping[str, Any]) -> "PolicySum":
         """Return the policy that `to_json` wrote."""
         queries = tuple(
-            QueryPolicy(entry["name"], entry["measure"], build(entry["mechanism"], entry["step"]))
+            QueryPolicy(entry["name"], entry["measure"], build(entry["mechanism"], entry["step"]), entry.get("part"))
             for entry in data["queries"]
         )
         return cls(queries, tuple(frozenset(place) for place in data["places"]))

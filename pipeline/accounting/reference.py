@@ -1,6 +1,6 @@
 """Reference records: the sizes, and where wanted the place, at which losses are stated and limited."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -49,13 +49,17 @@ class Loss:
 
 def policy_of(plan: Plan) -> PolicySum:
     """Return the policy of the whole plan."""
-    queries = tuple(QueryPolicy(q.name, q.measure.name if q.measure else None, q.mechanism) for q in plan.queries)
+    queries = tuple(
+        QueryPolicy(query.name, query.measure.name if query.measure else None, part.mechanism, part.name)
+        for query in plan.queries
+        for part in query.parts
+    )
     return PolicySum(queries, places_of(plan, {}))
 
 
 def places_of(plan: Plan, keys: Mapping[str, str]) -> tuple[Place, ...]:
-    """Return the sets of queries that one public cell with the codes `keys` can belong to; PlanError where none has."""
-    places = plan.domain.places([query.where for query in plan.queries], keys)
+    """Return the sets of policies that one public cell with the codes `keys` can meet; PlanError where none is."""
+    places = plan.domain.places([where for query in plan.queries for where in query.filters], keys)
     if not places:
         named = ", ".join(f"{level}={code}" for level, code in keys.items())
         raise PlanError(f"reference {named}: no cell of the domain has these codes; use codes of the domain")
@@ -72,7 +76,7 @@ def limits_of(plan: Plan) -> tuple[BudgetLimit, ...]:
 
 
 def losses_at(plan: Plan, policy: PolicySum, at: At) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
-    """Return for each query (influence, loss), then the total loss, of a record at the reference.
+    """Return for each query (influence, loss in its worst part), then the total loss, of a record at the reference.
 
     Raises PlanError where the reference does not name every measure that a query sums.
     """
@@ -81,11 +85,17 @@ def losses_at(plan: Plan, policy: PolicySum, at: At) -> tuple[tuple[tuple[Fracti
         raise PlanError(f"reference {at.label}: it must also name {', '.join(missing)}, which a query sums")
     places = places_of(plan, at.keys)
     met = frozenset[int]().union(*places)
-    queries = tuple(_one(query, at, i in met) for i, query in enumerate(policy.queries))
+    by_name: dict[str, list[QueryPolicy]] = {query.name: [] for query in plan.queries}
+    for i in sorted(met):
+        by_name[policy.queries[i].name].append(policy.queries[i])
+    queries = tuple(_worst(parts, at) for parts in by_name.values())
     return queries, Loss(policy.loss_at(at.values, places), policy.pure_loss_at(at.values, places))
 
 
-def _one(query: QueryPolicy, at: At, met: bool) -> tuple[Fraction, Loss]:
-    if not met:
+def _worst(parts: Sequence[QueryPolicy], at: At) -> tuple[Fraction, Loss]:
+    """Return a record's influence on a query and its loss, of those parts of the query that it can meet."""
+    if not parts:
         return Fraction(0), Loss(Fraction(0), Fraction(0))
-    return query.influence(at.values), Loss(query.loss_at(at.values), query.pure_loss_at(at.values))
+    pure = [loss for loss in (part.pure_loss_at(at.values) for part in parts) if loss is not None]
+    epsilon = max(pure) if len(pure) == len(parts) else None
+    return parts[0].influence(at.values), Loss(max(part.loss_at(at.values) for part in parts), epsilon)

@@ -4,20 +4,20 @@ The parts checked may be incomplete: a key whose shape is broken is absent, was 
 that all other mistakes are found in the same run.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from pipeline.domain import Domain
-from pipeline.errors import PlanError
 from pipeline.nearest import nearest
+from pipeline.plan.codes import ALL_LEVELS, code_rule, level_rule
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PlanSpec, QuerySpec
-from udfs.codes import LEVELS, dimension_of
+from pipeline.plan.partition import partition_mistakes
+from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PartsSpec, PlanSpec, QuerySpec, Spec
+from udfs.codes import dimension_of
 from udfs.mechanisms.base import SMALLEST, ParameterError
 from udfs.mechanisms.catalogue import build
 
-ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
 TAKEN = (*ALL_LEVELS, "records")  # levels, and the count
 
 
@@ -69,7 +69,7 @@ def _queries(
         yield from _statistic(query, path, measures)
         yield from _by(_given(query, "by") or [], (*path, "by"), domain)
         yield from _where(_given(query, "where") or {}, (*path, "where"), domain)
-        yield from _mechanism(query, (*path, "mechanism"), measures or {})
+        yield from _mechanisms(query, (*path, "mechanism"), measures or {}, domain)
 
 
 def _statistic(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec] | None) -> Iterator[Mistake]:
@@ -86,7 +86,7 @@ def _statistic(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSp
 def _by(by: Sequence[str], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
     first: dict[str, str] = {}
     for i, level in enumerate(by):
-        rule = _level_rule(level, domain)
+        rule = level_rule(level, domain)
         key = dimension_of(level) if level in ALL_LEVELS else ""
         if not rule and key in first:
             rule = f"must be the only level of {key}; {first[key]} stands before it"
@@ -98,13 +98,13 @@ def _by(by: Sequence[str], path: KeyPath, domain: Domain | None) -> Iterator[Mis
 def _where(where: Mapping[str, Sequence[str]], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
     found = []
     for level, codes in where.items():
-        rule = _level_rule(level, domain)
+        rule = level_rule(level, domain)
         if rule:
             found.append(Mistake((*path, level), rule))
             continue
         first = {code: i for i, code in reversed(tuple(enumerate(codes)))}
         for i, code in enumerate(codes):
-            rule = "this code stands twice" if first[code] < i else _code_rule(level, code, domain)
+            rule = "this code stands twice" if first[code] < i else code_rule(level, code, domain)
             if rule:
                 found.append(Mistake((*path, level, i), rule))
     yield from found
@@ -112,14 +112,27 @@ def _where(where: Mapping[str, Sequence[str]], path: KeyPath, domain: Domain | N
         yield Mistake(path, "no cell of the domain meets it")
 
 
-def _mechanism(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
-    """Yield a rule that ties several parameters together; the schema has checked each alone."""
+def _mechanisms(
+    query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec], domain: Domain | None
+) -> Iterator[Mistake]:
     spec = _given(query, "mechanism")
+    measure = measures.get(_given(query, "sum") or "")
+    step = (measure and measure.step) or Fraction(1)
+    if not isinstance(spec, PartsSpec):
+        yield from _mechanism(spec, step, path)
+        return
+    for code, part in (_given(spec, "parts") or {}).items():
+        yield from _mechanism(part, step, (*path, "parts", code))
+    yield from _mechanism(_given(spec, "others"), step, (*path, "others"))
+    yield from partition_mistakes(query, spec, path, domain)
+
+
+def _mechanism(spec: Spec | None, step: Fraction, path: KeyPath) -> Iterator[Mistake]:
+    """Yield a rule that ties several parameters together; the schema has checked each alone."""
     if spec is None:
         return
-    measure = measures.get(_given(query, "sum") or "")
     try:
-        build(dict(spec), (measure and measure.step) or Fraction(1))
+        build(dict(spec), step)
     except ParameterError as error:
         yield Mistake((*path, error.parameter), f"must be {error.rule}")
 
@@ -156,23 +169,5 @@ def _reference(
         return None if isinstance(value, Fraction) else Mistake(place, "must be a number")
     if not isinstance(value, str):
         return Mistake(place, "must be text; put the code in quotes")
-    rule = _level_rule(name, domain) or _code_rule(name, value, domain)
+    rule = level_rule(name, domain) or code_rule(name, value, domain)
     return Mistake(place, rule) if rule else None
-
-
-def _level_rule(level: str, domain: Domain | None) -> str | None:
-    if level not in ALL_LEVELS:
-        return f"unknown level; nearest known level: {nearest(level, ALL_LEVELS)}"
-    return None if domain is None else _objection(domain.dimension, level)
-
-
-def _code_rule(level: str, code: str, domain: Domain | None) -> str | None:
-    return None if domain is None else _objection(domain.require_code, level, code)
-
-
-def _objection(require: Callable[..., object], *names: str) -> str | None:
-    try:
-        require(*names)
-    except PlanError as error:
-        return str(error)
-    return None

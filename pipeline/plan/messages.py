@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
+from pydantic import Tag
 from pydantic_core import ErrorDetails
 
 from pipeline.nearest import likeness, nearest
@@ -112,8 +113,9 @@ def _place(loc: tuple[str | int, ...]) -> tuple[KeyPath, tuple[str, ...]]:
     for step in loc:
         if step == "[key]":  # what is wrong is the key itself
             break
+        here = _bare(here)
         if get_origin(here) is Union:  # pydantic names the member it chose, which is no step in the plan
-            here = next(member for member in get_args(here) if member.__name__ == step)
+            here = next(member for member in get_args(here) if _name(member) == step)
             continue
         path.append(step)
         if isinstance(here, type) and issubclass(here, Spec):
@@ -122,3 +124,17 @@ def _place(loc: tuple[str | int, ...]) -> tuple[KeyPath, tuple[str, ...]]:
         else:
             here = (get_args(here) or (None,))[-1]
     return tuple(path), known
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without what is annotated to it, and without None."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    members = [member for member in get_args(annotation) if member is not type(None)]
+    return _bare(members[0]) if get_origin(annotation) is Union and len(members) == 1 else annotation
+
+
+def _name(member: Any) -> str:
+    """Return the name by which pydantic tells the member of a union: its tag, or that of its class."""
+    tags = [fact.tag for fact in get_args(member) if isinstance(fact, Tag)]
+    return str(tags[0] if tags else member.__name__)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pipeline import canonical
 from pipeline.domain import Domain
+from pipeline.frozenmap import FrozenMap
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
 
@@ -53,15 +54,56 @@ class Dataset:
         }
 
 
+OTHERS = "others"  # the name of the part that holds the cells which no other part does
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells of a query that share a mechanism.
+
+    `name`: the code that they have at the query's level `split`, or OTHERS, or None where the part is all cells;
+    `codes`: all their codes at that level, sorted, at least one where there is a level.
+    """
+
+    name: str | None
+    codes: tuple[str, ...]
+    mechanism: Mechanism
+
+
 @dataclass(frozen=True)
 class Query:
-    """One table: the sum of `measure` (None: the count of records) over the cells by `by` that meet `where`."""
+    """One table: the sum of `measure` (None: the count of records) over the cells by `by` that meet `where`.
+
+    `parts` are a partition of its cells, by the codes of the level `split`, of which the cells' own level in that key
+    is a refinement: each cell lies in exactly one part. Without `split` one part holds all cells.
+    """
 
     name: str
     measure: Measure | None
     by: tuple[str, ...]  # levels, in key order
     where: Mapping[str, tuple[str, ...]]  # level → sorted codes
-    mechanism: Mechanism
+    split: str | None
+    parts: tuple[Part, ...]  # by name, OTHERS last
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The mechanisms of the parts."""
+        return tuple(part.mechanism for part in self.parts)
+
+    @property
+    def filters(self) -> tuple[Mapping[str, tuple[str, ...]], ...]:
+        """For each part what its cells meet: filters of the same form as `where`, which exclude each other."""
+        if self.split is None:
+            return (self.where,)
+        return tuple(FrozenMap.of({**self.where, self.split: part.codes}) for part in self.parts)
+
+    def described(self) -> dict[str, Any]:
+        """Return the mechanism, or the mechanism of each part, as JSON of the form that a plan has."""
+        by_name = {part.name: part.mechanism.describe() for part in self.parts}
+        if self.split is None:
+            return by_name[None]
+        others = {OTHERS: by_name.pop(OTHERS)} if OTHERS in by_name else {}
+        return {"by": self.split, "parts": by_name} | others
 
     def resolved(self) -> dict[str, Any]:
         """Return the query as JSON."""
@@ -71,7 +113,7 @@ class Query:
             "count": None if self.measure else "records",
             "by": list(self.by),
             "where": {level: list(codes) for level, codes in self.where.items()},
-            "mechanism": self.mechanism.describe() | {"step": as_json(self.mechanism.step)},
+            "mechanism": self.described() | {"step": as_json(self.parts[0].mechanism.step)},
         }
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pipeline.domain import Domain
 from pipeline.frozenmap import FrozenMap
-from pipeline.plan.model import Dataset, Limit, Measure, Plan, Query
-from pipeline.plan.schema import DatasetSpec, LimitSpec, PlanSpec, QuerySpec
+from pipeline.plan.model import OTHERS, Dataset, Limit, Measure, Part, Plan, Query
+from pipeline.plan.schema import DatasetSpec, LimitSpec, PartsSpec, PlanSpec, QuerySpec
 from udfs.mechanisms.catalogue import build
 
 
@@ -22,7 +22,7 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         dataset=dataset,
         domain=domain,
         interval=spec.interval,
-        queries=tuple(_query(query, measures) for query in spec.queries),
+        queries=tuple(_query(query, measures, domain) for query in spec.queries),
         budget=tuple(_limit(limit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
     )
@@ -44,16 +44,30 @@ def _dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     )
 
 
-def _query(spec: QuerySpec, measures: Mapping[str, Measure]) -> Query:
+def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain) -> Query:
     measure = measures[spec.sum] if spec.sum is not None else None
     step = measure.step if measure else Fraction(1)
+    split, parts = _parts(spec, domain, step)
     return Query(
         name=spec.name,
         measure=measure,
         by=tuple(spec.by),
         where=FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())}),
-        mechanism=build(dict(spec.mechanism), step),
+        split=split,
+        parts=parts,
     )
+
+
+def _parts(spec: QuerySpec, domain: Domain, step: Fraction) -> tuple[str | None, tuple[Part, ...]]:
+    """Return the level by which the query's mechanism is given, and the parts; those that it names, then the rest."""
+    given = spec.mechanism
+    if not isinstance(given, PartsSpec):
+        return None, (Part(None, (), build(dict(given), step)),)
+    parts = [Part(code, (code,), build(dict(each), step)) for code, each in sorted(given.parts.items())]
+    if given.others is not None:
+        rest = tuple(code for code in domain.codes_met(given.by, spec.where) if code not in given.parts)
+        parts.append(Part(OTHERS, rest, build(dict(given.others), step)))
+    return given.by, tuple(parts)
 
 
 def _limit(spec: LimitSpec) -> Limit:

@@ -8,7 +8,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
 
 from pipeline.plan.values import (
@@ -26,6 +26,7 @@ from udfs.exact import exact
 from udfs.mechanisms.base import Mechanism, Parameter
 from udfs.mechanisms.catalogue import CATALOGUE
 
+MOST_PARTS = 100  # of a query's partition: a record's worst place is searched among their meetings
 INTERVAL = 0.95  # coverage, where a plan names none
 
 
@@ -61,6 +62,29 @@ else:
     MechanismSpec = Annotated[
         Union[tuple(_mechanism_spec(kind, mechanism) for kind, mechanism in CATALOGUE.items())],  # noqa: UP007
         Field(discriminator="kind"),
+    ]
+
+
+class PartsSpec(Spec):
+    """A mechanism for each part of a query's cells: by their codes at the level `by`, and one for all other codes."""
+
+    by: str
+    parts: Annotated[dict[str, MechanismSpec], Field(min_length=1, max_length=MOST_PARTS)]
+    others: MechanismSpec | None = None
+
+
+def is_by_parts(value: object) -> bool:
+    """Return whether what a query gives as its mechanism is meant as several, for the parts of its cells."""
+    keys = value.keys() if isinstance(value, dict) else ()
+    return isinstance(value, PartsSpec) or ("kind" not in keys and not PartsSpec.model_fields.keys().isdisjoint(keys))
+
+
+if TYPE_CHECKING:
+    OneOrParts = Spec
+else:
+    OneOrParts = Annotated[
+        Annotated[MechanismSpec, Tag("one")] | Annotated[PartsSpec, Tag("parts")],
+        Discriminator(lambda value: "parts" if is_by_parts(value) else "one"),
     ]
 
 
@@ -135,7 +159,7 @@ class QuerySpec(Spec):
     count: Literal["records"] | None = None
     by: Annotated[list[str], Field(min_length=1, max_length=2)]
     where: dict[str, Annotated[list[str], Field(min_length=1)]] = {}
-    mechanism: MechanismSpec
+    mechanism: OneOrParts
 
 
 class LimitSpec(Spec):

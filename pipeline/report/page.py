@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import Part, Plan, Query
 from pipeline.public import public_policy
 from pipeline.report.style import STYLE
 from pipeline.tables import VALUES
 from udfs.exact import up_text
+from udfs.mechanisms.base import Mechanism
 
 LARGEST_SHOWN = 10
 
@@ -73,7 +74,7 @@ def _overview(plan: Plan) -> str:
             f"sum of {query.measure.name}" if query.measure else "number of records",
             " × ".join(query.by) + _where(query),
             f"{plan.domain.query_cells(query.by, query.where).size:,}",
-            _mechanism(query),
+            "; ".join(_part(query, part) + _mechanism(part.mechanism) for part in query.parts),
         )
         for query in plan.queries
     ]
@@ -84,8 +85,12 @@ def _where(query: Query) -> str:
     return "".join(f", {level} in {', '.join(codes)}" for level, codes in query.where.items())
 
 
-def _mechanism(query: Query) -> str:
-    described = query.mechanism.describe()
+def _part(query: Query, part: Part) -> str:
+    return "" if query.split is None else f"{query.split} {part.name}: "
+
+
+def _mechanism(mechanism: Mechanism) -> str:
+    described = mechanism.describe()
     return f"{described['kind']} ({', '.join(f'{k} {v}' for k, v in described.items() if k != 'kind')})"
 
 
@@ -97,7 +102,11 @@ def _promises(policy: dict[str, Any]) -> str:
         for query in policy["queries"]
     ]
     rows.append(("together", *(_shown(r["total"]["rho"]) for r in references)))
-    formulas = [(query["name"], query["influence"], query["policy"]["rho"]) for query in policy["queries"]]
+    formulas = [
+        (" ".join(filter(None, (query["name"], part.get("part")))), part["influence"], part["policy"]["rho"])
+        for query in policy["queries"]
+        for part in query.get("parts", [query])
+    ]
     text = (
         "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
         "of the noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller "
