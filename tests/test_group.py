@@ -11,7 +11,7 @@ from mpmath import mp
 
 from pipeline.accounting.group import ROOT_BITS, one_cell, pure, root_above, simple, tight
 from udfs.mechanisms.additive import Gaussian, Laplace
-from udfs.mechanisms.transformation import Log
+from udfs.mechanisms.log import Log
 
 TABLE_1 = [Fraction(p) for p in (1, 1, 1, 4, 9, 1_000_000)]  # unit splitting, paper 1, table 1
 LOSSES = st.lists(st.fractions(min_value=0, max_value=10**6, max_denominator=10**9), max_size=6)

@@ -27,8 +27,8 @@ from udfs.noise import release_cells, release_parts
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 500}
 LAPLACE = {"kind": "laplace", "sigma": 10}
-LOG = {"kind": "log", "a": 100, "sigma": 0.5}
-FINE_LOG = {"kind": "log", "a": 50, "sigma": 0.25}
+LOG = {"kind": "log", "a": 100, "sigma": 0.5, "noise": "gaussian", "estimator": "mean"}
+FINE_LOG = LOG | {"a": 50, "sigma": 0.25}
 PARTED = {"by": "naics2", "parts": {"31-33": GAUSSIAN, "72": LOG}, "others": FINE_LOG}
 BUDGET = [{"at": {"employment": 10}, "rho": 1000}]
 
@@ -189,7 +189,7 @@ def test_what_is_told_of_parts(tmp_path: Path) -> None:
     plan = loaded(tmp_path, employment(PARTED))
     shown = render(explain(plan, []), plan)
     assert "naics2 31-33: gaussian (sigma 500, policy paper)    P(Δ) = Δ²/(2σ²)" in shown
-    assert "naics2 others: log (a 50, sigma 0.25)    P(Δ) = (ln(1 + Δ/a) + λ)²/(2σ²)" in shown
+    assert "naics2 others: log (a 50, sigma 0.25, noise gaussian, estimator mean)    P(Δ) = D²/(2σ²), D = ln(" in shown
     public = public_policy(plan)
     sectors = {code[:2] for code in NAICS} - {"31", "32", "33", "72"}
     assert [part["part"] for part in public["queries"][0]["parts"]] == ["31-33", "72", "others"]
@@ -197,7 +197,8 @@ def test_what_is_told_of_parts(tmp_path: Path) -> None:
     assert public["sum"]["places"] == [["employment (31-33)"], ["employment (72)"], ["employment (others)"]]
     published = submit(Place(plan.path, tmp_path))
     page = (tmp_path / "out" / published.release / published.attempt / "report.html").read_text()
-    assert "naics2 72: log (a 100, sigma 0.5); naics2 others: log (a 50, sigma 0.25)" in page
+    log = "log (a {}, sigma {}, noise gaussian, estimator mean)"
+    assert f"naics2 72: {log.format(100, 0.5)}; naics2 others: {log.format(50, 0.25)}" in page
 
 
 def test_the_digest_follows_the_parts(tmp_path: Path) -> None:
