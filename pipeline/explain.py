@@ -1,10 +1,12 @@
 """What a plan promises, before any record is read: the losses of reference records, for people and as JSON."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting.reference import At, losses_at, policy_of
+from pipeline.accuracy import accuracy, warnings
 from pipeline.errors import PlanError
 from pipeline.nearest import nearest
 from pipeline.plan.model import Part, Plan, Query
@@ -45,6 +47,8 @@ def explain(plan: Plan, references: Sequence[At]) -> dict[str, Any]:
             "losses": [
                 {"at": at.to_json(), "influence": as_json(each[i][0])} | each[i][1].to_json() for at, each, _ in losses
             ],
+            "accuracy": accuracy(query, plan.interval),
+            "warnings": warnings(query),
         }
         for i, query in enumerate(plan.queries)
     ]
@@ -67,6 +71,7 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
             for part in query.parts
         ]
         lines += _table(entry["losses"])
+        lines += _errors(entry["accuracy"], plan.interval)
         lines.append("")
     lines.append("total: the most that a record of these values loses in this release, wherever it is")
     lines += _table(explained["total"])
@@ -77,6 +82,7 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
         "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
         "bind every record whose values are at most the reference's; a larger record loses more, without a limit.",
     ]
+    lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
     return "\n".join(lines)
 
 
@@ -109,6 +115,27 @@ def _mechanism(described: dict[str, Any]) -> str:
 
 def _up(bound: float) -> str:
     return up_text(Fraction(bound))
+
+
+def _errors(accuracy: Sequence[dict[str, Any]], interval: Fraction) -> list[str]:
+    """Return the errors at some totals in aligned columns; those of additive noise are the same at all totals."""
+    heads = ("", "standard error", "mean error", f"{float(100 * interval):.4g} % interval, were the noise 0")
+    totals = Counter(entry.get("part") for entry in accuracy)
+    rows = [_error_row(entry, alone=totals[entry.get("part")] == 1) for entry in accuracy]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = ("   ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)) for row in (heads, *rows))
+    return [f"    {line}".rstrip() for line in lines]
+
+
+def _error_row(entry: dict[str, Any], *, alone: bool) -> tuple[str, str, str, str]:
+    part = f"{entry['part']}, " if "part" in entry else ""
+    standard, mean = (
+        "infinite" if entry[error] is None else f"{entry[error]:,.6g}"
+        for error in ("standard_error", "mean_absolute_error")
+    )
+    if alone:
+        return f"{part}any total", standard, mean, f"total ± {entry['upper']:,.6g}"
+    return f"{part}total {entry['total']:,.0f}", standard, mean, f"{entry['lower']:,.6g} to {entry['upper']:,.6g}"
 
 
 def _table(losses: Sequence[dict[str, Any]]) -> list[str]:

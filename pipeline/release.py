@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.reference import limits_of, policy_of
+from pipeline.accuracy import warnings
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, PrdpError, StateError
@@ -81,6 +82,8 @@ def run(job: Job) -> Published:
         state = job.ledger.state(job.plan.release)
         chosen = state.attempt if state and state.status in ("published", "settled") else None
         check_output_place(job.out, job.plan.release, job.ledger.staging_root, chosen)
+        for warning in (text for query in job.plan.queries for text in warnings(query)):
+            job.say(f"warning: {warning}")
         if state is None or state.refunded:
             source.find(job.microdata)  # a wrong path is told before anything is charged
         state = _reserve(job)

@@ -149,7 +149,7 @@ class Root(Mechanism):
         return evaluated(self._variance_terms, v)
 
     def mean_absolute_error(self, total: float) -> float:
-        """Return E|value − total|, within one part in 10⁶."""
+        """Return E|value − total|, within one part in 10⁵."""
         if self.k == 1:
             return lattice_mean_absolute_error(self, total)
         tilt = math.sqrt(2 * self.degree) if self.noise == "gaussian" else 2 * self.degree

@@ -1,0 +1,64 @@
+"""How accurate a plan's tables will be: the errors of the lattice noise that is drawn, and warnings of heavy tails."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import isfinite, sqrt
+from typing import Any
+
+from pipeline.plan.model import Part, Query
+from udfs.mechanisms.base import Mechanism
+
+TOTALS = (0.0, 100.0, 10_000.0, 1_000_000.0)  # at which errors that grow with the total are shown
+RARE = 1e-9  # values may be held at the ends of their range this often without a word
+NOTICED = 0.01  # share of the variance that may be lost there without a word
+
+
+def accuracy(query: Query, interval: Fraction) -> list[dict[str, Any]]:
+    """Return, for each part of the query and each of some true totals, the errors of a released value as JSON.
+
+    Additive noise is stated at total 0 alone: its errors are the same at all. null stands for an infinite one.
+    """
+    return [
+        ({} if part.name is None else {"part": part.name}) | _at(part.mechanism, total, interval)
+        for part in query.parts
+        for total in (TOTALS[:1] if part.mechanism.additive else TOTALS)
+    ]
+
+
+def warnings(query: Query) -> list[str]:
+    """Return a line for each mechanism of the query whose noise leaves the range of released values noticeably."""
+    return [f"query {_label(query, part)}: {text}" for part in query.parts for text in _of_range(part.mechanism)]
+
+
+def _of_range(mechanism: Mechanism) -> Iterator[str]:
+    if mechanism.saturation > RARE:
+        yield (
+            f"a value is held at ±(2⁶³ − 1) steps with probability {mechanism.saturation:.2g}, which changes its mean "
+            "and its errors; choose lighter tails"
+        )
+    lost = mechanism.weights().moments.variance_beyond
+    if lost > NOTICED and isfinite(mechanism.variance(0.0)):
+        yield (
+            f"{lost:.0%} of the variance lies beyond ±(2⁶³ − 1) steps, where values are held: the standard error is "
+            "that of the noise before"
+        )
+
+
+def _at(mechanism: Mechanism, total: float, interval: Fraction) -> dict[str, Any]:
+    lower, upper = mechanism.interval_around(total, interval)
+    error = sqrt(mechanism.variance(total)), mechanism.mean_absolute_error(total)
+    return {
+        "total": total,
+        "standard_error": _finite(error[0]),
+        "mean_absolute_error": _finite(error[1]),
+        "lower": lower,
+        "upper": upper,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if isfinite(number) else None
+
+
+def _label(query: Query, part: Part) -> str:
+    return query.name if part.name is None else f"{query.name} ({part.name})"
