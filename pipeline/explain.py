@@ -66,10 +66,9 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
     for entry, query in zip(explained["queries"], plan.queries, strict=True):
         what = f"sum of {query.measure.name}" if query.measure else "count of records"
         lines.append(f"{entry['name']}: {what} by {' × '.join(query.by)}{_where(query.where)}")
-        lines += [
-            f"    {_part(query, part)}{_mechanism(part.mechanism.describe())}    P(Δ) = {part.mechanism.formula}"
-            for part in query.parts
-        ]
+        for part in query.parts:
+            lines.append(f"    {_part(query, part)}{_mechanism(part.mechanism.describe())}")
+            lines.append(f"        P(Δ) = {part.mechanism.formula}")
         lines += _table(entry["losses"])
         lines += _errors(entry["accuracy"], plan.interval)
         lines.append("")

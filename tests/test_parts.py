@@ -188,8 +188,8 @@ def test_the_policy_can_be_evaluated_years_later(tmp_path: Path) -> None:
 def test_what_is_told_of_parts(tmp_path: Path) -> None:
     plan = loaded(tmp_path, employment(PARTED))
     shown = render(explain(plan, []), plan)
-    assert "naics2 31-33: gaussian (sigma 500, policy paper)    P(Δ) = Δ²/(2σ²)" in shown
-    assert "naics2 others: log (a 50, sigma 0.25, noise gaussian, estimator mean)    P(Δ) = D²/(2σ²), D = ln(" in shown
+    assert "naics2 31-33: gaussian (sigma 500, policy paper)\n        P(Δ) = Δ²/(2σ²)\n" in shown
+    assert "naics2 others: log (a 50, sigma 0.25, noise gaussian, estimator mean)\n        P(Δ) = D²/(2σ²), D = ln(" in shown
     public = public_policy(plan)
     sectors = {code[:2] for code in NAICS} - {"31", "32", "33", "72"}
     assert [part["part"] for part in public["queries"][0]["parts"]] == ["31-33", "72", "others"]
