@@ -189,7 +189,8 @@ def test_what_is_told_of_parts(tmp_path: Path) -> None:
     plan = loaded(tmp_path, employment(PARTED))
     shown = render(explain(plan, []), plan)
     assert "naics2 31-33: gaussian (sigma 500, policy paper)\n        P(Δ) = Δ²/(2σ²)\n" in shown
-    assert "naics2 others: log (a 50, sigma 0.25, noise gaussian, estimator mean)\n        P(Δ) = D²/(2σ²), D = ln(" in shown
+    log = "log (a {}, sigma {}, noise gaussian, estimator mean)"
+    assert f"naics2 others: {log.format(50, 0.25)}\n        P(Δ) = D²/(2σ²), D = ln(" in shown
     public = public_policy(plan)
     sectors = {code[:2] for code in NAICS} - {"31", "32", "33", "72"}
     assert [part["part"] for part in public["queries"][0]["parts"]] == ["31-33", "72", "others"]
@@ -197,7 +198,6 @@ def test_what_is_told_of_parts(tmp_path: Path) -> None:
     assert public["sum"]["places"] == [["employment (31-33)"], ["employment (72)"], ["employment (others)"]]
     published = submit(Place(plan.path, tmp_path))
     page = (tmp_path / "out" / published.release / published.attempt / "report.html").read_text()
-    log = "log (a {}, sigma {}, noise gaussian, estimator mean)"
     assert f"naics2 72: {log.format(100, 0.5)}; naics2 others: {log.format(50, 0.25)}" in page
 
 

@@ -72,11 +72,11 @@ class PolylogWeights(LogWeights):
 
     @property
     def fast_error(self) -> float:
-        """An error ε of ln(k/s + a)/ln a makes one of p·ε in its power, one of p p·|ln(…)|·ε."""
+        """An error ε of ln(k/s + a)/ln a or of ln a makes one of p·ε in its power, one of p p·|ln(…)|·ε."""
         if self.p == 1:
             return 16 * ULP
         largest = max(0.0, LOG_REACH - ln(self.scale)) / self.log_a + 1 / self.log_a
-        return 16 * ULP * (2 + float(self.p) * math.log1p(largest))
+        return 16 * ULP * (2 + float(self.p) * (1 + abs(math.log(self.log_a)) + math.log1p(largest)))
 
     @property
     def power_law_from(self) -> float:
