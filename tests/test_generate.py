@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from math import log, tanh
+from math import exp, log, tanh
 from pathlib import Path
 from typing import Any
 
@@ -254,13 +254,17 @@ def test_code_lists() -> None:
 
 def loss(mechanism: dict[str, object], influence: float) -> float:
     """The loss of MATH sections 3 and 4, in floating point and written anew."""
-    sigma, kind = float(str(mechanism["sigma"])), mechanism["kind"]
+    p, d, a, sigma = (float(str(mechanism.get(name, 0))) for name in ("p", "d", "a", "sigma"))
+    kind = mechanism["kind"]
     if kind == "gaussian":
         return influence**2 / (2 * sigma**2)
     if kind == "log":
-        return (log(1 + influence / float(str(mechanism["a"]))) + 1e-6) ** 2 / (2 * sigma**2)
-    assert kind == "laplace"
-    return tanh(influence / sigma / 2) * influence / sigma
+        assert mechanism["noise"] == "laplace"
+        pure = (log(1 + influence / a) + 1e-6) / sigma
+        return pure - 1 + exp(-pure)
+    pure = influence / sigma if kind == "laplace" else d * (log(influence / sigma + a) ** p - log(a) ** p)
+    assert kind in ("laplace", "exponential_polylog")
+    return tanh(pure / 2) * pure
 
 
 def test_plan_fits_its_budget_with_a_little_room(made: Generated) -> None:
