@@ -164,6 +164,27 @@ class Domain:
         codes, places = cells.keys(0, cells.size)[level]
         return tuple(codes[place] for place in places)
 
+    def only_cell(self, by: Sequence[str], where: Where, at: Mapping[str, str]) -> int | None:
+        """Return the number, in key order, of the one cell of a query in which a cell with the codes `at` can lie.
+
+        None where it can lie in several of them, or in none. Raises PlanError as `query_cells` does.
+        """
+        here = {level: (code,) for level, code in at.items()}
+        query = self.query_cells(by, where)
+        naics, county = (
+            np.where(self._mask(dimension, here), axis.position, np.int32(-1))
+            for dimension, axis in ((self.naics, query.naics), (self.county, query.county))
+        )
+        if self.cells is not None:
+            naics, county = naics[self.cells[0]], county[self.cells[1]]
+            both = (naics >= 0) & (county >= 0)
+            naics, county = naics[both], county[both]
+        found = [np.unique(axis[axis >= 0]) for axis in (naics, county)]
+        if [len(positions) for positions in found] != [1, 1]:
+            return None
+        number = query.product_numbers(*found)[0]
+        return int(number if query.listed is None else np.searchsorted(query.listed, number))
+
     def cell_count(self, wanted: Grouping, where: Where | None = None) -> int:
         """Return the number of public cells at a grouping under a filter."""
         levels = tuple(level for level in wanted if level is not None)

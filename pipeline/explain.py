@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.reference import At, losses_at, policy_of
+from pipeline.accounting.reference import At, AtFirm, at_of, losses_at, policy_of
 from pipeline.accuracy import accuracy, warnings
 from pipeline.errors import PlanError
 from pipeline.nearest import nearest
@@ -13,12 +13,31 @@ from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
 from udfs.exact import as_json, exact, up_text
 
+OF_RECORDS = (
+    "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
+    "bind every record whose values are at most the reference's; a larger record loses more, without a limit.",
+)
+OF_FIRMS = (
+    "rho is the zCDP loss of a whole firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
+    "bind every firm whose records can be matched one to one with records of the reference that are at least as",
+    "large, in the places that these name; a firm with more or larger records loses more, without a limit.",
+)
 
-def parse_at(text: str, plan: Plan) -> At:
+
+def parse_at(text: str, plan: Plan) -> At | AtFirm:
     """Return the reference that `text` names, such as "employment=10,payroll=500" or "naics3=722,employment=10".
 
-    Raises PlanError on anything that is no measure of the plan and no level.
+    Where the unit is a firm, it is all records of one, separated by ";". Raises PlanError on anything that is no
+    measure of the plan and no level, and on several records where the unit is a record.
     """
+    if plan.dataset.owner is not None:
+        return AtFirm(tuple(_record(part, plan) for part in text.split(";")))
+    if ";" in text:
+        raise PlanError(f"--at {text}: give one record; several are for a dataset whose unit is an owner column")
+    return _record(text, plan)
+
+
+def _record(text: str, plan: Plan) -> At:
     measures = {measure.name for measure in plan.dataset.measures}
     levels = {level for names in LEVELS.values() for level in names}
     found: dict[str, str | Fraction] = {}
@@ -35,10 +54,10 @@ def parse_at(text: str, plan: Plan) -> At:
     return At.of(found)
 
 
-def explain(plan: Plan, references: Sequence[At]) -> dict[str, Any]:
+def explain(plan: Plan, references: Sequence[At | AtFirm]) -> dict[str, Any]:
     """Return what the plan promises at `references` (none given: those of its budget)."""
     policy = policy_of(plan)
-    wanted = list(references) or [At.of(limit.at) for limit in plan.budget] or _anywhere(policy.measures)
+    wanted = list(references) or [at_of(limit.at) for limit in plan.budget] or _anywhere(plan, policy.measures)
     losses = [(at, *losses_at(plan, policy, at)) for at in wanted]
     queries = [
         {
@@ -59,7 +78,7 @@ def explain(plan: Plan, references: Sequence[At]) -> dict[str, Any]:
 def render(explained: dict[str, Any], plan: Plan) -> str:
     """Return the explanation for people."""
     lines = [
-        f"release  {plan.release}   dataset {plan.dataset.name}   protected unit: {explained['unit']}",
+        f"release  {plan.release}   dataset {plan.dataset.name}   protected unit: {_unit(plan)}",
         f"plan     {explained['plan_digest']}",
         "",
     ]
@@ -72,17 +91,19 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
         lines += _table(entry["losses"])
         lines += _errors(entry["accuracy"], plan.interval)
         lines.append("")
-    lines.append("total: the most that a record of these values loses in this release, wherever it is")
+    who = "a record of these values" if plan.dataset.owner is None else "a firm of these records"
+    lines.append(f"total: the most that {who} loses in this release, wherever it is")
     lines += _table(explained["total"])
     if not explained["total"]:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
-    lines += [
-        "",
-        "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
-        "bind every record whose values are at most the reference's; a larger record loses more, without a limit.",
-    ]
+    lines += ["", *(OF_RECORDS if plan.dataset.owner is None else OF_FIRMS)]
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
     return "\n".join(lines)
+
+
+def _unit(plan: Plan) -> str:
+    owner = plan.dataset.owner
+    return plan.dataset.unit if owner is None else f"a firm, all records with one value of {owner}"
 
 
 def _number(name: str, text: str) -> Fraction:
@@ -95,8 +116,10 @@ def _number(name: str, text: str) -> Fraction:
     return number
 
 
-def _anywhere(measures: Iterable[str]) -> list[At]:
-    return [] if list(measures) else [At({}, {})]
+def _anywhere(plan: Plan, measures: Iterable[str]) -> list[At | AtFirm]:
+    if list(measures):
+        return []
+    return [At({}, {}) if plan.dataset.owner is None else AtFirm((At({}, {}),))]
 
 
 def _where(where: Any) -> str:
@@ -137,9 +160,17 @@ def _error_row(entry: dict[str, Any], *, alone: bool) -> tuple[str, str, str, st
     return f"{part}total {entry['total']:,.0f}", standard, mean, f"{entry['lower']:,.6g} to {entry['upper']:,.6g}"
 
 
+def _place(at: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in at.items()) or "any record"
+
+
 def _table(losses: Sequence[dict[str, Any]]) -> list[str]:
     shown = [
-        (", ".join(f"{k}={v}" for k, v in loss["at"].items()) or "any record", loss["rho"], loss["epsilon"])
+        (
+            "; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])),
+            loss["rho"],
+            loss["epsilon"],
+        )
         for loss in losses
     ]
     width = max((len(at) for at, _, _ in shown), default=0)

@@ -20,6 +20,32 @@ FORMULA = (
     "records, where r is in a cell of q, and 0 where it is in none, with P_q(0) = 0"
 )
 
+FIRM_WORDS = (
+    "Zero-concentrated differential privacy of whole firms. A firm is all records with one value of the column "
+    "{owner}. For each firm f, what this release shows would have been about as likely without all records of f, or "
+    "with them added: the Rényi divergence between the two distributions of the release is at most α·P(f), for every "
+    "order α above 1 and in both directions. Neighbouring databases differ by all records of one firm, added or "
+    "removed. P follows from the policy functions in policy.json, which are public and were fixed before any record "
+    "was read: in a cell of a query the influences of a firm's records add up, and the losses of cells and queries "
+    "add up. P(f) grows with every record of f and its influence, and is 0 for a firm in no query. The value P(f) of "
+    "an actual firm is confidential. Losses add up: a firm's loss over several releases is at most the sum of their "
+    "policies, and several firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
+    "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
+    "same guarantee."
+)
+
+FIRM_FORMULA = (
+    "D_α(M(D) ‖ M(D′)) ≤ α·P(f) and D_α(M(D′) ‖ M(D)) ≤ α·P(f) for all α > 1 and all D, D′ with D′ = D ∪ f, f all "
+    "records with one value of {owner}; P(f) = Σ_q Σ_c P_q(Δ_qc(f)) over the queries q of this release and their cells "
+    "c; Δ_qc(f) = Σ |x_q(r)| over the records r of f in cell c for a sum of x_q, their number for a count of records, "
+    "with P_q(0) = 0"
+)
+
+OWNED = (
+    "Who owns a record stands in the column {owner}, in every record: records of one firm under several values are "
+    "protected as several firms."
+)
+
 ASSUMPTIONS = (
     "AES-256 is a pseudo-random function: the noise is a function of a key of 32 bytes of the operating system's "
     "entropy, made afresh for this attempt, kept in memory only and never used for other data. The guarantee is "
@@ -37,6 +63,15 @@ ASSUMPTIONS = (
 )
 
 
-def guarantee() -> dict[str, Any]:
-    """Return the guarantee of a release as JSON: words, formula, assumptions."""
-    return {"words": WORDS, "formula": FORMULA, "assumptions": list(ASSUMPTIONS)}
+def guarantee(owner: str | None = None) -> dict[str, Any]:
+    """Return the guarantee of a release as JSON: words, formula, assumptions.
+
+    `owner`: the column of which each value is one protected firm; None where the single record is protected.
+    """
+    if owner is None:
+        return {"words": WORDS, "formula": FORMULA, "assumptions": list(ASSUMPTIONS)}
+    return {
+        "words": FIRM_WORDS.replace("{owner}", owner),
+        "formula": FIRM_FORMULA.replace("{owner}", owner),
+        "assumptions": [*ASSUMPTIONS, OWNED.replace("{owner}", owner)],
+    }

@@ -3,11 +3,18 @@
 import json
 from typing import Any
 
-from pipeline.accounting.reference import At, losses_at, policy_of
+from pipeline.accounting.reference import at_of, losses_at, policy_of
 from pipeline.guarantee import guarantee
 from pipeline.plan.model import Plan, Query
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
+
+OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
+OF_A_FIRM = (
+    "P(f) = Σ P_q(Σ Δ_q(r)) over the queries and their cells, the inner sum over the firm's records r in the cell; at "
+    "a reference at most (√P + √P(u_1) + √P(u_2) + …)², with P of the records whose keys tell their cells, and each "
+    "other record u at its worst place"
+)
 
 
 def policy_document(plan: Plan) -> str:
@@ -18,16 +25,16 @@ def policy_document(plan: Plan) -> str:
 def public_policy(plan: Plan) -> dict[str, Any]:
     """Return policy.json as JSON: of the plan alone, so equal for all engines and all microdata."""
     policy = policy_of(plan)
-    references = [At.of(limit.at) for limit in plan.budget]
+    references = [at_of(limit.at) for limit in plan.budget]
     return {
         "release": plan.release,
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "interval": as_json(plan.interval),
-        "guarantee": guarantee(),
+        "guarantee": guarantee(plan.dataset.owner),
         "queries": [_query(query) for query in plan.queries],
         "sum": {
-            "formula": "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place",
+            "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
             "places": [[policy.queries[i].label for i in sorted(place)] for place in policy.places],
         },
         "references": [

@@ -20,6 +20,7 @@ from pipeline.durable import (
 from pipeline.errors import StateError
 from pipeline.guarantee import guarantee
 from pipeline.ledger.fold import ReleaseState
+from pipeline.plan.model import owner_of
 from pipeline.staging import Facts, StagedFile, Staging, safe_name
 
 MANIFEST = "release.json"
@@ -73,7 +74,7 @@ def build_manifest(state: ReleaseState, facts: Facts) -> dict[str, Any]:
         "date": state.date,
         "tables": tables,
         "files": [file for file in files if file["path"] not in in_tables],
-        "guarantee": guarantee(),
+        "guarantee": guarantee(owner_of(state.reservation["dataset_facts"]["unit"])),
         "ledger_head": state.head,
     }
 

@@ -44,6 +44,7 @@ def sum_spec(plan: Plan) -> SumSpec:
             for i, base in enumerate(bases)
         ),
         bad_records=plan.dataset.bad_records,
+        owner=plan.dataset.owner,
     )
 
 

@@ -51,6 +51,16 @@ def test_the_tight_loss_is_an_upper_bound_and_hardly_more(losses: list[Fraction]
     assert bound >= sum(losses)
 
 
+def test_a_loss_with_many_digits_alone_is_itself_and_many_of_them_stay_short() -> None:
+    losses = [Fraction(1, 3) ** (700 + i) * 2**1100 for i in range(50)]
+    assert tight(losses[:1]) == losses[0]
+    bound = tight(losses)
+    assert bound.denominator.bit_length() < 2000
+    with mp.workprec(600):
+        exact = mp.fsum(mp.sqrt(mp.mpf(p.numerator) / p.denominator) for p in losses) ** 2
+        assert exact <= mp.mpf(bound.numerator) / bound.denominator <= exact * (1 + mp.mpf(2) ** -100)
+
+
 @given(x=st.fractions(min_value=0, max_value=10**40) | st.fractions(min_value=0, max_value=Fraction(1, 10**40)))
 def test_roots_are_rounded_up(x: Fraction) -> None:
     root = root_above(x)

@@ -116,8 +116,8 @@ CASES = [
     ("rho: 2.0", "rho: 2.0, epsilon: 1", "budget[0].epsilon: unknown key; nearest known key: rho"),
     (", rho: 2.0", "", "budget[0].rho: missing key"),
     # the dataset
-    ("unit: record", "unit: firm_id", "dataset.unit: this version does not offer firm_id; write record"),
-    ("unit: record", "unit: [record]", "dataset.unit: must be record"),
+    ("unit: record", 'unit: ""', "dataset.unit: must not be empty"),
+    ("unit: record", "unit: [record]", "dataset.unit: must be text"),
     (
         "duplicates: trust",
         "duplicates: combine",
@@ -235,6 +235,13 @@ CASES = [
     ("employment: 10,", 'employment: "10",', "budget[0].at.employment: must be a number"),
     ("employment: 10,", "employment: [10],", "budget[0].at.employment: must be a number"),
     ("employment: 10, ", "", "budget[0].at: must also name employment, which a query sums"),
+    (
+        "at: {employment: 10, payroll: 500}",
+        "at: [{employment: 10, payroll: 500}]",
+        "budget[0].at: must be a mapping; a list is for a dataset whose unit is an owner column",
+    ),
+    ("at: {employment: 10, payroll: 500}", "at: []", "budget[0].at: must not be empty"),
+    ("at: {employment: 10, payroll: 500}", "at: 7", f"budget[0].at: {MAPPING}"),
     (
         "employment: 10,",
         "emplyoment: 10,",

@@ -52,6 +52,7 @@ class Rule(IntEnum):
     EMPTY = 1
     STEP = 2
     NEGATIVE = 3
+    OWNER = 4
 
 
 RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
@@ -60,6 +61,7 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.EMPTY: "is empty (null)",
         Rule.STEP: "is not a whole number of its steps within 63 bits",
         Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
+        Rule.OWNER: "names no owner: it is empty (null)",
     }
 )
 
@@ -101,6 +103,24 @@ def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
     if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
         raise ContractBroken(column, "is not text: codes are text, with their leading zeros")
     return values if pa.types.is_dictionary(kind) else pc.dictionary_encode(values)
+
+
+def owner_faults(values: pa.Array, column: str) -> list[Fault]:
+    """Return which records name no owner: null, or text without a sign.
+
+    Text and whole numbers name owners; raises ContractBroken on any other type. Who owns which record matters to no
+    sum: a record without an owner belongs to no protected unit, so it may not be summed.
+    """
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    kind = plain.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
+        none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
+    elif pa.types.is_integer(kind):
+        none = np.asarray(plain.is_null())
+    else:
+        raise ContractBroken(column, "is neither text nor whole numbers, as owners are named")
+    return [(column, Rule.OWNER, none)] if none.any() else []
 
 
 def _null_rows(values: pa.Array) -> Mask | None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
 from udfs.codes import is_code, roll_up
-from udfs.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, text_codes, whole_steps
+from udfs.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, owner_faults, text_codes, whole_steps
 from udfs.lattice import LARGEST
 
 OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
@@ -85,12 +85,13 @@ class SumSpec:
     measures: tuple[MeasureColumn, ...]
     bases: tuple[BaseCells, ...]
     bad_records: Literal["refuse", "drop"]
+    owner: str | None = None  # the column that must name each record's owner, where units are firms
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        named = (self.naics.column, self.county.column, *(m.column for m in self.measures))
-        return list(dict.fromkeys(named))
+        named = (self.naics.column, self.county.column, *(m.column for m in self.measures), self.owner)
+        return list(dict.fromkeys(column for column in named if column is not None))
 
     @property
     def addends(self) -> tuple[str, ...]:
@@ -242,6 +243,8 @@ def _add_batch(
     """Add the good records of the domain to `sums`; return what breaks the contract."""
     naics, county = (_RowCodes.of(batch, key) for key in keys)
     faults = [*naics.faults, *county.faults]
+    if spec.owner is not None:
+        faults += owner_faults(batch.column(spec.owner), spec.owner)
     values = {RECORDS: np.ones(len(batch), dtype=np.int64)}
     for measure in spec.measures:
         values[measure.name], found = whole_steps(batch.column(measure.column), measure)

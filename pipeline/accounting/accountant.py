@@ -1,26 +1,44 @@
 """The accountant: what releases of a dataset have spent at reference records, and whether one more fits.
 
 A limit binds the records whose every measure is at most the reference's, policies being monotone; a record above all
-references has no limit, only its accumulated policy.
+references has no limit, only its accumulated policy. Where the unit is a firm, a reference is a list of records, and
+binds the firms whose records can be matched one to one with records of the list that are at least as large.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pipeline.accounting.policy import Place, PolicySum
+from pipeline.accounting.firm import Firm, anywhere, firm_loss
+from pipeline.accounting.policy import Place, PolicySum, Reference
 from pipeline.errors import BudgetRefused, PlanError
 from udfs.exact import as_json, up_text
 
 
 @dataclass(frozen=True)
 class BudgetLimit:
-    """The loss that a record with the values `at` may accumulate; `places`: where in the domain (None: anywhere)."""
+    """The loss that a record with the values `at` may accumulate; `places`: where in the domain (None: anywhere).
 
-    at: Mapping[str, Fraction]
+    For a firm `at` is its records, each with its own places.
+    """
+
+    at: Reference | Firm
     rho: Fraction
     label: str
     places: tuple[Place, ...] | None = None
+
+    def without(self, measures: frozenset[str]) -> list[str]:
+        """Return those of `measures` that the reference, or one of its records, does not name."""
+        records = [row.at for row in self.at] if isinstance(self.at, tuple) else [self.at]
+        return sorted(frozenset[str]().union(*(measures - record.keys() for record in records)))
+
+    def anywhere(self) -> "BudgetLimit":
+        """Return the limit at the worst place, as a release with other queries takes it."""
+        return replace(self, places=None, at=anywhere(self.at) if isinstance(self.at, tuple) else self.at)
+
+    def loss(self, policy: PolicySum) -> Fraction:
+        """Return what the reference loses under `policy`, whose places are those of the limit."""
+        return firm_loss(policy, self.at) if isinstance(self.at, tuple) else policy.loss_at(self.at, self.places)
 
 
 @dataclass(frozen=True)
@@ -40,15 +58,15 @@ def check(limits: Sequence[BudgetLimit], spent: Sequence[Charged], requested: Ch
     """
     for limit in limits:
         used = frozenset[str]().union(*(c.policy.measures for c in (*spent, requested)))
-        missing = sorted(used - limit.at.keys())
+        missing = limit.without(used)
         if missing:
             raise PlanError(
                 f"budget limit at {limit.label}: it does not name {', '.join(missing)}, "
                 "which a release of the dataset uses, so it cannot be checked"
             )
         # An earlier release is taken at its worst place: its cells need not be this plan's.
-        before = sum((c.times * c.policy.loss_at(limit.at) for c in spent), Fraction(0))
-        asked = requested.times * requested.policy.loss_at(limit.at, limit.places)
+        before = sum((c.times * limit.anywhere().loss(c.policy) for c in spent), Fraction(0))
+        asked = requested.times * limit.loss(requested.policy)
         if before + asked > limit.rho:
             raise BudgetRefused(
                 f"refused by the budget at {limit.label}: requested rho {up_text(asked)}, spent "

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from math import isqrt
 
+LONGEST = 1024  # bits of a denominator up to which a group's loss is kept exact
 ROOT_BITS = 128  # a root is exact where it is rational, else above the true one by less than one part in 2¹²⁷
 
 
@@ -29,12 +30,13 @@ def simple(losses: Sequence[Fraction]) -> Fraction:
 def tight(losses: Iterable[Fraction]) -> Fraction:
     """Return an upper bound of (Σ√P_j)²: what the group of records with these PRzCDP losses ≥ 0 loses at most.
 
-    It is exact for one loss, for equal ones, and where all products of two have rational roots.
+    It is exact for one loss, for equal ones, and where all products of two have rational roots, if these are not long.
     """
     whole = Fraction(0)
     for loss in losses:
         # (√x + √y)² = x + y + 2√(xy)
-        whole += loss + 2 * root_above(whole * loss)
+        root = root_above(whole * loss)
+        whole = _short(whole + loss + 2 * root) if root else whole + loss
     return whole
 
 
@@ -56,6 +58,14 @@ def one_cell(
     """
     summed = policy(sum(influences, Fraction(0)))
     return min(summed, together([policy(influence) for influence in influences])) if len(influences) > 1 else summed
+
+
+def _short(x: Fraction) -> Fraction:
+    """Return x ≥ 0, or, where its digits would slow all further steps, a bound above it by less than 1 in 2²⁵⁵."""
+    if x.denominator.bit_length() <= LONGEST:
+        return x
+    m = max(0, 2 * ROOT_BITS + x.denominator.bit_length() - x.numerator.bit_length())
+    return Fraction(-(-(x.numerator << m) // x.denominator), 1 << m)
 
 
 def root_above(x: Fraction) -> Fraction:

@@ -1,13 +1,22 @@
-"""Reference records: the sizes, and where wanted the place, at which losses are stated and limited."""
+"""References: the sizes, and where wanted the places, of records or firms at which losses are stated and limited."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from pipeline.accounting.accountant import BudgetLimit
+from pipeline.accounting.firm import (
+    Firm,
+    Row,
+    firm_influence,
+    firm_loss,
+    firm_pure_loss,
+    query_loss,
+    query_pure_loss,
+)
 from pipeline.accounting.policy import Place, PolicySum, QueryPolicy
 from pipeline.errors import PlanError
-from pipeline.plan.model import Plan
+from pipeline.plan.model import Plan, Values
 from udfs.exact import as_json, up_float
 
 
@@ -19,7 +28,7 @@ class At:
     keys: Mapping[str, str]
 
     @classmethod
-    def of(cls, at: Mapping[str, str | Fraction]) -> "At":
+    def of(cls, at: Values) -> "At":
         """Split what a plan or a command line gives: numbers are values, text is codes."""
         numbers = {name: value for name, value in at.items() if isinstance(value, Fraction)}
         codes = {name: value for name, value in at.items() if isinstance(value, str)}
@@ -36,8 +45,24 @@ class At:
 
 
 @dataclass(frozen=True)
+class AtFirm:
+    """A reference firm: all its records."""
+
+    records: tuple[At, ...]
+
+    @property
+    def label(self) -> str:
+        """The reference in words."""
+        return "; ".join(record.label for record in self.records)
+
+    def to_json(self) -> list[dict[str, object]]:
+        """The reference as JSON."""
+        return [record.to_json() for record in self.records]
+
+
+@dataclass(frozen=True)
 class Loss:
-    """What one query (or all together) may cost a record: upper bounds; `epsilon` None where there is no pure loss."""
+    """What a query, or all together, may cost a record or a firm: upper bounds; `epsilon` None: no pure loss."""
 
     rho: Fraction
     epsilon: Fraction | None
@@ -45,6 +70,11 @@ class Loss:
     def to_json(self) -> dict[str, float | None]:
         """Both as doubles, rounded up."""
         return {"rho": up_float(self.rho), "epsilon": None if self.epsilon is None else up_float(self.epsilon)}
+
+
+def at_of(at: Values | tuple[Values, ...]) -> At | AtFirm:
+    """Return the reference that a plan's limit names: a record, or where its unit is a firm a tuple of them."""
+    return AtFirm(tuple(At.of(record) for record in at)) if isinstance(at, tuple) else At.of(at)
 
 
 def policy_of(plan: Plan) -> PolicySum:
@@ -70,19 +100,50 @@ def limits_of(plan: Plan) -> tuple[BudgetLimit, ...]:
     """Return the plan's limits as the accountant checks them."""
     limits = []
     for limit in plan.budget:
-        at = At.of(limit.at)
-        limits.append(BudgetLimit(at.values, limit.rho, at.label, places_of(plan, at.keys) if at.keys else None))
+        at = at_of(limit.at)
+        if isinstance(at, AtFirm):
+            limits.append(BudgetLimit(firm_at(plan, at), limit.rho, at.label))
+        else:
+            limits.append(BudgetLimit(at.values, limit.rho, at.label, places_of(plan, at.keys) if at.keys else None))
     return tuple(limits)
 
 
-def losses_at(plan: Plan, policy: PolicySum, at: At) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
-    """Return for each query (influence, loss in its worst part), then the total loss, of a record at the reference.
+def firm_at(plan: Plan, at: AtFirm) -> Firm:
+    """Return the reference's records with the places that they can have, and their cells where the keys tell them."""
+    policies = [(query.by, where) for query in plan.queries for where in query.filters]
+    firm = []
+    for record in at.records:
+        found = [plan.domain.only_cell(by, where, record.keys) for by, where in policies]
+        cells = {i: cell for i, cell in enumerate(found) if cell is not None}
+        firm.append(Row(record.values, places_of(plan, record.keys), cells))
+    return tuple(firm)
+
+
+def losses_at(plan: Plan, policy: PolicySum, at: At | AtFirm) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
+    """Return for each query (influence, loss in its worst part), then the total loss, at the reference.
 
     Raises PlanError where the reference does not name every measure that a query sums.
     """
-    missing = sorted(policy.measures - at.values.keys())
-    if missing:
-        raise PlanError(f"reference {at.label}: it must also name {', '.join(missing)}, which a query sums")
+    for record in at.records if isinstance(at, AtFirm) else [at]:
+        missing = sorted(policy.measures - record.values.keys())
+        if missing:
+            raise PlanError(f"reference {record.label}: it must also name {', '.join(missing)}, which a query sums")
+    return _firm_losses(plan, policy, at) if isinstance(at, AtFirm) else _record_losses(plan, policy, at)
+
+
+def _firm_losses(plan: Plan, policy: PolicySum, at: AtFirm) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
+    firm = firm_at(plan, at)
+    queries = tuple(
+        (
+            firm_influence(policy, firm, query.name),
+            Loss(query_loss(policy, firm, query.name), query_pure_loss(policy, firm, query.name)),
+        )
+        for query in plan.queries
+    )
+    return queries, Loss(firm_loss(policy, firm), firm_pure_loss(policy, firm))
+
+
+def _record_losses(plan: Plan, policy: PolicySum, at: At) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
     places = places_of(plan, at.keys)
     met = frozenset[int]().union(*places)
     by_name: dict[str, list[QueryPolicy]] = {query.name: [] for query in plan.queries}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.accounting.accountant import BudgetLimit, Charged
+from pipeline.accounting.firm import Row
 from pipeline.accounting.policy import PolicySum
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
@@ -102,6 +103,8 @@ def _told(value: Any) -> str:
 
 
 def _limit_json(limit: BudgetLimit) -> dict[str, Any]:
+    if isinstance(limit.at, tuple):
+        return {"label": limit.label, "firm": [row.to_json() for row in limit.at], "rho": as_json(limit.rho)}
     return {
         "label": limit.label,
         "at": {measure: as_json(value) for measure, value in limit.at.items()},
@@ -111,6 +114,8 @@ def _limit_json(limit: BudgetLimit) -> dict[str, Any]:
 
 
 def _limit(facts: Mapping[str, Any]) -> BudgetLimit:
+    if "firm" in facts:
+        return BudgetLimit(tuple(Row.from_json(row) for row in facts["firm"]), exact(facts["rho"]), facts["label"])
     places = facts["places"]
     return BudgetLimit(
         at={measure: exact(value) for measure, value in facts["at"].items()},

@@ -230,7 +230,7 @@ def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> list
     Places are those of the release that stated the limit, so another's limits are taken at the worst place.
     """
     earlier = (
-        replace(limit, places=None, label=f"{limit.label} (a limit of release {other.release})")
+        replace(limit.anywhere(), label=f"{limit.label} (a limit of release {other.release})")
         for other in others
         for limit in limits_of(other)
     )

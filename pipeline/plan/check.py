@@ -12,8 +12,9 @@ from pipeline.domain import Domain
 from pipeline.nearest import nearest
 from pipeline.plan.codes import ALL_LEVELS, code_rule, level_rule
 from pipeline.plan.messages import KeyPath, Mistake, missing
+from pipeline.plan.model import RECORD
 from pipeline.plan.partition import partition_mistakes
-from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PartsSpec, PlanSpec, QuerySpec, Spec
+from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PartsSpec, PlanSpec, QuerySpec, RecordValues, Spec
 from udfs.codes import dimension_of
 from udfs.mechanisms.base import SMALLEST, ParameterError
 from udfs.mechanisms.catalogue import build
@@ -32,7 +33,11 @@ def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mista
         yield from _dataset(dataset, measures or {})
     yield from _queries(queries, measures, domain)
     for i, limit in enumerate(_given(plan, "budget") or []):
-        yield from _limit(limit, ("budget", i, "at"), queries, measures, domain)
+        path: KeyPath = ("budget", i, "at")
+        if isinstance(_given(limit, "at"), list) and _given(dataset, "unit") == RECORD:
+            yield Mistake(path, "must be a mapping; a list is for a dataset whose unit is an owner column")
+        for place, record in _records(limit, path):
+            yield from _limit(record, place, queries, measures, domain)
 
 
 def _given(part: Any, key: str) -> Any:
@@ -137,15 +142,22 @@ def _mechanism(spec: Spec | None, step: Fraction, path: KeyPath) -> Iterator[Mis
         yield Mistake((*path, error.parameter), f"must be {error.rule}")
 
 
+def _records(limit: LimitSpec, path: KeyPath) -> Iterator[tuple[KeyPath, RecordValues]]:
+    at = _given(limit, "at")
+    if isinstance(at, list):
+        yield from (((*path, i), record) for i, record in enumerate(at))
+    elif at is not None:
+        yield path, at
+
+
 def _limit(
-    limit: LimitSpec,
+    at: RecordValues,
     path: KeyPath,
     queries: Sequence[QuerySpec],
     measures: Mapping[str, MeasureSpec] | None,
     domain: Domain | None,
 ) -> Iterator[Mistake]:
-    at: Mapping[str, str | Fraction] | None = _given(limit, "at")
-    if at is None or measures is None:
+    if measures is None:
         return
     found = [_reference(name, value, path, measures, domain) for name, value in at.items()]
     wrong = [mistake for mistake in found if mistake is not None]

@@ -13,6 +13,14 @@ from pipeline.frozenmap import FrozenMap
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
 
+RECORD = "record"  # the unit that is a single record
+Values = Mapping[str, str | Fraction]  # of a reference record: measure → number, level → code
+
+
+def owner_of(unit: str) -> str | None:
+    """Return the column of the owner that a dataset's unit names; None where the unit is the record."""
+    return None if unit == RECORD else unit
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -32,10 +40,15 @@ class Dataset:
     path: Path
     record: str
     duplicates: Literal["trust"]
-    unit: Literal["record"]
+    unit: str  # RECORD, or the column that names a record's owner: all records of one owner are one unit
     bad_records: Literal["refuse", "drop"]
     keys: Mapping[str, str]  # naics and county → column
     measures: tuple[Measure, ...]  # by name
+
+    @property
+    def owner(self) -> str | None:
+        """The column whose every value is one protected unit, a firm; None where that is the single record."""
+        return owner_of(self.unit)
 
     def facts(self) -> dict[str, Any]:
         """Return, as JSON, what all releases of the dataset share: unit, columns, measures, their types and steps.
@@ -119,15 +132,19 @@ class Query:
 
 @dataclass(frozen=True)
 class Limit:
-    """The loss `rho` that a record with the values `at` (measure → number, level → code) may accumulate."""
+    """The loss `rho` that a record with the values `at`, or a firm with all these records, may accumulate."""
 
-    at: Mapping[str, str | Fraction]
+    at: Values | tuple[Values, ...]
     rho: Fraction
 
     def resolved(self) -> dict[str, Any]:
         """Return the limit as JSON."""
-        at = {name: as_json(value) if isinstance(value, Fraction) else value for name, value in self.at.items()}
+        at = [_resolved(each) for each in self.at] if isinstance(self.at, tuple) else _resolved(self.at)
         return {"at": at, "rho": as_json(self.rho)}
+
+
+def _resolved(values: Values) -> dict[str, Any]:
+    return {name: as_json(value) if isinstance(value, Fraction) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)

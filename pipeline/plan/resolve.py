@@ -23,7 +23,7 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         domain=domain,
         interval=spec.interval,
         queries=tuple(_query(query, measures, domain) for query in spec.queries),
-        budget=tuple(_limit(limit) for limit in spec.budget),
+        budget=tuple(_limit(limit, dataset) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
     )
 
@@ -70,5 +70,6 @@ def _parts(spec: QuerySpec, domain: Domain, step: Fraction) -> tuple[str | None,
     return given.by, tuple(parts)
 
 
-def _limit(spec: LimitSpec) -> Limit:
-    return Limit(FrozenMap.of(dict(sorted(spec.at.items()))), spec.rho)
+def _limit(spec: LimitSpec, dataset: Dataset) -> Limit:
+    records = tuple(FrozenMap.of(dict(sorted(at.items()))) for at in spec.records)
+    return Limit(records[0] if dataset.owner is None else records, spec.rho)

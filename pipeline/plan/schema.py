@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
 
+from pipeline.plan.model import RECORD
 from pipeline.plan.values import (
     Name,
     NonNegative,
@@ -120,7 +121,7 @@ class DatasetSpec(Spec):
         Literal["trust"],
         BeforeValidator(partial(offered_only, offered="trust", later=("reject", "combine"))),
     ] = "trust"
-    unit: Annotated[Literal["record"], BeforeValidator(partial(offered_only, offered="record", later=None))] = "record"
+    unit: Text = RECORD
     bad_records: Literal["refuse", "drop"] = "refuse"
     keys: KeysSpec
     measures: dict[Name, MeasureSpec] = {}
@@ -162,11 +163,22 @@ class QuerySpec(Spec):
     mechanism: OneOrParts
 
 
-class LimitSpec(Spec):
-    """A limit on the dataset's accumulated loss at a reference record."""
+RecordValues = dict[str, ReferenceValue]
 
-    at: dict[str, ReferenceValue]
+
+class LimitSpec(Spec):
+    """A limit on the dataset's accumulated loss at a reference record, or at the list of a firm's records."""
+
+    at: Annotated[
+        Annotated[RecordValues, Tag("record")] | Annotated[list[RecordValues], Field(min_length=1), Tag("firm")],
+        Discriminator(lambda value: "firm" if isinstance(value, list) else "record"),
+    ]
     rho: NonNegative
+
+    @property
+    def records(self) -> list[RecordValues]:
+        """The records, of which there is one where no list is given."""
+        return self.at if isinstance(self.at, list) else [self.at]
 
 
 class PlanSpec(Spec):

@@ -65,9 +65,9 @@ def _year(value: object) -> int:
     return value
 
 
-def offered_only(value: object, offered: str, later: tuple[str, ...] | None) -> object:
-    """Return `value`, unless it is one that only a later version offers (None: any other text is)."""
-    if isinstance(value, str) and value != offered and (later is None or value in later):
+def offered_only(value: object, offered: str, later: tuple[str, ...]) -> object:
+    """Return `value`, unless it is one that only a later version offers."""
+    if isinstance(value, str) and value in later:
         raise broken(f"this version does not offer {value}; write {offered}")
     return value
 

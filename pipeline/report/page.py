@@ -35,22 +35,34 @@ ODDITIES = (
     "For a sum of n cells, standard errors add as the root of the sum of their squares.",
 )
 
+OF_RECORDS = (
+    "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
+    "of the noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller "
+    "record loses less, a larger one more:</p>"
+)
+OF_FIRMS = (
+    "<p>A firm's privacy loss is a public function of its own records: in each cell P(Δ), Δ being what they add to it "
+    "together, and these add up over cells and tables. λ is the step of the noise's lattice (policy.json). Upper "
+    "bounds of the loss (rho) for firms of some records; a firm with fewer or smaller records loses less, any other "
+    "more:</p>"
+)
+
 
 def report_page(plan: Plan, staged: Path) -> str:
     """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
     policy = public_policy(plan)
     body = [
         f"<h1>{escape(plan.release)}</h1>",
-        f"<p class=lead>Totals of establishment microdata ({escape(plan.dataset.name)}), released under per-record "
-        "differential privacy.</p>",
+        f"<p class=lead>Totals of establishment microdata ({escape(plan.dataset.name)}), released under "
+        f"{_protection(plan.dataset.owner)}.</p>",
         "<h2>Tables</h2>",
         _overview(plan),
         "<h2>How to read them</h2>",
         _rows(("column", "meaning"), HOW_TO_READ),
         f"<p>The intervals have coverage {float(plan.interval):.4g}.</p>",
         _list(ODDITIES),
-        "<h2>What each record is promised</h2>",
-        _promises(policy),
+        f"<h2>What each {'record' if plan.dataset.owner is None else 'firm'} is promised</h2>",
+        _promises(policy, plan.dataset.owner),
         *(_largest(query, staged / "tables" / query.name) for query in plan.queries),
         "<h2>The guarantee</h2>",
         f"<p>{escape(policy['guarantee']['words'])}</p><p class=formula>{escape(policy['guarantee']['formula'])}</p>",
@@ -94,9 +106,20 @@ def _mechanism(mechanism: Mechanism) -> str:
     return f"{described['kind']} ({', '.join(f'{k} {v}' for k, v in described.items() if k != 'kind')})"
 
 
-def _promises(policy: dict[str, Any]) -> str:
+def _protection(owner: str | None) -> str:
+    if owner is None:
+        return "per-record differential privacy"
+    return f"differential privacy of whole firms: a firm is all records with one value of {escape(owner)}"
+
+
+def _at(at: dict[str, Any] | list[dict[str, Any]]) -> str:
+    records = at if isinstance(at, list) else [at]
+    return "; ".join(", ".join(f"{name} {value}" for name, value in record.items()) for record in records)
+
+
+def _promises(policy: dict[str, Any], owner: str | None) -> str:
     references = policy["references"]
-    header = ["table", *(", ".join(f"{name} {value}" for name, value in r["at"].items()) for r in references)]
+    header = ["table", *(_at(r["at"]) for r in references)]
     rows = [
         (query["name"], *(_shown(r["queries"][query["name"]]["rho"]) for r in references))
         for query in policy["queries"]
@@ -107,13 +130,10 @@ def _promises(policy: dict[str, Any]) -> str:
         for query in policy["queries"]
         for part in query.get("parts", [query])
     ]
-    text = (
-        "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
-        "of the noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller "
-        "record loses less, a larger one more:</p>"
-    )
     shown = _rows(header, rows, numbers=range(1, len(header)))
-    return (text + shown if references else "") + _rows(("table", "Δ", "P(Δ)"), formulas)
+    return ((OF_RECORDS if owner is None else OF_FIRMS) + shown if references else "") + _rows(
+        ("table", "Δ", "P(Δ)"), formulas
+    )
 
 
 def _shown(rho: float) -> str:

@@ -1,0 +1,76 @@
+"""Releases whose unit is the firm: the same tables, another promise, and a contract of owners."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import MicrodataError
+from tests.support.firms import owned, world
+from tests.support.submit import Place, submit
+from tests.support.world import COUNTIES, NAICS, records, tree
+
+
+def test_firms_change_the_promise_and_not_the_tables(tmp_path: Path) -> None:
+    limits = [{"at": {"employment": 10}, "rho": 1000}]
+    files = {}
+    for unit in ("record", "firm_id"):
+        folder = tmp_path / unit
+        place = Place(world(folder, microdata=owned(), dataset={"unit": unit}, budget=limits), folder)
+        files[unit] = tree(place.out / "small-release" / submit(place).attempt)
+    tables = [{path: data for path, data in each.items() if path.startswith("tables")} for each in files.values()]
+    assert tables[0] == tables[1]
+    told = json.loads(files["firm_id"]["policy.json"])
+    manifest = json.loads((tmp_path / "firm_id" / "out" / "small-release" / "release.json").read_text())
+    assert manifest["guarantee"] == told["guarantee"]
+    assert "A firm is all records with one value of the column firm_id." in told["guarantee"]["words"]
+    assert told["unit"] == "firm_id"
+    assert told["references"][0]["at"] == [{"employment": 10}]
+    page = files["firm_id"]["report.html"].decode()
+    assert "a firm is all records with one value of firm_id" in page
+    assert "per-record" not in page + json.dumps(told).lower()
+    assert (
+        "firm is all records" not in files["record"]["policy.json"].decode() + files["record"]["report.html"].decode()
+    )
+
+
+@pytest.mark.parametrize("owners", [["F1", None, "F2"], ["F1", "", "F2"], ["F1", " ", "F2"], [1, None, 2]])
+@pytest.mark.parametrize("form", ["parquet", "dictionary", "csv"])
+def test_a_record_without_an_owner_breaks_the_contract_by_itself(tmp_path: Path, owners: list[Any], form: str) -> None:
+    table = records(3).append_column("firm_id", pa.array(owners))
+    released = {}
+    for name, rule, microdata in (
+        ("refuse", "refuse", table),
+        ("drop", "drop", table),
+        ("good", "refuse", table.take([0, 2])),
+    ):
+        folder = tmp_path / name
+        place = Place(world(folder, dataset={"bad_records": rule}, naics=NAICS, counties=COUNTIES), folder)
+        (folder / "microdata").mkdir()
+        if form == "csv":
+            pa.csv.write_csv(microdata, folder / "microdata" / "a.csv")
+        else:
+            coded = pc.dictionary_encode(microdata["firm_id"]) if form == "dictionary" else microdata["firm_id"]
+            pq.write_table(microdata.set_column(5, "firm_id", coded), folder / "microdata" / "a.parquet")
+        if name == "refuse":
+            with pytest.raises(MicrodataError, match="firm_id names no owner: it is empty"):
+                submit(place)
+            continue
+        submit(place)
+        released[name] = {p.split("tables/")[1]: d for p, d in tree(place.out).items() if "tables/" in p}
+    assert released["drop"] == released["good"]
+
+
+def test_microdata_without_owners_are_refused(tmp_path: Path) -> None:
+    no_names = owned().set_column(5, "firm_id", pa.array([0.5] * 500))
+    for name, table, rule in (
+        ("none", records(5), "is missing from a file"),
+        ("odd", no_names, "neither text nor whole"),
+    ):
+        with pytest.raises(MicrodataError, match=f"firm_id .*{rule}"):
+            submit(Place(world(tmp_path / name, microdata=table), tmp_path / name))
