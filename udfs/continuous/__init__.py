@@ -1,0 +1,1 @@
+"""Closed forms of continuous noise: densities, tails, quantiles and moments, in doubles."""
