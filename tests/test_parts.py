@@ -107,7 +107,10 @@ def test_noise_that_numbered_the_cells_of_a_part_anew_would_be_seen() -> None:
 
 def test_one_part_that_needs_nonnegative_values_makes_the_measure_nonnegative(tmp_path: Path) -> None:
     negative = records(5).to_pydict() | {"employment": [-1] * 5, "naics": ["722511"] * 5}
-    for name, parted, allowed in (("additive", {"72": LAPLACE}, True), ("log", {"31-33": LOG}, False)):
+    for name, parted, allowed in (
+        ("additive", {"72": LAPLACE}, True),
+        ("log", {"31-33": GAUSSIAN, "44-45": LOG}, False),
+    ):
         mechanism = {"by": "naics2", "parts": parted, "others": GAUSSIAN}
         plan = write_world(tmp_path / name, type(records(1)).from_pydict(negative), queries=[employment(mechanism)])
         if allowed:

@@ -26,6 +26,16 @@ QUERIES = [
     {"name": "trade", "sum": "employment", "by": ["county"], "where": {"naics2": ["44-45"]}, "mechanism": GAUSSIAN},
     {"name": "all", "sum": "employment", "by": ["nation"], "mechanism": {"kind": "laplace", "sigma": 5}},
 ]
+SECTORS = {
+    "by": "naics2",
+    "parts": {"31-33": GAUSSIAN, "72": {"kind": "gaussian", "sigma": 20}},
+    "others": {"kind": "laplace", "sigma": 30},
+}
+COARSE = [  # of which each part, each filter, has one cell only
+    {"name": "sectors", "sum": "employment", "by": ["naics2"], "mechanism": SECTORS},
+    {"name": "west", "count": "records", "by": ["nation"], "where": {"state": ["06"]}, "mechanism": GAUSSIAN},
+    {"name": "east", "sum": "employment", "by": ["nation"], "where": {"state": ["01"]}, "mechanism": GAUSSIAN},
+]
 OWNED = {"unit": "firm_id"}
 BUDGET = [{"at": [{"employment": 10, "payroll": 0}, {"employment": 20, "payroll": 0, "naics6": "311111"}], "rho": 1000}]
 
