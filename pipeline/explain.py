@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.reference import At, AtFirm, at_of, losses_at, policy_of
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.reference import At, AtFirm, Loss, at_of, losses_at, policy_of, simple_losses_at
 from pipeline.accuracy import accuracy, warnings
 from pipeline.errors import PlanError
 from pipeline.nearest import nearest
 from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
-from udfs.exact import as_json, exact, up_text
+from udfs.exact import as_json, exact, up_float, up_text
 
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
@@ -23,17 +24,19 @@ OF_FIRMS = (
     "large, in the places that these name; a firm with more or larger records loses more, without a limit.",
 )
 
+OF_GROUPS = (
+    "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
+)
+
 
 def parse_at(text: str, plan: Plan) -> At | AtFirm:
     """Return the reference that `text` names, such as "employment=10,payroll=500" or "naics3=722,employment=10".
 
-    Where the unit is a firm, it is all records of one, separated by ";". Raises PlanError on anything that is no
-    measure of the plan and no level, and on several records where the unit is a record.
+    Several records, separated by ";", are a firm, where that is the unit, or else a group that comes or goes as one.
+    Raises PlanError on anything that is no measure of the plan and no level.
     """
-    if plan.dataset.owner is not None:
+    if plan.dataset.owner is not None or ";" in text:
         return AtFirm(tuple(_record(part, plan) for part in text.split(";")))
-    if ";" in text:
-        raise PlanError(f"--at {text}: give one record; several are for a dataset whose unit is an owner column")
     return _record(text, plan)
 
 
@@ -58,21 +61,33 @@ def explain(plan: Plan, references: Sequence[At | AtFirm]) -> dict[str, Any]:
     """Return what the plan promises at `references` (none given: those of its budget)."""
     policy = policy_of(plan)
     wanted = list(references) or [at_of(limit.at) for limit in plan.budget] or _anywhere(plan, policy.measures)
-    losses = [(at, *losses_at(plan, policy, at)) for at in wanted]
+    promised = [(at, *losses_at(plan, policy, at), _simple(plan, policy, at)) for at in wanted]
     queries = [
         {
             "name": query.name,
             "mechanism": query.described(),
-            "losses": [
-                {"at": at.to_json(), "influence": as_json(each[i][0])} | each[i][1].to_json() for at, each, _ in losses
-            ],
+            "losses": [_told(at, each[i][1], simple[i], influence=each[i][0]) for at, each, _, simple in promised],
             "accuracy": accuracy(query, plan.interval),
             "warnings": warnings(query),
         }
         for i, query in enumerate(plan.queries)
     ]
-    total = [{"at": at.to_json()} | loss.to_json() for at, _, loss in losses]
+    total = [_told(at, loss, simple[-1]) for at, _, loss, simple in promised]
     return {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
+
+
+def _simple(plan: Plan, policy: PolicySum, at: At | AtFirm) -> Sequence[Fraction | None]:
+    """Return the simple group bounds of a group of records that are units of their own, else None for each."""
+    if isinstance(at, AtFirm) and plan.dataset.owner is None:
+        return simple_losses_at(plan, policy, at)
+    return [None] * (len(plan.queries) + 1)
+
+
+def _told(at: At | AtFirm, loss: Loss, simple: Fraction | None, influence: Fraction | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {"at": at.to_json()}
+    told |= {} if influence is None else {"influence": as_json(influence)}
+    told |= loss.to_json()
+    return told | ({} if simple is None else {"rho_simple": up_float(simple)})
 
 
 def render(explained: dict[str, Any], plan: Plan) -> str:
@@ -97,6 +112,8 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
     if not explained["total"]:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
     lines += ["", *(OF_RECORDS if plan.dataset.owner is None else OF_FIRMS)]
+    if any("rho_simple" in loss for loss in explained["total"]):
+        lines += OF_GROUPS
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
     return "\n".join(lines)
 
@@ -165,16 +182,12 @@ def _place(at: dict[str, Any]) -> str:
 
 
 def _table(losses: Sequence[dict[str, Any]]) -> list[str]:
-    shown = [
-        (
-            "; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])),
-            loss["rho"],
-            loss["epsilon"],
-        )
-        for loss in losses
-    ]
-    width = max((len(at) for at, _, _ in shown), default=0)
-    return [
-        f"    {at:<{width}}   rho {_up(rho):<12} epsilon {'-' if epsilon is None else _up(epsilon)}"
-        for at, rho, epsilon in shown
-    ]
+    shown = ["; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])) for loss in losses]
+    width = max(map(len, shown), default=0)
+    return [f"    {at:<{width}}   {_loss(loss)}" for at, loss in zip(shown, losses, strict=True)]
+
+
+def _loss(loss: dict[str, Any]) -> str:
+    epsilon = "-" if loss["epsilon"] is None else _up(loss["epsilon"])
+    simple = f"   simple group bound {_up(loss['rho_simple'])}" if "rho_simple" in loss else ""
+    return f"rho {_up(loss['rho']):<12} epsilon {epsilon}{simple}"

@@ -189,9 +189,6 @@ def test_references_are_lists_of_records(tmp_path: Path, capsys: pytest.CaptureF
     assert "protected unit: a firm, all records with one value of firm_id" in shown
     assert "    employment=10; employment=20   rho" in shown
     assert "every firm whose records can be matched one to one with records of the reference" in shown
-    single = loaded(tmp_path / "record", dataset={"unit": "record"}, budget=[])
-    with pytest.raises(PlanError, match="give one record"):
-        parse_at("employment=10;employment=20", single)
     with pytest.raises(PlanError, match=r"reference naics3=311: it must also name employment"):
         explain(plan, [parse_at("employment=10;naics3=311", plan)])
 

@@ -14,6 +14,7 @@ from pipeline.accounting.firm import (
     query_loss,
     query_pure_loss,
 )
+from pipeline.accounting.group import simple
 from pipeline.accounting.policy import Place, PolicySum, QueryPolicy
 from pipeline.errors import PlanError
 from pipeline.plan.model import Plan, Values
@@ -141,6 +142,13 @@ def _firm_losses(plan: Plan, policy: PolicySum, at: AtFirm) -> tuple[tuple[tuple
         for query in plan.queries
     )
     return queries, Loss(firm_loss(policy, firm), firm_pure_loss(policy, firm))
+
+
+def simple_losses_at(plan: Plan, policy: PolicySum, at: AtFirm) -> tuple[Fraction, ...]:
+    """Return J·ΣP_j of a group's J records (paper 1's bound) for each query, then for the release."""
+    records = [(row,) for row in firm_at(plan, at)]
+    queries = tuple(simple([query_loss(policy, record, query.name) for record in records]) for query in plan.queries)
+    return (*queries, simple([firm_loss(policy, record) for record in records]))
 
 
 def _record_losses(plan: Plan, policy: PolicySum, at: At) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:

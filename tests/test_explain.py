@@ -1,0 +1,110 @@
+"""What `prdp explain` tells: the paper's table 1, groups of records, errors of the noise, warnings of its tails."""
+
+import json
+from math import exp, inf, sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.cli import main
+from pipeline.explain import explain, parse_at, render
+from pipeline.plan.load import load_plan
+from pipeline.plan.model import Plan
+from tests.support.world import records, write_world
+
+TABLE_1 = Path(__file__).parents[1] / "conf" / "plans" / "table-1.yaml"
+EMPLOYEES = (5, 5, 10, 20, 30, 10_000)
+LOSSES = {  # paper 1, table 1
+    "unit_splitting": (1, 1, 1, 4, 9, 1_000_000),
+    "fourth_root": (0.2795, 0.2795, 0.3953, 0.5590, 0.6847, 12.5),
+    "logarithm": (0.4013, 0.4013, 0.7187, 1.1586, 1.4740, 10.6040),
+}
+
+
+def told_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["explain", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def plan_with(folder: Path, *mechanisms: dict[str, Any]) -> Plan:
+    queries = [
+        {"name": f"q{i}", "sum": "employment", "by": ["naics3", "county"], "mechanism": mechanism}
+        for i, mechanism in enumerate(mechanisms)
+    ]
+    return load_plan(write_world(folder, records(10), queries=queries, budget=[]))
+
+
+def test_the_papers_table_1(capsys: pytest.CaptureFixture[str]) -> None:
+    told = told_of(capsys, str(TABLE_1), *(part for size in EMPLOYEES for part in ("--at", f"employment={size}")))
+    for query in told["queries"]:
+        assert [round(loss["rho"], 4) for loss in query["losses"]] == list(LOSSES[query["name"]])
+        assert [loss["influence"] for loss in query["losses"]] == list(EMPLOYEES)
+    assert told["total"][5]["rho"] == pytest.approx(1_000_000 + 12.5 + 10.6040, abs=1e-4)
+
+
+def test_a_group_of_records_loses_by_the_tight_and_the_simple_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ";".join(f"employment={size}" for size in EMPLOYEES)
+    told = told_of(capsys, str(TABLE_1), "--at", group, "--at", "employment=5")
+    splitting = told["queries"][0]["losses"][0]
+    assert (splitting["rho"], splitting["rho_simple"]) == (1_016_064, 6_000_096)  # (Σ√P)² and J·ΣP by hand
+    roots = told["queries"][1]["losses"][0]
+    assert roots["rho"] == pytest.approx(sum(sqrt(p) for p in LOSSES["fourth_root"]) ** 2, rel=1e-3)
+    assert roots["rho_simple"] == pytest.approx(6 * sum(LOSSES["fourth_root"]), rel=1e-3)
+    assert told["total"][0]["at"] == [{"employment": size} for size in EMPLOYEES]
+    assert "rho_simple" not in told["total"][1]
+    plan = load_plan(TABLE_1)
+    shown = render(explain(plan, [parse_at(group, plan)]), plan)
+    assert "simple group bound 6.00010e+6" in shown
+    assert "J·ΣP" in shown
+
+
+def test_errors_of_additive_noise_are_those_of_the_lattice(tmp_path: Path) -> None:
+    plan = plan_with(tmp_path, {"kind": "gaussian", "sigma": 0.5}, {"kind": "laplace", "sigma": 2})
+    gaussian, laplace = (query["accuracy"] for query in explain(plan, [])["queries"])
+    assert len(gaussian) == len(laplace) == 1
+    weights = {k: exp(-(k**2) / (2 * 0.25)) for k in range(-40, 41)}
+    total = sum(weights.values())
+    variance, mean = (sum(abs(k) ** n * w for k, w in weights.items()) / total for n in (2, 1))
+    assert gaussian[0]["standard_error"] == pytest.approx(
+        sqrt(sum(k * k * w for k, w in weights.items()) / total), rel=1e-12
+    )
+    assert gaussian[0]["mean_absolute_error"] == pytest.approx(
+        sum(abs(k) * w for k, w in weights.items()) / total, rel=1e-10
+    )
+    assert (gaussian[0]["lower"], gaussian[0]["upper"]) == (-1, 1)  # P(|Z| > 1) = 0.0005, P(|Z| > 0) = 0.21
+    q = exp(-0.5)
+    assert laplace[0]["standard_error"] == pytest.approx(sqrt(2 * q) / (1 - q), rel=1e-12)
+    assert laplace[0]["mean_absolute_error"] == pytest.approx(2 * q / (1 - q * q), rel=1e-10)
+    assert laplace[0]["standard_error"] != pytest.approx(2 * sqrt(2), rel=1e-3)  # the twin: continuous noise
+
+
+def test_errors_of_transformations_grow_with_the_total(tmp_path: Path) -> None:
+    plan = plan_with(
+        tmp_path, {"kind": "log", "a": 1, "sigma": 0.5}, {"kind": "log", "a": 1, "sigma": 0.6, "noise": "laplace"}
+    )
+    told = explain(plan, [])
+    gaussian, laplace = (query["accuracy"] for query in told["queries"])
+    for entry in gaussian:
+        q = entry["total"] + 1
+        assert entry["standard_error"] == pytest.approx(q * sqrt(exp(0.25) - 1), rel=1e-12)
+        assert entry["lower"] == pytest.approx(max(0, q * exp(-1.959964 * 0.5) - 1), rel=1e-5)
+        assert entry["upper"] == pytest.approx(q * exp(1.959964 * 0.5) - 1, rel=1e-5)
+    assert [entry["standard_error"] for entry in laplace] == [None] * 4  # σ ≥ ½ has no variance
+    assert all(0 < entry["mean_absolute_error"] < inf for entry in laplace)
+    assert "infinite" in render(told, plan)
+
+
+def test_tails_beyond_the_range_are_warned_of(tmp_path: Path) -> None:
+    heavy = {"kind": "exponential_polylog", "p": 1, "d": 1.5, "a": 1, "sigma": 20}
+    wide = {"kind": "exponential_polylog", "p": 1, "d": 3.05, "a": 1, "sigma": 20}
+    light = {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20}
+    plan = plan_with(tmp_path, heavy, wide, light)
+    told = explain(plan, [])
+    # P(|Z| > z) ≈ (z/σ + 1)^{1−d}: 2⁶³/20 to the power −½
+    probability = (2**63 / 20) ** -0.5
+    (first,), (second,), none = (query["warnings"] for query in told["queries"])
+    assert f"with probability {probability:.2g}" in first
+    assert "of the variance lies beyond" in second
+    assert none == []
+    assert render(told, plan).count("\nwarning: ") == 2
