@@ -11,6 +11,7 @@ from jobs.cli import main
 from pipeline.explain import explain, parse_at, render
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
+from pipeline.report.page import OF_INFINITE, OF_MEANS, OF_MEDIANS, oddities
 from tests.support.world import records, write_world
 
 TABLE_1 = Path(__file__).parents[1] / "conf" / "plans" / "table-1.yaml"
@@ -103,3 +104,18 @@ def test_tails_beyond_the_range_are_warned_of(tmp_path: Path) -> None:
     assert "of the variance lies beyond" in second
     assert none == []
     assert render(told, plan).count("\nwarning: ") == 2
+
+
+def test_the_page_tells_the_oddities_of_the_plans_mechanisms(tmp_path: Path) -> None:
+    log = {"kind": "log", "a": 1, "sigma": 0.4}
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"kind": "gaussian", "sigma": 3}, set()),
+        (log, {OF_MEANS}),
+        (log | {"estimator": "median"}, {OF_MEDIANS}),
+        (log | {"estimator": "median", "noise": "laplace", "sigma": 0.6}, {OF_MEDIANS, OF_INFINITE}),
+        ({"kind": "root", "k": 2, "a": 0, "sigma": 1}, {OF_MEANS}),
+        ({"kind": "exponential_polylog", "p": 1, "d": 3, "a": 1, "sigma": 1}, {OF_INFINITE}),
+    ]
+    for i, (mechanism, expected) in enumerate(cases):
+        told = oddities(plan_with(tmp_path / str(i), mechanism))
+        assert {text for text in (OF_MEANS, OF_MEDIANS, OF_INFINITE) if text in told} == expected

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ LARGEST_SHOWN = 10
 HOW_TO_READ = (
     ("value", "the published figure: the true total of the cell plus random noise, so single cells can be well off"),
     ("lower, upper", "an interval that holds the true total with at least the stated probability, cell by cell"),
-    ("standard_error", "the typical size of the error; of a log mechanism it grows with the cell, and is estimated"),
+    ("standard_error", "the typical size of the error; of log and root mechanisms it is estimated from the figure"),
 )
 ODDITIES = (
     "Every public cell has a row, also those without any establishment: a figure in an empty cell is noise alone.",
@@ -30,9 +31,18 @@ ODDITIES = (
     "every sum made from them.",
     "The largest figures of a table have, on average, noise that raised them.",
     "Figures of different tables do not add up to each other: each table has noise of its own.",
-    "A figure of a log mechanism is unbiased, while its interval is centred on the median: small figures can lie "
-    "outside their own interval.",
     "For a sum of n cells, standard errors add as the root of the sum of their squares.",
+)
+OF_MEANS = (
+    "A figure of a log or root mechanism with estimator mean is unbiased, while its interval is centred on the median: "
+    "small figures can lie outside their own interval."
+)
+OF_MEDIANS = (
+    "A figure with estimator median is as often too high as too low, and not right on average: sums made from such "
+    "figures are biased."
+)
+OF_INFINITE = (
+    "A standard error of inf is no mistake: the noise of that table has tails too heavy for one. Its intervals hold."
 )
 
 OF_RECORDS = (
@@ -60,7 +70,7 @@ def report_page(plan: Plan, staged: Path) -> str:
         "<h2>How to read them</h2>",
         _rows(("column", "meaning"), HOW_TO_READ),
         f"<p>The intervals have coverage {float(plan.interval):.4g}.</p>",
-        _list(ODDITIES),
+        _list(oddities(plan)),
         f"<h2>What each {'record' if plan.dataset.owner is None else 'firm'} is promised</h2>",
         _promises(policy, plan.dataset.owner),
         *(_largest(query, staged / "tables" / query.name) for query in plan.queries),
@@ -77,6 +87,18 @@ def report_page(plan: Plan, staged: Path) -> str:
 
 def _joined(parts: Iterable[str]) -> str:
     return "\n".join(parts)
+
+
+def oddities(plan: Plan) -> list[str]:
+    """Return what readers should know of the plan's tables, by what its mechanisms are like."""
+    mechanisms = [mechanism for query in plan.queries for mechanism in query.mechanisms]
+    estimators = {mechanism.describe().get("estimator") for mechanism in mechanisms}
+    told = {
+        OF_MEANS: "mean" in estimators,
+        OF_MEDIANS: "median" in estimators,
+        OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
+    }
+    return [*ODDITIES, *(text for text, holds in told.items() if holds)]
 
 
 def _overview(plan: Plan) -> str:
