@@ -65,7 +65,7 @@ def root_rise_above(x: Fraction, a: Fraction, k: int) -> Fraction:
 def laplace_zcdp_above(pure: Fraction, s: Fraction) -> Fraction:
     """Return an upper bound of P − (s/sinh s)·(1 − e^{−P}), P = `pure` ≥ 0, s > 0; it is 0 at 0."""
     if pure < SMALL:
-        return pure**2 / 2 + s**2 * pure / 6  # s/sinh s ≥ 1 − s²/6,  1 − e^{−P} ≥ P − P²/2
+        return pure**2 / 2 + (1 - s_over_sinh(s)) * pure  # 1 − e^{−P} ≥ P − P²/2,  s/sinh s ≤ 1
     spared = 1 - _exp(-min(pure, Fraction(LARGE)))
     return (pure - s_over_sinh(s) * spared) * SLACK
 
