@@ -10,28 +10,27 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.bits import TEST_KEY, cell_bits
-from tests.support.lattice import Noise
+from tests.support.families import HEAVY, noise_fit, tail_bins, weights_of
+from tests.support.heavy import GeneralizedGaussian, Polylog
+from tests.support.lattice import LatticeNoise, Noise
 from tests.support.statistics import binned_fit, chi_square, dependence, fit, level, moments, repeats
 from udfs import lattice
 from udfs.keystream import Bits, CellBits
 from udfs.lattice import CHUNK, LARGEST, REACH, LatticeTable, add_noise, build_table, draw_noise
-from udfs.weights import GaussianWeights, LaplaceWeights
 
 DRAWS = 300_000
+OTHER = Fraction(105, 100)
 NARROW = [Noise(power, Fraction(scale)) for power in (1, 2) for scale in ("0.3", "1", "3.7")]
 WIDE = [Noise(power, Fraction(2**30)) for power in (1, 2)]
 Ints = NDArray[np.int64]
 
 
-def table_of(noise: Noise) -> LatticeTable:
-    weights = LaplaceWeights(scale=noise.scale) if noise.power == 1 else GaussianWeights(scale=noise.scale)
-    return build_table(weights)
+def table_of(noise: LatticeNoise) -> LatticeTable:
+    return build_table(weights_of(noise))
 
 
-def draws(noise: Noise, bits: Bits | None = None, size: int = DRAWS) -> Ints:
-    distance, negative = draw_noise(table_of(noise), bits or cell_bits(size), size)
-    signed: Ints = np.where(negative, -distance.astype(np.int64), distance.astype(np.int64))
-    return signed
+def draws(noise: LatticeNoise, bits: Bits | None = None, size: int = DRAWS) -> Ints:
+    return add_noise(np.zeros(size, dtype=np.int64), *draw_noise(table_of(noise), bits or cell_bits(size), size))
 
 
 def narrow_fit(values: Ints, noise: Noise) -> float:
@@ -66,6 +65,15 @@ def test_wide_noise_has_its_exact_distribution(noise: Noise) -> None:
     assert moments(1.02 * values.astype(np.float64), variance, variance**2 * (6 if noise.power == 1 else 3)) < level(1)
     # Low bits are as fair as high ones: a double's rounding would show here.
     assert chi_square(np.bincount(values & 15), np.full(16, 1 / 16)) > level(1)
+
+
+@pytest.mark.parametrize("noise", HEAVY, ids=str)
+def test_heavy_tailed_noise_has_its_exact_distribution(noise: GeneralizedGaussian | Polylog) -> None:
+    values, ends = draws(noise), tail_bins(noise, range(-6, 6))
+    assert noise_fit(values, noise, ends) > level(1)
+    # The broken twin: tails that are a little too light or too heavy.
+    shape = {"p": noise.p * Fraction(97, 100)} if isinstance(noise, GeneralizedGaussian) else {"d": noise.d * OTHER}
+    assert noise_fit(values, replace(noise, **shape), ends) < level(1)
 
 
 def careless(table: LatticeTable, *, minus_zero: bool, keep_bucket: bool) -> Ints:

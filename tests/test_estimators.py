@@ -4,22 +4,19 @@ Sums over all lattice points are taken over every h-th one, h = s/32. Both sums 
 differ from its integral by e^{−2π²(s/h)²} relatively (Poisson summation), which is nothing.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, expm1, fsum
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.bits import Injected, words_that_draw
 from tests.support.lattice import Noise, real
+from tests.support.released import INTERVAL, coverage, release
 from udfs.mechanisms.base import Released
 from udfs.mechanisms.log import Log
 
-INTERVAL = Fraction(19, 20)
 CLOSE = 2.0**-25  # the bias that rounding ln(q + a) may leave, relative to q + a
 CASES = [
     (Log(a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step)), total)
@@ -44,11 +41,6 @@ class Sums:
         return fsum((self.masses * values).tolist()) / fsum(self.masses.tolist())
 
 
-def release(m: Log, total: int, noise: list[int], interval: Fraction = INTERVAL) -> Released:
-    bits = Injected([[words_that_draw(m.table, k) for k in noise]], lambda *_: 0)
-    return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
-
-
 def over_the_lattice(m: Log, total: int) -> Sums:
     scale = m.sigma / m.lattice_step
     h, reach = int(scale / 32), int(32 * (13 + 2 * m.sigma))
@@ -70,24 +62,6 @@ def test_value_and_squared_error_are_mean_unbiased(m: Log, total: int) -> None:
     assert abs(sums.mean(median) - sums.q) > CLOSE * shifted
     plug_in = expm1(m.sigma**2) * (values + float(m.a)) ** 2
     assert abs(sums.mean(plug_in) / m.variance(sums.q) - 1) > 1e-6
-
-
-def farthest(holds: Callable[[list[int]], NDArray[np.bool_]], top: int) -> int:
-    """The largest k ≤ top for which a condition holds that holds up to it and not beyond (−1: nowhere)."""
-    low, high = -1, top
-    while low < high:
-        steps = sorted({low + -(-(high - low) * i // 64) for i in range(1, 65)})
-        good = int(np.sum(np.cumprod(holds(steps))))
-        low, high = (steps[good - 1] if good else low), (steps[good] - 1 if good < len(steps) else high)
-    return low
-
-
-def coverage(m: Log, total: int, interval: Fraction) -> Any:
-    """P(lower ≤ q ≤ upper), exactly: the noises whose interval misses q lie beyond one on either side."""
-    noise, q, top = Noise(2, m.sigma / m.lattice_step), float(total * m.step), int(30 * m.sigma / m.lattice_step)
-    up = farthest(lambda ks: release(m, total, ks, interval).lower <= q, top)
-    down = farthest(lambda ks: release(m, total, [-k for k in ks], interval).upper >= q, top)
-    return 1 - noise.from_on(up + 1) - noise.from_on(down + 1)
 
 
 @pytest.mark.parametrize(("m", "total"), CASES, ids=named)

@@ -23,26 +23,27 @@ from tests.support.bits import (
     word_of,
     words_that_draw,
 )
-from tests.support.lattice import CTX, Noise, real
+from tests.support.families import HEAVY, weights_of
+from tests.support.lattice import CTX, LatticeNoise, Noise, real
 from udfs.lattice import DIGITS, REACH, WORD, LatticeTable, _Fast, build_table, decide, draw_noise
-from udfs.weights import GaussianWeights, LaplaceWeights
 
 SCALES = [
     *("1/10", "3/10", "1/3", "1", "37/10", "4", "100", "16384", str(2**30), "7000000001/7", str(2**40)),
     *(str(10**18), str(2**62), str(10**25)),
 ]
-FAMILIES = [Noise(power, Fraction(scale)) for power, scale in product((1, 2), SCALES)]
-SOME = [noise for noise in FAMILIES if noise.scale in (Fraction(1, 10), Fraction(37, 10), 2**30, 10**18)]
+LIGHT = [Noise(power, Fraction(scale)) for power, scale in product((1, 2), SCALES)]
+FAMILIES: list[LatticeNoise] = [*LIGHT, *HEAVY]
+CHOSEN = (Fraction(1, 10), Fraction(37, 10), 2**30, 10**18)
+SOME: list[LatticeNoise] = [*(noise for noise in LIGHT if noise.scale in CHOSEN), HEAVY[1], HEAVY[6]]
 
 
-def named(noise: Noise) -> str:
-    return f"{ {1: 'laplace', 2: 'gaussian'}[noise.power] } {noise.scale}"
+def named(noise: LatticeNoise) -> str:
+    return f"{ {1: 'laplace', 2: 'gaussian'}[noise.power] } {noise.scale}" if isinstance(noise, Noise) else str(noise)
 
 
 @cache
-def table_of(noise: Noise) -> LatticeTable:
-    weights = LaplaceWeights(scale=noise.scale) if noise.power == 1 else GaussianWeights(scale=noise.scale)
-    return build_table(weights)
+def table_of(noise: LatticeNoise) -> LatticeTable:
+    return build_table(weights_of(noise))
 
 
 def places(table: LatticeTable, random: Random) -> list[int]:
@@ -52,7 +53,7 @@ def places(table: LatticeTable, random: Random) -> list[int]:
     return [*range(2000), *ends, *(k for k in far if k < REACH)]
 
 
-def complaints(table: LatticeTable, noise: Noise, ks: Iterable[int]) -> list[str]:
+def complaints(table: LatticeTable, noise: LatticeNoise, ks: Iterable[int]) -> list[str]:
     """How the table's integers fail to give each outcome k of a try the probability F·exp(w(k))/2⁶⁴."""
     rows = list(zip(table.starts, table.lengths, table.masses, strict=True))
     found = []
@@ -77,7 +78,7 @@ def complaints(table: LatticeTable, noise: Noise, ks: Iterable[int]) -> list[str
 
 
 @pytest.mark.parametrize("noise", FAMILIES, ids=named)
-def test_the_integers_of_a_table_give_every_outcome_its_exact_probability(noise: Noise) -> None:
+def test_the_integers_of_a_table_give_every_outcome_its_exact_probability(noise: LatticeNoise) -> None:
     table = table_of(noise)
     assert complaints(table, noise, places(table, Random(1))) == []
     for bits in (64, 128, 300):
@@ -89,7 +90,7 @@ def changed(table: LatticeTable, row: int, by: int) -> tuple[int, ...]:
     return (*table.masses[:row], table.masses[row] + by, *table.masses[row + 1 :])
 
 
-def true_masses(table: LatticeTable, noise: Noise) -> tuple[int, ...]:
+def true_masses(table: LatticeTable, noise: LatticeNoise) -> tuple[int, ...]:
     def mass(start: int, length: int) -> int:
         return max(1, int(real(table.scale) * sum(noise.weight(k) for k in range(start, start + length))))
 
@@ -119,7 +120,7 @@ def hashed(row: int) -> Callable[[int], int]:
     return lambda part: Random(row * 1000 + part).getrandbits(128)
 
 
-def compare(fast: _Fast, noise: Noise, tries: list[Words]) -> int:
+def compare(fast: _Fast, noise: LatticeNoise, tries: list[Words]) -> int:
     """How many of the tries the sampler decides differently from exact arithmetic."""
     exact = ExactTries(fast.table, noise)
     bits = Injected([tries], lambda row, _draw, part: hashed(row)(part))
@@ -130,7 +131,7 @@ def compare(fast: _Fast, noise: Noise, tries: list[Words]) -> int:
     )
 
 
-def edge_tries(table: LatticeTable, noise: Noise) -> list[Words]:
+def edge_tries(table: LatticeTable, noise: LatticeNoise) -> list[Words]:
     """Both ends of every bucket's mass, its first and last place, acceptance bits clear and close to the threshold."""
     tries: list[Words] = [(sum(table.masses), 0, 0, 0), (WORD - 1, WORD - 1, 0, 1)]
     for bucket, (start, length, mass) in enumerate(zip(table.starts, table.lengths, table.masses, strict=True)):
@@ -143,7 +144,7 @@ def edge_tries(table: LatticeTable, noise: Noise) -> list[Words]:
     return tries
 
 
-def close_tries(table: LatticeTable, noise: Noise, size: int, random: Random) -> list[Words]:
+def close_tries(table: LatticeTable, noise: LatticeNoise, size: int, random: Random) -> list[Words]:
     """Random buckets and places, acceptance bits within three last bits of the threshold."""
     tries = []
     for _ in range(size):
@@ -155,7 +156,7 @@ def close_tries(table: LatticeTable, noise: Noise, size: int, random: Random) ->
 
 
 @pytest.mark.parametrize("noise", SOME, ids=named)
-def test_no_try_is_decided_differently_from_exact_arithmetic(noise: Noise) -> None:
+def test_no_try_is_decided_differently_from_exact_arithmetic(noise: LatticeNoise) -> None:
     table, random = table_of(noise), Random(2)
     fast = _Fast(table)
     assert compare(fast, noise, edge_tries(table, noise)) == 0
@@ -196,7 +197,7 @@ def test_the_error_band_leads_to_arbitrary_precision_on_both_sides(offset: int) 
 @pytest.mark.parametrize("noise", SOME, ids=named)
 @pytest.mark.parametrize("parts", [0, 1, 2])
 @pytest.mark.parametrize("accept", [True, False])
-def test_as_many_further_digits_are_read_as_the_decision_needs(noise: Noise, parts: int, accept: bool) -> None:
+def test_as_many_further_digits_are_read_as_the_decision_needs(noise: LatticeNoise, parts: int, accept: bool) -> None:
     table = table_of(noise)
     k = 1 if noise.scale < 100 else int(noise.scale)
     bucket = bucket_of(table, k)
@@ -232,7 +233,7 @@ def test_what_lies_beyond_reach_saturates(power: int, scale: int) -> None:
 
 
 @pytest.mark.parametrize("noise", SOME, ids=named)
-def test_injected_words_draw_the_noise_they_spell(noise: Noise) -> None:
+def test_injected_words_draw_the_noise_they_spell(noise: LatticeNoise) -> None:
     table = table_of(noise)
     wanted = [0, 1, -1, 2, -2, *(int(noise.scale * z) for z in range(-6, 7) if noise.scale > 1)]
     distance, negative = draw_noise(
@@ -255,7 +256,7 @@ def test_a_rejection_starts_the_whole_draw_again_with_the_next_words() -> None:
 
 
 @pytest.mark.parametrize("noise", FAMILIES, ids=named)
-def test_the_slow_path_is_never_met_by_chance(noise: Noise) -> None:
+def test_the_slow_path_is_never_met_by_chance(noise: LatticeNoise) -> None:
     table = table_of(noise)
     band = _Fast(table).band
     doubtful = sum(m * min(1.0, 2 * float(b) + 2.0**-DIGITS) for m, b in zip(table.masses, band, strict=True)) / WORD

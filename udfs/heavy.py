@@ -58,7 +58,7 @@ class GeneralizedGaussianWeights(LogWeights):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PolylogWeights(LogWeights):
-    """w(k) = −d·(ln(k/s + a)^p − ln(a)^p), p ≥ 1, d > 0, a > 1, s = `scale` steps."""
+    """w(k) = −d·(ln(k/s + a)^p − ln(a)^p), p ≥ 1, d > 0, a > 1 (a ≥ 1 for p = 1), s = `scale` steps."""
 
     p: Fraction
     d: Fraction
@@ -72,11 +72,12 @@ class PolylogWeights(LogWeights):
 
     @property
     def fast_error(self) -> float:
-        """An error ε of ln(k/s + a)/ln a or of ln a makes one of p·ε in its power, one of p p·|ln(…)|·ε."""
+        """An error ε of ln(k/s + a)/ln a makes one of p·ε in its power, one of p p·|ln(…)|·ε; and so in ln(a)^p."""
         if self.p == 1:
             return 16 * ULP
         largest = max(0.0, LOG_REACH - ln(self.scale)) / self.log_a + 1 / self.log_a
-        return 16 * ULP * (2 + float(self.p) * (1 + abs(math.log(self.log_a)) + math.log1p(largest)))
+        of_log_a = float(self.p) * (1 + abs(math.log(self.log_a)))
+        return ULP * (16 * (2 + float(self.p) * math.log1p(largest)) + 4 * of_log_a)
 
     @property
     def power_law_from(self) -> float:
@@ -98,7 +99,7 @@ class PolylogWeights(LogWeights):
         p = float(self.p)
         with np.errstate(over="ignore"):
             rise: NDArray[np.float64] = np.expm1(p * np.log1p(r / self.log_a))
-        fall: NDArray[np.float64] = -float(self.d) * self.log_a**p * rise
+            fall: NDArray[np.float64] = -float(self.d) * self.log_a**p * rise
         return fall
 
     def high(self, k: int, ctx: Any) -> Any:
@@ -115,6 +116,12 @@ class PolylogWeights(LogWeights):
         return bracketed(self, k, ctx, lambda n: self._integral(n, ctx))
 
     def _integral(self, n: int, ctx: Any) -> Any:
+        p, d, nats = float(self.p), float(self.d), ctx.prec * 0.7
+        largest = max(1.0, 1 / d, d * max(self.log_a, ln(n / self.scale + self.a)) ** p)
+        with ctx.extraprec(64 * math.ceil((8 + math.log2(largest)) / 64)):  # digits that d·ln(a)^p − d·T^p cancels
+            return self._digits_of_integral(n, ctx, nats)
+
+    def _digits_of_integral(self, n: int, ctx: Any, nats: float) -> Any:
         p, d, s = (real(ctx, number) for number in (self.p, self.d, self.scale))
         lift = d * ctx.log(real(ctx, self.a)) ** p
         start = ctx.log(real(ctx, n / self.scale + self.a))
@@ -123,16 +130,28 @@ class PolylogWeights(LogWeights):
         if self.p == 2:
             erfc = ctx.erfc(ctx.sqrt(d) * (start - 1 / (2 * d)))
             return s * ctx.exp(lift + 1 / (4 * d)) * ctx.sqrt(ctx.pi / d) / 2 * erfc
-        return s * _panels(lambda t: lift + t - d * t**p, lambda t: 1 - d * p * t ** (p - 1), start, ctx)
+        return s * ctx.exp(lift) * _panels(p, d, start, nats, ctx)
 
 
-def _panels(h: Any, slope: Any, start: Any, ctx: Any) -> Any:
-    """Return ∫_start^∞ e^{h(t)} dt of a concave h by panels, the rest ≤ e^h/(−h′) being below the last digit."""
+def _panels(p: Any, d: Any, start: Any, nats: float, ctx: Any) -> Any:
+    """Return ∫_start^∞ e^{h(t)} dt, h(t) = t − d·t^p, start > 0, by panels, but for its share e^{−nats}."""
+
+    def h(t: Any) -> Any:
+        return t - d * t**p
+
     t, total = start, ctx.mpf(0)
-    highest = h(t)
-    while not (slope(t) < 0 and h(t) < highest - ctx.prec):
-        width = min(PANEL_NATS / (1 + abs(slope(t))), 1 + t / 8)
-        total += ctx.quad(lambda u: ctx.exp(h(u)), [t, t + width], method="gauss-legendre")
-        t += width
-        highest = max(highest, h(t))
-    return total
+    top = highest = h(t)
+    while True:
+        pull = d * p * t ** (p - 1)  # h′ = 1 − pull, h″ = −(p − 1)·pull/t
+        if pull > 1 and top < highest - nats:
+            return total
+        bend = ctx.sqrt((p - 1) * pull / t / PANEL_NATS)
+        end = t + 1 / (abs(1 - pull) / PANEL_NATS + bend + 1 / t)  # at most 2t: a power of t is not smooth at 0
+        total += _panel(h, t, end, ctx)
+        t, top = end, h(end)
+        highest = max(highest, top)
+
+
+def _panel(h: Any, t: Any, end: Any, ctx: Any) -> Any:
+    top = h(t)  # quadrature stops at an absolute error: what it is given is 1 where it starts
+    return ctx.exp(top) * ctx.quad(lambda u: ctx.exp(h(u) - top), [t, end], method="gauss-legendre")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from udfs.keystream import CellBits, SecretKey
 from udfs.mechanisms.base import Mechanism, Released
+from udfs.reproducible import in_units
 
 
 def release_cells(  # noqa: PLR0913 — a mechanism, a place in the keystream, and totals
@@ -68,13 +69,8 @@ def _in_type(mechanism: Mechanism, released: Released, steps: bool) -> Released:
     if steps or not mechanism.additive:
         return released
     return Released(
-        value=_in_units(released.value, mechanism.step),
-        lower=_in_units(released.lower, mechanism.step),
-        upper=_in_units(released.upper, mechanism.step),
+        value=in_units(released.value, mechanism.step),
+        lower=in_units(released.lower, mechanism.step),
+        upper=in_units(released.upper, mechanism.step),
         standard_error=released.standard_error,
     )
-
-
-def _in_units(steps: NDArray[np.int64], step: Fraction) -> NDArray[np.float64]:
-    """Return steps·step as doubles: one product and one quotient, correctly rounded, the same everywhere."""
-    return steps.astype(np.float64) * float(step.numerator) / float(step.denominator)

@@ -1,10 +1,11 @@
-"""The exponential with the same bits everywhere: on every processor, at every place of an array.
+"""Doubles with the same bits everywhere, on every processor, at every place of an array: exponentials and units.
 
-NumPy's own may differ in the last bit between processors and between the vector part and the remainder of an array.
-Tables must not: they are compared byte for byte across engines and partitions.
+NumPy's own exponential may differ in the last bit between processors and between the vector part and the remainder of
+an array. Tables must not: they are compared byte for byte across engines and partitions.
 """
 
 import math
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,3 +28,8 @@ def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     for coefficient in COEFFICIENTS[1:]:
         series = series * r + coefficient
     return np.ldexp(1 + (r + r * r * series), k.astype(np.int32))
+
+
+def in_units(steps: NDArray[np.int64], step: Fraction) -> NDArray[np.float64]:
+    """Return steps·step as doubles: one product and one quotient, correctly rounded, the same everywhere."""
+    return steps.astype(np.float64) * float(step.numerator) / float(step.denominator)

@@ -9,7 +9,7 @@ from itertools import accumulate, count
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.lattice import CTX, Noise, real
+from tests.support.lattice import CTX, LatticeNoise, real
 from udfs.keystream import CellBits, SecretKey
 from udfs.lattice import DIGITS, REACH, WORD, LatticeTable
 
@@ -59,7 +59,7 @@ def words_that_draw(table: LatticeTable, noise: int) -> Words:
     return first_word(table, bucket), abs(noise) - table.starts[bucket], 0, int(noise < 0)
 
 
-def acceptance(table: LatticeTable, noise: Noise, bucket: int, k: int) -> Fraction:
+def acceptance(table: LatticeTable, noise: LatticeNoise, bucket: int, k: int) -> Fraction:
     """F·2^m·e^{w(k)}/M (the last bucket: F·Σe^{w}/M) to more digits than any test asks for."""
     weight = noise.weight_from(REACH) if bucket == len(table.masses) - 1 else noise.weight(k)
     p = table.lengths[bucket] * weight * real(table.scale) / table.masses[bucket]
@@ -72,7 +72,7 @@ def acceptance(table: LatticeTable, noise: Noise, bucket: int, k: int) -> Fracti
 class ExactTries:
     """What tries must come to, by rational arithmetic on the table's integers and high-precision weights."""
 
-    def __init__(self, table: LatticeTable, noise: Noise) -> None:
+    def __init__(self, table: LatticeTable, noise: LatticeNoise) -> None:
         self.table, self.noise = table, noise
         self.ends = list(accumulate(table.masses))
 

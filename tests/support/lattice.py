@@ -1,12 +1,14 @@
-"""Exact probabilities of lattice noise, by direct summation in high precision: nothing of udfs.lattice or udfs.weights.
+"""Exact probabilities of lattice noise, in high precision and from the mathematics alone: nothing of udfs is used.
 
-Noise here is P(Z = k) ∝ exp(−(|k|/s)^power/power) on the integers: power 1 is the discrete Laplace, 2 the Gaussian.
+A family says its log-weights, its tail sums and its moments; all else follows. Here: discrete Laplace and Gaussian
+noise. Heavy tails are in tests.support.heavy, divergences in tests.support.divergence.
 """
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -24,13 +26,22 @@ def real(number: Fraction | int) -> Any:
     return CTX.mpf(number.numerator) / number.denominator
 
 
-@dataclass(frozen=True)
-class Noise:
-    power: int
+class LatticeNoise(ABC):
+    """P(Z = k) ∝ exp(w(|k|)) on the integers, w(0) = 0, w falling; `scale` in steps. Frozen dataclasses."""
+
     scale: Fraction
 
+    @abstractmethod
     def log_weight(self, k: int) -> Any:
-        return real(-(Fraction(abs(k), 1) ** self.power) / (self.power * self.scale**self.power))
+        """w(|k|)."""
+
+    @abstractmethod
+    def weight_from(self, k: int) -> Any:
+        """Σ exp(w(j)) over j ≥ k ≥ 1, to 20 digits at least."""
+
+    @abstractmethod
+    def moment(self, order: int) -> Any:
+        """E |Z|^order; infinite where there is none."""
 
     def weight(self, k: int) -> Any:
         return CTX.exp(self.log_weight(k))
@@ -52,8 +63,19 @@ class Noise:
         """P(|Z| > c), c ≥ 0."""
         return 2 * self.from_on(c + 1)
 
+
+@dataclass(frozen=True)
+class Noise(LatticeNoise):
+    """w(k) = −(k/s)^power/power: power 1 is the discrete Laplace, 2 the Gaussian."""
+
+    power: int
+    scale: Fraction
+
+    def log_weight(self, k: int) -> Any:
+        return real(-(Fraction(abs(k), 1) ** self.power) / (self.power * self.scale**self.power))
+
     def weight_from(self, k: int) -> Any:
-        """Σ exp(w(j)) over j ≥ k ≥ 1, to 50 digits (20 for wide Gaussian noise)."""
+        """To 50 digits (20 for wide Gaussian noise)."""
         if self.power == 1:
             return self.weight(k) / -CTX.expm1(self.log_weight(1))  # a geometric series
         if self.scale > WIDE:
@@ -70,7 +92,7 @@ class Noise:
         return integral + f * (CTX.mpf(1) / 2 + corrections)
 
     def moment(self, order: int) -> Any:
-        """E Z^order for an even order, by direct summation."""
+        """By direct summation."""
         low, high = outward(self.weight(j) * j**order for j in count(1))
         return (low + high) / self.normaliser
 
@@ -84,71 +106,3 @@ def outward(terms: Iterator[Any]) -> tuple[Any, Any]:
             return total, total + term * term / (before - term)  # Σ rⁱ = r/(1 − r), r = term/before
         before = term
     raise AssertionError("unreachable")
-
-
-@cache
-def renyi(noise: Noise, shift: int, order: Fraction) -> Any:
-    """An upper bound, tight to 40 digits, of the Rényi divergence of Z from Z + shift: over all integers, of `order`.
-
-    D_α = ln(Σ_k p(k)^α·p(k − shift)^{1−α})/(α − 1). The terms rise to one peak and fall from it: log-concave.
-    """
-    a = real(order)
-
-    def term(k: int) -> Any:
-        return CTX.exp(a * noise.log_weight(k) + (1 - a) * noise.log_weight(k - shift))
-
-    peak = 0 if noise.power == 1 else round(-(order - 1) * shift)
-    sides = outward(term(k) for k in count(peak)), outward(term(k) for k in count(peak - 1, -1))
-    return CTX.log(sum(high for _, high in sides) / noise.normaliser) / (a - 1)
-
-
-def renyi_wide(noise: Noise, shift: int, order: Fraction) -> Any:
-    """The same for Gaussian noise of any scale, however wide, by Poisson summation.
-
-    Completing the square leaves α·n²/(2s²) + ln(θ(c)/θ(0))/(α − 1), c = (α − 1)n, where
-    θ(c) = Σ_k e^{−(k+c)²/(2s²)} ∝ 1 + 2·Σ_{m≥1} e^{−2π²s²m²}·cos(2πmc).
-    """
-    assert noise.power == 2
-    s, a = real(noise.scale), real(order)
-
-    def theta(c: Fraction) -> Any:
-        total = CTX.mpf(1)
-        for m in count(1):
-            size = CTX.exp(-2 * (CTX.pi * s * m) ** 2)
-            if size < CTX.eps:
-                return total
-            total += 2 * size * CTX.cospi(2 * m * real(c % 1))
-        raise AssertionError("unreachable")
-
-    ratio = CTX.log(theta((order - 1) * shift) / theta(Fraction(0))) / (a - 1)
-    return real(order * shift**2 / (2 * noise.scale**2)) + ratio
-
-
-def max_divergence(noise: Noise, shift: int, reach: int) -> Fraction:
-    """max ln p(k)/p(k − shift) over |k| ≤ reach, exactly."""
-
-    def w(k: int) -> Fraction:
-        return -(Fraction(abs(k), 1) ** noise.power) / (noise.power * noise.scale**noise.power)
-
-    return max(w(k) - w(k - shift) for k in range(-reach, reach + 1))
-
-
-def clamped(noise: Noise, at: int, low: int, high: int) -> dict[int, Any]:
-    """The distribution of at + Z clamped to [low, high]."""
-    inside = {k: noise.probability(k - at) for k in range(low + 1, high)}
-    return inside | {low: noise.from_on(at - low), high: noise.from_on(high - at)}
-
-
-def renyi_of(p: Mapping[int, Any], q: Mapping[int, Any], order: Fraction) -> Any:
-    """The Rényi divergence of one finite distribution from another: infinite where q misses an outcome of p."""
-    if any(mass and not q.get(k) for k, mass in p.items()):
-        return CTX.inf
-    a = real(order)
-    return CTX.log(CTX.fsum(mass**a * q[k] ** (1 - a) for k, mass in p.items() if mass)) / (a - 1)
-
-
-def max_divergence_of(p: Mapping[int, Any], q: Mapping[int, Any]) -> Any:
-    """The max divergence of one finite distribution from another."""
-    if any(mass and not q.get(k) for k, mass in p.items()):
-        return CTX.inf
-    return max(CTX.log(mass / q[k]) for k, mass in p.items() if mass)

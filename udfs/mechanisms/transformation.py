@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 
 from udfs.bounds import laplace_zcdp_above, s_over_sinh
 from udfs.keystream import Bits
-from udfs.lattice import LatticeTable, add_noise, draw_noise
+from udfs.lattice import REACH, LatticeTable, add_noise, draw_noise
 from udfs.mechanisms.base import FLOAT_SLACK, Released, choice
+from udfs.reproducible import in_units
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 Floats = NDArray[np.float64]
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 SERIES = 0.01  # below it P − 1 + e^{−P} is summed as a series
+ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
 POINTS = 1 << 14  # on each side, of the sum for the mean absolute error
 NOISE_DOC = "gaussian: per-record zCDP; laplace: pure per-record DP, better for giants, worse for small records"
 ESTIMATOR_DOC = "mean: unbiased, sums over cells are too; median: as often too high as too low, inside its interval"
@@ -148,22 +150,25 @@ def release_transformed(
     """Return estimates from ṽ; intervals from the noise's quantile, widened by the rounding step, cut at 0.
 
     [lower, upper] = h(ṽ ∓ (c + 1)λ) − a with P(|k| > c) ≤ 1 − interval, k the noise in steps; c·λ without rounding.
+    The ends are counted in steps; where f is rounded they are moved out by what doubles make of them, too.
     """
     noisy = add_noise(mechanism.transformed(totals), *draw_noise(mechanism.table, bits, len(totals)))
-    v = noisy.astype(np.float64) * float(mechanism.lattice_step)
-    width = half_width(mechanism.weights(), mechanism.lattice_step, mechanism.rounding, interval)
+    width = np.full(len(totals), half_width(mechanism.weights(), bool(mechanism.rounding), interval), dtype=np.uint64)
+    down, up = (add_noise(noisy, width, np.full(len(totals), minus)) for minus in (True, False))
+    v, low, high = (in_units(steps, mechanism.lattice_step) for steps in (noisy, down, up))
+    slack = ENDS if mechanism.rounding else 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         return Released(
             value=_held(mechanism.estimate(v)),
-            lower=np.maximum(_held(mechanism.inverse(v - width)), 0.0),
-            upper=np.maximum(_held(mechanism.inverse(v + width)), 0.0),
+            lower=np.maximum(_held(mechanism.inverse(low - slack * np.abs(low))), 0.0),
+            upper=np.maximum(_held(mechanism.inverse(high + slack * np.abs(high))), 0.0),
             standard_error=mechanism.error_estimate(v),
         )
 
 
 def interval_of_transformed(mechanism: Transformation, total: float, interval: Fraction) -> tuple[float, float]:
     """Return the interval of ṽ = f(q + a)."""
-    width = half_width(mechanism.weights(), mechanism.lattice_step, mechanism.rounding, interval)
+    width = float(half_width(mechanism.weights(), bool(mechanism.rounding), interval) * mechanism.lattice_step)
     ends = np.array([mechanism.curve(total) - width, mechanism.curve(total) + width])
     with np.errstate(over="ignore", invalid="ignore"):
         lower, upper = np.maximum(_held(mechanism.inverse(ends)), 0.0).tolist()
@@ -171,9 +176,9 @@ def interval_of_transformed(mechanism: Transformation, total: float, interval: F
 
 
 @lru_cache(maxsize=256)
-def half_width(weights: LogWeights, step: Fraction, rounding: Fraction, interval: Fraction) -> float:
-    """Return the interval's half-width in units of f: c·λ, and the rounding."""
-    return float(weights.quantile(1 - interval) * step + rounding)
+def half_width(weights: LogWeights, rounded: bool, interval: Fraction) -> int:
+    """Return the interval's half-width in lattice steps: c, and one more where f is rounded."""
+    return min(weights.quantile(1 - interval) + rounded, REACH)
 
 
 def absolute_error_of_transformed(mechanism: Transformation, total: float, spread: float) -> float:
@@ -189,10 +194,10 @@ def absolute_error_of_transformed(mechanism: Transformation, total: float, sprea
 
 def _excess(pure: Floats) -> Floats:
     # P − 1 + e^{−P} = P²/2·(1 − P/3·(1 − P/4·(1 − …))) where the difference would cancel
-    series = np.ones_like(pure)
+    small, series = np.minimum(pure, SERIES), np.ones_like(pure)
     for n in range(9, 2, -1):
-        series = 1 - pure / n * series
-    return np.where(pure < SERIES, pure**2 / 2 * series, pure + np.expm1(-pure))
+        series = 1 - small / n * series
+    return np.where(pure < SERIES, small**2 / 2 * series, pure + np.expm1(-pure))
 
 
 def _held(values: Floats) -> Floats:
