@@ -8,6 +8,7 @@ Each step leaves a state from which the next run goes on by itself (DESIGN rules
     settled    nothing is left to do.
 """
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,7 +20,7 @@ import numpy as np
 from pipeline.accounting.reference import limits_of, policy_of
 from pipeline.accuracy import warnings
 from pipeline.build import code_digest
-from pipeline.engines.protocol import Engine
+from pipeline.engines.protocol import Engine, Totals
 from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
@@ -31,7 +32,7 @@ from pipeline.publish import build_manifest, check_output_place, place_output, p
 from pipeline.report.page import report_page
 from pipeline.staging import Facts, Staging, prepare_root
 from pipeline.tables import ranges, sweep, write_csv
-from pipeline.totals import Totals, blocks_of, contract_message, sum_spec, totals_of
+from pipeline.totals import contract_message, layout_of
 from udfs.contract import ContractBroken
 from udfs.keystream import CellBits, SecretKey
 
@@ -105,6 +106,8 @@ def give_up(ledger: Ledger, release: str) -> None:
         if state is not None and state.status == "drawn" and state.attempt is not None:
             _destroy(ledger, Staging(ledger.staging_root, release, state.attempt), "given up")
         ledger.abort(release)
+        for stray in Staging.strays(ledger.staging_root, release, None):
+            stray.destroy()
 
 
 def _reserve(job: Job) -> ReleaseState:
@@ -135,7 +138,7 @@ def _reservation(job: Job) -> Reservation:
 def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
     for stray in Staging.strays(job.ledger.staging_root, state.release, state.attempt):
-        stray.destroy()  # recorded as destroyed by a run that was killed before it was
+        stray.destroy()  # totals of a killed run, or an attempt that it recorded as destroyed
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = Staging(job.ledger.staging_root, state.release, state.attempt)
@@ -156,9 +159,17 @@ def _draw(job: Job) -> Facts:
     _rehearse(job.plan)
     found = source.find(job.microdata)
     pin = source.pin(found)
-    totals = _sums_or_refund(job, found)
-    _require_same_input(found, pin)
     prepare_root(job.ledger.staging_root)
+    scratch = Staging(job.ledger.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
+    try:
+        totals = _totals_or_refund(job, found, scratch)
+        _require_same_input(found, pin)
+        return _stage_attempt(job, found, pin, totals)
+    finally:
+        scratch.destroy()
+
+
+def _stage_attempt(job: Job, found: source.Source, pin: str, totals: Totals) -> Facts:
     attempt = job.ledger.draw(job.plan.release, pin)
     staging = Staging(job.ledger.staging_root, job.plan.release, attempt)
     try:
@@ -184,11 +195,10 @@ def _rehearse(plan: Plan) -> None:
             mechanism.release(nothing, bits, plan.interval)
 
 
-def _sums_or_refund(job: Job, found: source.Source) -> Totals:
+def _totals_or_refund(job: Job, found: source.Source, scratch: Staging) -> Totals:
     job.say("reading the microdata")
     try:
-        frame = job.engine.sums(list(source.chunks(found)), sum_spec(job.plan))
-        return totals_of(job.plan, frame)
+        return job.engine.totals(list(source.chunks(found)), layout_of(job.plan), scratch)
     except (ContractBroken, MicrodataError) as error:
         # Nothing was drawn, and mending may take another plan under the same name: give the charge back.
         if _state(job).draws == 0:
@@ -196,7 +206,7 @@ def _sums_or_refund(job: Job, found: source.Source) -> Totals:
         if isinstance(error, MicrodataError):
             raise
         advice = "correct the files, or the plan's columns"
-        raise MicrodataError(contract_message(job.plan, [(error.column, error.rule)], advice)) from None
+        raise MicrodataError(contract_message(job.plan.dataset.name, [(error.column, error.rule)], advice)) from None
 
 
 def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
@@ -205,7 +215,7 @@ def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
     for number, query in enumerate(job.plan.queries):
         job.say(f"drawing {query.name}")
         folder = staging.table_folder(query.name)
-        job.engine.stage(blocks_of(job.plan, number, totals, folder), key)
+        totals.stage(number, folder, key)
         rows = job.plan.domain.query_cells(query.by, query.where).size
         sweep(folder, {name for name, _, _ in ranges(rows)})
         if job.csv:

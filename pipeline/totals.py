@@ -1,14 +1,15 @@
-"""From a plan to what one scan sums, and from the sums to each query's totals and blocks of work."""
+"""From a plan to what one scan sums and to what its tables are made of; from sums to each query's totals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.cells import Base, Grouping, cheapest, grouping, roll_up_totals
+from pipeline.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_up_totals
 from pipeline.errors import MicrodataError
 from pipeline.plan.model import Plan, Query
 from pipeline.tables import Block, KeyColumn, ranges
@@ -17,11 +18,65 @@ from udfs.contract import MeasureColumn
 from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Totals:
-    """Each query's exact totals in key order, in steps, materialised: confidential, so without a repr."""
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All that is public of one query's table: how its totals come from sums, and what its files are made of.
 
-    of_query: tuple[NDArray[np.int64], ...]
+    Its addend's sums by the cells of base number `base_number` roll up to its own `cells`.
+    """
+
+    number: int
+    query: Query
+    interval: Fraction
+    base_number: int
+    base: Base
+    cells: QueryCells
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self.query.name
+
+    @property
+    def addend(self) -> str:
+        """What is summed."""
+        return _addend(self.query)
+
+    def block(self, first: int, end: int, totals: NDArray[np.int64], path: Path) -> Block:
+        """Return the block of cells `first` … `end` − 1, whose totals are given, and its file `path`."""
+        keys = self.cells.keys(first, end)
+        return Block(
+            query=self.name,
+            number=self.number,
+            first=first,
+            keys=keys,
+            totals=totals,
+            mechanisms=self.query.mechanisms,
+            part_of=_part_of(self.query, keys),
+            interval=self.interval,
+            integer=self.query.measure is None or self.query.measure.type == "integer",
+            path=str(path),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What an engine has to do for a plan: the scan, and the tables that its sums make. It names no key and no file."""
+
+    dataset: str
+    spec: SumSpec
+    tables: tuple[Table, ...]
+
+
+def layout_of(plan: Plan) -> Layout:
+    """Return the scan and the tables of a plan."""
+    bases = _bases(plan)
+    tables = []
+    for number, query in enumerate(plan.queries):
+        base = cheapest(bases, _needed(query))
+        cells = plan.domain.query_cells(query.by, query.where)
+        tables.append(Table(number, query, plan.interval, base, bases[base], cells))
+    return Layout(plan.dataset.name, sum_spec(plan), tuple(tables))
 
 
 def sum_spec(plan: Plan) -> SumSpec:
@@ -48,16 +103,14 @@ def sum_spec(plan: Plan) -> SumSpec:
     )
 
 
-def totals_of(plan: Plan, frame: pd.DataFrame) -> Totals:
-    """Return the queries' totals from a frame of sums; cells without records are 0.
+def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], ...]:
+    """Return each table's exact totals in key order, in steps, from a frame of sums; cells without records are 0.
 
     Raises MicrodataError that names every broken rule, where one is, or the query with a total beyond 63 bits.
     """
-    spec = sum_spec(plan)
+    spec = layout.spec
     cells = frame[CELL].to_numpy()
-    if len(cells) and cells.min() < 0:
-        broken = [spec.broken_rule(int(cell)) for cell in cells[cells < 0]]
-        raise MicrodataError(contract_message(plan, broken, "mend the records, or set bad_records: drop"))
+    require_unbroken(layout, cells[cells < 0])
     sums = {}
     for i, base in enumerate(spec.bases):
         first, end = np.searchsorted(cells, (spec.offsets[i], spec.offsets[i + 1]))
@@ -65,43 +118,31 @@ def totals_of(plan: Plan, frame: pd.DataFrame) -> Totals:
             whole = np.zeros(base.size, dtype=np.int64)
             whole[cells[first:end] - spec.offsets[i]] = frame[addend].to_numpy()[first:end]
             sums[i, addend] = whole
-    bases = _bases(plan)
-    return Totals(tuple(_rolled_up(plan, query, bases, sums) for query in plan.queries))
+    return tuple(_rolled_up(table, sums[table.base_number, table.addend]) for table in layout.tables)
 
 
-def _rolled_up(
-    plan: Plan, query: Query, bases: tuple[Base, ...], sums: Mapping[tuple[int, str], NDArray[np.int64]]
-) -> NDArray[np.int64]:
-    base = cheapest(bases, _needed(query))
+def _rolled_up(table: Table, sums: NDArray[np.int64]) -> NDArray[np.int64]:
     try:
-        return roll_up_totals(sums[base, _addend(query)], bases[base], plan.domain.query_cells(query.by, query.where))
+        return roll_up_totals(sums, table.base, table.cells)
     except OverflowError:
-        raise MicrodataError(f"query {query.name}: a total lies beyond 63 bits; use a larger step") from None
+        raise total_beyond(table) from None
 
 
-def blocks_of(plan: Plan, number: int, totals: Totals, folder: Path) -> list[Block]:
-    """Return the blocks of query `number`, one for each file of its table."""
-    query = plan.queries[number]
-    cells = plan.domain.query_cells(query.by, query.where)
-    values = totals.of_query[number]
-    blocks = []
-    for name, first, end in ranges(cells.size):
-        keys = cells.keys(first, end)
-        blocks.append(
-            Block(
-                query=query.name,
-                number=number,
-                first=first,
-                keys=keys,
-                totals=values[first:end],
-                mechanisms=query.mechanisms,
-                part_of=_part_of(query, keys),
-                interval=plan.interval,
-                integer=query.measure is None or query.measure.type == "integer",
-                path=str(folder / name),
-            )
-        )
-    return blocks
+def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:
+    """Return if there are no cells that stand for broken rules; otherwise raises MicrodataError that names them all."""
+    rules = [layout.spec.broken_rule(int(cell)) for cell in broken]
+    if rules:
+        raise MicrodataError(contract_message(layout.dataset, rules, "mend the records, or set bad_records: drop"))
+
+
+def total_beyond(table: Table) -> MicrodataError:
+    """Return the error of a table with a total that lies beyond 63 bits."""
+    return MicrodataError(f"query {table.name}: a total lies beyond 63 bits; use a larger step")
+
+
+def blocks_of(table: Table, totals: NDArray[np.int64], folder: Path) -> list[Block]:
+    """Return the blocks of a table, one for each file, from the totals of all its cells."""
+    return [table.block(first, end, totals[first:end], folder / name) for name, first, end in ranges(table.cells.size)]
 
 
 def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] | None:
@@ -116,10 +157,10 @@ def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] |
     return of_code[places]  # a code of part -1 is filtered out and has no cell
 
 
-def contract_message(plan: Plan, broken: Sequence[tuple[str, str]], advice: str) -> str:
+def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: str) -> str:
     """Return the message that names every broken rule once, by column, and no value."""
     rules = "; ".join(f"{column} {rule}" for column, rule in sorted(set(broken)))
-    return f"dataset {plan.dataset.name}: the microdata break the contract: {rules}; {advice}"
+    return f"dataset {dataset}: the microdata break the contract: {rules}; {advice}"
 
 
 def _bases(plan: Plan) -> tuple[Base, ...]:

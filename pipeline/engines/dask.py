@@ -5,18 +5,24 @@ import os
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import dask
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipeline.build import code_digest
 from pipeline.engines.protocol import NoiseTask, SumTask, TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
+from pipeline.staging import Staging
 from pipeline.tables import Block
+from pipeline.totals import Layout, blocks_of, totals_of
 from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
 from udfs.sums import SumSpec, add_frames, empty_frame
@@ -42,6 +48,10 @@ class DaskEngine:
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Dask and of the libraries that shape the tables."""
         return {name: version(name) for name in ("dask", "numpy", "pyarrow")}
+
+    def totals(self, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> "DriverTotals":
+        """Return the totals, held by this process; `scratch` is not used."""
+        return DriverTotals(self, layout, totals_of(layout, self.sums(chunks, layout.spec)))
 
     def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
         """Sum the chunks in parallel, then add the frames up in a tree."""
@@ -91,6 +101,19 @@ class DaskEngine:
             except Exception as error:  # a worker that dies again and again, a scheduler that is lost
                 failure = type(error).__name__
         raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DriverTotals:
+    """The totals as arrays of this process, one a table in key order."""
+
+    engine: DaskEngine
+    layout: Layout
+    of_table: tuple[NDArray[np.int64], ...]
+
+    def stage(self, table: int, folder: Path, key: SecretKey) -> None:
+        """Release and write the blocks of a table in parallel."""
+        self.engine.stage(blocks_of(self.layout.tables[table], self.of_table[table], folder), key)
 
 
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:

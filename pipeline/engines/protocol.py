@@ -1,7 +1,8 @@
-"""What a release asks of an engine: sums, then staged tables; and the two kinds of task that engines run."""
+"""What a release asks of an engine: totals, then staged tables; and the two kinds of task that engines run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pandas as pd
@@ -10,7 +11,9 @@ from pipeline.build import code_digest
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
+from pipeline.staging import Staging
 from pipeline.tables import Block, write_block
+from pipeline.totals import Layout
 from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
 from udfs.sums import SumSpec, sum_batches
@@ -18,6 +21,16 @@ from udfs.sums import SumSpec, sum_batches
 
 class TaskFailed(PrdpError):
     """A task of an engine failed; the message names the kind of failure and no value."""
+
+
+class Totals(Protocol):
+    """The exact totals of all tables of a layout, materialised wherever the engine keeps them; no repr shows them."""
+
+    def stage(self, table: int, folder: Path, key: SecretKey) -> None:
+        """Write the files of a table, by its number, into `folder`: its cells' released values under `key`.
+
+        It reads the totals and no microdata.
+        """
 
 
 class Engine(Protocol):
@@ -30,11 +43,13 @@ class Engine(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Return the versions that release.json names."""
 
-    def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
-        """Return the frame of sums over all chunks (udfs.sums), each of which is read once."""
+    def totals(self, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> Totals:
+        """Return the totals over all chunks, each of which is read once; cells without records are 0.
 
-    def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
-        """Write the file of each block: its cells' released values under `key`."""
+        What they need on disk lies in `scratch`, a private folder that the caller destroys when they are used up.
+        Raises MicrodataError that names every broken rule, or the query with a total beyond 63 bits, and no value;
+        ContractBroken where a file cannot hold records.
+        """
 
 
 @dataclass(frozen=True)
