@@ -136,14 +136,48 @@ def roll_up_totals(totals: Int64s, base: Base, query: QueryCells) -> Int64s:
         return np.zeros(0, dtype=np.int64)
     if max(int(totals.max()), -int(totals.min())) * base.size <= LARGEST:
         return fold(totals)
-    # total = high·2³² + low; below 2³¹ cells neither limb's sum can leave 63 bits
-    low = fold(totals & LOW)
-    high = fold(totals >> LIMB) + (low >> LIMB)
-    low &= LOW
+    # below 2³¹ cells neither limb's sum can leave 63 bits
+    return joined(fold(totals >> LIMB), fold(totals & LOW))
+
+
+def joined(high: Int64s, low: Int64s) -> Int64s:
+    """Return high·2³² + low, for low ≥ 0; raises OverflowError where one exceeds 2⁶³ − 1 in magnitude."""
+    high, low = high + (low >> LIMB), low & LOW
     end = 1 << (63 - LIMB)
     if ((high < -end) | (high >= end) | ((high == -end) & (low == 0))).any():
         raise OverflowError("a total of the query lies beyond 63 bits")
     return (high << LIMB) + low
+
+
+@dataclass(frozen=True, eq=False)
+class RollUp:
+    """From single cells of a base to the query's: what `roll_up_totals` does to all of them, for workers with some.
+
+    `naics`, `county`: the query's position of each of the base's codes, -1 where filtered out.
+    """
+
+    base: Base
+    query: QueryCells
+    naics: Int32s
+    county: Int32s
+
+    @classmethod
+    def of(cls, base: Base, query: QueryCells) -> "RollUp":
+        """Return the roll-up; raises ValueError where the base is coarser than the query."""
+        naics = _of_base(base.n_of_naics, int(base.n_of_naics.max()) + 1, query.naics.position)
+        return cls(base, query, naics, _of_base(base.c_of_county, base.stride, query.county.position))
+
+    def cells(self, of_base: Int64s) -> Int64s:
+        """Return the query's cell of each given cell of the base, -1 where it is filtered out."""
+        keys = of_base if self.base.listed is None else self.base.listed[of_base]
+        i, j = np.divmod(keys, self.base.stride)
+        naics, county = self.naics[i], self.county[j]
+        inside = (naics >= 0) & (county >= 0)
+        numbers = self.query.product_numbers(naics[inside], county[inside])
+        cells = np.full(len(of_base), -1, dtype=np.int64)
+        listed = self.query.listed
+        cells[inside] = numbers if listed is None else np.searchsorted(listed, numbers)
+        return cells
 
 
 def _fold_grid(base: Base, query: QueryCells) -> Callable[[Int64s], Int64s]:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.cells import Base, QueryCells, cheapest, grouping, is_roll_up, roll_up_totals
+from pipeline.cells import Base, QueryCells, RollUp, cheapest, grouping, is_roll_up, roll_up_totals
 from pipeline.domain import Domain
 from pipeline.errors import PlanError
 from pipeline.frozenmap import FrozenMap
@@ -20,7 +20,7 @@ from udfs.codes import COUNTY_LEVELS, NAICS_LEVELS, dimension_of, roll_up
 Cell = tuple[str, str]
 Where = Mapping[str, Sequence[str]]
 Totals = NDArray[np.int64]
-RollUp = Callable[[Totals, Base, QueryCells], Totals]
+Way = Callable[[Totals, Base, QueryCells], Totals]
 
 SECTORS = ("11", "21", "31", "32", "33", "42", "44", "45", "48", "49", "51")
 FIXED = settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,7 +73,7 @@ def base_totals(world: World, base: Base) -> Totals:
     return totals
 
 
-def agree(world: World, by: Sequence[str], where: Where, roll_up: RollUp = roll_up_totals) -> None:
+def agree(world: World, by: Sequence[str], where: Where, roll_up: Way | None = None) -> None:
     """Assert that a query's keys and totals are those of the dictionary."""
     want = expected(world, by, where)
     query = world.domain.query_cells(by, where)
@@ -82,7 +82,17 @@ def agree(world: World, by: Sequence[str], where: Where, roll_up: RollUp = roll_
     needed = grouping((*by, *where))
     bases = world.domain.base_for([needed, ("naics2", None), (None, "state")])
     base = bases[cheapest(bases, needed)]
-    assert roll_up(base_totals(world, base), base, query).tolist() == list(want.values())
+    for way in (roll_up_totals, by_cells) if roll_up is None else (roll_up,):
+        assert way(base_totals(world, base), base, query).tolist() == list(want.values())
+
+
+def by_cells(totals: Totals, base: Base, query: QueryCells) -> Totals:
+    """The same, by the query's cell of each cell of the base."""
+    cells = RollUp.of(base, query).cells(np.arange(base.size))
+    assert ((cells >= -1) & (cells < query.size)).all()
+    sums = np.zeros(query.size, dtype=np.int64)
+    np.add.at(sums, cells[cells >= 0], totals[cells >= 0])
+    return sums
 
 
 @st.composite
@@ -274,6 +284,8 @@ def test_roll_ups_refuse_what_does_not_fit() -> None:
     fine = domain.query_cells(("naics3",), {})
     with pytest.raises(ValueError, match="coarser"):
         roll_up_totals(np.zeros(1, dtype=np.int64), coarse, fine)
+    with pytest.raises(ValueError, match="coarser"):
+        RollUp.of(coarse, fine)
     with pytest.raises(ValueError, match="int64"):
         roll_up_totals(np.zeros(2, dtype=np.int64), coarse, fine)
     with pytest.raises(ValueError, match="int64"):
