@@ -1,0 +1,68 @@
+"""Files of confidential numbers that only the holder of a run's seal can read."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+KEY_BITS = 256
+NONCE_BYTES = 12
+
+Columns = Mapping[str, NDArray[np.int64]]
+
+
+class Seal:
+    """A key that lives in memory and ends with its run: what a killed run leaves on a disk, nobody can read.
+
+    It travels by pickle alone and shows in no repr. A file is bound to its name: another one in its place is refused.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @classmethod
+    def fresh(cls) -> "Seal":
+        """Return a seal of the operating system's entropy."""
+        return cls(AESGCM.generate_key(KEY_BITS))
+
+    def write(self, path: Path, columns: Columns) -> None:
+        """Write columns of equal length; a repetition replaces the file by one of the same contents."""
+        nonce = os.urandom(NONCE_BYTES)
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(nonce + AESGCM(self._key).encrypt(nonce, pack(columns), path.name.encode()))
+        os.replace(aside, path)
+
+    def read(self, path: Path) -> dict[str, NDArray[np.int64]]:
+        """Return the columns of a file; raises cryptography's InvalidTag where it is not as it was written."""
+        data = path.read_bytes()
+        return unpack(AESGCM(self._key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], path.name.encode()))
+
+    def __repr__(self) -> str:
+        return "Seal(redacted)"
+
+    def __reduce__(self) -> tuple[type["Seal"], tuple[bytes]]:
+        return Seal, (self._key,)
+
+
+def pack(columns: Columns) -> bytes:
+    """Return columns of equal length as bytes, in Arrow's form."""
+    batch = pa.record_batch(dict(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(packed: bytes) -> dict[str, NDArray[np.int64]]:
+    """Return the columns that `pack` packed; they cannot be written to."""
+    (batch,) = pa.ipc.open_stream(packed)
+    return {name: np.asarray(batch.column(name)) for name in batch.schema.names}

@@ -1,0 +1,161 @@
+"""Spark: the engine for clusters. Workers open the files themselves; Spark moves, groups and repeats their work.
+
+    chunks of files ─► sums of each, in slices of cells ─► shuffled by slice, added up, sealed
+    sealed slices ─► rolled up to each table's cells ─► shuffled by file, added up, sealed: the totals, materialised
+    (drawn, key) files of a table ─► sealed totals, or zeros ─► released and written
+
+The driver sees the numbers of slices and files, and nothing of what is in them. Once a key exists, no task reads
+microdata or a shuffle: a worker that dies takes nothing with it that would have to be summed again.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.build import code_digest
+from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.sealed import Seal
+from pipeline.engines.spark_failures import understood
+from pipeline.engines.spark_session import open_session
+from pipeline.engines.spark_tasks import (
+    BEYOND,
+    BROKEN,
+    DONE,
+    PACKED,
+    SLICE_CELLS,
+    AddFiles,
+    AddSlices,
+    Files,
+    RollUpSlices,
+    Shared,
+    StageFiles,
+    SumChunks,
+    Vault,
+)
+from pipeline.microdata.source import Chunk
+from pipeline.staging import Staging
+from pipeline.totals import Layout, require_unbroken, total_beyond
+from udfs.keystream import SecretKey
+
+ROWS_AT_ONCE = "8"  # packed rows that a worker is sent together: some megabytes each
+TASKS_A_CORE = 4
+FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times the cores if that is more
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class SparkEngine:
+    """Runs a release on the Spark of `spark-submit`, or on a session of its own at `master` (default: local[*]).
+
+    The session is opened when it is first needed. Workers need the same build of prdp, and must share the microdata
+    and the staging folder. Refuses a Spark that sends or stores anything in the clear beyond this machine.
+    """
+
+    name = "spark"
+
+    def __init__(self, master: str | None = None) -> None:
+        self.master = master
+        self._session: SparkSession | None = None
+        self._folder: Path | None = None
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of Spark and of the libraries that shape the tables."""
+        return {"pyspark": pyspark.__version__} | {name: version(name) for name in ("numpy", "pyarrow")}
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, opened on first use."""
+        if self._session is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="prdp-spark-"))
+            self._session = open_session(self.master, self._folder)
+            self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
+        return self._session
+
+    def close(self) -> None:
+        """End the session, where one was opened, and remove what it kept on this machine."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def totals(self, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> "SealedTotals":
+        """Return the totals, sealed in `scratch`, which all workers must share."""
+        scratch.create()
+        vault = Vault(scratch.path, Seal.fresh())
+        shared: Shared = self.session.sparkContext.broadcast(layout)
+        code, work = code_digest(), self._joined(chunks)
+        summed = self._over(len(work), SumChunks(code, shared, work), PACKED)
+        slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
+        said = self._done(self._by_place(summed, slices_at_most, AddSlices(code, shared, vault)))
+        require_unbroken(layout, (cell for place, cell in said if place == BROKEN))
+        slices = self._once(place for place, _ in said)
+        rolled_up = self._over(len(slices), RollUpSlices(code, shared, vault, slices), PACKED)
+        files = Files(layout.tables)
+        said = self._done(self._by_place(rolled_up, files.first[-1], AddFiles(code, shared, vault)))
+        beyond = [place for place, what in said if what == BEYOND]
+        if beyond:
+            raise total_beyond(files.at(min(beyond))[0])
+        return SealedTotals(self, files, shared, vault, frozenset(self._once(place for place, _ in said)))
+
+    def stage(self, files: int, task: StageFiles) -> None:
+        """Have the files of a table written."""
+        written = self._done(self._over(files, task, DONE))
+        if len(self._once(number for number, _ in written)) != files:
+            raise TaskFailed("Spark left out a file of a table; see its own logs")
+
+    def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Join chunks to as many tasks as keep the cluster busy: each sends its sums only once."""
+        tasks = max(FEWEST_TASKS, TASKS_A_CORE * self.session.sparkContext.defaultParallelism)
+        return [sum(chunks[i::tasks], ()) for i in range(min(tasks, len(chunks)))]
+
+    def _over(self, numbers: int, task: Task, schema: str) -> DataFrame:
+        """Run a task over the numbers 0, 1, …, each in a partition of its own."""
+        return self.session.range(0, numbers, 1, max(numbers, 1)).mapInArrow(task, schema)
+
+    def _by_place(self, packed: DataFrame, places: int, task: Task) -> DataFrame:
+        """Run a task over packed rows, those of one place together and one after the other."""
+        most = TASKS_A_CORE * self.session.sparkContext.defaultParallelism
+        return packed.repartition(min(places, most), "place").sortWithinPartitions("place").mapInArrow(task, DONE)
+
+    def _done(self, frame: DataFrame) -> list[tuple[int, int]]:
+        """Return what the tasks of a frame say: a pair of numbers for each slice or file."""
+        failure = ""
+        try:
+            return [(row.place, row.said) for row in frame.collect()]
+        except (PySparkException, Py4JError) as error:
+            failure = f"{type(error).__name__} {error}"
+        raise understood(failure)
+
+    def _once(self, places: Iterable[int]) -> list[int]:
+        """Return places in order; raises TaskFailed where two tasks had a part of the same one."""
+        found = sorted(places)
+        if len(set(found)) != len(found):
+            raise TaskFailed("Spark gave one slice or file to two tasks: nothing is released")
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SealedTotals:
+    """The totals in sealed files of a private folder; a file that none of the microdata reaches has no sealed one."""
+
+    engine: SparkEngine
+    files: Files
+    shared: Shared
+    vault: Vault
+    sealed: frozenset[int]
+
+    def stage(self, table: int, folder: Path, key: SecretKey) -> None:
+        """Release and write the files of a table in parallel."""
+        task = StageFiles(code_digest(), self.shared, self.vault, table, self.sealed, folder, key)
+        self.engine.stage(self.files.first[table + 1] - self.files.first[table], task)

@@ -1,0 +1,160 @@
+"""Spark sessions: which are safe to hold a key and totals (DESIGN rule 4), and how one is opened.
+
+Under spark-submit the session is that of its configuration (conf/spark/ holds safe ones). Elsewhere it is embedded:
+Spark runs in this process and beside it, on this machine alone.
+"""
+
+import ipaddress
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.engines.java import java_home
+from pipeline.errors import PlanError, PrdpError
+
+LOCAL = re.compile(r"local(\[.*\])?")
+STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
+ANSWER_SECONDS = 10
+CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
+
+EMBEDDED = {
+    "spark.driver.host": "127.0.0.1",  # no other machine can reach the driver, or be an executor
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.io.encryption.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.eventLog.enabled": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+OF_ONE_PROCESS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}  # Spark makes the secret
+QUIET = """status = off
+rootLogger.level = off
+rootLogger.appenderRef.none.ref = none
+appender.none.type = Null
+appender.none.name = none
+logger.start.name = org.apache.spark.api.python.PythonGatewayServer
+logger.start.level = off
+"""
+
+Get = Callable[[str], str | None]
+
+
+def submitted() -> bool:
+    """Whether this process was started by spark-submit, which fixes master and configuration."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def require_master(master: str) -> None:
+    """Refuse a master that an embedded session must not use, before any connection; raises PlanError, PrdpError."""
+    if LOCAL.fullmatch(master):
+        return
+    found = STANDALONE.fullmatch(master)
+    if not found or not _is_loopback(found.group(1)):
+        raise PlanError(f"--master {master}: only local[N] or a spark:// of this machine; else {CONFIGURATIONS}")
+    try:
+        socket.create_connection((found.group(1).strip("[]"), int(found.group(2))), ANSWER_SECONDS).close()
+    except OSError:
+        raise PrdpError(f"--master {master}: no Spark master answers there; start it, or correct the address") from None
+
+
+def require_safe(get: Get) -> None:
+    """Return if a configuration lets nothing confidential leave this machine, or lie on its disks, in the clear.
+
+    Always needed: encryption of spills, shuffles and broadcasts. Beyond one machine: authentication and encryption of
+    the network. Raises PlanError that names the settings which are missing.
+    """
+    missing = [] if _on(get, "spark.io.encryption.enabled") else ["spark.io.encryption.enabled"]
+    master = get("spark.master") or ""
+    standalone = STANDALONE.fullmatch(master)
+    here = LOCAL.fullmatch(master) or (standalone and _is_loopback(standalone.group(1)))
+    if not (here and _is_loopback(get("spark.driver.host") or "") and _is_loopback(_bound(get))):
+        if not _on(get, "spark.authenticate"):
+            missing.append("spark.authenticate")
+        if not (_on(get, "spark.network.crypto.enabled") or _on(get, "spark.ssl.rpc.enabled")):
+            missing.append("spark.network.crypto.enabled")
+    if missing:
+        raise PlanError(f"Spark's configuration for {master}: set {', '.join(missing)} to true; {CONFIGURATIONS}")
+
+
+def open_session(master: str | None, folder: Path) -> SparkSession:
+    """Return a session that is safe; `folder` is a private one for what Spark keeps on this machine's disk.
+
+    Raises PlanError for a master or a configuration that is not safe, PrdpError where Java or the master is missing.
+    """
+    if submitted():
+        if master is not None:
+            raise PlanError("--master: under spark-submit, give it to spark-submit")
+        return _opened({})
+    master = master or "local[*]"
+    require_master(master)
+    (folder / "log4j2.properties").write_text(QUIET)
+    settings = EMBEDDED | {
+        "spark.master": master,
+        "spark.local.dir": str(folder / "spill"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
+    }
+    if LOCAL.fullmatch(master):
+        settings |= OF_ONE_PROCESS
+    java = str(java_home(os.environ, folder))
+    with _environment(
+        {"JAVA_HOME": java, "SPARK_LOCAL_IP": "127.0.0.1"},
+        {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+    ):
+        return _opened(settings)
+
+
+def _opened(settings: Mapping[str, str]) -> SparkSession:
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    failure = ""
+    try:
+        SparkContext._ensure_initialized(conf=conf)  # the JVM, and with it the user's own configuration
+        whole = SparkConf()
+        for key, value in settings.items():
+            whole.set(key, value)
+        require_safe(lambda key: whole.get(key, None))
+        return SparkSession.builder.appName("prdp release").config(conf=whole).getOrCreate()
+    except PrdpError:
+        raise
+    except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack
+        failure = error.getCondition() or "" if isinstance(error, PySparkException) else type(error).__name__
+    raise PrdpError(f"Spark does not start ({failure}); check Java, the master and Spark's configuration")
+
+
+def _on(get: Get, key: str) -> bool:
+    return (get(key) or "").lower() == "true"
+
+
+def _bound(get: Get) -> str:
+    return get("spark.driver.bindAddress") or get("spark.driver.host") or ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _environment(fixed: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for a block, defaults where they are absent: Java takes them over at its start."""
+    before = {name: os.environ.get(name) for name in (*fixed, *defaults)}
+    os.environ.update({**defaults, **{name: text for name, text in before.items() if text is not None}, **fixed})
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text

@@ -1,0 +1,249 @@
+"""What Spark's workers do. A task takes Arrow batches of small rows and yields such rows: never a row a cell.
+
+Sums by the cells of a base travel in *slices* of SLICE_CELLS cells, totals in the files of the tables. Both are packed
+into one row each, so that Spark moves, groups and encrypts them without looking in, and all arithmetic is the kernels'.
+Tasks give the same bytes however often they run and on whichever worker.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.cells import LIMB, LOW, Int64s, RollUp, joined
+from pipeline.engines.protocol import NoiseTask, SumTask, require_same_code
+from pipeline.engines.sealed import Seal, pack, unpack
+from pipeline.engines.spark_failures import Guarded
+from pipeline.microdata.source import Chunk
+from pipeline.tables import FILE_CELLS, ranges
+from pipeline.totals import Layout, Table
+from udfs.keystream import SecretKey
+from udfs.sums import CELL, ExactSums, to_frame
+
+SLICE_CELLS = 1 << 16
+BROKEN = -1  # the slice of the cells that stand for broken rules
+PACKED = "place long, packed binary"  # a slice's or a file's place, and numbers of it
+DONE = "place long, said long"
+WHOLE, BEYOND = 0, 1  # what is said of a sealed slice or file; of BROKEN: the cells
+
+Said = Iterator[tuple[int, int]]
+Packed = Iterator[tuple[int, bytes]]
+
+
+class Shared(Protocol):
+    """What is public and the same for all tasks: a layout, as Spark ships it once to each worker."""
+
+    @property
+    def value(self) -> Layout:
+        """The layout."""
+
+
+@dataclass(frozen=True, eq=False)
+class Files:
+    """All files of a layout's tables, numbered: a file's number is its *place*."""
+
+    tables: tuple[Table, ...]
+
+    @cached_property
+    def first(self) -> list[int]:
+        """The place of each table's first file, and last the number of all."""
+        return list(accumulate((len(list(ranges(table.cells.size))) for table in self.tables), initial=0))
+
+    @cached_property
+    def _all(self) -> list[tuple[Table, str, int, int]]:
+        return [(table, *cut) for table in self.tables for cut in ranges(table.cells.size)]
+
+    def at(self, place: int) -> tuple[Table, str, int, int]:
+        """Return the table of a file, its name, its first cell and its end."""
+        return self._all[place]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Vault:
+    """Where a run's sums and totals lie sealed: a private folder that all workers share."""
+
+    folder: Path
+    seal: Seal
+
+    def write(self, kind: str, place: int, columns: dict[str, Int64s]) -> None:
+        """Seal columns under a kind and a place."""
+        self.seal.write(self.folder / f"{kind}-{place}", columns)
+
+    def read(self, kind: str, place: int) -> dict[str, Int64s]:
+        """Return what was sealed there."""
+        return self.seal.read(self.folder / f"{kind}-{place}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SumChunks(Guarded):
+    """Sums chunks, given by their numbers, into slices of every base's cells."""
+
+    code: str
+    layout: Shared
+    chunks: Sequence[Chunk]
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each chunk's slices."""
+        for number in _numbers(batches):
+            frame = SumTask(self.layout.value.spec, self.code)(self.chunks[number])
+            columns = {name: frame[name].to_numpy() for name in frame.columns}
+            yield from _packed(_cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AddSlices(Guarded):
+    """Adds up the slices of all chunks, given in the order of their places, and seals them; says what is broken."""
+
+    code: str
+    layout: Shared
+    vault: Vault
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield (place, WHOLE) for each sealed slice, and (BROKEN, cell) for each broken rule."""
+        require_same_code(self.code)
+        return _said(pair for place, parts in _grouped(batches) for pair in self._added(place, parts))
+
+    def _added(self, place: int, parts: Iterator[dict[str, Int64s]]) -> Said:
+        if place == BROKEN:
+            yield from ((BROKEN, cell) for cell in sorted({int(c) for part in parts for c in part[CELL]}))
+            return
+        addends = self.layout.value.spec.addends
+        start = place * SLICE_CELLS
+        sums = ExactSums(SLICE_CELLS, addends)
+        for part in parts:
+            for addend in addends:
+                sums.add(addend, part[CELL] - start, part[addend])
+        frame = to_frame(sums, ())
+        cells = frame[CELL].to_numpy()
+        yield from ((BROKEN, int(cell)) for cell in cells[cells < 0])
+        inside = cells >= 0
+        self.vault.write(
+            "sums", place, {name: frame[name].to_numpy()[inside] for name in addends} | {CELL: cells[inside] + start}
+        )
+        yield place, WHOLE
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RollUpSlices(Guarded):
+    """Rolls sealed slices, given by their numbers in a list, up to the cells of every table."""
+
+    code: str
+    layout: Shared
+    vault: Vault
+    slices: Sequence[int]
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what each slice adds to each file."""
+        require_same_code(self.code)
+        layout = self.layout.value
+        first = Files(layout.tables).first
+        roll_ups = [RollUp.of(table.base, table.cells) for table in layout.tables]
+        for number in _numbers(batches):
+            sums = self.vault.read("sums", self.slices[number])
+            for table, roll_up, files in zip(layout.tables, roll_ups, first, strict=False):
+                offset = layout.spec.offsets[table.base_number]
+                yield from _packed(_rolled_up(sums, table, roll_up, offset, files))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AddFiles(Guarded):
+    """Adds up what slices add to files, given in the order of their places, and seals the files' exact totals."""
+
+    code: str
+    layout: Shared
+    vault: Vault
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield (place, WHOLE) for each sealed file, (place, BEYOND) where a total lies beyond 63 bits."""
+        require_same_code(self.code)
+        files = Files(self.layout.value.tables)
+        return _said((place, self._added(place, files, parts)) for place, parts in _grouped(batches))
+
+    def _added(self, place: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> int:
+        _, _, first, end = files.at(place)
+        high, low = np.zeros(end - first, dtype=np.int64), np.zeros(end - first, dtype=np.int64)
+        for part in parts:
+            high[part["cell"] - first] += part["high"]  # each cell stands once in a part
+            low[part["cell"] - first] += part["low"]
+        try:
+            totals = joined(high, low)
+        except OverflowError:
+            return BEYOND
+        self.vault.write("totals", place, {"total": totals})
+        return WHOLE
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StageFiles(Guarded):
+    """Releases and writes files of one table, given by their numbers in it; a file without sealed totals is all zero.
+
+    The key is part of the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
+    """
+
+    code: str
+    layout: Shared
+    vault: Vault
+    table: int
+    sealed: frozenset[int]
+    folder: Path
+    key: SecretKey
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield (number, WHOLE) for each written file."""
+        require_same_code(self.code)
+        files = Files(self.layout.value.tables)
+        write = NoiseTask(self.code)
+        for number in _numbers(batches):
+            place = files.first[self.table] + number
+            table, name, first, end = files.at(place)
+            totals = self.vault.read("totals", place)["total"] if place in self.sealed else np.zeros(end - first, int)
+            write(table.block(first, end, totals, self.folder / name), key=self.key)
+            yield from _said([(number, WHOLE)])
+
+
+def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[dict[str, Int64s]]]]:
+    """Yield each place and what is packed for it, from rows in the order of places; one row is in memory at a time."""
+    rows = ((place.as_py(), packed.as_py()) for batch in batches for place, packed in zip(*batch.columns, strict=True))
+    for place, group in groupby(rows, key=lambda row: row[0]):
+        yield place, (unpack(packed) for _, packed in group)
+
+
+def _cut(columns: dict[str, Int64s], places: Int64s) -> Packed:
+    """Yield each place with its rows packed; `places` ascend."""
+    starts = np.flatnonzero(np.diff(places, prepend=places[:1] - 1))
+    for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
+        yield int(places[start]), pack({name: column[start:end] for name, column in columns.items()})
+
+
+def _rolled_up(sums: dict[str, Int64s], table: Table, roll_up: RollUp, offset: int, files: int) -> Packed:
+    """Yield what a slice adds to each file of a table, each cell once; `files` is the place of the table's first."""
+    begin, end = np.searchsorted(sums[CELL], (offset, offset + table.base.size))
+    cells = roll_up.cells(sums[CELL][begin:end] - offset)
+    values = sums[table.addend][begin:end]
+    counted = (cells >= 0) & (values != 0)
+    found, of = np.unique(cells[counted], return_inverse=True)
+    high, low = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
+    np.add.at(high, of, values[counted] >> LIMB)
+    np.add.at(low, of, values[counted] & LOW)
+    columns = {"cell": found, "high": high + (low >> LIMB), "low": low & LOW}
+    return _cut(columns, files + found // FILE_CELLS)
+
+
+def _packed(rows: Packed) -> Iterator[pa.RecordBatch]:
+    for place, packed in rows:
+        yield pa.record_batch({"place": pa.array([place], pa.int64()), "packed": pa.array([packed], pa.binary())})
+
+
+def _said(pairs: Iterable[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+    for place, said in pairs:
+        yield pa.record_batch({"place": pa.array([place], pa.int64()), "said": pa.array([said], pa.int64())})
