@@ -55,6 +55,11 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.sums
 
+.PHONY: pack
+pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
+	@mkdir -p $(WORK)
+	$(BIN)/python -m jobs.pack $(WORK)/prdp.zip
+
 .PHONY: lock
 lock: ## write the lock of what was tested (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --all-extras pyproject.toml -o constraints.txt

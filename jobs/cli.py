@@ -58,9 +58,10 @@ def parser() -> argparse.ArgumentParser:
     release.add_argument(
         "--out", type=Path, metavar="URI", help="where to publish (default: releases/ beside the plan)"
     )
-    release.add_argument("--engine", choices=["dask"], default="dask", help="what runs it (default dask)")
-    release.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler's address (default: threads)")
-    release.add_argument("--workers", type=_count, metavar="N", help="threads to use (default: all cores)")
+    release.add_argument("--engine", choices=["dask", "spark"], default="dask", help="what runs it (default dask)")
+    release.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
+    release.add_argument("--workers", type=_count, metavar="N", help="dask: threads to use (default: all cores)")
+    release.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
     release.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
     release.add_argument("--csv", action="store_true", help="write every table as CSV too")
     release.add_argument("--json", action="store_true", help="print JSON")

@@ -1,11 +1,14 @@
 """prdp release: release a plan's tables, or go on where an earlier run stopped."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 
 from jobs.cli import show_json
-from pipeline.engines.dask import DaskEngine
+from pipeline.engines.protocol import Engine
+from pipeline.errors import PlanError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release import Job, Published
@@ -17,21 +20,43 @@ ROWS_SHOWN = 4
 
 def run(given: argparse.Namespace) -> None:
     """Release, then print where the tables are and a few rows of each."""
-    plan = load_plan(given.plan)
-    job = Job(
-        plan=plan,
-        microdata=(given.data or plan.dataset.path).resolve(),
-        out=(given.out or plan.path.parent / "releases").resolve(),
-        engine=DaskEngine(given.scheduler, given.workers),
-        ledger=open_ledger(given.ledger),
-        csv=given.csv,
-        say=Progress().say,
-    )
-    published = run_job(job)
+    with _engine(given) as engine:
+        plan = load_plan(given.plan)
+        job = Job(
+            plan=plan,
+            microdata=(given.data or plan.dataset.path).resolve(),
+            out=(given.out or plan.path.parent / "releases").resolve(),
+            engine=engine,
+            ledger=open_ledger(given.ledger),
+            csv=given.csv,
+            say=Progress().say,
+        )
+        published = run_job(job)
     if given.json:
         show_json(published.to_json())
     else:
         _show(published)
+
+
+@contextmanager
+def _engine(given: argparse.Namespace) -> Iterator[Engine]:
+    """Yield the engine that was asked for, of whose library alone it costs the import; end it afterwards."""
+    foreign = {"dask": ("master",), "spark": ("scheduler", "workers")}[given.engine]
+    for option in foreign:
+        if getattr(given, option) is not None:
+            raise PlanError(f"--{option}: it is not an option of --engine {given.engine}; leave it out")
+    if given.engine == "dask":
+        from pipeline.engines.dask import DaskEngine  # noqa: PLC0415
+
+        yield DaskEngine(given.scheduler, given.workers)
+        return
+    from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
+
+    engine = SparkEngine(given.master)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def _show(published: Published) -> None:

@@ -25,7 +25,7 @@ from pipeline.build import code_digest
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.sealed import Seal
 from pipeline.engines.spark_failures import understood
-from pipeline.engines.spark_session import open_session
+from pipeline.engines.spark_session import open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BEYOND,
     BROKEN,
@@ -41,6 +41,7 @@ from pipeline.engines.spark_tasks import (
     SumChunks,
     Vault,
 )
+from pipeline.errors import PlanError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
 from pipeline.totals import Layout, require_unbroken, total_beyond
@@ -63,6 +64,10 @@ class SparkEngine:
     name = "spark"
 
     def __init__(self, master: str | None = None) -> None:
+        if master is not None and submitted():
+            raise PlanError("--master: under spark-submit, give it to spark-submit itself")
+        if master is not None:
+            require_here(master)
         self.master = master
         self._session: SparkSession | None = None
         self._folder: Path | None = None

@@ -53,16 +53,22 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def require_master(master: str) -> None:
-    """Refuse a master that an embedded session must not use, before any connection; raises PlanError, PrdpError."""
-    if LOCAL.fullmatch(master):
-        return
-    found = STANDALONE.fullmatch(master)
-    if not found or not _is_loopback(found.group(1)):
+def require_here(master: str) -> None:
+    """Refuse a master that an embedded session must not use, before any connection; raises PlanError."""
+    standalone = STANDALONE.fullmatch(master)
+    if not LOCAL.fullmatch(master) and not (standalone and _is_loopback(standalone.group(1))):
         raise PlanError(f"--master {master}: only local[N] or a spark:// of this machine; else {CONFIGURATIONS}")
+
+
+def _require_answer(master: str) -> None:
+    """Return if a standalone master answers: Spark itself would ask for a minute."""
+    standalone = STANDALONE.fullmatch(master)
+    if standalone is None:
+        return
     try:
-        socket.create_connection((found.group(1).strip("[]"), int(found.group(2))), ANSWER_SECONDS).close()
-    except OSError:
+        address = (standalone.group(1).strip("[]"), int(standalone.group(2)))
+        socket.create_connection(address, ANSWER_SECONDS).close()
+    except (OSError, OverflowError):
         raise PrdpError(f"--master {master}: no Spark master answers there; start it, or correct the address") from None
 
 
@@ -88,14 +94,14 @@ def require_safe(get: Get) -> None:
 def open_session(master: str | None, folder: Path) -> SparkSession:
     """Return a session that is safe; `folder` is a private one for what Spark keeps on this machine's disk.
 
-    Raises PlanError for a master or a configuration that is not safe, PrdpError where Java or the master is missing.
+    Under spark-submit it is that of its configuration. Raises PlanError for a master or a configuration that is not
+    safe, PrdpError where Java or the master is missing.
     """
     if submitted():
-        if master is not None:
-            raise PlanError("--master: under spark-submit, give it to spark-submit")
         return _opened({})
     master = master or "local[*]"
-    require_master(master)
+    require_here(master)
+    _require_answer(master)
     (folder / "log4j2.properties").write_text(QUIET)
     settings = EMBEDDED | {
         "spark.master": master,

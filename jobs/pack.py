@@ -1,0 +1,35 @@
+"""Packs prdp's own packages into one file, for spark-submit --py-files: python -m jobs.pack FILE.zip.
+
+The same code gives the same bytes. The libraries that prdp uses must be installed on the workers.
+"""
+
+import sys
+import zipfile
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+PACKAGES = ("udfs", "pipeline", "jobs")
+LEFT_OUT = "__pycache__"
+
+
+def pack(target: Path) -> None:
+    """Write the zip file `target`."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as whole:
+        for package in PACKAGES:
+            for name, content in sorted(_files(files(package), package)):
+                whole.writestr(zipfile.ZipInfo(name), content)
+
+
+def _files(folder: Traversable, name: str) -> list[tuple[str, bytes]]:
+    found = []
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name != LEFT_OUT:
+            found += _files(entry, f"{name}/{entry.name}")
+        elif entry.is_file():
+            found.append((f"{name}/{entry.name}", entry.read_bytes()))
+    return found
+
+
+if __name__ == "__main__":
+    pack(Path(sys.argv[1]))
