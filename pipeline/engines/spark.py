@@ -8,6 +8,7 @@ The driver sees the numbers of slices and files, and nothing of what is in them.
 microdata or a shuffle: a worker that dies takes nothing with it that would have to be summed again.
 """
 
+import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -98,7 +99,7 @@ class SparkEngine:
         """Return the totals, sealed in `scratch`, which all workers must share."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
-        shared: Shared = self.session.sparkContext.broadcast(layout)
+        shared = Shared(self.session.sparkContext.broadcast(pickle.dumps(layout)))
         code, work = code_digest(), self._joined(chunks)
         summed = self._over(len(work), SumChunks(code, shared, work), PACKED)
         slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2

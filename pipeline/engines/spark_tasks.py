@@ -5,6 +5,7 @@ into one row each, so that Spark moves, groups and encrypts them without looking
 Tasks give the same bytes however often they run and on whichever worker.
 """
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,12 +36,25 @@ Said = Iterator[tuple[int, int]]
 Packed = Iterator[tuple[int, bytes]]
 
 
-class Shared(Protocol):
-    """What is public and the same for all tasks: a layout, as Spark ships it once to each worker."""
+class Broadcast(Protocol):
+    """Bytes that Spark ships to each worker once."""
 
     @property
-    def value(self) -> Layout:
-        """The layout."""
+    def value(self) -> bytes:
+        """The bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """A layout, which is public, as bytes that Spark ships: of arrays PySpark cannot make an encrypted broadcast."""
+
+    pickled: Broadcast
+
+    @property
+    def layout(self) -> Layout:
+        """The layout, read anew."""
+        layout: Layout = pickle.loads(self.pickled.value)
+        return layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +98,15 @@ class SumChunks(Guarded):
     """Sums chunks, given by their numbers, into slices of every base's cells."""
 
     code: str
-    layout: Shared
+    shared: Shared
     chunks: Sequence[Chunk]
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each chunk's slices."""
+        require_same_code(self.code)
+        add = SumTask(self.shared.layout.spec, self.code)
         for number in _numbers(batches):
-            frame = SumTask(self.layout.value.spec, self.code)(self.chunks[number])
+            frame = add(self.chunks[number])
             columns = {name: frame[name].to_numpy() for name in frame.columns}
             yield from _packed(_cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN)))
 
@@ -100,19 +116,19 @@ class AddSlices(Guarded):
     """Adds up the slices of all chunks, given in the order of their places, and seals them; says what is broken."""
 
     code: str
-    layout: Shared
+    shared: Shared
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield (place, WHOLE) for each sealed slice, and (BROKEN, cell) for each broken rule."""
         require_same_code(self.code)
-        return _said(pair for place, parts in _grouped(batches) for pair in self._added(place, parts))
+        addends = self.shared.layout.spec.addends
+        return _said(pair for place, parts in _grouped(batches) for pair in self._added(place, addends, parts))
 
-    def _added(self, place: int, parts: Iterator[dict[str, Int64s]]) -> Said:
+    def _added(self, place: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> Said:
         if place == BROKEN:
             yield from ((BROKEN, cell) for cell in sorted({int(c) for part in parts for c in part[CELL]}))
             return
-        addends = self.layout.value.spec.addends
         start = place * SLICE_CELLS
         sums = ExactSums(SLICE_CELLS, addends)
         for part in parts:
@@ -133,14 +149,14 @@ class RollUpSlices(Guarded):
     """Rolls sealed slices, given by their numbers in a list, up to the cells of every table."""
 
     code: str
-    layout: Shared
+    shared: Shared
     vault: Vault
     slices: Sequence[int]
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what each slice adds to each file."""
         require_same_code(self.code)
-        layout = self.layout.value
+        layout = self.shared.layout
         first = Files(layout.tables).first
         roll_ups = [RollUp.of(table.base, table.cells) for table in layout.tables]
         for number in _numbers(batches):
@@ -155,13 +171,13 @@ class AddFiles(Guarded):
     """Adds up what slices add to files, given in the order of their places, and seals the files' exact totals."""
 
     code: str
-    layout: Shared
+    shared: Shared
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield (place, WHOLE) for each sealed file, (place, BEYOND) where a total lies beyond 63 bits."""
         require_same_code(self.code)
-        files = Files(self.layout.value.tables)
+        files = Files(self.shared.layout.tables)
         return _said((place, self._added(place, files, parts)) for place, parts in _grouped(batches))
 
     def _added(self, place: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> int:
@@ -186,7 +202,7 @@ class StageFiles(Guarded):
     """
 
     code: str
-    layout: Shared
+    shared: Shared
     vault: Vault
     table: int
     sealed: frozenset[int]
@@ -196,7 +212,7 @@ class StageFiles(Guarded):
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield (number, WHOLE) for each written file."""
         require_same_code(self.code)
-        files = Files(self.layout.value.tables)
+        files = Files(self.shared.layout.tables)
         write = NoiseTask(self.code)
         for number in _numbers(batches):
             place = files.first[self.table] + number

@@ -1,0 +1,124 @@
+"""Plans whose releases must be the same bytes on every engine: all mechanisms, forms of domain, files and filters."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import yaml
+
+from pipeline.engines.protocol import Engine
+from tests.support.submit import Place, submit
+from tests.support.world import COUNTIES, NAICS, records, tree, write_world
+
+RELEASE = "small-release"
+WIDE = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties: two files by naics6
+AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 10_000}]
+
+MECHANISMS: Mapping[str, dict[str, Any]] = {
+    "gaussian": {"kind": "gaussian", "sigma": 7.5},
+    "laplace": {"kind": "laplace", "sigma": 3},
+    "generalized_gaussian": {"kind": "generalized_gaussian", "p": 0.5, "sigma": 4},
+    "exponential_polylog": {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20},
+    "root": {"kind": "root", "k": 2, "a": 10, "sigma": 2},
+    "root_median": {"kind": "root", "k": 4, "a": 100, "sigma": 0.5, "noise": "laplace", "estimator": "median"},
+    "log": {"kind": "log", "a": 50, "sigma": 0.5},
+    "log_laplace": {"kind": "log", "a": 5, "sigma": 0.2, "noise": "laplace", "estimator": "median"},
+    "unit_splitting": {"kind": "unit_splitting", "threshold": 100, "rho": 0.1},
+}
+PARTS = {
+    "by": "naics2",
+    "parts": {"31-33": MECHANISMS["gaussian"], "72": MECHANISMS["unit_splitting"]},
+    "others": MECHANISMS["log"],
+}
+BY = (["naics6", "county"], ["county", "naics3"], ["naics2", "state"], ["state"], ["nation"], ["naics4", "county"])
+
+
+def every_mechanism() -> list[dict[str, Any]]:
+    """One query a mechanism, each by other levels, and parts."""
+    single = [
+        {"name": name, "sum": ("employment", "payroll")[i % 2], "by": BY[i % len(BY)], "mechanism": mechanism}
+        for i, (name, mechanism) in enumerate(MECHANISMS.items())
+    ]
+    where = {"naics2": ["31-33", "44-45"], "state": ["01", "06", "36"]}
+    return [
+        *single,
+        {"name": "counted", "count": "records", "by": ["naics5"], "where": where, "mechanism": MECHANISMS["laplace"]},
+        {"name": "parts", "sum": "employment", "by": ["naics3", "county"], "mechanism": PARTS},
+    ]
+
+
+def as_parquet(folder: Path, table: pa.Table) -> None:
+    """Several files of small row groups."""
+    for i, start in enumerate(range(0, len(table), 700)):
+        pq.write_table(table.slice(start, 700), folder / f"part-{i}.parquet", row_group_size=100)
+
+
+def as_csv(folder: Path, table: pa.Table) -> None:
+    """Two files."""
+    pa.csv.write_csv(table.slice(0, 900), folder / "a.csv")
+    pa.csv.write_csv(table.slice(900), folder / "b.csv")
+
+
+def full(folder: Path) -> Path:
+    """Every mechanism over a product of two lists, Parquet."""
+    return _world(folder, records(2000), as_parquet, queries=every_mechanism())
+
+
+def cells(folder: Path) -> Path:
+    """Listed cells, CSV, decimals in steps of a quarter, bad records dropped, negative payrolls."""
+    table = records(2000)
+    random = np.random.default_rng(3)
+    payroll = (random.integers(-4000, 40_000, 2000) / 4).tolist()
+    codes = table.column("naics").to_pylist()
+    codes[::100] = ["31111"] * 20
+    table = table.set_column(1, "naics", pa.array(codes)).set_column(4, "payroll", pa.array(payroll))
+    pairs = sorted({(NAICS[i * 7 % 10], COUNTIES[i * 3 % 8]) for i in range(33)})
+    measures = {
+        "employment": {"column": "employment", "type": "integer"},
+        "payroll": {"column": "payroll", "type": "decimal", "step": 0.25},
+    }
+    queries = [
+        {"name": "pay", "sum": "payroll", "by": ["county", "naics4"], "mechanism": MECHANISMS["exponential_polylog"]},
+        {"name": "pay_state", "sum": "payroll", "by": ["state"], "mechanism": MECHANISMS["unit_splitting"]},
+        {"name": "jobs", "sum": "employment", "by": ["naics6"], "mechanism": MECHANISMS["root"]},
+    ]
+    changes = {"dataset": {"bad_records": "drop", "measures": measures}, "queries": queries}
+    path = _world(folder, table, as_csv, **changes, domain={"cells": "domain/cells.csv"})
+    (folder / "domain" / "cells.csv").write_text("naics,county\n" + "".join(f"{n},{c}\n" for n, c in pairs))
+    return path
+
+
+def wide(folder: Path) -> Path:
+    """A table of two files, of which the second has no records; few records in many cells."""
+    queries = [
+        {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["gaussian"]},
+        {"name": "by_state", "count": "records", "by": ["state", "naics2"], "mechanism": MECHANISMS["laplace"]},
+    ]
+    first = records(300).filter(pa.compute.field("naics") < "722511")
+    return _world(folder, first, as_parquet, queries=queries, counties=WIDE)
+
+
+def none(folder: Path) -> Path:
+    """No record at all."""
+    return _world(folder, records(0), lambda place, table: pq.write_table(table, place / "empty.parquet"))
+
+
+PLANS: Mapping[str, Callable[[Path], Path]] = {"full": full, "cells": cells, "wide": wide, "none": none}
+
+
+def released(plan: Path, folder: Path, engine: Engine | None) -> dict[str, bytes]:
+    """Release under the known key; return the bytes of tables, policy and page."""
+    place = Place(plan, folder)
+    return tree(place.out / RELEASE / submit(place, engine=engine).attempt)
+
+
+def _world(folder: Path, table: pa.Table, write: Callable[[Path, pa.Table], None], **changes: Any) -> Path:
+    path = write_world(folder, None, **{"budget": AMPLE, **changes})
+    (folder / "microdata").mkdir()
+    write(folder / "microdata", table)
+    assert yaml.safe_load(path.read_text())["budget"] == AMPLE
+    return path

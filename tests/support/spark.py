@@ -1,0 +1,103 @@
+"""Spark for tests: an engine with a session in this process, and real clusters on loopback."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from pipeline.engines.java import java_home
+from pipeline.engines.spark import SparkEngine
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60
+# PySpark leaves the sockets of its broadcasts to the garbage collector.
+PYSPARKS_OWN = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@contextmanager
+def local_engine() -> Iterator[SparkEngine]:
+    """Yield an engine whose session lives in this process."""
+    engine = SparkEngine("local[2]")
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A standalone master and its workers, each a process of its own on loopback."""
+
+    url: str
+    environment: dict[str, str]
+    workers: list[subprocess.Popen[bytes]]
+
+    def kill_a_worker(self) -> None:
+        """SIGKILL a worker, its executors and their Python processes."""
+        worker = self.workers.pop()
+        for pid in [worker.pid, *descendants(worker.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        worker.wait()
+
+
+@contextmanager
+def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Yield a standalone cluster of workers of one core, whose files lie in `folder`."""
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home(os.environ, folder)),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(folder / "work"),
+        "SPARK_LOCAL_DIRS": str(folder / "spill"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, kind: str, *arguments: str) -> Path:
+        log = folder / f"{name}.log"
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
+        with log.open("wb") as out:
+            started.append(subprocess.Popen([*command, *arguments], env=environment, stdout=out, stderr=out))
+        return log
+
+    try:
+        log = start("master", "master.Master", "--port", "0", "--webui-port", "0")
+        url = wait_for(log, r"Starting Spark master at (spark://\S+)")
+        for i in range(workers):
+            start(f"worker-{i}", "worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+        for i in range(workers):
+            wait_for(folder / f"worker-{i}.log", "(Successfully registered with master)")
+        yield Cluster(url, environment, started[1:])
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
+
+
+def wait_for(log: Path, pattern: str) -> str:
+    """Return what the first group of `pattern` matches in a log, once it stands there."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        found = re.search(pattern, log.read_text(errors="replace"))
+        if found:
+            return found.group(1)
+        time.sleep(0.1)
+    raise AssertionError(f"{log.name} does not say {pattern}:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below a process, by /proc."""
+    children = [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+    return [*children, *(below for child in children for below in descendants(child))]

@@ -1,0 +1,146 @@
+"""One key, one set of totals: the same bytes and the same errors from every engine."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.engines.spark import SparkEngine
+from pipeline.errors import MicrodataError
+from tests.support.parity import PLANS, RELEASE, released
+from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, local_engine, standalone
+from tests.support.submit import Place, submit
+from tests.support.world import MEASURES, QUERIES, records, tree, write_world
+
+pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkEngine]:
+    with local_engine() as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngine, name: str) -> None:
+    plan = PLANS[name](tmp_path)
+    expected = released(plan, tmp_path / "dask", None)
+    found = released(plan, tmp_path / "spark", spark)
+    assert found == expected
+    assert sum(path.endswith(".parquet") for path in found) >= 3
+    assert ("tables/jobs/part-00001.parquet" in found) == (name == "wide")
+
+
+# -- the same errors -------------------------------------------------------------------------------------------------
+
+
+def changed(**columns: Any) -> pa.Table:
+    """Some records, of which the first ones have other values in the given columns."""
+    table = records(50).to_pydict()
+    for name, values in columns.items():
+        table[name][: len(values)] = values
+    return pa.table(table)
+
+
+def at_one_place(payroll: list[int]) -> pa.Table:
+    return changed(naics=["311111"] * len(payroll), county=["01001"] * len(payroll), payroll=payroll)
+
+
+HUGE = 2**62
+PAYROLL = [{"name": "pay", "sum": "payroll", "by": ["naics2", "county"], "mechanism": QUERIES[0]["mechanism"]}]
+BAD: dict[str, tuple[pa.Table, str]] = {
+    "codes": (changed(naics=["31111", None, "3111111"], county=["0100", "x"]), "county holds .*; naics holds a code"),
+    "empty": (changed(employment=[None], payroll=[None]), "employment is empty .*; payroll is empty"),
+    "no column": (records(9).drop_columns(["payroll"]), "payroll is missing from a file"),
+    "a number for a code": (records(9).set_column(1, "naics", pa.array(range(9))), "naics is not text"),
+    "a date for a measure": (
+        records(9).set_column(3, "employment", pa.array(range(9), pa.date32())),
+        "employment is not of a number type",
+    ),
+    "off the step": (records(9).set_column(3, "employment", pa.array([0.5] * 9)), "not a whole number of its steps"),
+    "a sum of a cell": (at_one_place([HUGE, HUGE, HUGE]), "payroll has a sum beyond 63 bits"),
+    "a sum of a table": (
+        changed(naics=["311111", "311811", "321113"], county=["01001"] * 3, payroll=[HUGE] * 3),
+        "query pay: a total lies beyond 63 bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_in_the_same_words(tmp_path: Path, spark: SparkEngine, name: str) -> None:
+    table, words = BAD[name]
+    finest = {"name": "finest", "sum": "payroll", "by": ["naics6", "county"], "mechanism": QUERIES[0]["mechanism"]}
+    queries = [finest, QUERIES[1], *PAYROLL]
+    plan = write_world(tmp_path, table, queries=queries, dataset={"measures": MEASURES})
+    told = []
+    for engine in (None, spark):
+        place = Place(plan, tmp_path / ("dask" if engine is None else "spark"))
+        with pytest.raises(MicrodataError, match=words) as raised:
+            submit(place, engine=engine)
+        told.append(str(raised.value))
+        assert raised.value.__context__ is None or raised.value.__suppress_context__
+        state = place.ledger().state(RELEASE)
+        assert state is not None
+        assert state.refunded
+        assert not [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+    assert told[0] == told[1]
+
+
+def test_a_damaged_file_is_told_in_the_same_words(tmp_path: Path, spark: SparkEngine) -> None:
+    plan = write_world(tmp_path, records(5000))
+    file = tmp_path / "microdata" / "part-0.parquet"
+    data = bytearray(file.read_bytes())
+    data[200:8000] = bytes(7800)  # the footer is whole
+    file.write_bytes(data)
+    told = []
+    for folder, engine in (("dask", None), ("spark", spark)):
+        with pytest.raises(MicrodataError, match=r"reading failed \(\w+\); check that the file is whole") as raised:
+            submit(Place(plan, tmp_path / folder), engine=engine)
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+
+
+# -- a real cluster --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with standalone(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def on_cluster(cluster: Cluster, plan: Path, folder: Path, at: Callable[[str], None] = lambda stage: None) -> Place:
+    """Release in a process of its own, calling `at` at each stage; return the place."""
+    command = [sys.executable, "-m", "tests.support.spark_release", str(plan), str(folder), cluster.url]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=cluster.environment, cwd=ROOT, **pipes) as child:
+        for line in child.stdout or ():
+            at(line.strip())
+            print(file=child.stdin, flush=True)
+    assert child.returncode == 0
+    return Place(plan, folder)
+
+
+def tables(place: Place) -> dict[str, bytes]:
+    (attempt,) = (path for path in (place.out / RELEASE).iterdir() if path.is_dir())
+    return tree(attempt)
+
+
+def test_a_standalone_cluster_releases_the_same_bytes_also_when_a_worker_dies(tmp_path: Path, cluster: Cluster) -> None:
+    plan = PLANS["full"](tmp_path)
+    expected = released(plan, tmp_path / "dask", None)
+    assert tables(on_cluster(cluster, plan, tmp_path / "calm")) == expected
+    stages: list[str] = []
+
+    def kill(stage: str) -> None:
+        stages.append(stage)
+        if stage == "drawing laplace":
+            cluster.kill_a_worker()
+
+    assert tables(on_cluster(cluster, plan, tmp_path / "killed", kill)) == expected
+    assert "drawing laplace" in stages
+    assert len(cluster.workers) == 1
