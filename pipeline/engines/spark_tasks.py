@@ -236,8 +236,8 @@ def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[
 
 def _cut(columns: dict[str, Int64s], places: Int64s) -> Packed:
     """Yield each place with its rows packed; `places` ascend."""
-    starts = np.flatnonzero(np.diff(places, prepend=places[:1] - 1))
-    for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
+    ends = np.flatnonzero(np.append(places[1:] != places[:-1], len(places) > 0)) + 1
+    for start, end in zip([0, *ends], ends, strict=False):
         yield int(places[start]), pack({name: column[start:end] for name, column in columns.items()})
 
 

@@ -95,7 +95,7 @@ def cells(folder: Path) -> Path:
 def wide(folder: Path) -> Path:
     """A table of two files, of which the second has no records; few records in many cells."""
     queries = [
-        {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["gaussian"]},
+        {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["root"]},
         {"name": "by_state", "count": "records", "by": ["state", "naics2"], "mechanism": MECHANISMS["laplace"]},
     ]
     first = records(300).filter(pa.compute.field("naics") < "722511")

@@ -1,6 +1,6 @@
-"""Child process: a release on a Spark cluster under the known key; says its stages, then the name of its attempt.
+"""Child process: releases on a Spark cluster under the known key, one after the other; it says their stages.
 
-Arguments: the plan, the folder of the release, and the master. At each stage it waits for a line of its input.
+Arguments: the master, then a plan and the folder of its release for each. At each stage it waits for a line of input.
 """
 
 import sys
@@ -16,7 +16,8 @@ def stage(name: str) -> None:
 
 
 if __name__ == "__main__":
-    engine = SparkEngine(sys.argv[3])
-    published = submit(Place(Path(sys.argv[1]), Path(sys.argv[2])), engine=engine, say=stage)
-    print("published", published.attempt, flush=True)
+    engine = SparkEngine(sys.argv[1])
+    given = [Path(argument) for argument in sys.argv[2:]]
+    for plan, folder in zip(given[::2], given[1::2], strict=True):
+        submit(Place(plan, folder), engine=engine, say=lambda name, folder=folder: stage(f"{folder.name}: {name}"))
     engine.close()
