@@ -54,6 +54,7 @@ drill: $(READY) ## the longer drills
 bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.sums
+	$(BIN)/python -m benchmarks.spark
 
 .PHONY: pack
 pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
