@@ -21,6 +21,7 @@ HOMES = {  # an engine's library → where alone it may be imported
     "dask": ("pipeline.engines.dask",),
     "distributed": ("pipeline.engines.dask",),
     "pyspark": ("pipeline.engines.spark", "jobs.spark"),
+    "py4j": ("pipeline.engines.spark",),
 }
 
 
@@ -140,6 +141,9 @@ def test_explain_and_the_command_itself_load_little(tmp_path: Path) -> None:
     assert loaded(ROOT, EXPLAIN, NOT_IN_EXPLAIN) == []
     assert loaded(ROOT, RUN_EXPLAIN, NOT_IN_EXPLAIN, str(write_world(tmp_path, None))) == []
     assert loaded(ROOT, "import jobs.cli", NOT_IN_COMMAND) == []
+    assert loaded(ROOT, "import jobs.commands.release", ("dask", "distributed", "pyspark", "py4j")) == []
+    assert loaded(ROOT, "import pipeline.engines.dask", ("pyspark", "py4j")) == []
+    assert loaded(ROOT, "import pipeline.engines.spark_tasks", ("dask", "distributed", "pyspark", "py4j")) == []
 
 
 # -- trees that break the rules --------------------------------------------------------------------------------------

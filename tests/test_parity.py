@@ -2,9 +2,10 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from threading import Timer
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngin
     found = released(plan, tmp_path / "spark", spark)
     assert found == expected
     assert sum(path.endswith(".parquet") for path in found) >= 3
-    assert ("tables/jobs/part-00001.parquet" in found) == (name == "wide")
+    assert ("tables/jobs/part-00005.parquet" in found) == (name == "wide")
 
 
 # -- the same errors -------------------------------------------------------------------------------------------------
@@ -134,20 +135,73 @@ def attempt_of(folder: Path) -> dict[str, bytes]:
     return tree(attempt)
 
 
+def killing(cluster: Cluster, at: str, folder: Path, wanted: str, seen: list[int]) -> Callable[[str], None]:
+    """Return what to do at each stage: from stage `at` on, kill a worker once a file of the wanted name is there.
+
+    The number of such files at that moment is added to `seen`.
+    """
+
+    def watch() -> None:
+        while not (found := list(folder.rglob(wanted))):
+            time.sleep(0.005)
+        cluster.kill_a_worker()
+        seen.append(len(found))
+
+    return lambda stage: Thread(target=watch, daemon=True).start() if stage == at else None
+
+
 def test_a_standalone_cluster_releases_the_same_bytes_also_when_a_worker_dies(tmp_path: Path, cluster: Cluster) -> None:
     works = []
     for name in ("full", "wide"):
         (tmp_path / name).mkdir()
         works.append((PLANS[name](tmp_path / name), tmp_path / name))
-    killed: list[bool] = []
-
-    def kill_in_noise(stage: str) -> None:
-        if stage == "wide: drawing jobs":  # its two files keep both workers busy for seconds
-            folder = tmp_path / "wide" / "state" / "staging"
-            Timer(0.7, lambda: killed.append(not list(folder.rglob("part-*"))) or cluster.kill_a_worker()).start()
-
-    on_cluster(cluster, works, kill_in_noise)
-    assert killed == [True]  # nothing was written yet
+    seen: list[int] = []
+    folder = tmp_path / "wide" / "state" / "staging"
+    on_cluster(cluster, works, killing(cluster, "wide: drawing jobs", folder, "jobs/part-*", seen))
+    assert seen[0] < 6  # files were still to be written
     assert len(cluster.workers) == 1
     for plan, folder in works:
         assert attempt_of(folder) == released(plan, folder / "dask", None)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("at", "wanted"), [("wide: reading the microdata", "sums-*"), ("wide: reading the microdata", "totals-[0-9]")]
+)
+def test_a_worker_that_dies_while_sums_are_made(tmp_path: Path, at: str, wanted: str) -> None:
+    for name in ("cluster", "wide"):
+        (tmp_path / name).mkdir()
+    plan, seen, staging = PLANS["wide"](tmp_path / "wide"), [], tmp_path / "wide" / "state" / "staging"
+    with standalone(tmp_path / "cluster") as cluster:
+        on_cluster(cluster, [(plan, tmp_path / "wide")], killing(cluster, at, staging, wanted, seen))
+    assert seen
+    assert attempt_of(tmp_path / "wide") == released(plan, tmp_path / "dask", None)
+
+
+@pytest.mark.drill
+def test_spark_submit_on_a_cluster_with_authentication(tmp_path: Path) -> None:
+    """The secure configuration, by the packed code, with the exit codes of prdp."""
+    plan = write_world(tmp_path, records(200))
+    secret = "\n".join(["spark.authenticate true", "spark.network.crypto.enabled true", "spark.authenticate.secret s3"])
+    subprocess.run([sys.executable, "-m", "jobs.pack", tmp_path / "prdp.zip"], cwd=ROOT, check=True)
+    with standalone(tmp_path, settings=secret) as cluster:
+        submit_command = [str(Path(sys.executable).with_name("spark-submit")), "--master", cluster.url]
+        submit_command += ["--py-files", str(tmp_path / "prdp.zip"), "--conf", "spark.authenticate.secret=s3"]
+        script = [str(ROOT / "jobs" / "release.py"), str(plan), "--ledger", str(tmp_path / "state" / "ledger.sqlite")]
+
+        def run(configuration: str, *more: str) -> subprocess.CompletedProcess[str]:
+            properties = ["--properties-file", str(ROOT / "conf" / "spark" / f"{configuration}.conf")]
+            command = [*submit_command, *properties, *more, *script]
+            return subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False)
+
+        refused = run("standalone", "--conf", "spark.io.encryption.enabled=false")
+        assert refused.returncode == 2
+        assert (
+            "set spark.io.encryption.enabled to true; start it by spark-submit" in refused.stdout
+        )  # spark-submit joins both
+        done = run("standalone")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "settled" in done.stdout
+    state = Place(plan, tmp_path).ledger().state(RELEASE)
+    assert state is not None
+    assert (state.status, state.draws) == ("settled", 1)

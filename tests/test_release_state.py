@@ -14,6 +14,7 @@ from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.load import load_plan
 from pipeline.release import Job, _reservation, give_up
+from pipeline.staging import Staging
 from pipeline.totals import sum_spec
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import MEASURES, QUERIES, records, write_world
@@ -69,6 +70,9 @@ def killed_before_publishing(folder: Path) -> Place:
 
 def test_giving_up_destroys_what_is_staged_and_keeps_the_charge(tmp_path: Path) -> None:
     place = killed_before_publishing(tmp_path)
+    sealed = Staging(place.ledger().staging_root, RELEASE, "totals-of-a-killed-run")
+    sealed.create()
+    sealed.write_text("sums-0", "sealed")
     give_up(place.ledger(), RELEASE)
     assert not staged(place)
     assert (state_of(place).status, state_of(place).charges) == ("aborted", 1)

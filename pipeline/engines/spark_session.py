@@ -128,7 +128,10 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
         for key, value in settings.items():
             whole.set(key, value)
         require_safe(lambda key: whole.get(key, None))
-        return SparkSession.builder.appName("prdp release").config(conf=whole).getOrCreate()
+        session = SparkSession.builder.appName("prdp release").config(conf=whole).getOrCreate()
+        found = session.sparkContext.getConf()  # it may be another one, which this process had before
+        require_safe(lambda key: found.get(key, None))
+        return session
     except PrdpError:
         raise
     except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack

@@ -15,7 +15,8 @@ from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree, write_world
 
 RELEASE = "small-release"
-WIDE = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties: two files by naics6
+COUNTRY = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties
+SECTOR = tuple(f"81{code:04d}" for code in range(1110, 1150))  # 40 more industries: six files by naics6 and county
 AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 10_000}]
 
 MECHANISMS: Mapping[str, dict[str, Any]] = {
@@ -93,13 +94,12 @@ def cells(folder: Path) -> Path:
 
 
 def wide(folder: Path) -> Path:
-    """A table of two files, of which the second has no records; few records in many cells."""
+    """A table of six files, of which most have no records; few records in many cells."""
     queries = [
         {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["root"]},
         {"name": "by_state", "count": "records", "by": ["state", "naics2"], "mechanism": MECHANISMS["laplace"]},
     ]
-    first = records(300).filter(pa.compute.field("naics") < "722511")
-    return _world(folder, first, as_parquet, queries=queries, counties=WIDE)
+    return _world(folder, records(300), as_parquet, queries=queries, naics=(*NAICS, *SECTOR), counties=COUNTRY)
 
 
 def none(folder: Path) -> Path:

@@ -50,12 +50,15 @@ class Cluster:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Yield a standalone cluster of workers of one core, whose files lie in `folder`."""
+def standalone(folder: Path, workers: int = 2, settings: str = "") -> Iterator[Cluster]:
+    """Yield a standalone cluster of workers of one core, with Spark's `settings`, whose files lie in `folder`."""
+    (folder / "conf").mkdir()
+    (folder / "conf" / "spark-defaults.conf").write_text(settings)
     home = Path(pyspark.__file__).parent
     environment = os.environ | {
         "JAVA_HOME": str(java_home(os.environ, folder)),
         "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_DIRS": str(folder / "spill"),
