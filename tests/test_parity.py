@@ -182,9 +182,9 @@ def test_a_worker_that_dies_while_sums_are_made(tmp_path: Path, at: str, wanted:
 def test_spark_submit_on_a_cluster_with_authentication(tmp_path: Path) -> None:
     """The secure configuration, by the packed code, with the exit codes of prdp."""
     plan = write_world(tmp_path, records(200))
-    secret = "\n".join(["spark.authenticate true", "spark.network.crypto.enabled true", "spark.authenticate.secret s3"])
+    settings = (ROOT / "conf" / "spark" / "standalone.conf").read_text() + "spark.authenticate.secret s3\n"
     subprocess.run([sys.executable, "-m", "jobs.pack", tmp_path / "prdp.zip"], cwd=ROOT, check=True)
-    with standalone(tmp_path, settings=secret) as cluster:
+    with standalone(tmp_path, settings=settings) as cluster:
         submit_command = [str(Path(sys.executable).with_name("spark-submit")), "--master", cluster.url]
         submit_command += ["--py-files", str(tmp_path / "prdp.zip"), "--conf", "spark.authenticate.secret=s3"]
         script = [str(ROOT / "jobs" / "release.py"), str(plan), "--ledger", str(tmp_path / "state" / "ledger.sqlite")]
@@ -196,9 +196,8 @@ def test_spark_submit_on_a_cluster_with_authentication(tmp_path: Path) -> None:
 
         refused = run("standalone", "--conf", "spark.io.encryption.enabled=false")
         assert refused.returncode == 2
-        assert (
-            "set spark.io.encryption.enabled to true; start it by spark-submit" in refused.stdout
-        )  # spark-submit joins both
+        told = refused.stdout  # spark-submit joins both
+        assert "set spark.io.encryption.enabled to true; start it by spark-submit" in told
         done = run("standalone")
     assert done.returncode == 0, done.stdout[-2000:]
     assert "settled" in done.stdout
