@@ -34,6 +34,10 @@ def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngin
     found = released(plan, tmp_path / "spark", spark)
     assert found == expected
     assert sum(path.endswith(".parquet") for path in found) >= 3
+    other = released(plan, tmp_path / "other", None, bytes(32))  # the broken twin: another key
+    assert all(
+        (other[path] == found[path]) == (not path.startswith("tables")) for path in found if path != "report.html"
+    )
     assert ("tables/jobs/part-00005.parquet" in found) == (name == "wide")
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from pipeline.engines.protocol import Engine
-from tests.support.submit import Place, submit
+from tests.support.submit import KEY, Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree, write_world
 
 RELEASE = "small-release"
@@ -110,10 +110,10 @@ def none(folder: Path) -> Path:
 PLANS: Mapping[str, Callable[[Path], Path]] = {"full": full, "cells": cells, "wide": wide, "none": none}
 
 
-def released(plan: Path, folder: Path, engine: Engine | None) -> dict[str, bytes]:
-    """Release under the known key; return the bytes of tables, policy and page."""
+def released(plan: Path, folder: Path, engine: Engine | None, key: bytes = KEY) -> dict[str, bytes]:
+    """Release under a known key; return the bytes of tables, policy and page."""
     place = Place(plan, folder)
-    return tree(place.out / RELEASE / submit(place, engine=engine).attempt)
+    return tree(place.out / RELEASE / submit(place, engine=engine, key=key).attempt)
 
 
 def _world(folder: Path, table: pa.Table, write: Callable[[Path, pa.Table], None], **changes: Any) -> Path:
