@@ -66,10 +66,11 @@ def test_a_remote_master_is_refused_before_anything_is_reserved(
 
 
 def test_no_master_at_a_loopback_port_is_told_soon() -> None:
-    began = time.monotonic()
+    began, engine = time.monotonic(), SparkEngine("spark://127.0.0.1:1")
     with pytest.raises(PrdpError, match="no Spark master answers there; start it"):
-        _ = SparkEngine("spark://127.0.0.1:1").session
+        _ = engine.session
     assert time.monotonic() - began < 5
+    assert engine._folder is None
 
 
 @pytest.mark.parametrize(

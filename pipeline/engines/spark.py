@@ -42,7 +42,7 @@ from pipeline.engines.spark_tasks import (
     SumChunks,
     Vault,
 )
-from pipeline.errors import PlanError
+from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
 from pipeline.totals import Layout, require_unbroken, total_beyond
@@ -82,7 +82,11 @@ class SparkEngine:
         """The session, opened on first use."""
         if self._session is None:
             self._folder = Path(tempfile.mkdtemp(prefix="prdp-spark-"))
-            self._session = open_session(self.master, self._folder)
+            try:
+                self._session = open_session(self.master, self._folder)
+            except PrdpError:
+                self.close()
+                raise
             self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
         return self._session
 

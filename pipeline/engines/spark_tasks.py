@@ -137,10 +137,8 @@ class AddSlices(Guarded):
         frame = to_frame(sums, ())
         cells = frame[CELL].to_numpy()
         yield from ((BROKEN, int(cell)) for cell in cells[cells < 0])
-        inside = cells >= 0
-        self.vault.write(
-            "sums", place, {name: frame[name].to_numpy()[inside] for name in addends} | {CELL: cells[inside] + start}
-        )
+        kept = {name: frame[name].to_numpy()[cells >= 0] for name in addends}
+        self.vault.write("sums", place, kept | {CELL: cells[cells >= 0] + start})
         yield place, WHOLE
 
 
@@ -183,7 +181,7 @@ class AddFiles(Guarded):
     def _added(self, place: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> int:
         _, _, first, end = files.at(place)
         high, low = np.zeros(end - first, dtype=np.int64), np.zeros(end - first, dtype=np.int64)
-        for part in parts:
+        for part in parts:  # |high| < 2⁴⁸ and low < 2³² in each: for 2¹⁵ slices, 2³¹ cells, no sum leaves 63 bits
             high[part["cell"] - first] += part["high"]  # each cell stands once in a part
             low[part["cell"] - first] += part["low"]
         try:
