@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from pipeline.errors import PlanError, PrdpError
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
 ANSWER_SECONDS = 10
+EXECUTOR_SECONDS = 60
 CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
 
 EMBEDDED = {
@@ -131,12 +133,29 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
         session = SparkSession.builder.appName("prdp release").config(conf=whole).getOrCreate()
         found = session.sparkContext.getConf()  # it may be another one, which this process had before
         require_safe(lambda key: found.get(key, None))
+        _require_executor(session)
         return session
     except PrdpError:
         raise
     except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack
         failure = error.getCondition() or "" if isinstance(error, PySparkException) else type(error).__name__
     raise PrdpError(f"Spark does not start ({failure}); check Java, the master and Spark's configuration")
+
+
+def _require_executor(session: SparkSession) -> None:
+    """Return once a standalone cluster gives an executor: without any, Spark would wait for ever."""
+    context = session.sparkContext
+    grows = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"  # it may begin with none
+    if not STANDALONE.fullmatch(context.master or "") or grows:
+        return
+    tracker = context._jsc.sc().statusTracker()
+    end = time.monotonic() + EXECUTOR_SECONDS
+    while len(tracker.getExecutorInfos()) < 2:  # the driver is one of them
+        if time.monotonic() > end:
+            master = context.master
+            session.stop()
+            raise PrdpError(f"master {master}: no worker gives an executor; start workers, or free cores and memory")
+        time.sleep(0.1)
 
 
 def _on(get: Get, key: str) -> bool:
