@@ -16,6 +16,7 @@ from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.sealed import pack
 from pipeline.engines.spark import SealedTotals, SparkEngine
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
+from pipeline.errors import PrdpError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.staging import Staging
@@ -129,6 +130,13 @@ def test_a_place_that_two_tasks_had_is_refused(spark: SparkEngine) -> None:
     assert spark._once([3, 1, 2]) == [1, 2, 3]
     with pytest.raises(TaskFailed, match="to two tasks"):
         spark._once([3, 1, 3])
+
+
+def test_a_session_at_another_master_is_not_taken_for_ours(spark: SparkEngine) -> None:
+    assert spark.session.sparkContext.master == "local[2]"
+    with pytest.raises(PrdpError, match=r"has a Spark session at local\[2\] already; end it first"):
+        _ = SparkEngine("local[1]").session
+    assert spark.session.range(3).count() == 3
 
 
 def clear(folder: Path, canaries: list[bytes]) -> list[tuple[str, bytes]]:

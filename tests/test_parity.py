@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.engines import spark_session
 from pipeline.engines.spark import SparkEngine
-from pipeline.errors import MicrodataError, PrdpError
+from pipeline.errors import MicrodataError
 from tests.support.parity import PLANS, RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, local_engine, standalone
 from tests.support.submit import Place, submit
@@ -181,15 +180,6 @@ def test_a_worker_that_dies_while_sums_are_made(tmp_path: Path, at: str, wanted:
         on_cluster(cluster, [(plan, tmp_path / "wide")], killing(cluster, at, staging, wanted, seen))
     assert seen
     assert attempt_of(tmp_path / "wide") == released(plan, tmp_path / "dask", None)
-
-
-@pytest.mark.drill
-def test_a_cluster_without_workers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_session, "EXECUTOR_SECONDS", 3)
-    with standalone(tmp_path, workers=0) as cluster:
-        engine = SparkEngine(cluster.url)
-        with pytest.raises(PrdpError, match="no worker gives an executor; start workers"):
-            _ = engine.session
 
 
 @pytest.mark.drill

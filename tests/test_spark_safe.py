@@ -1,4 +1,4 @@
-"""Which Sparks may hold a key, and what a worker's failure tells: no session is needed to see it."""
+"""Which Sparks may hold a key, and what a worker's failure tells: hardly a session is needed to see it."""
 
 import re
 import subprocess
@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from pipeline.engines import spark_session
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_failures import Guarded, WorkerFailure, said, understood
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from tests.support.leaks import told
+from tests.support.spark import standalone
 from tests.support.world import records, write_world
 from udfs.contract import ContractBroken
 
@@ -71,6 +73,15 @@ def test_no_master_at_a_loopback_port_is_told_soon() -> None:
         _ = engine.session
     assert time.monotonic() - began < 5
     assert engine._folder is None
+
+
+@pytest.mark.drill
+def test_a_cluster_without_workers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_session, "EXECUTOR_SECONDS", 3)
+    with standalone(tmp_path, workers=0) as cluster:
+        engine = SparkEngine(cluster.url)
+        with pytest.raises(PrdpError, match="no worker gives an executor; start workers"):
+            _ = engine.session
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,8 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
         session = SparkSession.builder.appName("prdp release").config(conf=whole).getOrCreate()
         found = session.sparkContext.getConf()  # it may be another one, which this process had before
         require_safe(lambda key: found.get(key, None))
+        if found.get("spark.master") != whole.get("spark.master"):
+            raise PrdpError(f"this process has a Spark session at {found.get('spark.master')} already; end it first")
         _require_executor(session)
         return session
     except PrdpError:
