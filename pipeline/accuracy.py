@@ -1,4 +1,4 @@
-"""How accurate a plan's tables will be: the errors of the lattice noise that is drawn, and warnings of heavy tails."""
+"""How accurate a plan's tables will be: the errors of the lattice noise that is drawn, and where they mislead."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -26,15 +26,20 @@ def accuracy(query: Query, interval: Fraction) -> list[dict[str, Any]]:
 
 
 def warnings(query: Query) -> list[str]:
-    """Return a line for each mechanism of the query whose noise leaves the range of released values noticeably."""
-    return [f"query {_label(query, part)}: {text}" for part in query.parts for text in _of_range(part.mechanism)]
+    """Return a line for each mechanism of the query whose stated errors are not those of the released values."""
+    return [f"query {_label(query, part)}: {text}" for part in query.parts for text in _of_errors(part.mechanism)]
 
 
-def _of_range(mechanism: Mechanism) -> Iterator[str]:
+def _of_errors(mechanism: Mechanism) -> Iterator[str]:
     if mechanism.saturation > RARE:
         yield (
             f"a value is held at ±(2⁶³ − 1) steps with probability {mechanism.saturation:.2g}, which changes its mean "
             "and its errors; choose lighter tails"
+        )
+    if mechanism.too_narrow:
+        yield (
+            "sigma is so small that rounding shows beside the noise: errors are larger than stated, though intervals "
+            "and losses count it"
         )
     lost = mechanism.weights().moments.variance_beyond
     if lost > NOTICED and isfinite(mechanism.variance(0.0)):

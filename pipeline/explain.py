@@ -16,7 +16,7 @@ from udfs.exact import as_json, exact, up_float, up_text
 
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
-    "bind every record whose values are at most the reference's; a larger record loses more, without a limit.",
+    "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
 )
 OF_FIRMS = (
     "rho is the zCDP loss of a whole firm, epsilon the pure one (- where there is none). Both are upper bounds, and",

@@ -1,7 +1,8 @@
 """What `prdp explain` tells: the paper's table 1, groups of records, errors of the noise, warnings of its tails."""
 
 import json
-from math import exp, inf, sqrt
+from fractions import Fraction
+from math import exp, factorial, inf, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,41 @@ def test_the_page_tells_the_oddities_of_the_plans_mechanisms(tmp_path: Path) -> 
     for i, (mechanism, expected) in enumerate(cases):
         told = oddities(plan_with(tmp_path / str(i), mechanism))
         assert {text for text in (OF_MEANS, OF_MEDIANS, OF_INFINITE) if text in told} == expected
+
+
+def test_narrow_noise_is_warned_of_only_where_rounding_shows(tmp_path: Path) -> None:
+    fine = [
+        {"kind": "gaussian", "sigma": 0.005},  # no variance that a double holds, and none lost
+        {"kind": "laplace", "sigma": 0.0001},
+        {"kind": "root", "k": 2, "a": 0, "sigma": 1e-5},
+        {"kind": "log", "a": 1, "sigma": 1e-6},
+    ]
+    coarse = [
+        {"kind": "root", "k": 2, "a": 0, "sigma": 1e-9},  # σ is half a lattice step
+        {"kind": "root", "k": 2, "a": 1e17, "sigma": 1e-5},  # doubles near √a are 6·10⁻⁸ apart
+        {"kind": "log", "a": 1, "sigma": 1e-10},
+    ]
+    told = [query["warnings"] for query in explain(plan_with(tmp_path, *fine, *coarse), [])["queries"]]
+    assert told[: len(fine)] == [[]] * len(fine)
+    assert all("rounding shows beside the noise" in text for (text,) in told[len(fine) :])
+    lower, upper = (told_interval(tmp_path / "ends", coarse[1])[end] for end in ("lower", "upper"))
+    assert lower <= 0 <= upper
+
+
+def told_interval(folder: Path, mechanism: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = explain(plan_with(folder, mechanism), [])["queries"][0]["accuracy"][0]
+    return found
+
+
+HIGH_ROOTS = [(86, "0.03", "laplace"), (100, "0.0295", "gaussian"), (98, "0.0301", "gaussian")]
+
+
+@pytest.mark.parametrize(("k", "sigma", "noise"), HIGH_ROOTS)
+def test_high_roots_are_explained(tmp_path: Path, k: int, sigma: str, noise: str) -> None:
+    root = {"kind": "root", "k": k, "a": 0, "sigma": float(sigma), "noise": noise, "estimator": "median"}
+    told = explain(plan_with(tmp_path, root), [])["queries"][0]["accuracy"]
+    # at total 0: Var max(Z, 0)^k = m_{2k}/2 − (m_k/2)², m_n = (n − 1)!! or n!, in units of σ^{2k}
+    twice, once = (factorial(n) // (1 if noise == "laplace" else 2 ** (n // 2) * factorial(n // 2)) for n in (2 * k, k))
+    variance = (Fraction(twice, 2) - Fraction(once, 2) ** 2) * Fraction(sigma) ** (2 * k)
+    assert told[0]["standard_error"] == pytest.approx(sqrt(float(variance)), rel=1e-12)
+    assert all(entry["standard_error"] > 0 for entry in told)

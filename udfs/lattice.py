@@ -36,6 +36,7 @@ WORD = 2**64
 DROP = 0.125  # fall of w inside a bucket: about one try in twenty is rejected for it
 BUILD_BITS = 192
 CHUNK = 1 << 15  # rows handled at a time: their arrays stay in the processor's cache
+MOST_PARTS = 16  # of 128 bits, for one decision
 DIGITS = 53  # digits of the acceptance bits that double precision compares
 BAND = 2.0**-48  # of exp, the products and the subtraction, for each nat of log-weight
 
@@ -61,7 +62,7 @@ class LatticeTable:
             low, high = self.weights.tail(REACH, ctx)
         else:
             log_weight = self.weights.high(k, ctx)
-            error = (1 + abs(log_weight)) * ctx.ldexp(1, 10 - bits)
+            error = (1 + abs(log_weight)) * ctx.ldexp(1, 14 - bits)
             middle = self.lengths[bucket] * ctx.exp(log_weight)
             low, high = middle * (1 - error), middle * (1 + error)
         factor = self.scale / self.masses[bucket]
@@ -153,10 +154,11 @@ def decide(table: LatticeTable, bucket: int, k: int, digits: int, more: Callable
     """Return whether U < the acceptance probability of `k`, exactly.
 
     U's first DIGITS binary digits are `digits`; `more(0)`, `more(1)`, … give 128 further ones each, as many as the
-    comparison needs.
+    comparison needs. Raises ArithmeticError where MOST_PARTS of them do not decide: of a place that has no probability;
+    of all distances ≥ REACH, whose mass is known to one part in 10¹⁸ at least, less than once in 10²⁰ draws.
     """
     known = DIGITS
-    for part in count():
+    for part in range(MOST_PARTS):
         low, high = table.acceptance(bucket, k, 2 * known + 128)
         if Fraction(digits + 1, 1 << known) <= low:
             return True
@@ -164,7 +166,7 @@ def decide(table: LatticeTable, bucket: int, k: int, digits: int, more: Callable
             return False
         digits = digits << 128 | more(part)
         known += 128
-    raise AssertionError("unreachable")
+    raise ArithmeticError("a draw of noise could not be decided; run the release again")
 
 
 def draw_noise(table: LatticeTable, bits: Bits, size: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

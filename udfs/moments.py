@@ -67,8 +67,15 @@ def moments(weights: "LogWeights") -> Moments:
         mean_abs=mean(half[1]),
         variance=mean(half[2]),
         beyond=min(1.0, mean(_log_sum(weights, RANGE + 1, 0))),
-        variance_beyond=1.0 if half[2] == math.inf else math.exp(min(0.0, lost - half[2])),
+        variance_beyond=_share(lost, half[2]),
     )
+
+
+def _share(part: float, whole: float) -> float:
+    """Return e^{part}/e^{whole}: 1 of an infinite whole, 0 of nothing."""
+    if whole == math.inf:
+        return 1.0
+    return 0.0 if part == -math.inf else math.exp(min(0.0, part - whole))
 
 
 def beyond(weights: "LogWeights", c: int) -> float:

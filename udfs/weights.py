@@ -47,7 +47,7 @@ class LogWeights(ABC):
 
     @abstractmethod
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
-        """Return bounds of Σ exp(w(j)) over j ≥ k, whose gap vanishes as the context's precision grows."""
+        """Return bounds of Σ exp(w(j)) over j ≥ k: at most a term apart, and what the context's last digits leave."""
 
     @property
     def power_law_from(self) -> float:

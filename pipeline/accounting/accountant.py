@@ -1,8 +1,8 @@
 """The accountant: what releases of a dataset have spent at reference records, and whether one more fits.
 
-A limit binds the records whose every measure is at most the reference's, policies being monotone; a record above all
-references has no limit, only its accumulated policy. Where the unit is a firm, a reference is a list of records, and
-binds the firms whose records can be matched one to one with records of the list that are at least as large.
+A limit binds the records whose every measure is in magnitude at most the reference's, policies being monotone; one
+above all references has no limit, only its accumulated policy. Where the unit is a firm, a reference is a list of
+records, and binds the firms whose records can be matched one to one with records of the list that are at least as large.
 """
 
 from collections.abc import Sequence

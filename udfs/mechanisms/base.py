@@ -178,6 +178,11 @@ class Mechanism(ABC):
         """Return the log-weights of the noise on its lattice."""
 
     @property
+    def too_narrow(self) -> bool:
+        """Whether rounding, which variances and standard errors leave out, shows beside the noise."""
+        return False
+
+    @property
     def saturation(self) -> float:
         """The probability that noise leaves 63 bits of lattice steps, where values are held."""
         return self.weights().moments.beyond

@@ -25,6 +25,7 @@ from udfs.mechanisms.transformation import (
     transformed_loss_at,
     transformed_pure_loss,
     transformed_pure_loss_at,
+    transformed_too_narrow,
     transformed_weights,
 )
 from udfs.reproducible import exp
@@ -67,6 +68,7 @@ class Log(Mechanism):
     pure_loss = transformed_pure_loss
     release = release_transformed
     interval_around = interval_of_transformed
+    too_narrow = property(transformed_too_narrow)
 
     @property
     def formula(self) -> str:

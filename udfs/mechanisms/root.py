@@ -12,7 +12,7 @@ from udfs import double_double as dd
 from udfs.bounds import power_above, root_rise_above
 from udfs.lattice import LARGEST
 from udfs.mechanisms.additive import lattice_mean_absolute_error, lattice_variance
-from udfs.mechanisms.base import Mechanism, ParameterError, above, at_least
+from udfs.mechanisms.base import Mechanism, ParameterError, above, at_least, require_scale
 from udfs.mechanisms.root_moments import clipped_variance, evaluated, power, unbiased, variance_polynomial
 from udfs.mechanisms.transformation import (
     Floats,
@@ -26,6 +26,7 @@ from udfs.mechanisms.transformation import (
     transformed_loss_at,
     transformed_pure_loss,
     transformed_pure_loss_at,
+    transformed_too_narrow,
     transformed_weights,
 )
 from udfs.rounding import FINENESS, floor_log2, round_decided
@@ -60,6 +61,8 @@ class Root(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.k == 1:
+            require_scale("sigma", self.sigma / self.step)
         if not all(map(math.isfinite, (*self._variance_terms, self._least_error))):
             raise ParameterError("sigma", "smaller, or k smaller: the variance must be below the largest double")
 
@@ -70,6 +73,7 @@ class Root(Mechanism):
     pure_loss = transformed_pure_loss
     release = release_transformed
     interval_around = interval_of_transformed
+    too_narrow = property(transformed_too_narrow)
 
     @property
     def degree(self) -> int:

@@ -11,11 +11,16 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.highprec import context
+
 Floats = NDArray[np.float64]
+LARGEST_DOUBLE = float(np.finfo(np.float64).max)
+MOMENT_BITS = 160
 UNCUT = 40.0  # noise scales from which on no noise reaches below 0, as far as doubles tell
 
 
@@ -59,24 +64,24 @@ def clipped_variance(v: float, k: int, sigma: float, noise: str) -> float | None
     I_n = E[ṽ^n; ṽ > 0].  Gaussian: I_n = v·I_{n−1} + (n − 1)σ²·I_{n−2}, I_0 = Φ(v/σ), I_1 = v·Φ + σ·φ;
     Laplace: I_n = E ṽ^n − (−1)^n·n!·σ^n·e^{−v/σ}/2.
     """
-    z = v / sigma
-    if z > UNCUT:
+    if v > UNCUT * sigma:
         return None
-    # in units of σ
+    ctx = context(MOMENT_BITS)  # of high powers the moments leave the doubles, and their difference need not
+    z = ctx.mpf(v) / sigma
     if noise == "laplace":
-        once, twice = (_cut_laplace_moment(z, n) for n in (k, 2 * k))
+        once, twice = (_cut_laplace_moment(z, n, ctx) for n in (k, 2 * k))
     else:
-        inside, density = math.erfc(-z / math.sqrt(2)) / 2, math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-        moments = [inside, z * inside + density]
+        moments = [ctx.ncdf(z), z * ctx.ncdf(z) + ctx.npdf(z)]
         for n in range(2, 2 * k + 1):
             moments.append(z * moments[-1] + (n - 1) * moments[-2])
         once, twice = moments[k], moments[2 * k]
-    return (twice - once**2) * sigma ** (2 * k)
+    variance = (twice - once**2) * ctx.mpf(sigma) ** (2 * k)
+    return float(variance) if variance <= LARGEST_DOUBLE else math.inf
 
 
-def _cut_laplace_moment(z: float, n: int) -> float:
-    whole = math.fsum(math.perm(n, 2 * j) * z ** (n - 2 * j) for j in range(n // 2 + 1))
-    return whole - math.copysign(math.factorial(n), -1 if n % 2 else 1) * math.exp(-z) / 2
+def _cut_laplace_moment(z: Any, n: int, ctx: Any) -> Any:
+    whole = ctx.fsum(math.perm(n, 2 * j) * z ** (n - 2 * j) for j in range(n // 2 + 1))
+    return whole - (-1) ** n * ctx.factorial(n) * ctx.exp(-z) / 2
 
 
 @lru_cache(maxsize=64)

@@ -166,10 +166,18 @@ def release_transformed(
         )
 
 
+def transformed_too_narrow(mechanism: Transformation) -> bool:
+    """Return whether σ is below 2⁹ lattice steps, or 2⁻⁴⁰ of f(a): the steps and doubles of ṽ then show beside it."""
+    narrow = mechanism.sigma < mechanism.lattice_step * 2**9
+    return bool(mechanism.rounding) and (narrow or float(mechanism.sigma) < abs(mechanism.curve(0.0)) * 2.0**-40)
+
+
 def interval_of_transformed(mechanism: Transformation, total: float, interval: Fraction) -> tuple[float, float]:
     """Return the interval of ṽ = f(q + a)."""
+    v = mechanism.curve(total)
     width = float(half_width(mechanism.weights(), bool(mechanism.rounding), interval) * mechanism.lattice_step)
-    ends = np.array([mechanism.curve(total) - width, mechanism.curve(total) + width])
+    width += (abs(v) + width) * ENDS if mechanism.rounding else 0.0
+    ends = np.array([v - width, v + width])
     with np.errstate(over="ignore", invalid="ignore"):
         lower, upper = np.maximum(_held(mechanism.inverse(ends)), 0.0).tolist()
     return lower, upper
