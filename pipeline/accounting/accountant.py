@@ -2,7 +2,7 @@
 
 A limit binds the records whose every measure is in magnitude at most the reference's, policies being monotone; one
 above all references has no limit, only its accumulated policy. Where the unit is a firm, a reference is a list of
-records, and binds the firms whose records can be matched one to one with records of the list that are at least as large.
+records, and binds the firms whose records can be matched one to one with records of the list, as large or larger.
 """
 
 from collections.abc import Sequence
