@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
 from pipeline.errors import MicrodataError
+from tests.support.dask_cluster import local_cluster
 from tests.support.parity import PLANS, RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, local_engine, standalone
 from tests.support.submit import Place, submit
@@ -27,6 +29,12 @@ def spark() -> Iterator[SparkEngine]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def dask_cluster() -> Iterator[DaskEngine]:
+    with local_cluster() as address:
+        yield DaskEngine(address)
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngine, name: str) -> None:
     plan = PLANS[name](tmp_path)
@@ -39,6 +47,14 @@ def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngin
         (other[path] == found[path]) == (not path.startswith("tables")) for path in found if path != "report.html"
     )
     assert ("tables/jobs/part-00005.parquet" in found) == (name == "wide")
+
+
+@pytest.mark.parametrize("name", ["full", "cells", "skewed"])
+def test_a_dask_cluster_releases_the_same_bytes_as_threads(tmp_path: Path, dask_cluster: DaskEngine, name: str) -> None:
+    plan = PLANS[name](tmp_path)
+    expected = released(plan, tmp_path / "threads", None)
+    assert released(plan, tmp_path / "cluster", dask_cluster) == expected
+    assert released(plan, tmp_path / "other", dask_cluster, bytes(32)) != expected  # the broken twin: another key
 
 
 # -- the same errors -------------------------------------------------------------------------------------------------

@@ -102,12 +102,32 @@ def wide(folder: Path) -> Path:
     return _world(folder, records(300), as_parquet, queries=queries, naics=(*NAICS, *SECTOR), counties=COUNTRY)
 
 
+def skewed(folder: Path) -> Path:
+    """A third of all records in one cell."""
+    table = records(3000)
+    naics, county = (table.column(key).to_pylist() for key in ("naics", "county"))
+    naics[::3], county[::3] = [NAICS[0]] * 1000, [COUNTIES[0]] * 1000
+    table = table.set_column(1, "naics", pa.array(naics)).set_column(2, "county", pa.array(county))
+    queries = [
+        {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["laplace"]},
+        {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": MECHANISMS["generalized_gaussian"]},
+        {"name": "all", "count": "records", "by": ["nation"], "mechanism": MECHANISMS["gaussian"]},
+    ]
+    return _world(folder, table, as_parquet, queries=queries)
+
+
 def none(folder: Path) -> Path:
     """No record at all."""
     return _world(folder, records(0), lambda place, table: pq.write_table(table, place / "empty.parquet"))
 
 
-PLANS: Mapping[str, Callable[[Path], Path]] = {"full": full, "cells": cells, "wide": wide, "none": none}
+PLANS: Mapping[str, Callable[[Path], Path]] = {
+    "full": full,
+    "cells": cells,
+    "wide": wide,
+    "skewed": skewed,
+    "none": none,
+}
 
 
 def released(plan: Path, folder: Path, engine: Engine | None, key: bytes = KEY) -> dict[str, bytes]:
