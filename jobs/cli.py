@@ -45,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="REFERENCE",
-        help="a reference record, such as employment=10,payroll=500; of a firm several, with ';' between them "
-        "(repeatable; default: those of the budget)",
+        help="a reference record, such as employment=10,payroll=500; several, with ';' between them, for a firm or "
+        "a group (repeatable; default: those of the budget)",
     )
     explain.add_argument("--json", action="store_true", help="print JSON")
 

@@ -185,6 +185,15 @@ def test_noise_wider_than_the_range_of_values_is_refused(kind: str) -> None:
         build(spec | {"sigma": 1}, Fraction(1, 2**56))
 
 
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_the_identity_root_has_the_rule_of_additive_scales(noise: str) -> None:
+    spec = {"kind": "root", "k": 1, "a": 0, "noise": noise}
+    assert build(spec | {"sigma": 2**55}, ONE)
+    with pytest.raises(ParameterError, match="sigma"):
+        build(spec | {"sigma": 2**55 + 1}, ONE)
+    assert build(spec | {"k": 2, "sigma": 2**56}, ONE)  # its lattice grows with the noise
+
+
 def test_unit_splitting_with_noise_wider_than_the_range_is_refused() -> None:
     assert build({"kind": "unit_splitting", "threshold": 2**55 - 1, "rho": 0.5}, ONE)  # σ = T/√(2ρ) = T
     with pytest.raises(ParameterError, match="threshold"):

@@ -3,24 +3,16 @@
 from fractions import Fraction
 from itertools import pairwise
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
-from mpmath import MPContext
 
 from tests.support.bits import Injected, words_that_draw
+from tests.support.mechanisms import root_of
 from udfs.lattice import LARGEST
 from udfs.mechanisms.root import Root
 
-CTX: Any = MPContext()
-CTX.prec = 120
 INTERVAL = Fraction(19, 20)
-NOISES = ("gaussian", "laplace")
-
-
-def root_of(k: int, a: str = "0", sigma: str = "2", step: str = "1", **words: str) -> Root:
-    return Root(k=Fraction(k), a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step), **words)
 
 
 def belongs(m: Root, total: int, n: int) -> bool:

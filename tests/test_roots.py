@@ -10,6 +10,7 @@ from mpmath import MPContext
 from numpy.polynomial import hermite_e
 
 from tests.support.bits import Injected, words_that_draw
+from tests.support.mechanisms import root_of
 from udfs.lattice import LARGEST
 from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.root import Root
@@ -19,10 +20,6 @@ CTX: Any = MPContext()
 CTX.prec = 120
 INTERVAL = Fraction(19, 20)
 NOISES = ("gaussian", "laplace")
-
-
-def root_of(k: int, a: str = "0", sigma: str = "2", step: str = "1", **words: str) -> Root:
-    return Root(k=Fraction(k), a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step), **words)
 
 
 @pytest.mark.parametrize("n", range(9))

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.lattice import CTX, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.root import Root
 
 ONE = Fraction(1)
 INTERVAL = Fraction(19, 20)
@@ -91,3 +92,8 @@ def polylog(number: Mapping[str, Any], x: Any) -> Any:
     return number["d"] * (
         CTX.log(x / number["sigma"] + number["a"]) ** number["p"] - CTX.log(number["a"]) ** number["p"]
     )
+
+
+def root_of(k: int, a: str = "0", sigma: str = "2", step: str = "1", **words: str) -> Root:
+    """A root mechanism from decimals; `words`: noise and estimator."""
+    return Root(k=Fraction(k), a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step), **words)
