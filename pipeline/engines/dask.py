@@ -4,7 +4,7 @@ import ipaddress
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,10 +14,11 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import NoiseTask, SumTask, TaskFailed
+from pipeline.engines.protocol import EachTask, Item, NoiseTask, Result, SumTask, TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
@@ -81,6 +82,12 @@ class DaskEngine:
         rows = pd.DataFrame({"rows": pd.Series([], dtype="int64")})
         written = dd.from_map(NoiseTask(code_digest()), blocks, key=key, meta=rows, enforce_metadata=False)
         self._compute(written.map_partitions(len, meta=("rows", "int64")))
+
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what `task` makes of every item, in the items' order."""
+        run = delayed(EachTask(task, code_digest()), pure=False)
+        results: list[Result] = self._compute(delayed([run(item) for item in items]))
+        return results
 
     def _compute(self, collection: Any) -> Any:
         if self.scheduler is None:

@@ -1,9 +1,9 @@
-"""What a release asks of an engine: totals, then staged tables; and the two kinds of task that engines run."""
+"""What prdp asks of an engine: a release's totals and staged tables, or any task over items; and the tasks they run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pandas as pd
 
@@ -17,6 +17,9 @@ from pipeline.totals import Layout
 from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
 from udfs.sums import SumSpec, sum_batches
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class TaskFailed(PrdpError):
@@ -49,6 +52,14 @@ class Engine(Protocol):
         What they need on disk lies in `scratch`, a private folder that the caller destroys when they are used up.
         Raises MicrodataError that names every broken rule, or the query with a total beyond 63 bits, and no value;
         ContractBroken where a file cannot hold records.
+        """
+
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what `task` makes of every item, in the items' order; it runs in parallel, and may run repeatedly.
+
+        Task, items and results are pickled; results are small, since the driver holds all of them. What a task writes
+        it must put in place at once and with the same contents each time. Raises what a task raises of prdp's own
+        errors, TaskFailed that names the kind of any other.
         """
 
 
@@ -97,6 +108,28 @@ class NoiseTask:
         if failure:
             raise TaskFailed(f"table {block.query}: writing to staging failed ({failure})")
         return pd.DataFrame({"rows": [block.size]})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EachTask(Generic[Item, Result]):
+    """Runs a task on an item on a worker; what it raises shows no value."""
+
+    task: Callable[[Item], Result]
+    code: str
+
+    def __call__(self, item: Item) -> Result:
+        """Return what the task makes of the item."""
+        require_same_code(self.code)
+        failure = ""
+        try:
+            return self.task(item)
+        except (PrdpError, ContractBroken):
+            raise
+        except OSError as error:
+            failure = error.strerror or type(error).__name__
+        except Exception as error:
+            failure = type(error).__name__
+        raise TaskFailed(f"a task failed on a worker ({failure})")
 
 
 def require_same_code(code: str) -> None:

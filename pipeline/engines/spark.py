@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.protocol import EachTask, Item, Result, TaskFailed
 from pipeline.engines.sealed import Seal
 from pipeline.engines.spark_failures import understood
 from pipeline.engines.spark_session import open_session, require_here, submitted
@@ -35,6 +35,7 @@ from pipeline.engines.spark_tasks import (
     SLICE_CELLS,
     AddFiles,
     AddSlices,
+    EachItem,
     Files,
     RollUpSlices,
     Shared,
@@ -118,6 +119,14 @@ class SparkEngine:
             raise total_beyond(files.at(min(beyond))[0])
         return SealedTotals(self, files, shared, vault, frozenset(self._once(place for place, _ in said)))
 
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what `task` makes of every item, in the items' order."""
+        frame = self._over(len(items), EachItem(EachTask(task, code_digest()), items), PACKED)
+        found = {row.place: pickle.loads(row.packed) for row in self._collected(frame)}
+        if len(found) != len(items):
+            raise TaskFailed("Spark left out a task; see its own logs")
+        return [found[number] for number in range(len(items))]
+
     def stage(self, files: int, task: StageFiles) -> None:
         """Have the files of a table written."""
         written = self._done(self._over(files, task, DONE))
@@ -140,9 +149,12 @@ class SparkEngine:
 
     def _done(self, frame: DataFrame) -> list[tuple[int, int]]:
         """Return what the tasks of a frame say: a pair of numbers for each slice or file."""
+        return [(row.place, row.said) for row in self._collected(frame)]
+
+    def _collected(self, frame: DataFrame) -> list[Row]:
         failure = ""
         try:
-            return [(row.place, row.said) for row in frame.collect()]
+            return frame.collect()
         except (PySparkException, Py4JError) as error:
             failure = f"{type(error).__name__} {error}"
         raise understood(failure)

@@ -6,12 +6,12 @@ Tasks give the same bytes however often they run and on whichever worker.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -218,6 +218,18 @@ class StageFiles(Guarded):
             totals = self.vault.read("totals", place)["total"] if place in self.sealed else np.zeros(end - first, int)
             write(table.block(first, end, totals, self.folder / name), key=self.key)
             yield from _said([(number, WHOLE)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EachItem(Guarded):
+    """Runs a task over items, given by their numbers."""
+
+    task: Callable[[Any], Any]
+    items: Sequence[Any]
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield (number, pickled result) for each item."""
+        yield from _packed((number, pickle.dumps(self.task(self.items[number]))) for number in _numbers(batches))
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:

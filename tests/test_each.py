@@ -1,0 +1,55 @@
+"""The verb `each` of both engines: results in the items' order, errors of our own as they are, others by kind alone."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark import cloudpickle
+
+from pipeline.engines.dask import DaskEngine
+from pipeline.engines.protocol import Engine, TaskFailed
+from pipeline.errors import MicrodataError
+from tests.support import tasks
+from tests.support.dask_cluster import local_cluster
+from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.tasks import CANARY, against_the_contract, missing, squared, talkative, unreadable
+from udfs.contract import ContractBroken
+
+pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module", params=["threads", "dask cluster", "spark"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "threads":
+        yield DaskEngine(workers=2)
+    elif request.param == "dask cluster":
+        with local_cluster() as address:
+            yield DaskEngine(address)
+    else:
+        cloudpickle.register_pickle_by_value(tasks)
+        with local_engine() as spark:
+            yield spark
+        cloudpickle.unregister_pickle_by_value(tasks)
+
+
+def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
+    items = [5, 3, 200, 0, 3, *range(40)]
+    assert engine.each(squared, items) == [(n**2, bytes(n)) for n in items]
+
+
+def test_no_items_have_no_results(engine: Engine) -> None:
+    assert engine.each(squared, []) == []
+
+
+def test_errors_of_our_own_come_as_they_are(engine: Engine) -> None:
+    with pytest.raises(ContractBroken) as broken:
+        engine.each(against_the_contract, [1])
+    assert (broken.value.column, broken.value.rule) == ("employment", "is empty (null)")
+    with pytest.raises(MicrodataError, match="microdata x: unreadable"):
+        engine.each(unreadable, [1, 2])
+
+
+@pytest.mark.parametrize(("task", "kind"), [(talkative, "ValueError"), (missing, "No such file or directory")])
+def test_other_errors_are_told_by_kind_alone(engine: Engine, task: object, kind: str) -> None:
+    with pytest.raises(TaskFailed, match=kind) as failed:
+        engine.each(task, [1])  # type: ignore[arg-type]
+    assert CANARY not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.__context__)))
