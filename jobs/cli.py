@@ -48,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
         help="a reference record, such as employment=10,payroll=500; several, with ';' between them, for a firm or "
         "a group (repeatable; default: those of the budget)",
     )
+    explain.add_argument(
+        "--delta", type=_probability, default=1e-9, metavar="D", help="the δ for which (ε, δ) is told (default 1e-9)"
+    )
+    explain.add_argument("--plot", type=Path, metavar="FILE", help="draw the policy curves into an SVG or PNG file")
     explain.add_argument("--json", action="store_true", help="print JSON")
 
     release = commands.add_parser(
@@ -120,6 +124,16 @@ def _count(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return number
+
+
+def _probability(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
     return number
 
 

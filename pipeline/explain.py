@@ -3,17 +3,21 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
+from pipeline.accounting.convert import SIZE, approximate_epsilon, best_power
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.reference import At, AtFirm, Loss, at_of, losses_at, policy_of, simple_losses_at
 from pipeline.accuracy import accuracy, warnings
+from pipeline.curves import table
 from pipeline.errors import PlanError
 from pipeline.nearest import nearest
 from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
 from udfs.exact import as_json, exact, up_float, up_text
 
+DELTA = 1e-9
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
     "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
@@ -24,6 +28,10 @@ OF_FIRMS = (
     "large, in the places that these name; a firm with more or larger records loses more, without a limit.",
 )
 
+OF_TESTS = (
+    "(ε, δ) is what rho and epsilon imply. best test: how often somebody who knows all else, and may be wrong about",
+    f"{SIZE:.0%} of absent records, could at most find a present one; {SIZE:g} is guessing.",
+)
 OF_GROUPS = (
     "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
 )
@@ -57,8 +65,8 @@ def _record(text: str, plan: Plan) -> At:
     return At.of(found)
 
 
-def explain(plan: Plan, references: Sequence[At | AtFirm]) -> dict[str, Any]:
-    """Return what the plan promises at `references` (none given: those of its budget)."""
+def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA) -> dict[str, Any]:
+    """Return what the plan promises at `references` (none given: those of its budget); (ε, δ) is stated for `delta`."""
     policy = policy_of(plan)
     wanted = list(references) or [at_of(limit.at) for limit in plan.budget] or _anywhere(plan, policy.measures)
     promised = [(at, *losses_at(plan, policy, at), _simple(plan, policy, at)) for at in wanted]
@@ -73,7 +81,9 @@ def explain(plan: Plan, references: Sequence[At | AtFirm]) -> dict[str, Any]:
         for i, query in enumerate(plan.queries)
     ]
     total = [_told(at, loss, simple[-1]) for at, _, loss, simple in promised]
-    return {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
+    meaning = [_meaning(loss, delta) for _, _, loss, _ in promised]
+    told = {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
+    return told | {"total_means": meaning}
 
 
 def _simple(plan: Plan, policy: PolicySum, at: At | AtFirm) -> Sequence[Fraction | None]:
@@ -88,6 +98,17 @@ def _told(at: At | AtFirm, loss: Loss, simple: Fraction | None, influence: Fract
     told |= {} if influence is None else {"influence": as_json(influence)}
     told |= loss.to_json()
     return told | ({} if simple is None else {"rho_simple": up_float(simple)})
+
+
+def _meaning(loss: Loss, delta: float) -> dict[str, Any]:
+    """Return an (ε, δ) that the loss implies, and what the best test for the record or firm could achieve."""
+    rho, pure = up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon)
+    return {
+        "epsilon": approximate_epsilon(rho, delta, pure),
+        "delta": delta,
+        "power": best_power(rho, pure),
+        "size": SIZE,
+    }
 
 
 def render(explained: dict[str, Any], plan: Plan) -> str:
@@ -108,10 +129,11 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
         lines.append("")
     who = "a record of these values" if plan.dataset.owner is None else "a firm of these records"
     lines.append(f"total: the most that {who} loses in this release, wherever it is")
-    lines += _table(explained["total"])
+    lines += _totals(explained["total"], explained["total_means"])
     if not explained["total"]:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
-    lines += ["", *(OF_RECORDS if plan.dataset.owner is None else OF_FIRMS)]
+    lines += ["", *table(plan), "", *(OF_RECORDS if plan.dataset.owner is None else OF_FIRMS)]
+    lines += OF_TESTS
     if any("rho_simple" in loss for loss in explained["total"]):
         lines += OF_GROUPS
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
@@ -185,6 +207,22 @@ def _table(losses: Sequence[dict[str, Any]]) -> list[str]:
     shown = ["; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])) for loss in losses]
     width = max(map(len, shown), default=0)
     return [f"    {at:<{width}}   {_loss(loss)}" for at, loss in zip(shown, losses, strict=True)]
+
+
+def _totals(losses: Sequence[dict[str, Any]], meanings: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines of total losses, each with what it means to people."""
+    lines = _table(losses)
+    width = max(map(len, lines), default=0)
+    return [f"{line:<{width}}   {_words(meaning)}" for line, meaning in zip(lines, meanings, strict=True)]
+
+
+def _words(meaning: dict[str, Any]) -> str:
+    approximate = f"(ε, δ) = ({_up(meaning['epsilon'])}, {meaning['delta']:g})"
+    return f"{approximate}   best test {_power(meaning['power'])}"
+
+
+def _power(power: float) -> str:
+    return "> 0.9999" if power > 0.9999 else f"{ceil(power * 10_000) / 10_000:.4f}"
 
 
 def _loss(loss: dict[str, Any]) -> str:

@@ -2,11 +2,12 @@
 
 import json
 from fractions import Fraction
-from math import exp, factorial, inf, sqrt
+from math import exp, factorial, inf, log, sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import norm
 
 from jobs.cli import main
 from pipeline.explain import explain, parse_at, render
@@ -158,3 +159,43 @@ def test_high_roots_are_explained(tmp_path: Path, k: int, sigma: str, noise: str
     variance = (Fraction(twice, 2) - Fraction(once, 2) ** 2) * Fraction(sigma) ** (2 * k)
     assert told[0]["standard_error"] == pytest.approx(sqrt(float(variance)), rel=1e-12)
     assert all(entry["standard_error"] > 0 for entry in told)
+
+
+def test_totals_are_told_in_words_of_people(capsys: pytest.CaptureFixture[str]) -> None:
+    told = told_of(capsys, str(TABLE_1), "--at", "employment=10", "--delta", "1e-6")
+    rho, (means,) = told["total"][0]["rho"], told["total_means"]
+    assert (means["delta"], means["size"]) == (1e-6, 0.05)
+    assert rho < means["epsilon"] < rho + 2 * sqrt(rho * 6 * log(10))  # the simple bound
+    assert norm.cdf(sqrt(2 * rho) - norm.isf(0.05)) < means["power"] < 0.9  # a Gaussian mechanism of that loss
+    assert main(["explain", str(TABLE_1), "--at", "employment=10"]) == 0
+    shown = capsys.readouterr().out
+    assert "best test 0.84" in shown
+    curve = next(line for line in shown.splitlines() if line.lstrip().startswith("fourth_root  "))
+    assert [float(loss) for loss in curve.split()[1:]] == pytest.approx(  # paper 1: √Δ / (2·2²)
+        [sqrt(10**power) / 8 for power in range(8)], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("delta", ["0", "1", "nan", "-1", "x"])
+def test_a_delta_that_is_no_probability_is_refused(capsys: pytest.CaptureFixture[str], delta: str) -> None:
+    assert main(["explain", str(TABLE_1), f"--delta={delta}"]) == 2
+    assert "above 0 and below 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "begin"), [("curves.svg", b"<?xml"), ("curves.PNG", b"\x89PNG")])
+def test_policy_curves_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, begin: bytes) -> None:
+    for target in (tmp_path / name, tmp_path / f"again-{name}"):
+        assert main(["explain", str(TABLE_1), "--plot", str(target)]) == 0
+    picture = (tmp_path / name).read_bytes()
+    assert picture.startswith(begin)
+    assert picture == (tmp_path / f"again-{name}").read_bytes()  # a document to be kept with a plan
+    if begin == b"<?xml":
+        assert all(query.encode() in picture for query in LOSSES)  # the legend, as comments beside its outlines
+
+
+@pytest.mark.parametrize("name", ["curves.pdf", "curves", "missing/curves.svg"])
+def test_a_picture_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["explain", str(TABLE_1), "--plot", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err.startswith("error: --plot")

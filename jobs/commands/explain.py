@@ -5,12 +5,15 @@ import argparse
 from jobs.cli import show_json
 from pipeline.explain import explain, parse_at, render
 from pipeline.plan.load import load_plan
+from pipeline.report.curves import plot_curves
 
 
 def run(given: argparse.Namespace) -> None:
     """Print the losses of reference records."""
     plan = load_plan(given.plan)
-    explained = explain(plan, [parse_at(text, plan) for text in given.at])
+    explained = explain(plan, [parse_at(text, plan) for text in given.at], given.delta)
+    if given.plot is not None:
+        plot_curves(plan, given.plot)
     if given.json:
         show_json(explained)
     else:
