@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import dask
 import dask.dataframe as dd
@@ -18,7 +18,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import EachTask, Item, NoiseTask, Result, SumTask, TaskFailed
+from pipeline.engines.protocol import EachTask, Input, Item, NoiseTask, Result, SumTask, TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
@@ -50,9 +50,15 @@ class DaskEngine:
         """Return the versions of Dask and of the libraries that shape the tables."""
         return {name: version(name) for name in ("dask", "numpy", "pyarrow")}
 
-    def totals(self, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> "DriverTotals":
+    def table(self, name: str) -> NoReturn:
+        """Refuse: Dask has no catalog."""
+        raise PlanError(f"dataset.source.table {name}: tables of a catalog are read by --engine spark alone")
+
+    def totals(self, given: Input, layout: Layout, scratch: Staging) -> "DriverTotals":
         """Return the totals, held by this process; `scratch` is not used."""
-        return DriverTotals(self, layout, totals_of(layout, self.sums(chunks, layout.spec)))
+        if not isinstance(given, Sequence):
+            self.table(given.name)
+        return DriverTotals(self, layout, totals_of(layout, self.sums(given, layout.spec)))
 
     def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
         """Sum the chunks in parallel, then add the frames up in a tree."""

@@ -36,6 +36,20 @@ class Totals(Protocol):
         """
 
 
+class PinnedTable(Protocol):
+    """A table of an engine's catalog, fixed to what it held when it was found."""
+
+    @property
+    def name(self) -> str:
+        """Its whole name."""
+
+    def pin(self) -> str:
+        """Return the digest of what ties the table to its records, as it is now."""
+
+
+Input = Sequence[Chunk] | PinnedTable
+
+
 class Engine(Protocol):
     """Runs the pieces of a release, in any order, any number of times: the results are the same bytes."""
 
@@ -46,8 +60,11 @@ class Engine(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Return the versions that release.json names."""
 
-    def totals(self, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> Totals:
-        """Return the totals over all chunks, each of which is read once; cells without records are 0.
+    def table(self, name: str) -> PinnedTable:
+        """Return a table of the engine's catalog; raises PlanError where there is none that could be pinned."""
+
+    def totals(self, given: Input, layout: Layout, scratch: Staging) -> Totals:
+        """Return the totals over all chunks, or a table of this engine, read once; cells without records are 0.
 
         What they need on disk lies in `scratch`, a private folder that the caller destroys when they are used up.
         Raises MicrodataError that names every broken rule, or the query with a total beyond 63 bits, and no value;

@@ -12,6 +12,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,8 +24,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import EachTask, Item, Result, TaskFailed
+from pipeline.engines.protocol import EachTask, Input, Item, Result, TaskFailed
 from pipeline.engines.sealed import Seal
+from pipeline.engines.spark_catalog import CatalogTable, find_table
 from pipeline.engines.spark_failures import understood
 from pipeline.engines.spark_session import open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
@@ -41,6 +43,7 @@ from pipeline.engines.spark_tasks import (
     Shared,
     StageFiles,
     SumChunks,
+    SumRecords,
     Vault,
 )
 from pipeline.errors import PlanError, PrdpError
@@ -49,7 +52,9 @@ from pipeline.staging import Staging
 from pipeline.totals import Layout, require_unbroken, total_beyond
 from udfs.keystream import SecretKey
 
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS_AT_ONCE = "8"  # packed rows that a worker is sent together: some megabytes each
+RECORDS_AT_ONCE = "200000"  # of a table
 TASKS_A_CORE = 4
 FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times the cores if that is more
 
@@ -88,7 +93,7 @@ class SparkEngine:
             except PrdpError:
                 self.close()
                 raise
-            self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
+            self._session.conf.set(BATCH, ROWS_AT_ONCE)
         return self._session
 
     def close(self) -> None:
@@ -100,15 +105,20 @@ class SparkEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def totals(self, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> "SealedTotals":
+    def table(self, name: str) -> CatalogTable:
+        """Return a table of Spark's catalog."""
+        return find_table(self.session, name)
+
+    def totals(self, given: Input, layout: Layout, scratch: Staging) -> "SealedTotals":
         """Return the totals, sealed in `scratch`, which all workers must share."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
         shared = Shared(self.session.sparkContext.broadcast(pickle.dumps(layout)))
-        code, work = code_digest(), self._joined(chunks)
-        summed = self._over(len(work), SumChunks(code, shared, work), PACKED)
+        code = code_digest()
+        summed = self._summed(given, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
-        said = self._done(self._by_place(summed, slices_at_most, AddSlices(code, shared, vault)))
+        with self._batches(ROWS_AT_ONCE if isinstance(given, Sequence) else RECORDS_AT_ONCE):
+            said = self._done(self._by_place(summed, slices_at_most, AddSlices(code, shared, vault)))
         require_unbroken(layout, (cell for place, cell in said if place == BROKEN))
         slices = self._once(place for place, _ in said)
         rolled_up = self._over(len(slices), RollUpSlices(code, shared, vault, slices), PACKED)
@@ -133,10 +143,29 @@ class SparkEngine:
         if len(self._once(number for number, _ in written)) != files:
             raise TaskFailed("Spark left out a file of a table; see its own logs")
 
+    def _summed(self, given: Input, layout: Layout, code: str, shared: Shared) -> DataFrame:
+        if isinstance(given, CatalogTable):
+            records = given.frame(layout.spec.columns)
+            return records.coalesce(self._tasks()).mapInArrow(SumRecords(code, shared), PACKED)
+        if not isinstance(given, Sequence):
+            raise TypeError("a table of another engine")
+        work = self._joined(given)
+        return self._over(len(work), SumChunks(code, shared, work), PACKED)
+
+    @contextmanager
+    def _batches(self, rows: str) -> Iterator[None]:
+        """Have at most so many rows sent to a worker together in a block, and at most what Spark allows in bytes."""
+        self.session.conf.set(BATCH, rows)
+        yield
+        self.session.conf.set(BATCH, ROWS_AT_ONCE)
+
+    def _tasks(self) -> int:
+        return max(FEWEST_TASKS, TASKS_A_CORE * self.session.sparkContext.defaultParallelism)
+
     def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Join chunks to as many tasks as keep the cluster busy: each sends its sums only once."""
-        tasks = max(FEWEST_TASKS, TASKS_A_CORE * self.session.sparkContext.defaultParallelism)
-        return [sum(chunks[i::tasks], ()) for i in range(min(tasks, len(chunks)))]
+        tasks = min(self._tasks(), len(chunks))
+        return [sum(chunks[i::tasks], ()) for i in range(tasks)]
 
     def _over(self, numbers: int, task: Task, schema: str) -> DataFrame:
         """Run a task over the numbers 0, 1, …, each in a partition of its own."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from pipeline.cells import LIMB, LOW, Int64s, RollUp, joined
@@ -24,7 +25,7 @@ from pipeline.microdata.source import Chunk
 from pipeline.tables import FILE_CELLS, ranges
 from pipeline.totals import Layout, Table
 from udfs.keystream import SecretKey
-from udfs.sums import CELL, ExactSums, to_frame
+from udfs.sums import CELL, ExactSums, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the slice of the cells that stand for broken rules
@@ -106,9 +107,20 @@ class SumChunks(Guarded):
         require_same_code(self.code)
         add = SumTask(self.shared.layout.spec, self.code)
         for number in _numbers(batches):
-            frame = add(self.chunks[number])
-            columns = {name: frame[name].to_numpy() for name in frame.columns}
-            yield from _packed(_cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN)))
+            yield from _sliced(add(self.chunks[number]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SumRecords(Guarded):
+    """Sums the records that Spark itself read, a partition of a table, into slices of every base's cells."""
+
+    code: str
+    shared: Shared
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the partition's slices."""
+        require_same_code(self.code)
+        yield from _sliced(sum_batches(batches, self.shared.layout.spec))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -242,6 +254,12 @@ def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[
     rows = ((place.as_py(), packed.as_py()) for batch in batches for place, packed in zip(*batch.columns, strict=True))
     for place, group in groupby(rows, key=lambda row: row[0]):
         yield place, (unpack(packed) for _, packed in group)
+
+
+def _sliced(frame: pd.DataFrame) -> Iterator[pa.RecordBatch]:
+    """Yield a frame of sums in slices, its broken rules in a slice of their own."""
+    columns = {name: frame[name].to_numpy() for name in frame.columns}
+    return _packed(_cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN)))
 
 
 def _cut(columns: dict[str, Int64s], places: Int64s) -> Packed:

@@ -1,0 +1,90 @@
+"""Microdata in a table of Spark's catalog, fixed to what it held when it was found.
+
+Spark itself scans the table, so that what a catalog allows a user to see is all that is read. A table format with
+snapshots is read at the one that was found; of tables that are plain files, names, sizes and times are compared.
+"""
+
+import re
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.canonical import digest
+from pipeline.errors import MicrodataError, PlanError
+
+NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}")
+PLAIN_FILES = ("parquet", "orc", "hive")
+SNAPSHOTS = {  # format → the statement that names the latest snapshot, and the reader's option for it
+    "delta": ("SELECT max(version) FROM (DESCRIBE HISTORY {table})", "versionAsOf"),
+    "iceberg": ("SELECT max_by(snapshot_id, committed_at) FROM {table}.snapshots", "snapshot-id"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CatalogTable:
+    """A table of the catalog, by its whole name, at its `snapshot` (None: plain files)."""
+
+    session: SparkSession
+    name: str
+    format: str
+    snapshot: str | None
+
+    def pin(self) -> str:
+        """Return the digest of what ties the table to its records: its snapshot, or its files as they are now."""
+        held: object = self.snapshot if self.snapshot is not None else self._files()
+        return digest({"table": self.name, "format": self.format, "held": held})
+
+    def frame(self, columns: list[str]) -> DataFrame:
+        """Return the columns of the table; raises MicrodataError where one is missing, by its exact name."""
+        whole = self._whole()
+        missing = sorted(set(columns) - set(whole.columns))
+        if missing:
+            raise MicrodataError(
+                f"table {self.name}: it has no column {', '.join(missing)}; correct the plan's columns"
+            )
+        return whole.select(*(f"`{column.replace('`', '``')}`" for column in columns))
+
+    def _whole(self) -> DataFrame:
+        if self.snapshot is None:
+            return self.session.read.table(self.name)
+        return self.session.read.option(SNAPSHOTS[self.format][1], self.snapshot).table(self.name)
+
+    def _files(self) -> list[list[object]]:
+        """Return name, size and time of each file, asked of the file system that Spark reads it from."""
+        self.session.catalog.refreshTable(self.name)
+        context = self.session.sparkContext
+        path = context._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # a context that lives has one
+        found = []
+        for name in sorted(self._whole().inputFiles()):
+            file = path(context._jvm.java.net.URI(name))  # type: ignore[union-attr]
+            facts = file.getFileSystem(context._jsc.hadoopConfiguration()).getFileStatus(file)
+            found.append([name, facts.getLen(), facts.getModificationTime()])
+        return found
+
+
+def find_table(session: SparkSession, name: str) -> CatalogTable:
+    """Return the table of that name at what it holds now.
+
+    Raises PlanError where there is none, and where nothing could tell that it changed during a run: views, and tables
+    that are neither plain files nor of a format with snapshots.
+    """
+    if not NAME.fullmatch(name):
+        raise PlanError(f"dataset.source.table {name}: name it as [catalog.][schema.]table, in letters, digits and _")
+    try:
+        described = {row.col_name: row.data_type for row in session.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()}
+    except AnalysisException:
+        described = {}
+    if not described:
+        raise PlanError(f"dataset.source.table {name}: Spark's catalog holds no such table; give its whole name")
+    kind = described.get("Provider", "").lower()
+    if described.get("Type", "VIEW") == "VIEW" or kind not in (*PLAIN_FILES, *SNAPSHOTS):
+        raise PlanError(
+            f"dataset.source.table {name}: nothing tells whether it changes during a run; release from a table of "
+            f"{', '.join((*PLAIN_FILES, *SNAPSHOTS))}"
+        )
+    whole = ".".join(f"`{described[part]}`" for part in ("Catalog", "Database", "Table"))
+    if kind not in SNAPSHOTS:
+        return CatalogTable(session, whole, kind, None)
+    ((snapshot,),) = session.sql(SNAPSHOTS[kind][0].format(table=whole)).collect()
+    return CatalogTable(session, whole, kind, str(snapshot))
