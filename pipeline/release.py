@@ -25,7 +25,7 @@ from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
-from pipeline.microdata import source
+from pipeline.microdata.pinned import Pinned, Table, pinned, require_there
 from pipeline.plan.model import Plan
 from pipeline.public import policy_document
 from pipeline.publish import build_manifest, check_output_place, place_output, published_attempt
@@ -42,7 +42,7 @@ class Job:
     """One run of a release: what to release, where from and where to, and with what."""
 
     plan: Plan
-    microdata: Path
+    microdata: Path | Table
     out: Path
     ledger: Ledger
     engine: Engine
@@ -86,7 +86,7 @@ def run(job: Job) -> Published:
         for warning in (text for query in job.plan.queries for text in warnings(query)):
             job.say(f"warning: {warning}")
         if state is None or state.refunded:
-            source.find(job.microdata)  # a wrong path is told before anything is charged
+            require_there(job.microdata, job.engine)  # a wrong path is told before anything is charged
         state = _reserve(job)
         if state.status in ("reserved", "drawn"):
             facts = _staged_before(job, state) or _draw(job)
@@ -157,25 +157,24 @@ def _draw(job: Job) -> Facts:
         )
     job.say("building the noise tables")
     _rehearse(job.plan)
-    found = source.find(job.microdata)
-    pin = source.pin(found)
+    found = pinned(job.microdata, job.engine)
     prepare_root(job.ledger.staging_root)
     scratch = Staging(job.ledger.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
         totals = _totals_or_refund(job, found, scratch)
-        _require_same_input(found, pin)
-        return _stage_attempt(job, found, pin, totals)
+        found.require_unchanged()
+        return _stage_attempt(job, found, totals)
     finally:
         scratch.destroy()
 
 
-def _stage_attempt(job: Job, found: source.Source, pin: str, totals: Totals) -> Facts:
-    attempt = job.ledger.draw(job.plan.release, pin)
+def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> Facts:
+    attempt = job.ledger.draw(job.plan.release, found.digest)
     staging = Staging(job.ledger.staging_root, job.plan.release, attempt)
     try:
         staging.create()
         tables = _stage(job, staging, totals)
-        _require_same_input(found, pin)
+        found.require_unchanged()
         return staging.complete({"engine": _engine(job.engine), "tables": tables})
     except Exception:
         _destroy(job.ledger, staging, "failed while it was staged")
@@ -195,10 +194,10 @@ def _rehearse(plan: Plan) -> None:
             mechanism.release(nothing, bits, plan.interval)
 
 
-def _totals_or_refund(job: Job, found: source.Source, scratch: Staging) -> Totals:
+def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
     job.say("reading the microdata")
     try:
-        return job.engine.totals(list(source.chunks(found)), layout_of(job.plan), scratch)
+        return job.engine.totals(found.given, layout_of(job.plan), scratch)
     except (ContractBroken, MicrodataError) as error:
         # Nothing was drawn, and mending may take another plan under the same name: give the charge back.
         if _state(job).draws == 0:
@@ -257,13 +256,6 @@ def _published(job: Job, state: ReleaseState) -> Published:
         for query in job.plan.queries
     }
     return Published(state.release, attempt, state.status, job.out, tables)
-
-
-def _require_same_input(found: source.Source, pin: str) -> None:
-    if source.pin(source.find(found.root)) != pin:
-        raise MicrodataError(
-            f"microdata {found.root}: its files changed during the run; nothing is published: run again when they rest"
-        )
 
 
 def _destroy(ledger: Ledger, staging: Staging, reason: str) -> None:

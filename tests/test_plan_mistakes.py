@@ -21,6 +21,7 @@ def test_the_plan_that_the_cases_edit_is_right(folder: Path) -> None:
 NAME = "must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without .."
 MAPPING = "must be a mapping of keys to values"
 TAKEN = "this name has another meaning; choose another"
+FILES_OR_TABLE = "must have either path (files) or source (a table of Spark's catalog)"
 EITHER = "must have either sum (a measure) or count: records"
 
 CASES = [
@@ -56,6 +57,23 @@ CASES = [
     ("rho: 2.0", "rho: 2.0, epsilon: 1", "budget[0].epsilon: unknown key; nearest known key: rho"),
     (", rho: 2.0", "", "budget[0].rho: missing key"),
     # the dataset
+    ("  path: data/microdata\n", "", f"dataset: {FILES_OR_TABLE}"),
+    ("path: data/microdata", "path: data/microdata\n  source: {table: cbp}", f"dataset: {FILES_OR_TABLE}"),
+    ("path: data/microdata", "path: 5", "dataset.path: must be text; put it in quotes"),
+    ("path: data/microdata", "sorce: {table: cbp}", "dataset.sorce: unknown key; nearest known key: source"),
+    (
+        "path: data/microdata",
+        "source: {tabel: cbp}",
+        "dataset.source.tabel: unknown key; nearest known key: table",
+    ),
+    *(
+        (
+            "path: data/microdata",
+            f"source: {{table: {name}}}",
+            "dataset.source.table: must be [catalog.][schema.]table, in letters, digits and _",
+        )
+        for name in ('""', "a b", "a.b.c.d.e", "t;", '"parquet.`/x`"')
+    ),
     ("unit: record", 'unit: ""', "dataset.unit: must not be empty"),
     ("unit: record", "unit: [record]", "dataset.unit: must be text"),
     (
@@ -231,7 +249,7 @@ def test_all_mistakes_come_out_together_in_the_order_of_the_file(folder: Path) -
         text = text.replace(old, new, 1)
     assert lines(folder, text) == [
         f"plan.yaml: release: {NAME}",
-        "plan.yaml: dataset.path: missing key",
+        f"plan.yaml: dataset: {FILES_OR_TABLE}",
         "plan.yaml: dataset.measures.payroll.step: must be above 0",
         "plan.yaml: interval: must be above 0 and below 1",
         "plan.yaml: queries[0].by[0]: unknown level; nearest known level: naics2",

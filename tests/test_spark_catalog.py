@@ -15,7 +15,9 @@ from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.staging import Staging
 from pipeline.totals import layout_of
+from tests.support.parity import RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
@@ -59,6 +61,38 @@ def test_totals_of_a_table_are_those_of_the_files(tmp_path: Path, spark: SparkEn
     expected = [values.tolist() for values in by_dask.of_table]
     assert totals(spark, saved(spark, microdata, kind), plan, tmp_path) == expected
     assert totals(spark, saved(spark, microdata.slice(1), kind), plan, tmp_path) != expected  # the broken twin
+
+
+def test_a_release_from_a_table_is_that_from_the_files(tmp_path: Path, spark: SparkEngine) -> None:
+    microdata = records(200)
+    plan = write_world(tmp_path, microdata)
+    from_files = released(plan, tmp_path / "files", None)
+    text = plan.read_text()
+    assert "path: microdata" in text
+    plan.write_text(text.replace("path: microdata", f"source: {{table: {saved(spark, microdata)}}}"))
+    assert released(plan, tmp_path / "table", spark) == from_files
+
+
+def test_a_table_that_changes_while_it_is_summed_is_not_released(tmp_path: Path, spark: SparkEngine) -> None:
+    name = saved(spark, records(200))
+    place = Place(write_world(tmp_path, None, dataset={"path": None, "source": {"table": name}}), tmp_path)
+
+    def disturb(stage: str) -> None:
+        if stage.startswith("drawing"):
+            spark.session.createDataFrame(records(1).to_pandas()).write.mode("append").saveAsTable(name)
+
+    with pytest.raises(MicrodataError, match=f"microdata in table .*{name}.*changed during the run"):
+        submit(place, engine=spark, say=disturb)
+    assert not place.out.exists()
+
+
+def test_a_table_that_is_missing_charges_nothing(tmp_path: Path, spark: SparkEngine) -> None:
+    place = Place(write_world(tmp_path, None, dataset={"path": None, "source": {"table": "missing"}}), tmp_path)
+    with pytest.raises(PlanError, match="holds no such table"):
+        submit(place, engine=spark)
+    with pytest.raises(PlanError, match="--engine spark alone"):
+        submit(place)
+    assert place.ledger().state(RELEASE) is None
 
 
 def test_what_changes_a_table_changes_its_pin(spark: SparkEngine) -> None:

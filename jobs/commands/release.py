@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -10,7 +11,9 @@ from jobs.cli import show_json
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PlanError
 from pipeline.ledger.store import open_ledger
+from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
+from pipeline.plan.model import Plan
 from pipeline.release import Job, Published
 from pipeline.release import run as run_job
 from pipeline.terminal import Progress
@@ -24,7 +27,7 @@ def run(given: argparse.Namespace) -> None:
         plan = load_plan(given.plan)
         job = Job(
             plan=plan,
-            microdata=(given.data or plan.dataset.path).resolve(),
+            microdata=_microdata(given, plan),
             out=(given.out or plan.path.parent / "releases").resolve(),
             engine=engine,
             ledger=open_ledger(given.ledger),
@@ -36,6 +39,11 @@ def run(given: argparse.Namespace) -> None:
         show_json(published.to_json())
     else:
         _show(published)
+
+
+def _microdata(given: argparse.Namespace, plan: Plan) -> Path | Table:
+    path: Path | None = given.data or plan.dataset.path
+    return Table(plan.dataset.table or "") if path is None else path.resolve()
 
 
 @contextmanager

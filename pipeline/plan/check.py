@@ -45,6 +45,12 @@ def _given(part: Any, key: str) -> Any:
 
 
 def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+    sound = hasattr(dataset, "path") and hasattr(dataset, "source")  # a broken one was reported, and is meant
+    if sound and (dataset.path is None) == (dataset.source is None):
+        either = (("dataset", "path"), ("dataset", "source"))
+        yield Mistake(
+            ("dataset",), "must have either path (files) or source (a table of Spark's catalog)", absent=either
+        )
     if "://" in (_given(dataset, "path") or ""):
         yield Mistake(("dataset", "path"), "must be a file or a folder; this version reads no addresses")
     for name, measure in measures.items():

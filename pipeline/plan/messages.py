@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import Tag
@@ -131,7 +132,8 @@ def _bare(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     members = [member for member in get_args(annotation) if member is not type(None)]
-    return _bare(members[0]) if get_origin(annotation) is Union and len(members) == 1 else annotation
+    union = get_origin(annotation) in (Union, UnionType)
+    return _bare(members[0]) if union and len(members) == 1 else annotation
 
 
 def _name(member: Any) -> str:

@@ -34,10 +34,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The microdata and who is protected in them; `path` is absolute and part of no digest."""
+    """The microdata and who is protected in them.
+
+    They are files at `path`, which is absolute, or a `table` of Spark's catalog; where they are is part of no digest.
+    """
 
     name: str
-    path: Path
+    path: Path | None
+    table: str | None
     record: str
     duplicates: Literal["trust"]
     unit: str  # RECORD, or the column that names a record's owner: all records of one owner are one unit

@@ -31,7 +31,8 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
 def _dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     return Dataset(
         name=spec.name,
-        path=Path(os.path.abspath(folder / spec.path)),
+        path=Path(os.path.abspath(folder / spec.path)) if spec.path is not None else None,
+        table=spec.source.table if spec.source is not None else None,
         record=spec.record,
         duplicates=spec.duplicates,
         unit=spec.unit,

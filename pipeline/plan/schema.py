@@ -18,6 +18,7 @@ from pipeline.plan.values import (
     Positive,
     ReferenceValue,
     Share,
+    TableName,
     Text,
     Year,
     number_type,
@@ -111,11 +112,19 @@ class MeasureSpec(Spec):
     step: Positive | None = None
 
 
-class DatasetSpec(Spec):
-    """The confidential microdata."""
+class SourceSpec(Spec):
+    """Microdata that Spark reads from its catalog."""
 
+    table: TableName
+
+
+class DatasetSpec(Spec):
+    """The confidential microdata: files at a path, or a table of Spark's catalog."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["source"]}]})
     name: Name
-    path: Text
+    path: Text | None = None
+    source: SourceSpec | None = None
     record: Text
     duplicates: Annotated[
         Literal["trust"],

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from udfs.exact import as_json, exact
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
+TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
 OWN_RULE = "plan"  # the type of errors whose message is ready for people
 
 
@@ -23,6 +24,12 @@ def broken(rule: str) -> PydanticCustomError:
 def _name(text: str) -> str:
     if not re.fullmatch(NAME, text) or ".." in text:
         raise broken("must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without ..")
+    return text
+
+
+def _table_name(text: str) -> str:
+    if not re.fullmatch(TABLE_NAME, text):
+        raise broken("must be [catalog.][schema.]table, in letters, digits and _")
     return text
 
 
@@ -82,6 +89,7 @@ else:
     Share = number_type("above 0 and below 1", lambda x: 0 < x < 1, exclusiveMinimum=0, exclusiveMaximum=1)
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
+TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
 Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
 ReferenceValue = Annotated[
     str | Fraction,

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
 from pipeline.release import Job, Published, run
 from udfs.keystream import SecretKey
@@ -50,7 +51,7 @@ def submit(
     *,
     key: bytes | None = KEY,
     engine: Engine | None = None,
-    microdata: Path | None = None,
+    microdata: Path | Table | None = None,
     csv: bool = False,
     say: Callable[[str], None] = lambda stage: None,
 ) -> Published:
@@ -58,7 +59,7 @@ def submit(
     plan = load_plan(place.plan)
     job = Job(
         plan=plan,
-        microdata=microdata or plan.dataset.path,
+        microdata=microdata or plan.dataset.path or Table(plan.dataset.table),
         out=place.out,
         ledger=place.ledger(),
         engine=engine or DaskEngine(workers=2),
