@@ -1,7 +1,7 @@
 """The public domain: the finest cells that a release covers, fixed by the plan and never by the data."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -12,78 +12,15 @@ from numpy.typing import NDArray
 
 from pipeline import canonical
 from pipeline.cells import Axis, Base, Grouping, Int32s, Int64s, QueryCells, grouping, is_roll_up
+from pipeline.dimension import Dimension
 from pipeline.errors import PlanError
 from pipeline.frozenmap import FrozenMap
-from pipeline.nearest import nearest
+from pipeline.nearest import SAME_WORD, likeness, nearest
 from pipeline.places import Masks, meetings
-from udfs.codes import LEVELS, SECTOR_RANGES, dimension_of, is_code, roll_up
+from udfs.codes import LEVELS, OTHER, SECTOR_RANGES, dimension_of
 
 Where = Mapping[str, Sequence[str]]  # level → codes; levels are joined by "and", codes by "or"
 Ints = TypeVar("Ints", Int32s, Int64s)
-
-
-def level_of(key: str, code: str) -> str:
-    """Return the level of a well-formed finest code of `key` ("naics" or "county"); raises ValueError with the rule."""
-    candidates = LEVELS["naics"] if key == "naics" else ("county",)
-    for level in candidates:
-        if is_code(code, level):
-            return level
-    if key == "naics" and code in SECTOR_RANGES:
-        raise ValueError(f'"{code}" is a part of a sector; write {SECTOR_RANGES[code]}')
-    digits = "2 to 6 digits (sectors as 31-33) are" if key == "naics" else "5 digits are"
-    raise ValueError(f'malformed code "{code}"; {digits} needed')
-
-
-@dataclass(frozen=True, eq=False)
-class Dimension:
-    """The public codes of one key, "naics" or "county": `codes` are sorted, distinct and all of `level`."""
-
-    key: str
-    codes: tuple[str, ...]
-    level: str
-
-    @classmethod
-    def of(cls, key: str, codes: Iterable[str]) -> "Dimension":
-        """Return the dimension of at least one well-formed code, all of one level."""
-        ordered = tuple(sorted(set(codes)))
-        return cls(key, ordered, level_of(key, ordered[0]))
-
-    @property
-    def levels(self) -> tuple[str, ...]:
-        """The levels a query may use, coarse to fine."""
-        return LEVELS[self.key][: LEVELS[self.key].index(self.level) + 1]
-
-    def level_codes(self, level: str) -> tuple[str, ...]:
-        """Return the sorted codes at `level`, one of `levels`."""
-        return self._rolled[level].codes
-
-    def places(self, level: str) -> Mapping[str, int]:
-        """Return the place of each code in level_codes(level)."""
-        return self._rolled[level].places
-
-    def parent(self, level: str) -> Int32s:
-        """Return for each finest code the place of its roll-up in level_codes(level); non-decreasing."""
-        return self._rolled[level].parent
-
-    @cached_property
-    def _rolled(self) -> dict[str, "_Rolled"]:
-        return {level: _Rolled.of(self.codes, level) for level in self.levels}
-
-
-@dataclass(frozen=True, eq=False)
-class _Rolled:
-    """The roll-up of finest codes to one level."""
-
-    codes: tuple[str, ...]
-    places: Mapping[str, int]
-    parent: Int32s
-
-    @classmethod
-    def of(cls, finest: Iterable[str], level: str) -> "_Rolled":
-        coarse = [roll_up(code, level) for code in finest]
-        codes = tuple(sorted(set(coarse)))
-        places = {code: i for i, code in enumerate(codes)}
-        return cls(codes, places, _fixed(np.array([places[code] for code in coarse], dtype=np.int32)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +37,20 @@ class Domain:
     vintage: Mapping[str, int] = field(default_factory=FrozenMap)
 
     @classmethod
-    def product(cls, naics: Iterable[str], county: Iterable[str], vintage: Mapping[str, int] | None = None) -> "Domain":
-        """Return the domain of all pairs of the given well-formed finest codes, at least one of each key."""
-        return cls(Dimension.of("naics", naics), Dimension.of("county", county), None, FrozenMap.of(vintage or {}))
+    def product(
+        cls,
+        naics: Iterable[str],
+        county: Iterable[str],
+        vintage: Mapping[str, int] | None = None,
+        other: Container[str] = (),
+    ) -> "Domain":
+        """Return the domain of all pairs of the given well-formed finest codes, at least one of each key.
+
+        Each key in `other` has OTHER as one more code, to which all well-formed codes belong that are not given.
+        """
+        industries = Dimension.of("naics", naics).with_other(declared="naics" in other)
+        counties = Dimension.of("county", county).with_other(declared="county" in other)
+        return cls(industries, counties, None, FrozenMap.of(vintage or {}))
 
     @classmethod
     def listed(cls, cells: Iterable[tuple[str, str]], vintage: Mapping[str, int] | None = None) -> "Domain":
@@ -128,6 +76,11 @@ class Domain:
             }
         )
 
+    @property
+    def other(self) -> tuple[str, ...]:
+        """The keys in which codes that are not listed have the public code OTHER."""
+        return tuple(each.key for each in (self.naics, self.county) if each.has_other)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Domain) and self.digest == other.digest
 
@@ -148,8 +101,16 @@ class Domain:
     def require_code(self, level: str, code: str) -> None:
         """Return if the domain has `code` at `level`; otherwise raises PlanError."""
         if code not in self.dimension(level).places(level):
-            hint = f"; write {SECTOR_RANGES[code]}" if level == "naics2" and code in SECTOR_RANGES else ""
-            raise PlanError(f'the domain has no code "{code}" at level {level}{hint}')
+            raise PlanError(f'the domain has no code "{code}" at level {level}{self._hint(level, code)}')
+
+    def _hint(self, level: str, code: str) -> str:
+        """Return what may have been meant by a code that the domain lacks."""
+        if level == "naics2" and code in SECTOR_RANGES:
+            return f"; write {SECTOR_RANGES[code]}"
+        if level == "nation" or self.cells is not None or likeness(code.lower(), OTHER) < SAME_WORD:
+            return ""
+        dimension = self.dimension(level)
+        return f"; write {OTHER}" if dimension.has_other else f"; declare it as domain: {{…, other: [{dimension.key}]}}"
 
     def meets(self, where: Where) -> bool:
         """Return whether any cell meets a filter; raises PlanError on levels or codes the domain does not have."""

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.domain import Dimension, Domain, level_of
+from pipeline.dimension import Dimension, level_of
+from pipeline.domain import Domain
 from pipeline.errors import PlanError
 from pipeline.frozenmap import FrozenMap
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
+SAME_WORD = 0.6  # likeness from which an unknown name is taken for a misspelling
+
 
 def likeness(name: str, other: str) -> float:
     """Return how alike two names are, 0 (nothing shared) to 1 (equal)."""

@@ -10,12 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_up_totals
+from pipeline.dimension import Dimension
 from pipeline.errors import MicrodataError
 from pipeline.plan.model import Plan, Query
 from pipeline.tables import Block, KeyColumn, ranges
 from udfs.codes import dimension_of, roll_up
 from udfs.contract import MeasureColumn
-from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL, OUTSIDE, RECORDS, BaseCells, CodeColumn, SumSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +86,8 @@ def sum_spec(plan: Plan) -> SumSpec:
     bases = _bases(plan)
     needed = [(cheapest(bases, _needed(query)), _addend(query)) for query in plan.queries]
     return SumSpec(
-        naics=CodeColumn(plan.dataset.keys["naics"], "naics6", domain.naics.level, _numbered(domain.naics.codes)),
-        county=CodeColumn(plan.dataset.keys["county"], "county", domain.county.level, _numbered(domain.county.codes)),
+        naics=_code_column(plan.dataset.keys["naics"], "naics6", domain.naics),
+        county=_code_column(plan.dataset.keys["county"], "county", domain.county),
         measures=_measures(plan),
         bases=tuple(
             BaseCells(
@@ -175,8 +176,9 @@ def _addend(query: Query) -> str:
     return RECORDS if query.measure is None else query.measure.name
 
 
-def _numbered(codes: Sequence[str]) -> dict[str, int]:
-    return {code: i for i, code in enumerate(codes)}
+def _code_column(column: str, record_level: str, dimension: Dimension) -> CodeColumn:
+    index = {code: i for i, code in enumerate(dimension.listed)}  # OTHER stands after them
+    return CodeColumn(column, record_level, dimension.level, index, len(index) if dimension.has_other else OUTSIDE)
 
 
 def _measures(plan: Plan) -> tuple[MeasureColumn, ...]:

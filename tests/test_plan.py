@@ -29,7 +29,7 @@ from udfs.mechanisms.log import Log
 ROOT = Path(__file__).parents[1]
 SLOW = settings(derandomize=True, max_examples=60, deadline=None)
 NAICS = ["311111", "311811", "321113", "441110", "111110"]
-COUNTIES = ["01001", "01003", "02001", "36061"]
+COUNTIES = ["01001", "01003", "02020", "36061"]
 FRESH = count()
 
 DATA: dict[str, Any] = {
@@ -152,7 +152,7 @@ def test_the_resolved_plan_is_complete_and_canonical(folder: Path) -> None:
     resolved = plan.resolved()
     assert json.loads(canonical_json(resolved)) == resolved
     assert plan.digest == digest_of(resolved)
-    assert resolved["domain"] == {"digest": plan.domain.digest, "vintage": {"naics": 2022}}
+    assert resolved["domain"] == {"digest": plan.domain.digest, "vintage": {"naics": 2022}, "other": []}
     assert resolved["queries"][1] == {
         "name": "payroll",
         "sum": "payroll",
@@ -203,7 +203,7 @@ def test_the_smallest_plan(folder: Path) -> None:
 
 def test_listed_cells(folder: Path) -> None:
     data = DATA | {"domain": {"cells": "cells.csv"}}
-    (folder / "cells.csv").write_text("county,naics\n02001,311111\n01001,311111\n01001,441110\n36061,311811\n")
+    (folder / "cells.csv").write_text("county,naics\n02020,311111\n01001,311111\n01001,441110\n36061,311811\n")
     (folder / "cells.yaml").write_text(yaml.safe_dump(data))
     plan = load_plan(folder / "cells.yaml")
     assert plan.domain.cells is not None

@@ -8,6 +8,7 @@ COUNTY_LEVELS = ("nation", "state", "county")
 LEVELS: Mapping[str, tuple[str, ...]] = MappingProxyType({"naics": NAICS_LEVELS, "county": COUNTY_LEVELS})
 
 NATION = "US"
+OTHER = "other"  # a public code for all codes that a domain does not list; no record may have it
 # Three sectors span several two-digit codes; the public code of such a sector is its range.
 SECTOR_RANGES: Mapping[str, str] = MappingProxyType(
     {"31": "31-33", "32": "31-33", "33": "31-33", "44": "44-45", "45": "44-45", "48": "48-49", "49": "48-49"}
@@ -45,12 +46,13 @@ def dimension_of(level: str) -> str:
 def roll_up(code: str, level: str) -> str:
     """Return the code at `level` that contains `code`, a well-formed code at that level or a finer one.
 
-    So roll_up("311111", "naics2") is "31-33" and roll_up("01001", "state") is "01". Call it once per distinct code,
-    not once per record. Raises ValueError on an unknown level and on a code too short for the level.
+    So roll_up("311111", "naics2") is "31-33" and roll_up("01001", "state") is "01"; OTHER stays itself up to the
+    nation. Call it once per distinct code, not once per record. Raises ValueError on an unknown level and on a code too
+    short for the level.
     """
     if level == "nation":
         return NATION
-    if level == "naics2" and code in SECTOR_RANGES.values():
+    if code == OTHER or (level == "naics2" and code in SECTOR_RANGES.values()):
         return code
     prefix = code[: _digits(level)]
     if not _are_digits(prefix, _digits(level)):

@@ -35,22 +35,26 @@ LOW = (1 << LIMB) - 1
 
 @dataclass(frozen=True)
 class CodeColumn:
-    """A key column: its well-formed codes have `record_level`; `index` numbers the domain's codes at `level`."""
+    """A key column: its well-formed codes have `record_level`; `index` numbers the domain's codes at `level`.
+
+    `other` is the place of all well-formed codes that are not in `index`, where the domain declares one.
+    """
 
     column: str
     record_level: str
     level: str
     index: Mapping[str, int]
+    other: int = OUTSIDE
 
     def place(self, code: str | None) -> int:
-        """Return the code's place in the domain's list, OUTSIDE or MALFORMED."""
+        """Return the code's place in the domain's list, `other` or MALFORMED."""
         if code is None:
             return MALFORMED
         if self.level == self.record_level and code in self.index:
             return self.index[code]  # the domain's codes are well formed
         if not is_code(code, self.record_level):
             return MALFORMED
-        return self.index.get(roll_up(code, self.level), OUTSIDE)
+        return self.index.get(roll_up(code, self.level), self.other)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,14 @@ from pydantic import ValidationError
 from pipeline.domain import Domain
 from pipeline.errors import PlanError
 from pipeline.plan.check import mistakes_of_meaning
-from pipeline.plan.domain_spec import domain_mistakes, read_domain
+from pipeline.plan.domain_spec import domain_mistakes, files_of, is_readable, read_domain
 from pipeline.plan.messages import Mistake, shape_mistakes, without_echoes
 from pipeline.plan.model import Plan
 from pipeline.plan.resolve import resolve
 from pipeline.plan.schema import PlanSpec
 from pipeline.plan.sound import sound_parts
 from pipeline.plan.text import PlanText, read_text
+from pipeline.plan.vintage import alien_codes, vintage_mistakes
 
 
 def load_plan(path: Path) -> Plan:
@@ -44,12 +45,15 @@ def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Doma
         return None, []
     wrong = list(domain_mistakes(named))
     mistakes += wrong
-    if wrong or not all(hasattr(named, key) for key in ("naics", "county", "cells")):
+    if hasattr(named, "vintage"):
+        mistakes += vintage_mistakes(named.vintage)
+    if wrong or not is_readable(named):
         return None, []
     try:
-        return read_domain(named, folder), []
+        domain = read_domain(named, folder)
     except PlanError as error:
         return None, str(error).split("\n")
+    return domain, list(alien_codes(domain, files_of(named, folder)))
 
 
 def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:

@@ -8,12 +8,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Tag
 from pydantic_core import ErrorDetails
 
-from pipeline.nearest import likeness, nearest
+from pipeline.nearest import SAME_WORD, likeness, nearest
 from pipeline.plan.schema import PlanSpec, Spec
 from pipeline.plan.values import OWN_RULE
 
 KeyPath = tuple[str | int, ...]
-SAME_WORD = 0.6  # likeness from which an unknown key is taken for a misspelling of a missing one
 
 _RULES = {
     "string_type": "must be text",

@@ -170,7 +170,11 @@ class Plan:
             "release": self.release,
             "supersedes": self.supersedes,
             "dataset": self.dataset.resolved(),
-            "domain": {"digest": self.domain.digest, "vintage": dict(self.domain.vintage)},
+            "domain": {
+                "digest": self.domain.digest,
+                "vintage": dict(self.domain.vintage),
+                "other": list(self.domain.other),
+            },
             "interval": as_json(self.interval),
             "queries": [query.resolved() for query in self.queries],
             "budget": [limit.resolved() for limit in self.budget],

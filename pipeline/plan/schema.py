@@ -144,13 +144,19 @@ class VintageSpec(Spec):
 
 
 class DomainSpec(Spec):
-    """The public cells: all pairs of two code lists, or the cells that one file lists."""
+    """The public cells: all pairs of two code lists, or the cells that one file lists.
+
+    For each key in `other` the list has one more code, `other`: all well-formed codes that it does not name.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
                 {"required": ["naics", "county"]},
-                {"required": ["cells"], "properties": {"naics": False, "county": False}},
+                {
+                    "required": ["cells"],
+                    "properties": {"naics": False, "county": False, "other": {"maxItems": 0}},
+                },
             ]
         }
     )
@@ -158,6 +164,7 @@ class DomainSpec(Spec):
     county: Text | None = None
     cells: Text | None = None
     vintage: VintageSpec = VintageSpec()
+    other: Annotated[list[Literal["naics", "county"]], Field(json_schema_extra={"uniqueItems": True})] = []
 
 
 class QuerySpec(Spec):

@@ -42,13 +42,13 @@ budget:
   - {at: {employment: 5000, payroll: 300000, naics2: "31-33"}, rho: 40}
 """
 NAICS = ("3111", "3119", "3211", "4411", "1111")
-COUNTIES = ("01001", "01003", "02001", "36061")
+COUNTIES = ("01001", "01003", "02020", "36061")
 
 
 def write_domain(folder: Path) -> Path:
     for name, codes in (("naics", NAICS), ("counties", COUNTIES)):
         (folder / f"{name}.csv").write_text("code,name\n" + "".join(f"{code},a name\n" for code in codes))
-    (folder / "cells.csv").write_text("naics,county\n3111,01001\n3211,02001\n")
+    (folder / "cells.csv").write_text("naics,county\n3111,01001\n3211,02020\n")
     return folder
 
 

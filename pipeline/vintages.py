@@ -1,0 +1,60 @@
+"""Vintages: which public codes are in effect in a year, by the lists in conf/codes and by nothing else."""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from pipeline.domain_files import read_list
+from udfs.codes import roll_up
+
+LISTS = Path(__file__).resolve().parents[1] / "conf" / "codes"
+TABLE = LISTS / "vintages.csv"  # key, first, last, file: a vintage's codes are those of all its files
+
+
+@dataclass(frozen=True)
+class Vintage:
+    """The codes of one key, "naics" or "county", in the years `first` to `last` (None: until a later list is added)."""
+
+    key: str
+    first: int
+    last: int | None
+    files: tuple[str, ...]
+
+    def __contains__(self, year: int) -> bool:
+        return self.first <= year and (self.last is None or year <= self.last)
+
+    def __str__(self) -> str:
+        return f"{self.first} and later" if self.last is None else f"{self.first} to {self.last}"
+
+    def holds(self, codes: Iterable[str], level: str) -> bool:
+        """Return whether all of `codes` are codes at `level` in this vintage."""
+        return not self.lacks(codes, level)
+
+    def lacks(self, codes: Iterable[str], level: str) -> list[str]:
+        """Return those of `codes` that are no code at `level` in this vintage, in their order."""
+        valid = _codes(self, level)
+        return [code for code in codes if code not in valid]
+
+
+@cache
+def vintages(key: str) -> tuple[Vintage, ...]:
+    """Return the known vintages of a key, oldest first."""
+    with TABLE.open(encoding="utf-8", newline="") as table:
+        rows = [row for row in csv.DictReader(table) if row["key"] == key]
+    spans = groupby(rows, lambda row: (int(row["first"]), int(row["last"]) if row["last"] else None))
+    return tuple(Vintage(key, first, last, tuple(row["file"] for row in rows)) for (first, last), rows in spans)
+
+
+def vintage_of(key: str, year: int) -> Vintage | None:
+    """Return the vintage of a key in a year; None where conf/codes has no list of that year."""
+    return next((vintage for vintage in vintages(key) if year in vintage), None)
+
+
+@cache
+def _codes(vintage: Vintage, level: str) -> frozenset[str]:
+    return frozenset(
+        roll_up(code, level) for file in vintage.files for code in read_list(LISTS / file, vintage.key).codes
+    )
