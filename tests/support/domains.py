@@ -1,0 +1,139 @@
+"""Random domains, their cells as plain pairs of codes, and a query's totals by dictionaries over these."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pipeline.cells import Base, QueryCells, RollUp, cheapest, grouping, roll_up_totals
+from pipeline.domain import Domain
+from udfs.codes import dimension_of, roll_up
+
+Cell = tuple[str, str]
+Where = Mapping[str, Sequence[str]]
+Totals = NDArray[np.int64]
+Way = Callable[[Totals, Base, QueryCells], Totals]
+
+SECTORS = ("11", "21", "31", "32", "33", "42", "44", "45", "48", "49", "51")
+FIXED = settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@dataclass(frozen=True)
+class World:
+    """A domain, the same cells as plain pairs of codes, and a total for each."""
+
+    domain: Domain
+    totals: Mapping[Cell, int]
+
+    @property
+    def cells(self) -> list[Cell]:
+        return list(self.totals)
+
+
+def rolled(cell: Cell, level: str) -> str:
+    return roll_up(cell[0] if dimension_of(level) == "naics" else cell[1], level)
+
+
+def meets(cell: Cell, where: Where) -> bool:
+    return all(rolled(cell, level) in codes for level, codes in where.items())
+
+
+def expected(world: World, by: Sequence[str], where: Where) -> dict[tuple[str, ...], int]:
+    sums: dict[tuple[str, ...], int] = {}
+    for cell, total in world.totals.items():
+        if meets(cell, where):
+            key = tuple(rolled(cell, level) for level in by)
+            sums[key] = sums.get(key, 0) + total
+    return dict(sorted(sums.items()))
+
+
+def keys_of(query: QueryCells, start: int = 0, stop: int | None = None) -> list[tuple[str, ...]]:
+    keys = query.keys(start, query.size if stop is None else stop)
+    assert tuple(keys) == query.by
+    return list(zip(*([codes[i] for i in places.tolist()] for codes, places in keys.values()), strict=True))
+
+
+def base_totals(world: World, base: Base) -> Totals:
+    """Sum the finest cells by the rule that `Base` states, one by one."""
+    domain, totals = world.domain, np.zeros(base.size, dtype=np.int64)
+    for (naics, county), total in world.totals.items():
+        i, j = domain.naics.codes.index(naics), domain.county.codes.index(county)
+        key = int(base.n_of_naics[i]) * base.stride + int(base.c_of_county[j])
+        number = key if base.listed is None else base.listed.tolist().index(key)
+        totals[number] += total
+    return totals
+
+
+def agree(world: World, by: Sequence[str], where: Where, roll_up: Way | None = None) -> None:
+    """Assert that a query's keys and totals are those of the dictionary."""
+    want = expected(world, by, where)
+    query = world.domain.query_cells(by, where)
+    assert query.size == len(want)
+    assert keys_of(query) == list(want)
+    needed = grouping((*by, *where))
+    bases = world.domain.base_for([needed, ("naics2", None), (None, "state")])
+    base = bases[cheapest(bases, needed)]
+    for way in (roll_up_totals, by_cells) if roll_up is None else (roll_up,):
+        assert way(base_totals(world, base), base, query).tolist() == list(want.values())
+
+
+def by_cells(totals: Totals, base: Base, query: QueryCells) -> Totals:
+    """The same, by the query's cell of each cell of the base."""
+    cells = RollUp.of(base, query).cells(np.arange(base.size))
+    assert ((cells >= -1) & (cells < query.size)).all()
+    sums = np.zeros(query.size, dtype=np.int64)
+    np.add.at(sums, cells[cells >= 0], totals[cells >= 0])
+    return sums
+
+
+@st.composite
+def worlds(draw: st.DrawFn, listed: bool | None = None) -> World:
+    digits = draw(st.integers(2, 6))
+    tails = st.text("0123", min_size=digits - 2, max_size=digits - 2)
+    naics = draw(
+        st.lists(
+            st.builds(lambda s, t: roll_up(s + t, f"naics{digits}"), st.sampled_from(SECTORS), tails),
+            min_size=1,
+            max_size=8,
+            unique=True,
+        )
+    )
+    counties = draw(st.lists(st.from_regex(r"0[1-3]00[1-4]", fullmatch=True), min_size=1, max_size=6, unique=True))
+    cells = list(product(naics, counties))
+    if draw(st.booleans()) if listed is None else listed:
+        cells = draw(st.lists(st.sampled_from(cells), min_size=1, unique=True))
+        domain = Domain.listed(cells)
+    else:
+        domain = Domain.product(naics, counties)
+    values = draw(st.lists(st.integers(-(2**40), 2**40), min_size=len(cells), max_size=len(cells)))
+    return World(domain, dict(zip(cells, values, strict=True)))
+
+
+@st.composite
+def filters(draw: st.DrawFn, world: World) -> Where:
+    levels = [*world.domain.naics.levels, *world.domain.county.levels]
+    where = {}
+    for level in draw(st.lists(st.sampled_from(levels), max_size=3, unique=True)):
+        codes = world.domain.dimension(level).level_codes(level)
+        where[level] = draw(st.lists(st.sampled_from(codes), min_size=1, max_size=4, unique=True))
+    return where
+
+
+@st.composite
+def queries(draw: st.DrawFn, world: World) -> tuple[tuple[str, ...], Where]:
+    naics = draw(st.sampled_from([None, *world.domain.naics.levels]))
+    county = draw(st.sampled_from([None, *world.domain.county.levels]))
+    by = [level for level in (naics, county) if level is not None] or ["nation"]
+    return tuple(draw(st.permutations(by))), draw(filters(world))
+
+
+def example() -> World:
+    cells = list(product(["311111", "321111", "441110"], ["01001", "01003", "02001"]))
+    return World(
+        Domain.product(["311111", "321111", "441110"], ["01001", "01003", "02001"]),
+        {cell: 10**i for i, cell in enumerate(cells)},
+    )
