@@ -65,6 +65,10 @@ def test_county(code: str, whether: bool) -> None:
         ("US", "nation", True),
         ("us", "nation", False),
         ("01001", "county", True),
+        ("other", "naics2", False),
+        ("other", "naics6", False),
+        ("other", "county", False),
+        ("other", "state", False),
     ],
 )
 def test_codes_by_level(code: str, level: str, whether: bool) -> None:
@@ -86,6 +90,11 @@ def test_codes_by_level(code: str, level: str, whether: bool) -> None:
         ("01001", "county", "01001"),
         ("01001", "state", "01"),
         ("01001", "nation", "US"),
+        ("other", "naics2", "other"),
+        ("other", "naics6", "other"),
+        ("other", "state", "other"),
+        ("other", "county", "other"),
+        ("other", "nation", "US"),
     ],
 )
 def test_roll_up(code: str, level: str, coarse: str) -> None:

@@ -25,7 +25,7 @@ from tests.support.domains import (
     queries,
     worlds,
 )
-from udfs.codes import COUNTY_LEVELS, NAICS_LEVELS, dimension_of
+from udfs.codes import COUNTY_LEVELS, NAICS_LEVELS, OTHER, dimension_of
 
 
 @FIXED
@@ -104,6 +104,23 @@ def test_levels_and_codes_of_a_domain() -> None:
     assert Domain.product(["31-33", "11"], ["01001"]).naics.levels == ("naics2",)
 
 
+def test_other_is_one_more_code_at_every_level_below_the_nation() -> None:
+    domain = Domain.product(["3111", "4411"], ["02020", "01003"], other=["county", "naics"])
+    assert domain.other == ("naics", "county")
+    assert domain.naics.level_codes("naics2") == ("31-33", "44-45", "other")
+    assert domain.naics.codes == ("3111", "4411", "other")
+    assert domain.county.level_codes("state") == ("01", "02", "other")
+    assert domain.county.level_codes("nation") == ("US",)
+    assert domain.naics.listed == ("3111", "4411")
+    assert domain.query_cells(("state", "naics2"), {}).size == 9
+    assert keys_of(domain.query_cells(("state", "naics2"), {"state": ["other"]})) == [
+        ("other", "31-33"),
+        ("other", "44-45"),
+        ("other", "other"),
+    ]
+    assert Domain.product(["3111"], ["01003"], other=["naics"]).county.codes == ("01003",)
+
+
 @pytest.mark.parametrize(
     ("by", "where", "message"),
     [
@@ -111,10 +128,17 @@ def test_levels_and_codes_of_a_domain() -> None:
         (("naics2",), {"naics7": ["1"]}, 'unknown level "naics7"; nearest known level: naics2'),
         (("naics2",), {"naics2": ["31"]}, 'the domain has no code "31" at level naics2; write 31-33'),
         (("naics2",), {"state": ["03"]}, 'the domain has no code "03" at level state'),
+        (("naics2",), {"nation": ["other"]}, 'the domain has no code "other" at level nation'),
+        (
+            ("naics2",),
+            {"state": ["other"]},
+            'the domain has no code "other" at level state; declare it as domain: {…, other: [county]}',
+        ),
+        (("naics2",), {"naics3": ["othr"]}, 'the domain has no code "othr" at level naics3; write other'),
     ],
 )
 def test_levels_and_codes_that_a_domain_lacks(by: tuple[str, ...], where: Where, message: str) -> None:
-    domain = Domain.product(["3111", "3212", "4411"], ["02001", "01003"])
+    domain = Domain.product(["3111", "3212", "4411"], ["02001", "01003"], other=["naics"])
     with pytest.raises(PlanError) as caught:
         domain.query_cells(by, where)
     assert str(caught.value) == message
@@ -128,12 +152,15 @@ def test_the_digest_is_that_of_the_contents(data: st.DataObject, world: World) -
     vintage = {"naics": 2022, "county": 2023}
     cells = data.draw(st.permutations(world.cells))
     years = FrozenMap.of(dict(reversed(vintage.items())))
-    naics, county = zip(*cells, strict=True)
-    same = Domain.product(naics, county, years) if world.domain.cells is None else Domain.listed(cells, years)
+    naics, county = ([code for code in codes if code != OTHER] for codes in zip(*cells, strict=True))
+    product = Domain.product(naics, county, years, world.domain.other)
+    same = product if world.domain.cells is None else Domain.listed(cells, years)
     assert same == replace(world.domain, vintage=FrozenMap.of(vintage))
     assert hash(same) == hash(replace(world.domain, vintage=FrozenMap.of(vintage)))
     assert same != world.domain
     assert same != replace(same, vintage=FrozenMap.of({**vintage, "naics": 2017}))
+    for key in {"naics", "county"} - set(same.other) if world.domain.cells is None else ():
+        assert same != Domain.product(naics, county, years, (*same.other, key))
     if world.domain.cells is not None and len(cells) > 1:
         assert Domain.listed(cells[1:], vintage) != same
 

@@ -56,6 +56,11 @@ def test_lists_of_codes(tmp_path: Path, text: str, key: str, codes: tuple[str, .
         ),
         ("code\n311111\n111110\n311111\n", "naics", 'line 4: code "311111" stands twice'),
         ("code\n1001\n", "county", 'line 2: malformed code "1001"; 5 digits are needed'),
+        (
+            "code\n01001\nother\n",
+            "county",
+            'line 3: "other" stands in no list; declare it in the plan, as domain: {…, other: [county]}',
+        ),
         ("code\n01\n", "county", 'line 2: malformed code "01"; 5 digits are needed'),
         ('code\n01001\n"01003\n', "county", "line 3: not CSV: unexpected end of data"),
         (b"code,name\n01001,Autauga\n01003,\xe9\n", "county", "line 3: not UTF-8; save the file as UTF-8"),

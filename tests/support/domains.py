@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.cells import Base, QueryCells, RollUp, cheapest, grouping, roll_up_totals
 from pipeline.domain import Domain
-from udfs.codes import dimension_of, roll_up
+from udfs.codes import OTHER, dimension_of, roll_up
 
 Cell = tuple[str, str]
 Where = Mapping[str, Sequence[str]]
@@ -92,6 +92,7 @@ def by_cells(totals: Totals, base: Base, query: QueryCells) -> Totals:
 
 @st.composite
 def worlds(draw: st.DrawFn, listed: bool | None = None) -> World:
+    """Listed cells, or the product of two lists, each with `other` or without."""
     digits = draw(st.integers(2, 6))
     tails = st.text("0123", min_size=digits - 2, max_size=digits - 2)
     naics = draw(
@@ -108,7 +109,9 @@ def worlds(draw: st.DrawFn, listed: bool | None = None) -> World:
         cells = draw(st.lists(st.sampled_from(cells), min_size=1, unique=True))
         domain = Domain.listed(cells)
     else:
-        domain = Domain.product(naics, counties)
+        other = draw(st.lists(st.sampled_from(["naics", "county"]), unique=True))
+        domain = Domain.product(naics, counties, other=other)
+        cells = list(product(naics + [OTHER] * ("naics" in other), counties + [OTHER] * ("county" in other)))
     values = draw(st.lists(st.integers(-(2**40), 2**40), min_size=len(cells), max_size=len(cells)))
     return World(domain, dict(zip(cells, values, strict=True)))
 
