@@ -142,6 +142,17 @@ def test_what_is_no_code_still_breaks_the_contract(tmp_path: Path, code: str | N
     assert found(table, dropping, 4) == grouped(table.slice(1), dropping, BOTH, 4)
 
 
+@pytest.mark.parametrize("other", [(), BOTH])
+def test_microdata_of_another_vintage_are_left_out_or_in_other_and_never_refused(
+    tmp_path: Path, other: tuple[str, ...]
+) -> None:
+    table = microdata(300)  # Connecticut's county 09001 among them, and 454110 of NAICS 2017
+    table = table.set_column(1, "naics", pa.array(["454110", *table.column("naics").to_pylist()[1:]]))
+    files = {"naics": "domain/naics.csv", "county": "domain/counties.csv", "other": list(other)}
+    plan = plan_of(tmp_path, other, domain=files | {"vintage": {"naics": 2022, "county": 2023}})
+    assert found(table, plan, 1) == grouped(table, plan, other, 1)
+
+
 # --- what a record in it loses
 
 

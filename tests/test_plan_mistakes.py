@@ -121,6 +121,21 @@ CASES = [
     ("vintage: {naics: 2022", 'vintage: {naics: "2022"', "domain.vintage.naics: must be a year, such as 2022"),
     ("vintage: {naics: 2022", "vintage: {naics: 22", "domain.vintage.naics: must be a year, such as 2022"),
     ("vintage: {naics: 2022", "vintage: {state: 2022", "domain.vintage.state: unknown key; nearest known key: naics"),
+    ("vintage: {", "other: [nacis], vintage: {", "domain.other[0]: must be one of naics, county"),
+    ("vintage: {", "other: naics, vintage: {", "domain.other: must be a list"),
+    ("vintage: {", "othr: [naics], vintage: {", "domain.othr: unknown key; nearest known key: other"),
+    ("vintage: {", "other: [naics, naics], vintage: {", "domain.other[1]: this key stands twice"),
+    (
+        "naics: naics.csv, county: counties.csv,",
+        "cells: cells.csv, other: [naics],",
+        "domain.other: must be left out beside cells; only lists of codes have other cells",
+    ),
+    (
+        'state: ["01", "02"]',
+        'state: ["01", other]',
+        'queries[1].where.state[1]: the domain has no code "other" at level state; '
+        "declare it as domain: {…, other: [county]}",
+    ),
     # the interval
     ("interval: 0.9", "interval: 1", "interval: must be above 0 and below 1"),
     ("interval: 0.9", "interval: 0", "interval: must be above 0 and below 1"),

@@ -116,6 +116,30 @@ def skewed(folder: Path) -> Path:
     return _world(folder, table, as_parquet, queries=queries)
 
 
+def other(folder: Path) -> Path:
+    """Codes beyond the domain's lists, in both keys, most of them; a filter on `other`, and a part for it."""
+    table = records(2000)
+    naics = table.column("naics").to_pylist()
+    naics[::50] = ["999999"] * 40
+    parts = {"by": "naics2", "parts": {"other": MECHANISMS["log"]}, "others": MECHANISMS["laplace"]}
+    queries = [
+        {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": parts},
+        {"name": "pay", "sum": "payroll", "by": ["state", "naics2"], "mechanism": MECHANISMS["root"]},
+        {
+            "name": "elsewhere",
+            "count": "records",
+            "by": ["naics3"],
+            "where": {"state": ["other", "06"]},
+            "mechanism": MECHANISMS["gaussian"],
+        },
+    ]
+    domain = {"naics": "domain/naics.csv", "county": "domain/counties.csv", "other": ["county", "naics"]}
+    lists = {"naics": NAICS[::3], "counties": COUNTIES[::2]}
+    return _world(
+        folder, table.set_column(1, "naics", pa.array(naics)), as_csv, queries=queries, domain=domain, **lists
+    )
+
+
 def none(folder: Path) -> Path:
     """No record at all."""
     return _world(folder, records(0), lambda place, table: pq.write_table(table, place / "empty.parquet"))
@@ -126,6 +150,7 @@ PLANS: Mapping[str, Callable[[Path], Path]] = {
     "cells": cells,
     "wide": wide,
     "skewed": skewed,
+    "other": other,
     "none": none,
 }
 
