@@ -21,7 +21,7 @@ from pipeline.explain import explain, parse_at, render
 from pipeline.ledger.reservation import limits_of as written_limits
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from tests.support.firms import BUDGET, CELLS, COARSE, QUERIES, loaded, owned, world
+from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.submit import Place, submit
 from udfs.codes import roll_up
 
@@ -48,12 +48,14 @@ def true_losses(plan: Plan, placed: Sequence[tuple[tuple[str, str], Fraction]]) 
     return losses
 
 
-def placements(at: AtFirm) -> Iterator[list[tuple[tuple[str, str], Fraction]]]:
+def placements(
+    at: AtFirm, domain: Sequence[tuple[str, str]] = CELLS
+) -> Iterator[list[tuple[tuple[str, str], Fraction]]]:
     allowed = []
     for record in at.records:
         codes = record.keys.items()
         allowed.append(
-            [c for c in CELLS if all(roll_up(c[not level.startswith("naics")], level) == x for level, x in codes)]
+            [c for c in domain if all(roll_up(c[not level.startswith("naics")], level) == x for level, x in codes)]
         )
     sizes = [record.values["employment"] for record in at.records]
     for cells in product(*allowed):
@@ -68,6 +70,13 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 @pytest.fixture(scope="module")
 def coarse(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return loaded(tmp_path_factory.mktemp("coarse"), queries=COARSE)
+
+
+@pytest.fixture(scope="module")
+def with_other(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    domain = {"naics": "domain/naics.csv", "county": "domain/counties.csv", "other": ["naics", "county"]}
+    rest = {"sum": "employment", "by": ["state"], "where": {"naics2": ["other"]}, "mechanism": GAUSSIAN | {"sigma": 1}}
+    return loaded(tmp_path_factory.mktemp("other"), domain=domain, queries=[*QUERIES, {"name": "rest", **rest}])
 
 
 KEYS = st.sampled_from(
@@ -103,6 +112,24 @@ def test_no_placement_of_a_firms_records_loses_more_than_the_bound(plan: Plan, c
             assert max(column) <= loss.rho
         if len(at.records) == 1:  # then the group bound has nothing to add up
             assert total.rho == worst
+
+
+OF_OTHER = st.sampled_from([{}, {"naics3": "other"}, {"state": "other"}, {"naics6": "other", "county": "01001"}])
+
+
+@SLOW
+@given(at=firms(OF_OTHER | PLACED, 2))
+def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at: AtFirm) -> None:
+    policy = policy_of(with_other)
+    losses, total = losses_at(with_other, policy, at)
+    true = [true_losses(with_other, placed) for placed in placements(at, WITH_OTHER)]
+    worst = max(map(sum, true))
+    assert worst <= total.rho <= firm_loss(policy, anywhere(firm_at(with_other, at)))
+    assert all(max(column) <= loss.rho for column, (_, loss) in zip(zip(*true, strict=True), losses, strict=True))
+    if len(at.records) == 1:
+        assert total.rho == worst
+        if not at.records[0].keys and at.records[0].values["employment"]:  # the broken twin: no other cells
+            assert worst > max(sum(true_losses(with_other, placed)) for placed in placements(at))
 
 
 @SLOW

@@ -44,6 +44,10 @@ OF_MEDIANS = (
 OF_INFINITE = (
     "A standard error of inf is no mistake: the noise of that table has tails too heavy for one. Its intervals hold."
 )
+OF_OTHER = (
+    "The code other stands for all codes that the plan's lists do not name: its establishments are in no row of their "
+    "own sector or state, only in the nation's and in tables without that key."
+)
 
 OF_RECORDS = (
     "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
@@ -97,6 +101,7 @@ def oddities(plan: Plan) -> list[str]:
         OF_MEANS: "mean" in estimators,
         OF_MEDIANS: "median" in estimators,
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
+        OF_OTHER: bool(plan.domain.other),
     }
     return [*ODDITIES, *(text for text, holds in told.items() if holds)]
 

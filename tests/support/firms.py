@@ -13,6 +13,7 @@ from tests.support.world import records, write_world
 NAICS = ("311111", "321113", "441110", "722511")
 COUNTIES = ("01001", "06037", "06075")
 CELLS = list(product(NAICS, COUNTIES))
+WITH_OTHER = list(product((*NAICS, "other"), (*COUNTIES, "other")))  # the cells where both keys declare `other`
 GAUSSIAN = {"kind": "gaussian", "sigma": 4}
 PARTED = {
     "by": "naics2",
