@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 PACKAGES = ("udfs", "pipeline", "jobs")
+CODES = Path(__file__).resolve().parents[1] / "conf" / "codes"  # of which the driver reads a plan's vintage
 LEFT_OUT = "__pycache__"
 
 
@@ -19,6 +20,8 @@ def pack(target: Path) -> None:
         for package in PACKAGES:
             for name, content in sorted(_files(files(package), package)):
                 whole.writestr(zipfile.ZipInfo(name), content)
+        for name, content in sorted(_files(CODES, "conf/codes")):
+            whole.writestr(zipfile.ZipInfo(name), content)
 
 
 def _files(folder: Traversable, name: str) -> list[tuple[str, bytes]]:

@@ -4,14 +4,16 @@ import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources.abc import Traversable
 from itertools import groupby
 from pathlib import Path
+from zipfile import Path as Zipped
 
-from pipeline.domain_files import read_list
 from udfs.codes import roll_up
 
-LISTS = Path(__file__).resolve().parents[1] / "conf" / "codes"
-TABLE = LISTS / "vintages.csv"  # key, first, last, file: a vintage's codes are those of all its files
+HOME = Path(__file__).resolve().parents[1]  # the checkout, the installation, or the file that jobs.pack made
+LISTS: Traversable = Zipped(HOME, "conf/codes/") if HOME.is_file() else HOME / "conf" / "codes"
+TABLE = "vintages.csv"  # key, first, last, file: a vintage's codes are those of all its files
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,7 @@ class Vintage:
 @cache
 def vintages(key: str) -> tuple[Vintage, ...]:
     """Return the known vintages of a key, oldest first."""
-    with TABLE.open(encoding="utf-8", newline="") as table:
-        rows = [row for row in csv.DictReader(table) if row["key"] == key]
+    rows = [row for row in _rows(TABLE) if row["key"] == key]
     spans = groupby(rows, lambda row: (int(row["first"]), int(row["last"]) if row["last"] else None))
     return tuple(Vintage(key, first, last, tuple(row["file"] for row in rows)) for (first, last), rows in spans)
 
@@ -55,6 +56,8 @@ def vintage_of(key: str, year: int) -> Vintage | None:
 
 @cache
 def _codes(vintage: Vintage, level: str) -> frozenset[str]:
-    return frozenset(
-        roll_up(code, level) for file in vintage.files for code in read_list(LISTS / file, vintage.key).codes
-    )
+    return frozenset(roll_up(row["code"], level) for file in vintage.files for row in _rows(file))
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(LISTS.joinpath(file).read_text(encoding="utf-8").splitlines()))

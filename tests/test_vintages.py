@@ -1,6 +1,8 @@
 """The lists in conf/codes against facts known from elsewhere; plans whose domain is not of the vintage they declare."""
 
 import csv
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ import pytest
 
 from pipeline.errors import PlanError
 from pipeline.plan.load import load_plan
-from pipeline.vintages import LISTS, TABLE, vintage_of, vintages
+from pipeline.vintages import TABLE, vintage_of, vintages
 from tests.support.world import write_world
 from udfs.codes import is_county, is_naics
 
 CONNECTICUT = {f"{code:05d}" for code in range(9001, 9016, 2)}
 PLANNING_REGIONS = {f"{code:05d}" for code in range(9110, 9191, 10)}
-LISTS_OF_CODES = sorted(path for path in LISTS.glob("*.csv") if path != TABLE)
+ROOT = Path(__file__).parents[1]
+LISTS = ROOT / "conf" / "codes"
+LISTS_OF_CODES = sorted(path for path in LISTS.glob("*.csv") if path.name != TABLE)
 # From the Census Bureau's concordances: industries of NAICS 2017, and what became of them in 2022.
 REPLACED = {
     "212111": "212114",
@@ -144,6 +148,22 @@ def test_statewide_and_unclassified_are_valid_besides_the_lists() -> None:
 def test_the_vintage_of_a_year(key: str, year: int, first: int | None) -> None:
     vintage = vintage_of(key, year)
     assert (vintage and vintage.first) == first
+
+
+def test_the_packed_code_finds_the_lists(tmp_path: Path) -> None:
+    packed = tmp_path / "prdp.zip"
+    subprocess.run([sys.executable, "-m", "jobs.pack", packed], cwd=ROOT, check=True)
+    ask = (
+        "import pipeline.vintages as v; print(v.__file__); print(v.vintages('naics') + v.vintages('county')); "
+        "print(v.vintage_of('county', 2023).lacks(['09001', '09110', '36999'], 'county'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask], cwd=tmp_path, env={"PYTHONPATH": str(packed)}, capture_output=True, check=True
+    )
+    where, known, lacking = done.stdout.decode().splitlines()
+    assert where.startswith(str(packed))
+    assert known == str(vintages("naics") + vintages("county"))
+    assert lacking == "['09001']"
 
 
 # --- plans
