@@ -13,23 +13,36 @@ from udfs.codes import roll_up
 
 HOME = Path(__file__).resolve().parents[1]  # the checkout, the installation, or the file that jobs.pack made
 LISTS: Traversable = Zipped(HOME, "conf/codes/") if HOME.is_file() else HOME / "conf" / "codes"
-TABLE = "vintages.csv"  # key, first, last, file: a vintage's codes are those of all its files
+TABLE = "vintages.csv"  # key, first, last, published, file: a vintage's codes are those of all its files
 
 
 @dataclass(frozen=True)
 class Vintage:
-    """The codes of one key, "naics" or "county", in the years `first` to `last` (None: until a later list is added)."""
+    """The codes of one key, "naics" or "county", in the years `first` to `last` (None: until a later list is added).
+
+    `published`: the last year whose data were still published by these codes, which can be later than `last`.
+    """
 
     key: str
     first: int
     last: int | None
+    published: int | None
     files: tuple[str, ...]
 
     def __contains__(self, year: int) -> bool:
         return self.first <= year and (self.last is None or year <= self.last)
 
+    def of_data(self, year: int) -> bool:
+        """Return whether data of a year may be published by these codes."""
+        return self.first <= year and (self.published is None or year <= self.published)
+
+    @property
+    def years_of_data(self) -> str:
+        """The years whose data may be published by these codes, in words."""
+        return _span(self.first, self.published)
+
     def __str__(self) -> str:
-        return f"{self.first} and later" if self.last is None else f"{self.first} to {self.last}"
+        return _span(self.first, self.last)
 
     def holds(self, codes: Iterable[str], level: str) -> bool:
         """Return whether all of `codes` are codes at `level` in this vintage."""
@@ -45,8 +58,8 @@ class Vintage:
 def vintages(key: str) -> tuple[Vintage, ...]:
     """Return the known vintages of a key, oldest first."""
     rows = [row for row in _rows(TABLE) if row["key"] == key]
-    spans = groupby(rows, lambda row: (int(row["first"]), int(row["last"]) if row["last"] else None))
-    return tuple(Vintage(key, first, last, tuple(row["file"] for row in rows)) for (first, last), rows in spans)
+    spans = groupby(rows, lambda row: (int(row["first"]), _year(row["last"]), _year(row["published"])))
+    return tuple(Vintage(key, *span, tuple(row["file"] for row in rows)) for span, rows in spans)
 
 
 def vintage_of(key: str, year: int) -> Vintage | None:
@@ -57,6 +70,14 @@ def vintage_of(key: str, year: int) -> Vintage | None:
 @cache
 def _codes(vintage: Vintage, level: str) -> frozenset[str]:
     return frozenset(roll_up(row["code"], level) for file in vintage.files for row in _rows(file))
+
+
+def _span(first: int, last: int | None) -> str:
+    return f"{first} and later" if last is None else f"{first} to {last}"
+
+
+def _year(text: str) -> int | None:
+    return int(text) if text else None
 
 
 def _rows(file: str) -> list[dict[str, str]]:

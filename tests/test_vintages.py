@@ -194,6 +194,7 @@ def refused(folder: Path, path: Path) -> list[str]:
         ({"naics": 2017}, OLD),
         ({"naics": 2017, "county": 2020}, OLD),
         ({"naics": 2019, "county": 2021}, OLD),
+        ({"naics": 2017, "county": 2023}, {**OLD, "counties": NEW["counties"]}),  # published by the older NAICS
         ({"naics": 2022, "county": 2023}, NEW),
         ({"naics": 2023, "county": 2022}, NEW),
         ({"county": 2023}, {**NEW, "naics": OLD["naics"]}),
@@ -296,10 +297,10 @@ def test_listed_cells_are_checked_too(tmp_path: Path) -> None:
             ],
         ),
         (
-            {"naics": 2017, "county": 2023},
+            {"naics": 2017, "county": 2024},
             [
-                "plan.yaml: domain.vintage: counties of 2023 do not go with NAICS 2017, which is for data of 2017 to "
-                "2021; give both the year of the data, or leave one out"
+                "plan.yaml: domain.vintage: counties of 2024 do not go with NAICS 2017, which is for data of 2017 to "
+                "2023; give both the year of the data, or leave one out"
             ],
         ),
         (

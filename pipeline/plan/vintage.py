@@ -22,9 +22,11 @@ def vintage_mistakes(spec: VintageSpec) -> Iterator[Mistake]:
             known = ", ".join(map(str, vintages(key)))
             yield Mistake(("domain", "vintage", key), f"no list of this year; known years: {known}; or leave it out")
     naics = found.get("naics")
-    if naics is not None and found.get("county") is not None and years["county"] not in naics:
-        rule = f"counties of {years['county']} do not go with NAICS {years['naics']}, which is for data of {naics}"
-        yield Mistake(("domain", "vintage"), f"{rule}; give both the year of the data, or leave one out")
+    if naics is not None and found.get("county") is not None and not naics.of_data(years["county"]):
+        rule = f"counties of {years['county']} do not go with NAICS {years['naics']}, which is for data of"
+        yield Mistake(
+            ("domain", "vintage"), f"{rule} {naics.years_of_data}; give both the year of the data, or leave one out"
+        )
 
 
 def alien_codes(domain: Domain, files: Mapping[str, Path]) -> Iterator[str]:
