@@ -90,11 +90,12 @@ class SumSpec:
     bases: tuple[BaseCells, ...]
     bad_records: Literal["refuse", "drop"]
     owner: str | None = None  # the column that must name each record's owner, where units are firms
+    also: tuple[str, ...] = ()  # columns that are read beside those, and not looked at
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        named = (self.naics.column, self.county.column, *(m.column for m in self.measures), self.owner)
+        named = (self.naics.column, self.county.column, *(m.column for m in self.measures), self.owner, *self.also)
         return list(dict.fromkeys(column for column in named if column is not None))
 
     @property
@@ -200,11 +201,11 @@ def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> pd.DataFram
     """Return the frame of sums over `batches`; memory is that of a batch and of the domain's cells."""
     sums = ExactSums(spec.offsets[-1], spec.addends)
     broken: set[int] = set()
-    keys = (_Translator(spec.naics), _Translator(spec.county))
+    decoder = Decoder(spec)
     for batch in batches:
-        faults = _add_batch(batch, spec, keys, sums)
-        if spec.bad_records == "refuse":
-            broken.update(spec.broken_cell(column, rule) for column, rule, _ in faults)
+        records = decoder.records(batch)
+        broken |= records.broken
+        _add(records, spec, sums)
     return to_frame(sums, broken)
 
 
@@ -241,30 +242,61 @@ def _as_bytes(codes: pa.Array) -> pa.Array:
     return codes.cast(pa.large_binary() if pa.types.is_large_string(codes.type) else pa.binary())
 
 
-def _add_batch(
-    batch: pa.RecordBatch, spec: SumSpec, keys: tuple[_Translator, _Translator], sums: ExactSums
-) -> list[Fault]:
-    """Add the good records of the domain to `sums`; return what breaks the contract."""
-    naics, county = (_RowCodes.of(batch, key) for key in keys)
-    faults = [*naics.faults, *county.faults]
-    if spec.owner is not None:
-        faults += owner_faults(batch.column(spec.owner), spec.owner)
-    values = {RECORDS: np.ones(len(batch), dtype=np.int64)}
-    for measure in spec.measures:
-        values[measure.name], found = whole_steps(batch.column(measure.column), measure)
-        faults += found
-    good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
+@dataclass(frozen=True, eq=False, repr=False)
+class Records:
+    """A batch of records as the kernels see them: places of codes, values in steps, and what breaks the contract.
+
+    `values`: of each addend, 0 where bad. `good`: which records break no rule (None: all). `broken`: the cells that
+    stand for the broken rules, where the spec refuses bad records.
+    """
+
+    naics: "RowCodes"
+    county: "RowCodes"
+    values: Mapping[str, NDArray[np.int64]]
+    good: Mask | None
+    broken: frozenset[int]
+
+    def cells(self, base: BaseCells) -> tuple[NDArray[np.int64], Mask | None]:
+        """Return each record's cell of a base, and which records count there (None: all); others get one in range."""
+        cells, inside = base.cells(self.naics.keys(base.naics) + self.county.keys(base.county))
+        return cells, inside if self.good is None else self.good if inside is None else self.good & inside
+
+
+class Decoder:
+    """Decodes the batches of one scan; each distinct code is translated once."""
+
+    def __init__(self, spec: SumSpec) -> None:
+        self._spec = spec
+        self._naics, self._county = _Translator(spec.naics), _Translator(spec.county)
+
+    def records(self, batch: pa.RecordBatch) -> Records:
+        """Return the records of a batch; raises ContractBroken where a column is of a wrong type."""
+        spec = self._spec
+        naics, county = RowCodes.of(batch, self._naics), RowCodes.of(batch, self._county)
+        faults = [*naics.faults, *county.faults]
+        if spec.owner is not None:
+            faults += owner_faults(batch.column(spec.owner), spec.owner)
+        values = {RECORDS: np.ones(len(batch), dtype=np.int64)}
+        for measure in spec.measures:
+            values[measure.name], found = whole_steps(batch.column(measure.column), measure)
+            faults += found
+        good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
+        told = faults if spec.bad_records == "refuse" else []
+        return Records(naics, county, values, good, frozenset(spec.broken_cell(c, rule) for c, rule, _ in told))
+
+
+def _add(records: Records, spec: SumSpec, sums: ExactSums) -> None:
+    """Add the good records of the domain to `sums`."""
     for base, offset in zip(spec.bases, spec.offsets, strict=False):
-        cells, inside = base.cells(naics.keys(base.naics) + county.keys(base.county))
-        kept = inside if good is None else good if inside is None else good & inside
+        cells, kept = records.cells(base)
         cells = cells + offset if kept is None else cells[kept] + offset
         for addend in base.addends:
-            sums.add(addend, cells, values[addend] if kept is None else values[addend][kept])
-    return faults
+            values = records.values[addend]
+            sums.add(addend, cells, values if kept is None else values[kept])
 
 
 @dataclass(frozen=True, eq=False)
-class _RowCodes:
+class RowCodes:
     """A key column of a batch: what each distinct code means, and which of them each record has."""
 
     places: NDArray[np.int64]
@@ -272,7 +304,7 @@ class _RowCodes:
     faults: list[Fault]
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, translator: _Translator) -> "_RowCodes":
+    def of(cls, batch: pa.RecordBatch, translator: _Translator) -> "RowCodes":
         """Translate the key column of `batch`."""
         column = translator.key.column
         coded = text_codes(batch.column(column), column)
