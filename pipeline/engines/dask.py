@@ -18,6 +18,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from pipeline.build import code_digest
+from pipeline.engines.grouped import Merges, Splits, grouped_by
 from pipeline.engines.protocol import EachTask, Input, Item, NoiseTask, Result, SumTask, TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
@@ -95,6 +96,13 @@ class DaskEngine:
         results: list[Result] = self._compute(delayed([run(item) for item in items]))
         return results
 
+    def grouped(
+        self, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], scratch: Staging
+    ) -> list[Result]:
+        """Return what `merge` makes of all rows of each bucket."""
+        scratch.create()
+        return grouped_by(self.each, split, items, merge, scratch.path)
+
     def _compute(self, collection: Any) -> Any:
         if self.scheduler is None:
             return collection.compute(scheduler="threads", num_workers=self.workers)
@@ -127,6 +135,10 @@ class DriverTotals:
     def stage(self, table: int, folder: Path, key: SecretKey) -> None:
         """Release and write the blocks of a table in parallel."""
         self.engine.stage(blocks_of(self.layout.tables[table], self.of_table[table], folder), key)
+
+    def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
+        """Return what `task` makes of each block of a table."""
+        return self.engine.each(task, blocks_of(self.layout.tables[table], self.of_table[table], Path()))
 
 
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:

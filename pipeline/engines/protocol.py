@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 import pandas as pd
 
 from pipeline.build import code_digest
+from pipeline.engines.grouped import Merges, Splits
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
@@ -33,6 +34,12 @@ class Totals(Protocol):
         """Write the files of a table, by its number, into `folder`: its cells' released values under `key`.
 
         It reads the totals and no microdata.
+        """
+
+    def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
+        """Return what `task` makes of the exact totals of each file of a table, in order; results are small.
+
+        A block's path is the name of its file. For diagnostics alone: what the task returns is confidential.
         """
 
 
@@ -79,6 +86,31 @@ class Engine(Protocol):
         errors, TaskFailed that names the kind of any other.
         """
 
+    def grouped(
+        self, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], scratch: Staging
+    ) -> list[Result]:
+        """Return what `merge` makes of all rows of each bucket that `split` sends some to, in the buckets' order.
+
+        `split` yields, for each part of an item, (bucket, rows) pairs; rows are never on disk unsealed. `scratch` is as
+        for `totals`. Raises as `each` does.
+        """
+
+
+def reading(chunk: Chunk, run: Callable[[], Result]) -> Result:
+    """Return what `run` makes of a chunk that it reads.
+
+    Raises prdp's own errors as they are, and for any other MicrodataError that names the file and the failure's kind.
+    """
+    failure = ""
+    try:
+        return run()
+    except (PrdpError, ContractBroken):
+        raise
+    except Exception as error:  # Arrow's and Python's own messages may show values
+        failure = type(error).__name__
+    # Outside the handler, so that the value-bearing exception is not kept as context.
+    raise MicrodataError(f"microdata {chunk[0].path}: reading failed ({failure}); check that the file is whole")
+
 
 @dataclass(frozen=True)
 class SumTask:
@@ -95,15 +127,7 @@ class SumTask:
     def __call__(self, chunk: Chunk) -> pd.DataFrame:
         """Return the chunk's frame of sums."""
         require_same_code(self.code)
-        failure = ""
-        try:
-            return sum_batches(read(chunk, self.spec), self.spec)
-        except ContractBroken:
-            raise
-        except Exception as error:  # Arrow's and Python's own messages may show values
-            failure = type(error).__name__
-        # Outside the handler, so that the value-bearing exception is not kept as context.
-        raise MicrodataError(f"microdata {chunk[0].path}: reading failed ({failure}); check that the file is whole")
+        return reading(chunk, lambda: sum_batches(read(chunk, self.spec), self.spec))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +34,20 @@ class Seal:
 
     def write(self, path: Path, columns: Columns) -> None:
         """Write columns of equal length; a repetition replaces the file by one of the same contents."""
-        nonce = os.urandom(NONCE_BYTES)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(nonce + AESGCM(self._key).encrypt(nonce, pack(columns), path.name.encode()))
-        os.replace(aside, path)
+        put(path, [self.closed(path.name, pack(columns))])
 
     def read(self, path: Path) -> dict[str, NDArray[np.int64]]:
         """Return the columns of a file; raises cryptography's InvalidTag where it is not as it was written."""
-        data = path.read_bytes()
-        return unpack(AESGCM(self._key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], path.name.encode()))
+        return unpack(self.opened(path.name, path.read_bytes()))
+
+    def closed(self, name: str, data: bytes) -> bytes:
+        """Return `data` encrypted and bound to `name`; longer by as many bytes whatever the data."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + AESGCM(self._key).encrypt(nonce, data, name.encode())
+
+    def opened(self, name: str, data: bytes) -> bytes:
+        """Return what `closed` closed under `name`; raises cryptography's InvalidTag where it is anything else."""
+        return AESGCM(self._key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], name.encode())
 
     def __repr__(self) -> str:
         return "Seal(redacted)"
@@ -52,9 +56,21 @@ class Seal:
         return Seal, (self._key,)
 
 
+def put(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file of this user alone, at once: a repetition replaces it whole."""
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.writelines(parts)
+    os.replace(aside, path)
+
+
 def pack(columns: Columns) -> bytes:
     """Return columns of equal length as bytes, in Arrow's form."""
-    batch = pa.record_batch(dict(columns))
+    return pack_batch(pa.record_batch(dict(columns)))
+
+
+def pack_batch(batch: pa.RecordBatch) -> bytes:
+    """Return a record batch as bytes, in Arrow's form."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -64,5 +80,11 @@ def pack(columns: Columns) -> bytes:
 
 def unpack(packed: bytes) -> dict[str, NDArray[np.int64]]:
     """Return the columns that `pack` packed; they cannot be written to."""
-    (batch,) = pa.ipc.open_stream(packed)
+    batch = unpack_batch(packed)
     return {name: np.asarray(batch.column(name)) for name in batch.schema.names}
+
+
+def unpack_batch(packed: bytes) -> pa.RecordBatch:
+    """Return the record batch that `pack_batch` packed."""
+    (batch,) = pa.ipc.open_stream(packed)
+    return batch

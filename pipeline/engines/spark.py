@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
+from pipeline.engines.grouped import Merges, Splits, grouped_by
 from pipeline.engines.protocol import EachTask, Input, Item, Result, TaskFailed
 from pipeline.engines.sealed import Seal
 from pipeline.engines.spark_catalog import CatalogTable, find_table
@@ -39,7 +40,9 @@ from pipeline.engines.spark_tasks import (
     AddSlices,
     EachItem,
     Files,
+    OverFile,
     RollUpSlices,
+    SealedFiles,
     Shared,
     StageFiles,
     SumChunks,
@@ -49,6 +52,7 @@ from pipeline.engines.spark_tasks import (
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
+from pipeline.tables import Block
 from pipeline.totals import Layout, require_unbroken, total_beyond
 from udfs.keystream import SecretKey
 
@@ -137,6 +141,13 @@ class SparkEngine:
             raise TaskFailed("Spark left out a task; see its own logs")
         return [found[number] for number in range(len(items))]
 
+    def grouped(
+        self, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], scratch: Staging
+    ) -> list[Result]:
+        """Return what `merge` makes of all rows of each bucket; all workers must share `scratch`."""
+        scratch.create()
+        return grouped_by(self.each, split, items, merge, scratch.path)
+
     def stage(self, files: int, task: StageFiles) -> None:
         """Have the files of a table written."""
         written = self._done(self._over(files, task, DONE))
@@ -208,5 +219,13 @@ class SealedTotals:
 
     def stage(self, table: int, folder: Path, key: SecretKey) -> None:
         """Release and write the files of a table in parallel."""
-        task = StageFiles(code_digest(), self.shared, self.vault, table, self.sealed, folder, key)
-        self.engine.stage(self.files.first[table + 1] - self.files.first[table], task)
+        sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
+        self.engine.stage(self._files(table), StageFiles(code_digest(), sealed, folder, key))
+
+    def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
+        """Return what `task` makes of each file's totals."""
+        sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
+        return self.engine.each(OverFile(sealed, task), range(self._files(table)))
+
+    def _files(self, table: int) -> int:
+        return self.files.first[table + 1] - self.files.first[table]

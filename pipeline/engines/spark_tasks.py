@@ -22,7 +22,7 @@ from pipeline.engines.protocol import NoiseTask, SumTask, require_same_code
 from pipeline.engines.sealed import Seal, pack, unpack
 from pipeline.engines.spark_failures import Guarded
 from pipeline.microdata.source import Chunk
-from pipeline.tables import FILE_CELLS, ranges
+from pipeline.tables import FILE_CELLS, Block, ranges
 from pipeline.totals import Layout, Table
 from udfs.keystream import SecretKey
 from udfs.sums import CELL, ExactSums, sum_batches, to_frame
@@ -205,31 +205,56 @@ class AddFiles(Guarded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class SealedFiles:
+    """The exact totals of one table's files, given by their numbers in it; a file without sealed ones is all zero."""
+
+    shared: Shared
+    vault: Vault
+    table: int
+    sealed: frozenset[int]
+
+    def blocks(self, numbers: Iterable[int], folder: Path) -> Iterator[tuple[int, Block]]:
+        """Yield each number and its block, whose file lies in `folder`."""
+        files = Files(self.shared.layout.tables)
+        for number in numbers:
+            place = files.first[self.table] + number
+            table, name, first, end = files.at(place)
+            totals = self.vault.read("totals", place)["total"] if place in self.sealed else np.zeros(end - first, int)
+            yield number, table.block(first, end, totals, folder / name)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class StageFiles(Guarded):
-    """Releases and writes files of one table, given by their numbers in it; a file without sealed totals is all zero.
+    """Releases and writes files of one table, given by their numbers in it.
 
     The key is part of the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
     """
 
     code: str
-    shared: Shared
-    vault: Vault
-    table: int
-    sealed: frozenset[int]
+    files: SealedFiles
     folder: Path
     key: SecretKey
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield (number, WHOLE) for each written file."""
         require_same_code(self.code)
-        files = Files(self.shared.layout.tables)
         write = NoiseTask(self.code)
-        for number in _numbers(batches):
-            place = files.first[self.table] + number
-            table, name, first, end = files.at(place)
-            totals = self.vault.read("totals", place)["total"] if place in self.sealed else np.zeros(end - first, int)
-            write(table.block(first, end, totals, self.folder / name), key=self.key)
+        for number, block in self.files.blocks(_numbers(batches), self.folder):
+            write(block, key=self.key)
             yield from _said([(number, WHOLE)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OverFile:
+    """Runs a task on the totals of one file of a table, given by its number in it."""
+
+    files: SealedFiles
+    task: Callable[[Block], Any]
+
+    def __call__(self, number: int) -> Any:
+        """Return what the task makes of the file's block."""
+        ((_, block),) = self.files.blocks([number], Path())
+        return self.task(block)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,6 +1,9 @@
 """Tasks for the verb `each`; workers import this module, or get it by value."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import pyarrow as pa
 
 from pipeline.errors import MicrodataError
 from udfs.contract import ContractBroken
@@ -26,3 +29,20 @@ def talkative(number: int) -> int:
 
 def missing(number: int) -> int:
     return len(Path(f"/{CANARY}").read_bytes())
+
+
+def digits_of(number: int) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+    """Each digit of the number, in parts of two, to the bucket of its own value modulo 3."""
+    digits = [int(digit) for digit in str(number)]
+    for start in range(0, len(digits), 2):
+        part = digits[start : start + 2]
+        rows = {b: [f"{number}:{d}" for d in part if d % 3 == b] for b in range(3)}
+        yield [(b, pa.record_batch({"text": pa.array(texts)})) for b, texts in rows.items() if texts]
+
+
+def gathered(bucket: int, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[str]]:
+    return bucket, [text for batch in batches for text in batch.column("text").to_pylist()]
+
+
+def lost(bucket: int, batches: Iterable[pa.RecordBatch]) -> int:
+    raise ValueError(f"the owner {CANARY} is odd")

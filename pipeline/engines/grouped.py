@@ -1,0 +1,101 @@
+"""Grouping by a key that has no public numbering, such as the owner: rows to buckets, then one bucket after the other.
+
+    items ─► split: rows of each bucket ─► sealed, in one file a part of an item ─► merge: all rows of one bucket
+
+Every engine does it by its own verb `each`. Memory is that of one item's part, or of one bucket. What lies on disk in
+between is sealed under a key that ends with the run: a run that is killed leaves nothing that can be read.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from pipeline.engines.sealed import Seal, pack_batch, put, unpack_batch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Splits = Callable[[Item], Iterable[Iterable[tuple[int, pa.RecordBatch]]]]
+Merges = Callable[[int, Iterator[pa.RecordBatch]], Result]
+
+
+class Each(Protocol):
+    """The verb of an engine that runs a task over items."""
+
+    def __call__(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what `task` makes of every item, in the items' order."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Where rows of one bucket lie: in a file's bytes `first` … `end` − 1."""
+
+    bucket: int
+    file: str
+    first: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """What its contents are bound to: neither another bucket's rows nor another file's can stand in their place."""
+        return f"{self.file}:{self.bucket}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Split(Generic[Item]):
+    split: Splits[Item]
+    folder: Path
+    seal: Seal
+
+    def __call__(self, numbered: tuple[int, Item]) -> list[Segment]:
+        number, item = numbered
+        return [
+            segment for part, rows in enumerate(self.split(item)) for segment in self._write(f"{number}-{part}", rows)
+        ]
+
+    def _write(self, file: str, rows: Iterable[tuple[int, pa.RecordBatch]]) -> list[Segment]:
+        segments: list[Segment] = []
+        closed: list[bytes] = []
+        for bucket, batch in rows:
+            first = segments[-1].end if segments else 0
+            data = self.seal.closed(f"{file}:{bucket}", pack_batch(batch))
+            segments.append(Segment(bucket, file, first, first + len(data)))
+            closed.append(data)
+        put(self.folder / file, closed)
+        return segments
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Merge(Generic[Result]):
+    merge: Merges[Result]
+    folder: Path
+    seal: Seal
+
+    def __call__(self, group: tuple[int, Sequence[Segment]]) -> Result:
+        bucket, segments = group
+        return self.merge(bucket, map(self._read, segments))
+
+    def _read(self, segment: Segment) -> pa.RecordBatch:
+        with (self.folder / segment.file).open("rb") as file:
+            file.seek(segment.first)
+            data = file.read(segment.end - segment.first)
+        return unpack_batch(self.seal.opened(segment.name, data))
+
+
+def grouped_by(
+    each: Each, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], folder: Path
+) -> list[Result]:
+    """Return what `merge` makes of the rows of every bucket that has any, in the order of their numbers.
+
+    `split` yields, for each part of an item, (bucket, its rows), each bucket once a part; `merge` gets the rows in the
+    order of items and parts. `folder` is private, empty, shared by all workers, and the caller's to destroy.
+    """
+    seal = Seal.fresh()
+    buckets: dict[int, list[Segment]] = defaultdict(list)
+    for segments in each(_Split(split, folder, seal), list(enumerate(items))):
+        for segment in segments:
+            buckets[segment.bucket].append(segment)
+    return each(_Merge(merge, folder, seal), sorted(buckets.items()))
