@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pipeline.errors import PlanError, PrdpError
 
-COMMANDS = ("generate", "explain", "release", "verify", "ledger")
+COMMANDS = ("generate", "explain", "release", "diagnose", "verify", "ledger")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,13 +62,27 @@ def parser() -> argparse.ArgumentParser:
     release.add_argument(
         "--out", type=Path, metavar="URI", help="where to publish (default: releases/ beside the plan)"
     )
-    release.add_argument("--engine", choices=["dask", "spark"], default="dask", help="what runs it (default dask)")
-    release.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
-    release.add_argument("--workers", type=_count, metavar="N", help="dask: threads to use (default: all cores)")
-    release.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
-    release.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
+    _add_engine(release)
     release.add_argument("--csv", action="store_true", help="write every table as CSV too")
     release.add_argument("--json", action="store_true", help="print JSON")
+
+    diagnose = commands.add_parser(
+        "diagnose", parents=[debug], help="confidential: the losses of the actual records, errors against the truth"
+    )
+    diagnose.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
+    diagnose.add_argument("--data", type=Path, metavar="URI", help="the microdata (default: dataset.path of the plan)")
+    diagnose.add_argument("--out", type=Path, required=True, metavar="URI", help="folder to write, new or empty")
+    diagnose.add_argument(
+        "--release",
+        type=Path,
+        metavar="FOLDER",
+        help="a published release of the plan to hold against the truth (default: releases/ beside the plan, if there)",
+    )
+    diagnose.add_argument(
+        "--per-record", action="store_true", help="write every record's and firm's losses, as Parquet"
+    )
+    _add_engine(diagnose)
+    diagnose.add_argument("--json", action="store_true", help="print JSON")
 
     verify = commands.add_parser("verify", parents=[debug], help="for outsiders: the files match the manifest")
     verify.add_argument("folder", type=Path, metavar="OUT/RELEASE", help="the folder that holds release.json")
@@ -80,6 +94,15 @@ def parser() -> argparse.ArgumentParser:
     ledger.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
     ledger.add_argument("--json", action="store_true", help="print JSON")
     return main_parser
+
+
+def _add_engine(command: argparse.ArgumentParser) -> None:
+    """Add the options that say what runs a command over microdata, and with which ledger."""
+    command.add_argument("--engine", choices=["dask", "spark"], default="dask", help="what runs it (default dask)")
+    command.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
+    command.add_argument("--workers", type=_count, metavar="N", help="dask: threads to use (default: all cores)")
+    command.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
+    command.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -103,6 +103,11 @@ class QueryCells:
         width = len(self.naics.kept if self.county_first else self.county.kept)
         return outer.astype(np.int64) * width + inner
 
+    def numbers(self, naics: Int32s, county: Int32s) -> Int64s:
+        """Return the cells of pairs of positions that have one."""
+        numbers = self.product_numbers(naics, county)
+        return numbers if self.listed is None else np.searchsorted(self.listed, numbers)
+
     def keys(self, start: int, stop: int) -> dict[str, tuple[tuple[str, ...], Int32s]]:
         """Return the keys of cells start…stop − 1 by level, in the order of `by`: (codes, places in codes).
 
@@ -173,10 +178,8 @@ class RollUp:
         i, j = np.divmod(keys, self.base.stride)
         naics, county = self.naics[i], self.county[j]
         inside = (naics >= 0) & (county >= 0)
-        numbers = self.query.product_numbers(naics[inside], county[inside])
         cells = np.full(len(of_base), -1, dtype=np.int64)
-        listed = self.query.listed
-        cells[inside] = numbers if listed is None else np.searchsorted(listed, numbers)
+        cells[inside] = self.query.numbers(naics[inside], county[inside])
         return cells
 
 

@@ -45,9 +45,26 @@ def _show(ledger: Ledger, release: str | None, as_json: bool) -> None:
         }
         for state in states
     ]
+    diagnosed = [
+        {
+            "release": run.release,
+            "dataset": run.dataset,
+            "state": "diagnosed",
+            "time": run.time,
+            "plan_digest": run.digest,
+            "engine": run.engine,
+            "per_record": run.per_record,
+            "compared": run.compared,
+        }
+        for run in ledger.diagnoses()
+        if release in (None, run.release)
+    ]
     if as_json:
-        show_json(facts)
-    for fact in () if as_json else facts:
+        show_json([*facts, *diagnosed])
+        return
+    for fact in facts:
         print(
             f"{fact['release']}: {fact['state']}, draws {fact['draws']}, charged {fact['charges']} times, {fact['out']}"
         )
+    for run in diagnosed:
+        print(f"{run['release']}: confidential diagnostics of {run['dataset']} made at {run['time']}")

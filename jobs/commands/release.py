@@ -1,15 +1,12 @@
 """prdp release: release a plan's tables, or go on where an earlier run stopped."""
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from jobs.cli import show_json
-from pipeline.engines.protocol import Engine
-from pipeline.errors import PlanError
+from jobs.engine import chosen_engine
 from pipeline.ledger.store import open_ledger
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
@@ -23,7 +20,7 @@ ROWS_SHOWN = 4
 
 def run(given: argparse.Namespace) -> None:
     """Release, then print where the tables are and a few rows of each."""
-    with _engine(given) as engine:
+    with chosen_engine(given) as engine:
         plan = load_plan(given.plan)
         job = Job(
             plan=plan,
@@ -44,27 +41,6 @@ def run(given: argparse.Namespace) -> None:
 def _microdata(given: argparse.Namespace, plan: Plan) -> Path | Table:
     path: Path | None = given.data or plan.dataset.path
     return Table(plan.dataset.table or "") if path is None else path.resolve()
-
-
-@contextmanager
-def _engine(given: argparse.Namespace) -> Iterator[Engine]:
-    """Yield the engine that was asked for, of whose library alone it costs the import; end it afterwards."""
-    foreign = {"dask": ("master",), "spark": ("scheduler", "workers")}[given.engine]
-    for option in foreign:
-        if getattr(given, option) is not None:
-            raise PlanError(f"--{option}: it is not an option of --engine {given.engine}; leave it out")
-    if given.engine == "dask":
-        from pipeline.engines.dask import DaskEngine  # noqa: PLC0415
-
-        yield DaskEngine(given.scheduler, given.workers)
-        return
-    from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
-
-    engine = SparkEngine(given.master)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _show(published: Published) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.canonical import canonical_json
 
 GENESIS = "0" * 64  # stands where the first entry has no previous hash
+DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,11 @@ class Entry:
         if not isinstance(facts, dict):
             raise ValueError("the payload is no JSON object")
         return facts
+
+    @property
+    def of_release(self) -> bool:
+        """Whether the entry is a step of its release."""
+        return self.event != DIAGNOSED
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, insert, select
 
 from pipeline.accounting.accountant import BudgetLimit, Charged, check
 from pipeline.errors import PlanError, StateError
-from pipeline.ledger.entries import GENESIS, Act, Entry, next_entry
+from pipeline.ledger.diagnosed import Diagnosed
+from pipeline.ledger.entries import DIAGNOSED, GENESIS, Act, Entry, next_entry
 from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, require_free_for_draw, step
 from pipeline.ledger.lock import release_lock
 from pipeline.ledger.reservation import Reservation, charged, limits_of, require_dataset, require_same
@@ -77,6 +78,11 @@ class Ledger:
         with self._reading() as connection:
             return list(_states(connection, None).values())
 
+    def diagnoses(self) -> list[Diagnosed]:
+        """Return all runs of diagnostics, in order."""
+        with self._reading() as connection:
+            return [Diagnosed.of(entry) for entry in _entries(connection, ENTRIES.c.event == DIAGNOSED)]
+
     def head(self) -> tuple[int, str]:
         """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
         with self._reading() as connection:
@@ -95,7 +101,10 @@ class Ledger:
                 if not entry.follows(seq, head):
                     raise _changed(seq + 1)
                 try:
-                    states[entry.release] = step(states.get(entry.release), entry)
+                    if entry.of_release:
+                        states[entry.release] = step(states.get(entry.release), entry)
+                    else:
+                        Diagnosed.of(entry)
                 except (StateError, ValueError, KeyError, TypeError) as error:
                     raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
                 seq, head = entry.seq, entry.hash
@@ -171,6 +180,17 @@ class Ledger:
         """Give up a release that is not published; its charge is given back only where nothing was drawn."""
         return self._advance(release, "aborted", {}, None)
 
+    def diagnosed(self, run: Diagnosed) -> None:
+        """Record that confidential diagnostics of a plan are about to be made; call it before any result exists.
+
+        The run's own time is not used: the entry is dated as every other. It says nothing of what is in the microdata
+        but the digest of the pinned input.
+        """
+        with self._writing() as connection:
+            seq, head = _head(connection)
+            entry = next_entry(seq, head, Act(DIAGNOSED, run.dataset, run.release, None, run.facts()))
+            connection.execute(insert(ENTRIES).values(entry.columns))
+
     def _advance(self, release: str, event: str, facts: Mapping[str, Any], attempt: str | None) -> ReleaseState:
         with self._writing() as connection:
             return _record(connection, _require(connection, release), event, facts, attempt)
@@ -201,7 +221,7 @@ def _changed(seq: int) -> StateError:
 
 
 def _state(connection: Connection, release: str) -> ReleaseState | None:
-    return fold(_entries(connection, ENTRIES.c.release == release))
+    return fold(entry for entry in _entries(connection, ENTRIES.c.release == release) if entry.of_release)
 
 
 def _require(connection: Connection, release: str) -> ReleaseState:
@@ -220,7 +240,8 @@ def _charged_states(connection: Connection, dataset: str) -> list[ReleaseState]:
 def _states(connection: Connection, where: ColumnElement[bool] | None) -> dict[str, ReleaseState]:
     states: dict[str, ReleaseState] = {}
     for entry in _entries(connection, where):
-        states[entry.release] = step(states.get(entry.release), entry)
+        if entry.of_release:
+            states[entry.release] = step(states.get(entry.release), entry)
     return states
 
 

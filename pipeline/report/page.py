@@ -1,6 +1,6 @@
 """report.html: one self-contained page that tells readers what the tables are, how noisy, and what is promised."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from html import escape
 from math import isfinite
@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.public import public_policy
+from pipeline.report.parts import items as _list
+from pipeline.report.parts import rows as _rows
 from pipeline.report.style import STYLE
 from pipeline.tables import VALUES
 from udfs.exact import up_text
@@ -188,19 +190,3 @@ def _largest(query: Query, folder: Path) -> str:
 
 def _figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) < 1e15 else f"{value:.3g}"
-
-
-def _rows(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    right = set(numbers)
-
-    def line(tag: str, cells: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if i in right else ''}>{escape(str(cell))}</{tag}>" for i, cell in enumerate(cells)
-        )
-
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f"<div class=wide><table><thead><tr>{line('th', header)}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"

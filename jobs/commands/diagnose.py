@@ -1,0 +1,44 @@
+"""prdp diagnose: losses of the actual records and errors against the truth; confidential."""
+
+import argparse
+from pathlib import Path
+
+from jobs.cli import show_json
+from jobs.engine import chosen_engine
+from pipeline.diagnostics.run import DOCUMENT, PAGE, DiagnosticsJob, default_release, diagnose
+from pipeline.errors import PlanError
+from pipeline.ledger.store import open_ledger
+from pipeline.plan.load import load_plan
+from pipeline.plan.model import Plan
+from pipeline.terminal import Progress
+
+
+def run(given: argparse.Namespace) -> None:
+    """Write the diagnostics, then print where they are: what they say stays there."""
+    with chosen_engine(given) as engine:
+        plan = load_plan(given.plan)
+        job = DiagnosticsJob(
+            plan=plan,
+            microdata=_microdata(given, plan),
+            out=given.out.absolute(),
+            ledger=open_ledger(given.ledger),
+            engine=engine,
+            published=(given.release or default_release(plan)),
+            per_record=given.per_record,
+            say=Progress().say,
+        )
+        out = diagnose(job)
+    made = {"release": plan.release, "plan_digest": plan.digest, "out": str(out)}
+    made |= {"report": str(out / PAGE), "diagnostics": str(out / DOCUMENT)}
+    made |= {name: str(out / name) for name in ("records", "firms") if (out / name).is_dir()}
+    if given.json:
+        show_json(made | {"confidential": True})
+    else:
+        print(f"confidential diagnostics of {plan.release}\nreport {made['report']}\ndata   {made['diagnostics']}")
+
+
+def _microdata(given: argparse.Namespace, plan: Plan) -> Path:
+    path: Path | None = given.data or plan.dataset.path
+    if path is None:
+        raise PlanError("dataset.source: prdp diagnose reads files; give a copy of the table with --data")
+    return path.resolve()

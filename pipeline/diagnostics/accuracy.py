@@ -1,0 +1,178 @@
+"""Accuracy against the truth: published values beside exact totals, by the size of the total.
+
+Where nothing is published, the standard error that the mechanism has at each true total stands alone: no draw is made
+for diagnostics, since at most one draw is ever seen (DESIGN rule 9).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.errors import PrdpError, StateError
+from pipeline.plan.model import Query
+from pipeline.tables import Block
+from udfs.lattice import LARGEST
+from udfs.mechanisms.base import Mechanism
+from udfs.reproducible import in_units
+
+Floats = NDArray[np.float64]
+
+CLASSES = (0.0, *(10.0**n for n in range(13)))  # of a true total's magnitude: 0, below 1, below 10, …, and the rest
+WITHIN = (0.01, 0.05, 0.1)
+POINTS = 25  # totals a decade at which a transformation's variance is computed; between them it is interpolated
+EXPECTED = ("cells", "expected_variance")
+OBSERVED = ("error", "absolute_error", "squared_error", "relative_error", "truth", "covered", *map(str, WITHIN))
+Sums = dict[str, list[float]]  # a figure → its sum over the cells of each class
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceCurve:
+    """A mechanism's variance at true totals ≥ 0 in the measure's unit, at some of them exactly."""
+
+    totals: Floats
+    variances: Floats
+
+    @classmethod
+    def of(cls, mechanism: Mechanism) -> "VarianceCurve":
+        """Return the curve; one point where the variance is the same for all totals."""
+        if mechanism.additive:
+            return cls(np.zeros(1), np.array([mechanism.variance(0.0)]))
+        least, most = float(mechanism.step), float(LARGEST * mechanism.step)
+        decades = math.log10(most / least)
+        totals = np.append(0.0, np.geomspace(least, most, int(decades * POINTS)))
+        variances = np.array([mechanism.variance(float(total)) for total in totals])
+        known = np.isfinite(variances)
+        known[0] = True  # beyond the largest double the curve stays where it was; without any variance it is infinite
+        return cls(totals[known], variances[known])
+
+    def at(self, totals: Floats) -> Floats:
+        """Return the variances at totals ≥ 0, interpolated."""
+        if not np.isfinite(self.variances[0]):
+            return np.full(len(totals), np.inf)
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.variances)
+        found: Floats = np.exp(np.interp(self._scale(totals), self._scale(self.totals), logs))
+        return found
+
+    def _scale(self, totals: Floats) -> Floats:
+        first = self.totals[1] if len(self.totals) > 1 else 1.0
+        scaled: Floats = np.log(totals + first)
+        return scaled
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AccuracyTask:
+    """Compares the true totals of one file of a table with the file of the same name in `published` (None: none is)."""
+
+    curves: tuple[VarianceCurve, ...]
+    step: Any
+    published: Path | None
+
+    def __call__(self, block: Block) -> Sums:
+        """Return what is added up over the file's cells."""
+        truth = in_units(block.totals, self.step)
+        classes = np.searchsorted(CLASSES[1:], np.abs(truth), "right") + (truth != 0)
+        variances = np.zeros(block.size)
+        for part, curve in enumerate(self.curves):
+            mine = np.ones(block.size, dtype=np.bool_) if block.part_of is None else block.part_of == part
+            variances[mine] = curve.at(np.maximum(truth[mine], 0))
+        figures = dict(zip(EXPECTED, (np.ones(block.size), variances), strict=True))
+        if self.published is not None:
+            figures |= _observed(truth, self._file(block), self.step if block.integer else 1)
+        return {name: _by_class(classes, values) for name, values in figures.items()}
+
+    def _file(self, block: Block) -> dict[str, Floats]:
+        path = Path(str(self.published), block.path)
+        try:
+            table = pq.read_table(path, columns=["value", "lower", "upper"])
+        except Exception as error:
+            raise StateError(f"{path} cannot be read ({type(error).__name__}); is the release whole?") from None
+        if len(table) != block.size:
+            raise StateError(f"{path} has other rows than the plan's public cells; it is no table of this plan")
+        return {name: table.column(name).to_numpy().astype(np.float64) for name in table.column_names}
+
+
+def task_for(query: Query, published: Path | None) -> AccuracyTask:
+    """Return the task for a query's table, whose published files lie in `published`."""
+    curves = tuple(VarianceCurve.of(mechanism) for mechanism in query.mechanisms)
+    return AccuracyTask(curves, query.parts[0].mechanism.step, published)
+
+
+def described(files: Sequence[Sums]) -> list[dict[str, Any]]:
+    """Return the accuracy by class of the true total, and last of all cells, as JSON.
+
+    Classes without cells are left out. Figures of a class: `cells`; `expected_standard_error`, the root of the mean
+    variance; and where a release was held against the truth: `bias`, the mean error; `mean_absolute_error`;
+    `standard_error`, the root of the mean squared error; `mean_total`; `coverage`, the share of intervals that hold the
+    total; and of totals other than 0 `mean_relative_error` and `within`, the shares whose error is at most 1, 5 and
+    10 %. null stands for infinity, and for what no cell has.
+    """
+    sums = {name: [math.fsum(column) for column in zip(*(f[name] for f in files), strict=True)] for name in files[0]}
+    sums = {name: [*values, math.fsum(values)] for name, values in sums.items()}
+    labels = [*class_labels(), "all"]
+    nonzero = [0.0, *sums["cells"][1:-1], math.fsum(sums["cells"][1:-1])]
+    rows = [_row(label, {n: s[i] for n, s in sums.items()}, nonzero[i]) for i, label in enumerate(labels)]
+    return [row for row in rows if row["cells"]]
+
+
+def class_labels() -> list[str]:
+    """Return the names of the classes of totals."""
+    between = [f"{_shown(low)} to under {_shown(high)}" for low, high in pairwise(CLASSES[1:])]
+    return ["0", "below 1", *between, f"{_shown(CLASSES[-1])} and more"]
+
+
+def _row(label: str, sums: dict[str, float], nonzero: float) -> dict[str, Any]:
+    cells = sums["cells"]
+    row: dict[str, Any] = {"total": label, "cells": int(cells)}
+    if not cells:
+        return row
+    row["expected_standard_error"] = _finite(math.sqrt(sums["expected_variance"] / cells))
+    if "error" not in sums:
+        return row
+    row["bias"] = _finite(sums["error"] / cells)
+    row["mean_absolute_error"] = _finite(sums["absolute_error"] / cells)
+    row["standard_error"] = _finite(math.sqrt(sums["squared_error"] / cells))
+    row["mean_total"] = sums["truth"] / cells
+    row["coverage"] = sums["covered"] / cells
+    row["mean_relative_error"] = _finite(sums["relative_error"] / nonzero) if nonzero else None
+    row["within"] = {str(share): sums[str(share)] / nonzero for share in WITHIN} if nonzero else None
+    return row
+
+
+def _observed(truth: Floats, file: dict[str, Floats], step: Any) -> dict[str, Floats]:
+    value, lower, upper = (file[name] * float(step) for name in ("value", "lower", "upper"))
+    error = value - truth
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        relative = np.where(truth != 0, np.abs(error / truth), 0.0)
+        figures = (error, np.abs(error), error**2, relative, truth, (lower <= truth) & (truth <= upper))
+        within = (((relative <= share) & (truth != 0)) for share in WITHIN)
+        return dict(zip(OBSERVED, (*figures, *within), strict=True))
+
+
+def _by_class(classes: NDArray[np.int64], values: Floats) -> list[float]:
+    sums: list[float] = np.bincount(classes, weights=values, minlength=len(CLASSES) + 1).tolist()
+    return sums
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _shown(number: float) -> str:
+    return f"{int(number):,}"
+
+
+def published_tables(folder: Path, attempt: str, queries: Iterable[str]) -> dict[str, Path]:
+    """Return the folder of each query's published table; raises PrdpError where one is not there."""
+    found = {query: folder / attempt / "tables" / query for query in queries}
+    for query, place in found.items():
+        if not place.is_dir():
+            raise PrdpError(f"{folder}: the release has no table {query}")
+    return found

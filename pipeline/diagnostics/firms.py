@@ -1,0 +1,155 @@
+"""The losses of firms: all records of an owner, brought together by the engine's verb `grouped`.
+
+In one cell of a query a firm's influences add up before the mechanism sees them; losses add up over cells and queries
+(MATH section 2, pipeline/accounting/firm.py for records whose cells are known). Owners are compared as text.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.diagnostics.distribution import TOTAL, Counts, Distributions, merged
+from pipeline.diagnostics.files import RowFile, names_of
+from pipeline.diagnostics.losses import LossSpec
+from pipeline.diagnostics.records import QUERY, SIZE
+from pipeline.engines.protocol import reading
+from pipeline.microdata.read import read
+from pipeline.microdata.source import Chunk
+from udfs.influence import UnitRows, in_domain, summed, unit_losses
+from udfs.sums import Decoder
+
+BUCKETS = 64  # a bucket's records are in memory together
+OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names
+LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FirmSummary:
+    """How many firms have a record in the domain, and the distributions of their losses: in all, by size, by query."""
+
+    firms: int
+    counts: dict[tuple[str, int], Counts]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ByOwner:
+    """Sends the good records of the domain to buckets by their owner."""
+
+    spec: LossSpec
+
+    def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+        """Yield the rows of each batch, by bucket."""
+        scan, decoder = self.spec.scan, Decoder(self.spec.scan)
+        batches = read(chunk, scan)
+        while True:
+            rows = reading(chunk, lambda: self._rows(decoder, next(batches, None)))
+            if rows is None:
+                return
+            yield rows
+
+    def _rows(self, decoder: Decoder, batch: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]] | None:
+        if batch is None:
+            return None
+        records = decoder.records(batch)
+        inside = in_domain(records, self.spec.scan.bases)
+        kept = np.arange(len(batch)) if inside is None else np.flatnonzero(inside)
+        owners = _as_text(batch.column(str(self.spec.scan.owner)).take(pa.array(kept))).dictionary_encode()
+        of_row = np.asarray(owners.indices)
+        buckets = _buckets_of(owners.dictionary)[of_row]
+        order = np.argsort(buckets, kind="stable")
+        columns = {
+            OWNER: owners.dictionary.take(pa.array(of_row[order])),
+            NAICS: records.naics.places[records.naics.rows[kept[order]]].astype(np.int32),
+            COUNTY: records.county.places[records.county.rows[kept[order]]].astype(np.int32),
+        }
+        rows = pa.record_batch(columns | {name: values[kept[order]] for name, values in records.values.items()})
+        ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS)).tolist()
+        cuts = zip(range(BUCKETS), [0, *ends], ends, strict=False)
+        return [(bucket, rows.slice(first, end - first)) for bucket, first, end in cuts if end > first]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FirmTask:
+    """Counts the losses of a bucket's firms, and writes them in the order of their names if asked."""
+
+    spec: LossSpec
+    folder: Path | None
+
+    def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> FirmSummary:
+        """Return the summary of all firms of a bucket."""
+        rows = pa.Table.from_batches(batches).combine_chunks()
+        firms, of_row = _firms(rows.column(OWNER).chunk(0))
+        columns = {name: rows.column(name).to_numpy() for name in rows.column_names if name != OWNER}
+        found = Distributions()
+        of_queries = [
+            self._query(number, columns, of_row, len(firms), found) for number in range(len(self.spec.queries))
+        ]
+        total = summed([losses for _, losses in of_queries])
+        found.count(TOTAL, 0, total)
+        if self.spec.size is not None:
+            sizes = np.zeros(len(firms), dtype=np.int64)
+            np.add.at(sizes, of_row, np.minimum(np.abs(columns[self.spec.size.name]), LARGEST_SIZE))
+            found.count_groups(SIZE, self.spec.size_class(sizes), total)
+        if self.folder is not None:
+            table = _table(self.spec, firms, np.bincount(of_row), of_queries, total)
+            file = RowFile(self.folder / f"part-{bucket:05d}.parquet")
+            file.add(table)
+            file.close()
+        return FirmSummary(len(firms), found.counts())
+
+    def _query(
+        self, number: int, columns: dict[str, Int64s], of_row: Int64s, firms: int, found: Distributions
+    ) -> tuple[Floats, Floats]:
+        """Return each firm's influence on a query and its loss, and count the losses of those that are in its cells."""
+        query, cells = self.spec.queries[number], self.spec.tables[number].cells
+        naics, county = columns[NAICS], columns[COUNTY]
+        parts = query.naics[naics] + query.county[county]
+        met = np.flatnonzero(parts >= 0)
+        of_cell = cells.numbers(cells.naics.position[naics[met]], cells.county.position[county[met]])
+        influences = np.abs(columns[query.addend][met])
+        of_firms = unit_losses(query, UnitRows(firms, of_row[met], of_cell, parts[met], influences))
+        found.count(QUERY, number, of_firms[1][np.unique(of_row[met])])
+        return of_firms
+
+
+def summed_up_firms(parts: Iterable[FirmSummary]) -> FirmSummary:
+    """Return the summary of all buckets."""
+    whole = list(parts)
+    return FirmSummary(sum(part.firms for part in whole), merged(part.counts for part in whole))
+
+
+def _table(
+    spec: LossSpec, firms: pa.Array, records: Int64s, of_queries: list[tuple[Floats, Floats]], total: Floats
+) -> pa.Table:
+    """Return a row for each firm: its name, its records in the domain, each query's influence and loss, their sum."""
+    names = names_of(query.name for query in spec.queries)
+    values = [column for pair in of_queries for column in pair]
+    return pa.table({"owner": firms, "records": records, **dict(zip(names, values, strict=True)), "loss": total})
+
+
+def _as_text(owners: pa.Array) -> pa.Array:
+    plain = owners.dictionary_decode() if pa.types.is_dictionary(owners.type) else owners
+    return plain.cast(pa.large_string())
+
+
+def _buckets_of(owners: pa.Array) -> Int64s:
+    """Return the bucket of each distinct owner: a hash of its text, the same on every worker."""
+    hashed = pd.util.hash_array(owners.to_numpy(zero_copy_only=False), categorize=False)
+    return (hashed % BUCKETS).astype(np.int64)
+
+
+def _firms(owners: pa.Array) -> tuple[pa.Array, Int64s]:
+    """Return the distinct owners in order, and each row's place among them."""
+    coded = owners.dictionary_encode()
+    order = pc.sort_indices(coded.dictionary)
+    place = np.empty(len(order), dtype=np.int64)
+    place[np.asarray(order)] = np.arange(len(order))
+    return coded.dictionary.take(order), place[np.asarray(coded.indices)]

@@ -1,0 +1,53 @@
+"""Where confidential diagnostics may lie: in a new folder of this user's own, in no release's folder and no staging."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.durable import make_folder
+from pipeline.errors import StateError
+from pipeline.publish import MANIFEST
+
+
+def require_apart(out: Path, public: Iterable[Path], staging_root: Path) -> None:
+    """Return if diagnostics may be written to `out`, an absolute path: a folder that is absent or empty.
+
+    Raises StateError where it lies in a release's folder, in one of the folders `public` in which releases are
+    published, or in the staging root, or where one of those lies in it.
+    """
+    place = out.resolve()
+    for folder in (place, *place.parents):
+        if os.path.lexists(folder / MANIFEST):
+            raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another place")
+    for folder in (path.resolve() for path in (*public, staging_root)):
+        if place.is_relative_to(folder) or folder.is_relative_to(place):
+            raise StateError(
+                f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another place"
+            )
+    try:
+        if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
+            raise StateError(f"--out {out}: it is there and no empty folder: give a new one")
+    except OSError as error:
+        raise _unusable(out, error) from None
+
+
+@contextmanager
+def private_folder(out: Path) -> Iterator[Path]:
+    """Make `out`, a folder of mode 0700, for a block; what it holds is removed where the block fails."""
+    try:
+        make_folder(out.parent, 0o755)
+        out.mkdir(mode=0o700, exist_ok=True)
+        out.chmod(0o700)
+    except OSError as error:
+        raise _unusable(out, error) from None
+    try:
+        yield out
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _unusable(out: Path, error: OSError) -> StateError:
+    return StateError(f"--out {out}: it cannot be written ({error.strerror}): give another place")

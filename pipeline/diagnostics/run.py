@@ -1,0 +1,188 @@
+"""The steps of a diagnostics run: record it, read the microdata, write what was found to a place of its own."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.build import code_digest
+from pipeline.diagnostics.accuracy import Sums, published_tables, task_for
+from pipeline.diagnostics.document import document
+from pipeline.diagnostics.firms import ByOwner, FirmSummary, FirmTask, summed_up_firms
+from pipeline.diagnostics.losses import LossSpec, loss_spec, with_names
+from pipeline.diagnostics.page import diagnostics_page
+from pipeline.diagnostics.place import private_folder, require_apart
+from pipeline.diagnostics.records import PerRecord, RecordSummary, RecordTask, summed_up
+from pipeline.durable import write_whole
+from pipeline.engines.protocol import Engine
+from pipeline.errors import MicrodataError, StateError
+from pipeline.ledger.diagnosed import Diagnosed
+from pipeline.ledger.store import Ledger
+from pipeline.microdata import source
+from pipeline.microdata.source import Chunk
+from pipeline.plan.model import Plan
+from pipeline.publish import MANIFEST
+from pipeline.staging import Staging
+from pipeline.totals import Layout, contract_message, layout_of, require_unbroken
+from pipeline.verify import verify_release
+from udfs.contract import ContractBroken
+
+DOCUMENT, PAGE = "diagnostics.json", "report.html"
+SCRATCH = ".scratch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosticsJob:
+    """One run of diagnostics; `published`: the folder of the release to hold against the truth (None: none)."""
+
+    plan: Plan
+    microdata: Path
+    out: Path
+    ledger: Ledger
+    engine: Engine
+    published: Path | None = None
+    per_record: bool = False
+    say: Callable[[str], None] = lambda stage: None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published release of the plan, verified: its attempt, and each query's folder of files."""
+
+    attempt: str
+    tables: dict[str, Path]
+
+
+def default_release(plan: Plan) -> Path | None:
+    """Return the folder where `prdp release` publishes the plan by default; None where it has not."""
+    folder = default_out(plan) / plan.release
+    return folder if (folder / MANIFEST).exists() else None
+
+
+def default_out(plan: Plan) -> Path:
+    """Return the folder in which the plan's release is published by default."""
+    return plan.path.parent / "releases"
+
+
+def diagnose(job: DiagnosticsJob) -> Path:
+    """Write diagnostics of the plan on the microdata to `job.out`, a new folder of mode 0700; return it.
+
+    Nothing is drawn, and nothing is charged: what it writes is confidential. The ledger records the run before any
+    record is read. Raises StateError where `out` is no place for it or the release is not that of the plan,
+    MicrodataError as a release does.
+    """
+    compared = _compared(job)
+    require_apart(job.out, _public(job), job.ledger.staging_root)
+    found = source.find(job.microdata)
+    pin = source.pin(found)
+    with private_folder(job.out):
+        _record(job, pin, compared)
+        with _contract_told(job.plan):
+            _write(job, list(source.chunks(found)), compared)
+        if source.pin(source.find(found.root)) != pin:
+            raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
+    return job.out
+
+
+def _write(job: DiagnosticsJob, chunks: list[Chunk], compared: Compared | None) -> None:
+    layout = layout_of(job.plan)
+    spec = loss_spec(job.plan, layout)
+    records = _records(job, spec, layout, chunks)
+    firms = _firms(job, spec, chunks) if job.plan.dataset.owner is not None else None
+    accuracy = _accuracy(job, layout, chunks, compared)
+    made = document(job.plan, spec, records, firms, (compared.attempt if compared else None, accuracy))
+    write_whole(job.out / PAGE, diagnostics_page(made).encode(), 0o600)
+    text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    write_whole(job.out / DOCUMENT, text.encode(), 0o600)
+
+
+def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: list[Chunk]) -> RecordSummary:
+    job.say("losses of records")
+    dataset, files = job.plan.dataset, None
+    if job.per_record:
+        files = PerRecord(_folder(job.out / "records"), dataset.record, dataset.owner)
+        spec = with_names(spec, [dataset.record])
+    whole = summed_up(job.engine.each(RecordTask(spec, files), list(enumerate(chunks))))
+    require_unbroken(layout, sorted(whole.broken))
+    return whole
+
+
+def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: list[Chunk]) -> FirmSummary:
+    job.say("losses of firms")
+    task = FirmTask(spec, _folder(job.out / "firms") if job.per_record else None)
+    with _scratch(job) as scratch:
+        return summed_up_firms(job.engine.grouped(ByOwner(spec), chunks, task, scratch))
+
+
+def _accuracy(job: DiagnosticsJob, layout: Layout, chunks: list[Chunk], compared: Compared | None) -> list[list[Sums]]:
+    job.say("accuracy against the truth")
+    with _scratch(job) as scratch:
+        totals = job.engine.totals(chunks, layout, scratch)
+        return [
+            totals.over(table.number, task_for(table.query, compared.tables[table.name] if compared else None))
+            for table in layout.tables
+        ]
+
+
+def _compared(job: DiagnosticsJob) -> Compared | None:
+    if job.published is None:
+        return None
+    verified = verify_release(job.published)
+    if verified.plan_digest != job.plan.digest:
+        raise StateError(
+            f"{job.published}: it was released by another plan (digest {verified.plan_digest}, "
+            f"here {job.plan.digest}): give the plan that it was made from, or another --release"
+        )
+    names = [query.name for query in job.plan.queries]
+    return Compared(verified.attempt, published_tables(job.published, verified.attempt, names))
+
+
+def _public(job: DiagnosticsJob) -> list[Path]:
+    """Return the folders in which releases are published, as far as they are known."""
+    of_ledger = [Path(state.out) for state in job.ledger.states()]
+    given = [job.published.parent] if job.published else []
+    return [default_out(job.plan), *given, *of_ledger]
+
+
+def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:
+    job.ledger.diagnosed(
+        Diagnosed(
+            dataset=job.plan.dataset.name,
+            release=job.plan.release,
+            digest=job.plan.digest,
+            pin=pin,
+            code=code_digest(),
+            engine=job.engine.name,
+            per_record=job.per_record,
+            compared=compared.attempt if compared else None,
+        )
+    )
+
+
+@contextmanager
+def _contract_told(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except ContractBroken as error:
+        advice = "correct the files, or the plan's columns"
+        raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
+
+
+@contextmanager
+def _scratch(job: DiagnosticsJob) -> Iterator[Staging]:
+    """Yield a private folder that is gone afterwards."""
+    scratch = Staging(job.out / SCRATCH, job.plan.release, uuid.uuid4().hex)
+    try:
+        yield scratch
+    finally:
+        scratch.destroy()
+        if scratch.root.is_dir():
+            scratch.root.rmdir()
+
+
+def _folder(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o700)
+    return folder
