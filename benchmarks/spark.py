@@ -22,7 +22,7 @@ from pipeline.microdata.generate import generate
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.staging import Staging
+from pipeline.staging import staging_at
 from pipeline.totals import layout_of
 from udfs.keystream import SecretKey
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _round(engine: SparkEngine, plan: Plan, folder: Path, naics: str, county: str) -> tuple[float, float, float]:
     """Return the seconds of prdp's totals, of its totals and tables, and of bare Spark's sums and files."""
-    scratch, out = Staging(folder / "staging", "bench", f"totals-{time.monotonic_ns()}"), folder / "out"
+    scratch, out = staging_at(folder / "staging", "bench", f"totals-{time.monotonic_ns()}"), folder / "out"
     layout = layout_of(plan)
     began = time.perf_counter()
     totals = engine.totals(list(chunks(find(plan.dataset.path))), layout, scratch)

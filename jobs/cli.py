@@ -58,9 +58,10 @@ def parser() -> argparse.ArgumentParser:
         "release", parents=[debug], help="release a plan's tables, or go on where a run stopped"
     )
     release.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
-    release.add_argument("--data", type=Path, metavar="URI", help="the microdata (default: dataset.path of the plan)")
+    release.add_argument("--data", metavar="URI", help="the microdata (default: dataset.path of the plan)")
+    release.add_argument("--out", metavar="URI", help="where to publish (default: releases/ beside the plan)")
     release.add_argument(
-        "--out", type=Path, metavar="URI", help="where to publish (default: releases/ beside the plan)"
+        "--staging", metavar="URI", help="where draws lie until they are published (default: beside the ledger)"
     )
     _add_engine(release)
     release.add_argument("--csv", action="store_true", help="write every table as CSV too")
@@ -70,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
         "diagnose", parents=[debug], help="confidential: the losses of the actual records, errors against the truth"
     )
     diagnose.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
-    diagnose.add_argument("--data", type=Path, metavar="URI", help="the microdata (default: dataset.path of the plan)")
-    diagnose.add_argument("--out", type=Path, required=True, metavar="URI", help="folder to write, new or empty")
+    diagnose.add_argument("--data", metavar="URI", help="the microdata (default: dataset.path of the plan)")
+    diagnose.add_argument("--out", required=True, metavar="URI", help="folder to write, new or empty")
     diagnose.add_argument(
         "--release",
         type=Path,
@@ -85,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     diagnose.add_argument("--json", action="store_true", help="print JSON")
 
     verify = commands.add_parser("verify", parents=[debug], help="for outsiders: the files match the manifest")
-    verify.add_argument("folder", type=Path, metavar="OUT/RELEASE", help="the folder that holds release.json")
+    verify.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
     verify.add_argument("--json", action="store_true", help="print JSON")
 
     ledger = commands.add_parser("ledger", parents=[debug], help="read the ledger, or give a release up")

@@ -66,3 +66,8 @@ def fingerprint(path: Path) -> tuple[str, int]:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         return found, file.tell()
+
+
+def contents_of(data: bytes) -> tuple[str, int]:
+    """Return what `fingerprint` returns, of the contents themselves."""
+    return hashlib.sha256(data).hexdigest(), len(data)

@@ -2,13 +2,14 @@
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline import conditional
 from pipeline.durable import (
+    contents_of,
     fingerprint,
     is_partial,
     make_folder,
@@ -18,29 +19,34 @@ from pipeline.durable import (
     write_partial,
 )
 from pipeline.errors import StateError
+from pipeline.facts import Facts, StagedFile, safe_name
 from pipeline.guarantee import guarantee
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import owner_of
-from pipeline.staging import Facts, StagedFile, Staging, safe_name
+from pipeline.staging import Staging
+from pipeline.storage import Place, Stored, overlap
 
 MANIFEST = "release.json"
 
 
-def check_output_place(out: Path, release: str, staging_root: Path, attempt: str | None) -> None:
+def check_output_place(out: Place, release: str, staging_root: Place, attempt: str | None) -> None:
     """Make sure that `release` can be published under `out`, before anything is reserved; changes nothing.
 
     `attempt` is the one that the ledger has published, None where there is none. Raises StateError where `out`
-    cannot be written, lies in the staging root or holds it, or has another attempt at this release.
+    cannot be written, lies in the staging root or holds it, or has another attempt at this release; of a store also
+    where it cannot create a manifest without replacing one.
     """
-    place, private = out.resolve(), staging_root.resolve()
-    if place.is_relative_to(private) or private.is_relative_to(place):
+    if overlap(out, staging_root):
         raise StateError(f"the output place {out} and the staging folder {staging_root} overlap: give another --out")
-    folder = place / safe_name("release", release)
+    folder = out.resolve() / safe_name("release", release)
     present = published_attempt(folder)
     if present is not None and present != attempt:
         raise StateError(
             f"{folder / MANIFEST} is there already and not by this ledger: give another --out or release name"
         )
+    if isinstance(folder, Stored):
+        conditional.require(folder)
+        return
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
         # Written and gone: permission bits alone do not tell (read-only and network file systems).
@@ -79,7 +85,7 @@ def build_manifest(state: ReleaseState, facts: Facts) -> dict[str, Any]:
     }
 
 
-def place_output(staging: Staging, facts: Facts, out: Path, manifest: Mapping[str, Any]) -> Path:
+def place_output(staging: Staging, facts: Facts, out: Place, manifest: Mapping[str, Any]) -> Place:
     """Copy the staged attempt to out/<release>/<attempt>, then make out/<release>/release.json; return its folder.
 
     Call it only for the attempt that the ledger published. A crash anywhere is finished by calling it again: what
@@ -91,17 +97,22 @@ def place_output(staging: Staging, facts: Facts, out: Path, manifest: Mapping[st
     if present not in (None, staging.attempt):
         raise StateError(f"{folder / MANIFEST} names another attempt, {present}: nothing was copied")
     try:
-        _copy_all(staging, facts, folder / staging.attempt)
-        _create(folder / MANIFEST, manifest)
+        if isinstance(folder, Stored):
+            _put_all(staging, facts, folder / staging.attempt)
+            _put_manifest(folder, manifest)
+        else:
+            _copy_all(staging, facts, folder / staging.attempt)
+            _create(folder / MANIFEST, manifest)
     except OSError as error:
         raise StateError(f"the output place {folder} cannot be written: {error.strerror}: run again") from None
     return folder
 
 
-def published_attempt(folder: Path) -> str | None:
+def published_attempt(folder: Place) -> str | None:
     """Return the attempt that the release.json in `folder` names; None where there is no release.json."""
     try:
-        return str(json.loads((folder / MANIFEST).read_bytes())["attempt"])
+        manifest = folder / MANIFEST
+        return str(json.loads(manifest.read() if isinstance(manifest, Stored) else manifest.read_bytes())["attempt"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -122,40 +133,72 @@ def _copy_all(staging: Staging, facts: Facts, target: Path) -> None:
         elif not path.is_dir() and path.relative_to(target).as_posix() not in facts.files:
             raise StateError(f"{path} does not belong to the release: remove it and run again")
     for name, file in facts.files.items():
-        _copy(staging.path / name, target / name, file)
+        _copy(staging, name, target / name, file)
     for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
         sync_folder(folder)
 
 
-def _copy(source: Path, target: Path, file: StagedFile) -> None:
+def _copy(staging: Staging, name: str, target: Path, file: StagedFile) -> None:
     if os.path.lexists(target):
         if target.is_symlink() or StagedFile(*fingerprint(target)) != file:
             raise StateError(f"{target} is there with other contents: remove it and run again")
         return
     make_folder(target.parent, 0o755)
     aside = partial(target)
-    with source.open("rb") as reader, os.fdopen(_new_file(aside), "wb") as writer:
-        shutil.copyfileobj(reader, writer)
+    with os.fdopen(_new_file(aside), "wb") as writer:
+        staging.copy(name, writer)
     sync_file(aside)
     if StagedFile(*fingerprint(aside)) != file:  # read back: what is published is what was staged
         aside.unlink()
-        raise StateError(f"{source} changed since it was staged, or the disk is faulty: nothing is published")
+        raise _changed(staging, name)
     os.rename(aside, target)
+
+
+def _changed(staging: Staging, name: str) -> StateError:
+    return StateError(f"{staging.path / name} changed since it was staged, or the disk is faulty: nothing is published")
 
 
 def _new_file(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
+def _text(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
+
+
 def _create(path: Path, manifest: Mapping[str, Any]) -> None:
-    text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     # Named by the attempt: no other ledger that publishes here can write to it before it is linked.
-    aside = write_partial(path.with_name(f"{MANIFEST}.{manifest['attempt']}"), text.encode(), 0o644)
+    aside = write_partial(path.with_name(f"{MANIFEST}.{manifest['attempt']}"), _text(manifest), 0o644)
     try:
         os.link(aside, path)  # atomic, and never over one that is there
     except FileExistsError:
-        if published_attempt(path.parent) != manifest["attempt"]:
-            raise StateError(f"{path} names another attempt: this one is not published here") from None
+        _require_own(path.parent, manifest)
     finally:
         aside.unlink()
     sync_folder(path.parent)
+
+
+def _put_all(staging: Staging, facts: Facts, target: Stored) -> None:
+    """Put what is not there yet; each object is whole from the start, and is read back."""
+    there = {at.relative_to(target) for at in target.objects()}
+    for name in sorted(there - set(facts.files)):
+        raise StateError(f"{target / name} does not belong to the release: remove it and run again")
+    for name, file in facts.files.items():
+        at = target / name
+        if name not in there:
+            data = staging.read(name)
+            if StagedFile(*contents_of(data)) != file:
+                raise _changed(staging, name)
+            at.write(data)
+        if StagedFile(*contents_of(at.read())) != file:
+            raise StateError(f"{at} is there with other contents: remove it and run again")
+
+
+def _put_manifest(folder: Stored, manifest: Mapping[str, Any]) -> None:
+    if not conditional.create(folder / MANIFEST, _text(manifest)):
+        _require_own(folder, manifest)
+
+
+def _require_own(folder: Place, manifest: Mapping[str, Any]) -> None:
+    if published_attempt(folder) != manifest["attempt"]:
+        raise StateError(f"{folder / MANIFEST} names another attempt: this one is not published here") from None

@@ -12,16 +12,17 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.accounting.reference import limits_of, policy_of
 from pipeline.accuracy import warnings
+from pipeline.attempts import destroy, destroy_strays, live_staging, recorded
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.errors import MicrodataError, PrdpError, StateError
+from pipeline.facts import Facts
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
@@ -30,7 +31,8 @@ from pipeline.plan.model import Plan
 from pipeline.public import policy_document
 from pipeline.publish import build_manifest, check_output_place, place_output, published_attempt
 from pipeline.report.page import report_page
-from pipeline.staging import Facts, Staging, prepare_root
+from pipeline.staging import Staging, prepare_root, staging_at
+from pipeline.storage import Place
 from pipeline.tables import ranges, sweep, write_csv
 from pipeline.totals import contract_message, layout_of
 from udfs.contract import ContractBroken
@@ -42,13 +44,19 @@ class Job:
     """One run of a release: what to release, where from and where to, and with what."""
 
     plan: Plan
-    microdata: Path | Table
-    out: Path
+    microdata: Place | Table
+    out: Place
     ledger: Ledger
     engine: Engine
+    staging: Place | None = None  # None: beside the ledger
     csv: bool = False
     new_key: Callable[[], SecretKey] = SecretKey.fresh
     say: Callable[[str], None] = lambda stage: None
+
+    @property
+    def staging_root(self) -> Place:
+        """Where this run stages what it draws."""
+        return self.staging or self.ledger.staging_root
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Published:
     release: str
     attempt: str
     state: str
-    out: Path
+    out: Place
     tables: Mapping[str, Mapping[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
@@ -82,11 +90,12 @@ def run(job: Job) -> Published:
     with job.ledger.lock(job.plan.release):
         state = job.ledger.state(job.plan.release)
         chosen = state.attempt if state and state.status in ("published", "settled") else None
-        check_output_place(job.out, job.plan.release, job.ledger.staging_root, chosen)
+        check_output_place(job.out, job.plan.release, job.staging_root, chosen)
         for warning in (text for query in job.plan.queries for text in warnings(query)):
             job.say(f"warning: {warning}")
         if state is None or state.refunded:
             require_there(job.microdata, job.engine)  # a wrong path is told before anything is charged
+            prepare_root(job.staging_root)
         state = _reserve(job)
         if state.status in ("reserved", "drawn"):
             facts = _staged_before(job, state) or _draw(job)
@@ -94,20 +103,6 @@ def run(job: Job) -> Published:
             job.say("publishing")
             state = job.ledger.publish(state.release, _attempt(state), facts.digest)
         return _finish(job, state)
-
-
-def give_up(ledger: Ledger, release: str) -> None:
-    """Abort a release that is not published: what is staged is destroyed; a charge is given back if nothing was drawn.
-
-    Raises StateError where another run of it is alive, it is unknown, or it is published.
-    """
-    with ledger.lock(release):
-        state = ledger.state(release)
-        if state is not None and state.status == "drawn" and state.attempt is not None:
-            _destroy(ledger, Staging(ledger.staging_root, release, state.attempt), "given up")
-        ledger.abort(release)
-        for stray in Staging.strays(ledger.staging_root, release, None):
-            stray.destroy()
 
 
 def _reserve(job: Job) -> ReleaseState:
@@ -132,19 +127,19 @@ def _reservation(job: Job) -> Reservation:
         limits=limits_of(plan),
         out=str(job.out),
         code=code_digest(),
+        staging=recorded(job.ledger, job.staging_root),
     )
 
 
 def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
-    for stray in Staging.strays(job.ledger.staging_root, state.release, state.attempt):
-        stray.destroy()  # totals of a killed run, or an attempt that it recorded as destroyed
+    destroy_strays(job.ledger, state.release, state, job.staging_root)
     if state.status != "drawn" or state.attempt is None:
         return None
-    staging = Staging(job.ledger.staging_root, state.release, state.attempt)
+    staging = live_staging(job.ledger, state)
     facts = staging.read_complete()
     if facts is None:
-        _destroy(job.ledger, staging, "found incomplete")
+        destroy(job.ledger, staging, "found incomplete")
     return facts
 
 
@@ -158,8 +153,8 @@ def _draw(job: Job) -> Facts:
     job.say("building the noise tables")
     _rehearse(job.plan)
     found = pinned(job.microdata, job.engine)
-    prepare_root(job.ledger.staging_root)
-    scratch = Staging(job.ledger.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
+    prepare_root(job.staging_root)
+    scratch = staging_at(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
         totals = _totals_or_refund(job, found, scratch)
         found.require_unchanged()
@@ -169,15 +164,15 @@ def _draw(job: Job) -> Facts:
 
 
 def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> Facts:
-    attempt = job.ledger.draw(job.plan.release, found.digest)
-    staging = Staging(job.ledger.staging_root, job.plan.release, attempt)
+    attempt = job.ledger.draw(job.plan.release, found.digest, recorded(job.ledger, job.staging_root))
+    staging = staging_at(job.staging_root, job.plan.release, attempt)
     try:
         staging.create()
         tables = _stage(job, staging, totals)
         found.require_unchanged()
         return staging.complete({"engine": _engine(job.engine), "tables": tables})
     except Exception:
-        _destroy(job.ledger, staging, "failed while it was staged")
+        destroy(job.ledger, staging, "failed while it was staged")
         raise
 
 
@@ -218,7 +213,7 @@ def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
         rows = job.plan.domain.query_cells(query.by, query.where).size
         sweep(folder, {name for name, _, _ in ranges(rows)})
         if job.csv:
-            write_csv(folder, folder.parent / f"{query.name}.csv")
+            write_csv(folder, staging.path / "tables" / f"{query.name}.csv")
         tables.append({"query": query.name, "rows": rows})
     staging.write_text("policy.json", policy_document(job.plan))
     staging.write_text("report.html", report_page(job.plan, staging.path))
@@ -227,7 +222,7 @@ def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
 
 def _finish(job: Job, state: ReleaseState) -> Published:
     attempt = _attempt(state)
-    staging = Staging(job.ledger.staging_root, state.release, attempt)
+    staging = live_staging(job.ledger, state)
     if state.status == "published":
         facts = staging.read_complete()
         if facts is None:
@@ -256,11 +251,6 @@ def _published(job: Job, state: ReleaseState) -> Published:
         for query in job.plan.queries
     }
     return Published(state.release, attempt, state.status, job.out, tables)
-
-
-def _destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
-    ledger.destroyed(staging.release, staging.attempt, reason, staging.exposed())
-    staging.destroy()  # after the entry, which holds whether it was exposed; a rest is swept by the next run
 
 
 def _state(job: Job) -> ReleaseState:

@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.storage import Place, Stored, opened, parquet_files, place
 from udfs.keystream import SecretKey
 from udfs.mechanisms.base import Mechanism, Released
 from udfs.noise import release_parts
@@ -67,17 +69,26 @@ def write_block(block: Block, key: SecretKey) -> None:
         interval=block.interval,
         integer=block.integer,
     )
-    target = Path(block.path)
+    target = place(block.path)
+    if isinstance(target, Stored):
+        whole = pa.BufferOutputStream()
+        _write(block, released, whole)
+        target.write(whole.getvalue())
+        return
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")  # a killed task's rest is swept by the driver
+    _write(block, released, aside)
+    os.replace(aside, target)
+
+
+def _write(block: Block, released: Released, sink: Path | pa.NativeFile) -> None:
     pq.write_table(
         _table(block, released),
-        aside,
+        sink,
         row_group_size=ROW_GROUP_CELLS,
         compression="zstd",
         use_dictionary=list(block.keys),
         store_schema=False,
     )
-    os.replace(aside, target)
 
 
 def _table(block: Block, released: Released) -> pa.Table:
@@ -88,18 +99,26 @@ def _table(block: Block, released: Released) -> pa.Table:
     return pa.table(columns | {name: pa.array(getattr(released, name)) for name in VALUES})
 
 
-def sweep(folder: Path, names: set[str]) -> None:
+def sweep(folder: Place, names: set[str]) -> None:
     """Remove what is not one of `names` from a table's staging folder: rests of tasks that were killed."""
+    if isinstance(folder, Stored):
+        for at in folder.objects():
+            if at.relative_to(folder) not in names:
+                at.delete()
+        return
     for path in folder.iterdir():
         if path.name not in names:
             path.unlink()
 
 
-def write_csv(folder: Path, target: Path) -> None:
+def write_csv(folder: Place, target: Place) -> None:
     """Write the table whose Parquet files lie in `folder` as one CSV file; keys stand in quotes, zeros kept."""
-    parts = sorted(folder.glob("part-*.parquet"))
-    with pa.csv.CSVWriter(target, pq.read_schema(parts[0])) as writer:
+    parts = parquet_files(folder)
+    with opened(parts[0]) as raw:
+        schema = pq.read_schema(raw)
+    sink = target.writing() if isinstance(target, Stored) else nullcontext(target)
+    with sink as stream, pa.csv.CSVWriter(stream, schema) as writer:
         for part in parts:
-            with pq.ParquetFile(part) as file:
+            with opened(part) as raw, pq.ParquetFile(raw) as file:
                 for batch in file.iter_batches():
                     writer.write_batch(batch)

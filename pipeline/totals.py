@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ from pipeline.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_
 from pipeline.dimension import Dimension
 from pipeline.errors import MicrodataError
 from pipeline.plan.model import Plan, Query
+from pipeline.storage import Place
 from pipeline.tables import Block, KeyColumn, ranges
 from udfs.codes import dimension_of, roll_up
 from udfs.contract import MeasureColumn
@@ -43,7 +43,7 @@ class Table:
         """What is summed."""
         return _addend(self.query)
 
-    def block(self, first: int, end: int, totals: NDArray[np.int64], path: Path) -> Block:
+    def block(self, first: int, end: int, totals: NDArray[np.int64], path: Place) -> Block:
         """Return the block of cells `first` … `end` − 1, whose totals are given, and its file `path`."""
         keys = self.cells.keys(first, end)
         return Block(
@@ -141,7 +141,7 @@ def total_beyond(table: Table) -> MicrodataError:
     return MicrodataError(f"query {table.name}: a total lies beyond 63 bits; use a larger step")
 
 
-def blocks_of(table: Table, totals: NDArray[np.int64], folder: Path) -> list[Block]:
+def blocks_of(table: Table, totals: NDArray[np.int64], folder: Place) -> list[Block]:
     """Return the blocks of a table, one for each file, from the totals of all its cells."""
     return [table.block(first, end, totals[first:end], folder / name) for name, first, end in ranges(table.cells.size)]
 

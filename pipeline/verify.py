@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pipeline.durable import fingerprint
+from pipeline.durable import contents_of, fingerprint
 from pipeline.errors import StateError
 from pipeline.publish import MANIFEST
+from pipeline.storage import Place, Stored
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Verified:
     bytes: int
 
 
-def verify_release(folder: Path) -> Verified:
+def verify_release(folder: Place) -> Verified:
     """Return what was verified: each file of the manifest in `folder` is there, whole, and no other is in the attempt.
 
     Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks. It
@@ -39,10 +40,9 @@ def verify_release(folder: Path) -> Verified:
         if len(parts) < 2 or parts[0] != attempt or ".." in parts:
             raise StateError(f"{folder / MANIFEST}: the path {path!r} is not inside the attempt {attempt}")
         _compare(folder, path, file)
-    for found in sorted((folder / attempt).rglob("*")):
-        name = found.relative_to(folder).as_posix()
-        if (found.is_symlink() or not found.is_dir()) and name not in listed:
-            raise StateError(f"{found} is not in the manifest: it is no part of the release")
+    for name in sorted(_present(folder, attempt)):
+        if name not in listed:
+            raise StateError(f"{folder / name} is not in the manifest: it is no part of the release")
     return Verified(
         release=manifest["release"],
         attempt=attempt,
@@ -54,10 +54,10 @@ def verify_release(folder: Path) -> Verified:
     )
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Place) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(path.read() if isinstance(path, Stored) else path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise StateError(f"{path} is not there: nothing is published in this folder") from None
     except OSError as error:
@@ -88,12 +88,23 @@ def _files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [*(file for table in manifest["tables"] for file in table["files"]), *manifest["files"]]
 
 
-def _compare(folder: Path, path: str, file: dict[str, Any]) -> None:
+def _present(folder: Place, attempt: str) -> list[str]:
+    """Return the names of all that lies in the attempt's place, except folders."""
+    if isinstance(folder, Stored):
+        try:
+            return [at.relative_to(folder) for at in (folder / attempt).objects()]
+        except OSError as error:
+            raise StateError(f"{folder / attempt} cannot be read: {error.strerror}") from None
+    every = (folder / attempt).rglob("*")
+    return [path.relative_to(folder).as_posix() for path in every if path.is_symlink() or not path.is_dir()]
+
+
+def _compare(folder: Place, path: str, file: dict[str, Any]) -> None:
     place = folder / path
     try:
-        if not stat.S_ISREG(place.lstat().st_mode):
+        if isinstance(place, Path) and not stat.S_ISREG(place.lstat().st_mode):
             raise StateError(f"{place} is no ordinary file")
-        found = fingerprint(place)
+        found = contents_of(place.read()) if isinstance(place, Stored) else fingerprint(place)
     except (FileNotFoundError, NotADirectoryError):
         raise StateError(f"{place} is missing") from None
     except OSError as error:

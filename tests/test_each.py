@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine, TaskFailed
 from pipeline.errors import MicrodataError
-from pipeline.staging import Staging
+from pipeline.staging import staging_at
 from tests.support import tasks
 from tests.support.dask_cluster import local_cluster
 from tests.support.spark import PYSPARKS_OWN, local_engine
@@ -69,14 +69,14 @@ def test_other_errors_are_told_by_kind_alone(engine: Engine, task: object, kind:
 
 def test_rows_of_a_bucket_come_together_in_the_order_of_items(engine: Engine, tmp_path: Path) -> None:
     items = [1234567, 33, 40, 9]
-    found = engine.grouped(digits_of, items, gathered, Staging(tmp_path, "r", "one"))
+    found = engine.grouped(digits_of, items, gathered, staging_at(tmp_path, "r", "one"))
     expected = {b: [f"{n}:{d}" for n in items for d in str(n) if int(d) % 3 == b] for b in range(3)}
     assert found == sorted(expected.items())
-    assert engine.grouped(digits_of, [], gathered, Staging(tmp_path, "r", "two")) == []
+    assert engine.grouped(digits_of, [], gathered, staging_at(tmp_path, "r", "two")) == []
 
 
 def test_grouped_rows_lie_on_disk_sealed(engine: Engine, tmp_path: Path) -> None:
-    scratch = Staging(tmp_path, "r", "one")
+    scratch = staging_at(tmp_path, "r", "one")
     engine.grouped(digits_of, [1234567, 33], gathered, scratch)
     files = list(scratch.path.iterdir())
     assert len(files) == 5  # one a part of an item
@@ -86,5 +86,5 @@ def test_grouped_rows_lie_on_disk_sealed(engine: Engine, tmp_path: Path) -> None
 
 def test_an_error_of_a_merge_shows_no_owner(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="ValueError") as failed:
-        engine.grouped(digits_of, [5], lost, Staging(tmp_path, "r", "one"))
+        engine.grouped(digits_of, [5], lost, staging_at(tmp_path, "r", "one"))
     assert CANARY not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.__context__)))

@@ -19,7 +19,7 @@ from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.errors import PrdpError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.staging import Staging
+from pipeline.staging import Staging, staging_at
 from pipeline.totals import Layout, layout_of
 from tests.support.leaks import forms
 from tests.support.parity import RELEASE, full
@@ -44,7 +44,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scratch(folder: Path) -> Staging:
-    return Staging(folder, RELEASE, f"totals-{uuid.uuid4().hex}")
+    return staging_at(folder, RELEASE, f"totals-{uuid.uuid4().hex}")
 
 
 def totals(engine: SparkEngine, cut: list[Chunk], layout: Layout, folder: Path) -> dict[int, list[int]]:

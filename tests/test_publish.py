@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StateError
+from pipeline.facts import Facts
 from pipeline.guarantee import guarantee
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.publish import build_manifest, check_output_place, place_output
-from pipeline.staging import Facts, Staging
+from pipeline.staging import Staging, staging_at
 from pipeline.verify import verify_release
 from tests.support.ledgers import ABOUT, ATTEMPT, child, filled, modes, staged
 
@@ -32,7 +33,7 @@ def out(tmp_path: Path) -> Path:
 
 def published(ledger: Ledger, out: Path) -> tuple[Staging, Facts, ReleaseState]:
     attempt = staged(ledger, "r", out)
-    staging = Staging(ledger.staging_root, "r", attempt)
+    staging = staging_at(ledger.staging_root, "r", attempt)
     facts = staging.read_complete()
     return staging, facts, ledger.publish("r", attempt, facts.digest)
 
@@ -132,7 +133,7 @@ def test_the_guarantee_says_what_is_and_is_not_promised() -> None:
 
 def test_only_what_the_ledger_published_gets_a_manifest(ledger: Ledger, out: Path) -> None:
     attempt = staged(ledger, "r", out)
-    facts = Staging(ledger.staging_root, "r", attempt).read_complete()
+    facts = staging_at(ledger.staging_root, "r", attempt).read_complete()
     with pytest.raises(StateError, match="not those that the ledger published"):
         build_manifest(ledger.state("r"), facts)
     state = ledger.publish("r", attempt, facts.digest)
@@ -144,7 +145,7 @@ def test_a_second_attempt_is_never_placed_beside_a_published_one(ledger: Ledger,
     staging, facts, state = published(ledger, out)
     place_output(staging, facts, out, build_manifest(state, facts))
     before = sorted(out.rglob("*"))
-    other = Staging(ledger.staging_root, "r", ATTEMPT)
+    other = staging_at(ledger.staging_root, "r", ATTEMPT)
     other_facts = filled(other)
     with pytest.raises(StateError, match="names another attempt"):
         place_output(other, other_facts, out, {"attempt": ATTEMPT})

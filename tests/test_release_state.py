@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from dask.base import tokenize
 
+from pipeline.attempts import give_up
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import SumTask
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, _reservation, give_up
-from pipeline.staging import Staging
+from pipeline.release import Job, _reservation
+from pipeline.staging import staging_at
 from pipeline.totals import sum_spec
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import MEASURES, QUERIES, records, write_world
@@ -70,7 +71,7 @@ def killed_before_publishing(folder: Path) -> Place:
 
 def test_giving_up_destroys_what_is_staged_and_keeps_the_charge(tmp_path: Path) -> None:
     place = killed_before_publishing(tmp_path)
-    sealed = Staging(place.ledger().staging_root, RELEASE, "totals-of-a-killed-run")
+    sealed = staging_at(place.ledger().staging_root, RELEASE, "totals-of-a-killed-run")
     sealed.create()
     sealed.write_text("sums-0", "sealed")
     give_up(place.ledger(), RELEASE)

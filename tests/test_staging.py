@@ -9,13 +9,13 @@ import pytest
 
 from pipeline.errors import PlanError, StateError
 from pipeline.publish import check_output_place
-from pipeline.staging import Staging, prepare_root
+from pipeline.staging import Staging, prepare_root, staging_at
 from tests.support.ledgers import ABOUT, ATTEMPT, filled, modes
 
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    return Staging(tmp_path / "staging", "r", ATTEMPT)
+    return staging_at(tmp_path / "staging", "r", ATTEMPT)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
@@ -87,7 +87,7 @@ def test_staging_that_others_could_look_into_is_told(staging: Staging, mode: int
         assert staging.exposed()
         folder.chmod(0o700)
     staging.root.chmod(mode)
-    for step in (lambda: prepare_root(staging.root), Staging(staging.root, "s", ATTEMPT).create):
+    for step in (lambda: prepare_root(staging.root), staging_at(staging.root, "s", ATTEMPT).create):
         with pytest.raises(StateError, match="open to others"):
             step()
 
@@ -101,7 +101,7 @@ def test_staging_that_is_not_ours_is_told(staging: Staging) -> None:
 
 def test_destroying_leaves_nothing_and_can_be_repeated(staging: Staging) -> None:
     filled(staging)
-    other = Staging(staging.root, "r", "f" * 16)
+    other = staging_at(staging.root, "r", "f" * 16)
     other.create()
     for _ in range(2):
         staging.destroy()
@@ -115,8 +115,8 @@ def test_destroying_leaves_nothing_and_can_be_repeated(staging: Staging) -> None
 def test_names_that_are_no_file_names_are_refused(tmp_path: Path, staging: Staging, name: str) -> None:
     staging.create()
     for step in (
-        lambda: Staging(tmp_path, name, ATTEMPT),
-        lambda: Staging(tmp_path, "r", name),
+        lambda: staging_at(tmp_path, name, ATTEMPT),
+        lambda: staging_at(tmp_path, "r", name),
         lambda: staging.table_folder(name),
         lambda: check_output_place(tmp_path / "out", name, tmp_path / "staging", None),
     ):

@@ -10,6 +10,7 @@ from pipeline.errors import PlanError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
+from pipeline.storage import Place, place
 from pipeline.terminal import Progress
 
 
@@ -20,7 +21,7 @@ def run(given: argparse.Namespace) -> None:
         job = DiagnosticsJob(
             plan=plan,
             microdata=_microdata(given, plan),
-            out=given.out.absolute(),
+            out=_out(given),
             ledger=open_ledger(given.ledger),
             engine=engine,
             published=(given.release or default_release(plan)),
@@ -37,8 +38,15 @@ def run(given: argparse.Namespace) -> None:
         print(f"confidential diagnostics of {plan.release}\nreport {made['report']}\ndata   {made['diagnostics']}")
 
 
-def _microdata(given: argparse.Namespace, plan: Plan) -> Path:
-    path: Path | None = given.data or plan.dataset.path
-    if path is None:
+def _microdata(given: argparse.Namespace, plan: Plan) -> Place:
+    at = plan.dataset.path if given.data is None else place(given.data, what="--data")
+    if at is None:
         raise PlanError("dataset.source: prdp diagnose reads files; give a copy of the table with --data")
-    return path.resolve()
+    return at.resolve()
+
+
+def _out(given: argparse.Namespace) -> Path:
+    out = place(given.out, what="--out")
+    if not isinstance(out, Path):
+        raise PlanError(f"--out {out}: diagnostics lie in a folder of mode 0700; name one of this machine")
+    return out.absolute()

@@ -16,7 +16,7 @@ def run(given: argparse.Namespace) -> None:
     if given.act == "abort":
         if given.release is None:
             raise PlanError("prdp ledger abort: name the release to give up")
-        from pipeline.release import give_up  # noqa: PLC0415 — a second of imports that reading does not need
+        from pipeline.attempts import give_up  # noqa: PLC0415 — a second of imports that reading does not need
 
         give_up(ledger, given.release)
     _show(ledger, given.release, given.json)

@@ -1,7 +1,6 @@
 """prdp release: release a plan's tables, or go on where an earlier run stopped."""
 
 import argparse
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -13,6 +12,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.release import Job, Published
 from pipeline.release import run as run_job
+from pipeline.storage import Place, opened, place
 from pipeline.terminal import Progress
 
 ROWS_SHOWN = 4
@@ -25,7 +25,8 @@ def run(given: argparse.Namespace) -> None:
         job = Job(
             plan=plan,
             microdata=_microdata(given, plan),
-            out=(given.out or plan.path.parent / "releases").resolve(),
+            out=(_place(given.out, "--out") or plan.path.parent / "releases").resolve(),
+            staging=_place(given.staging, "--staging"),
             engine=engine,
             ledger=open_ledger(given.ledger),
             csv=given.csv,
@@ -38,9 +39,13 @@ def run(given: argparse.Namespace) -> None:
         _show(published)
 
 
-def _microdata(given: argparse.Namespace, plan: Plan) -> Path | Table:
-    path: Path | None = given.data or plan.dataset.path
-    return Table(plan.dataset.table or "") if path is None else path.resolve()
+def _microdata(given: argparse.Namespace, plan: Plan) -> Place | Table:
+    at = _place(given.data, "--data") or plan.dataset.path
+    return Table(plan.dataset.table or "") if at is None else at.resolve()
+
+
+def _place(text: str | None, option: str) -> Place | None:
+    return None if text is None else place(text, what=option).resolve()
 
 
 def _show(published: Published) -> None:
@@ -48,5 +53,5 @@ def _show(published: Published) -> None:
     print(f"manifest {published.out / published.release / 'release.json'}")
     for query, table in published.tables.items():
         print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
-        with pq.ParquetFile(f"{table['path']}/part-00000.parquet") as file:
+        with opened(place(table["path"]) / "part-00000.parquet") as raw, pq.ParquetFile(raw) as file:
             print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False))

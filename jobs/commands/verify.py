@@ -4,12 +4,13 @@ import argparse
 from dataclasses import asdict
 
 from jobs.cli import show_json
+from pipeline.storage import place
 from pipeline.verify import verify_release
 
 
 def run(given: argparse.Namespace) -> None:
     """Print what was verified."""
-    verified = verify_release(given.folder)
+    verified = verify_release(place(given.folder, what="OUT/RELEASE"))
     if given.json:
         show_json(asdict(verified))
     else:

@@ -24,7 +24,8 @@ from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
 from pipeline.publish import MANIFEST
-from pipeline.staging import Staging
+from pipeline.staging import Staging, staging_at
+from pipeline.storage import Place
 from pipeline.totals import Layout, contract_message, layout_of, require_unbroken
 from pipeline.verify import verify_release
 from udfs.contract import ContractBroken
@@ -38,7 +39,7 @@ class DiagnosticsJob:
     """One run of diagnostics; `published`: the folder of the release to hold against the truth (None: none)."""
 
     plan: Plan
-    microdata: Path
+    microdata: Place
     out: Path
     ledger: Ledger
     engine: Engine
@@ -173,13 +174,14 @@ def _contract_told(plan: Plan) -> Iterator[None]:
 @contextmanager
 def _scratch(job: DiagnosticsJob) -> Iterator[Staging]:
     """Yield a private folder that is gone afterwards."""
-    scratch = Staging(job.out / SCRATCH, job.plan.release, uuid.uuid4().hex)
+    root = job.out / SCRATCH
+    scratch = staging_at(root, job.plan.release, uuid.uuid4().hex)
     try:
         yield scratch
     finally:
         scratch.destroy()
-        if scratch.root.is_dir():
-            scratch.root.rmdir()
+        if root.is_dir():
+            root.rmdir()
 
 
 def _folder(folder: Path) -> Path:

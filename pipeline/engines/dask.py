@@ -23,6 +23,7 @@ from pipeline.engines.protocol import EachTask, Input, Item, NoiseTask, Result, 
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
+from pipeline.storage import Place
 from pipeline.tables import Block
 from pipeline.totals import Layout, blocks_of, totals_of
 from udfs.contract import ContractBroken
@@ -36,7 +37,7 @@ class DaskEngine:
     """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler`.
 
     A cluster that is not on this machine must use TLS and must not spill to disk: anything else is refused, since
-    totals and the key travel (DESIGN rule 4). Workers write to the staging folder, so they must share it.
+    totals and the key travel (DESIGN rule 4). Workers write to the staging place, so they must reach it.
     """
 
     name = "dask"
@@ -132,7 +133,7 @@ class DriverTotals:
     layout: Layout
     of_table: tuple[NDArray[np.int64], ...]
 
-    def stage(self, table: int, folder: Path, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
         """Release and write the blocks of a table in parallel."""
         self.engine.stage(blocks_of(self.layout.tables[table], self.of_table[table], folder), key)
 

@@ -9,12 +9,12 @@ between is sealed under a key that ends with the run: a run that is killed leave
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from pipeline.engines.sealed import Seal, pack_batch, put, unpack_batch
+from pipeline.storage import Place, opened
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class Segment:
 @dataclass(frozen=True, eq=False, repr=False)
 class _Split(Generic[Item]):
     split: Splits[Item]
-    folder: Path
+    folder: Place
     seal: Seal
 
     def __call__(self, numbered: tuple[int, Item]) -> list[Segment]:
@@ -71,7 +71,7 @@ class _Split(Generic[Item]):
 @dataclass(frozen=True, eq=False, repr=False)
 class _Merge(Generic[Result]):
     merge: Merges[Result]
-    folder: Path
+    folder: Place
     seal: Seal
 
     def __call__(self, group: tuple[int, Sequence[Segment]]) -> Result:
@@ -79,14 +79,14 @@ class _Merge(Generic[Result]):
         return self.merge(bucket, map(self._read, segments))
 
     def _read(self, segment: Segment) -> pa.RecordBatch:
-        with (self.folder / segment.file).open("rb") as file:
+        with opened(self.folder / segment.file) as file:
             file.seek(segment.first)
             data = file.read(segment.end - segment.first)
         return unpack_batch(self.seal.opened(segment.name, data))
 
 
 def grouped_by(
-    each: Each, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], folder: Path
+    each: Each, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], folder: Place
 ) -> list[Result]:
     """Return what `merge` makes of the rows of every bucket that has any, in the order of their numbers.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import pandas as pd
@@ -13,6 +12,7 @@ from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
+from pipeline.storage import Place
 from pipeline.tables import Block, write_block
 from pipeline.totals import Layout
 from udfs.contract import ContractBroken
@@ -30,7 +30,7 @@ class TaskFailed(PrdpError):
 class Totals(Protocol):
     """The exact totals of all tables of a layout, materialised wherever the engine keeps them; no repr shows them."""
 
-    def stage(self, table: int, folder: Path, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
         """Write the files of a table, by its number, into `folder`: its cells' released values under `key`.
 
         It reads the totals and no microdata.

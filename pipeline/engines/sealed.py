@@ -3,12 +3,13 @@
 import os
 import uuid
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
+
+from pipeline.storage import Place, Stored
 
 KEY_BITS = 256
 NONCE_BYTES = 12
@@ -32,13 +33,13 @@ class Seal:
         """Return a seal of the operating system's entropy."""
         return cls(AESGCM.generate_key(KEY_BITS))
 
-    def write(self, path: Path, columns: Columns) -> None:
+    def write(self, path: Place, columns: Columns) -> None:
         """Write columns of equal length; a repetition replaces the file by one of the same contents."""
         put(path, [self.closed(path.name, pack(columns))])
 
-    def read(self, path: Path) -> dict[str, NDArray[np.int64]]:
+    def read(self, path: Place) -> dict[str, NDArray[np.int64]]:
         """Return the columns of a file; raises cryptography's InvalidTag where it is not as it was written."""
-        return unpack(self.opened(path.name, path.read_bytes()))
+        return unpack(self.opened(path.name, path.read() if isinstance(path, Stored) else path.read_bytes()))
 
     def closed(self, name: str, data: bytes) -> bytes:
         """Return `data` encrypted and bound to `name`; longer by as many bytes whatever the data."""
@@ -56,8 +57,11 @@ class Seal:
         return Seal, (self._key,)
 
 
-def put(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file of this user alone, at once: a repetition replaces it whole."""
+def put(path: Place, parts: Iterable[bytes]) -> None:
+    """Write a file of this user alone, or an object, at once: a repetition replaces it whole."""
+    if isinstance(path, Stored):
+        path.write(b"".join(parts))
+        return
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.writelines(parts)

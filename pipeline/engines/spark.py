@@ -52,6 +52,7 @@ from pipeline.engines.spark_tasks import (
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
+from pipeline.storage import Place
 from pipeline.tables import Block
 from pipeline.totals import Layout, require_unbroken, total_beyond
 from udfs.keystream import SecretKey
@@ -68,8 +69,8 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class SparkEngine:
     """Runs a release on the Spark of `spark-submit`, or on a session of its own at `master` (default: local[*]).
 
-    The session is opened when it is first needed. Workers need the same build of prdp, and must share the microdata
-    and the staging folder. Refuses a Spark that sends or stores anything in the clear beyond this machine.
+    The session is opened when it is first needed. Workers need the same build of prdp, and must reach the microdata
+    and the staging place. Refuses a Spark that sends or stores anything in the clear beyond this machine.
     """
 
     name = "spark"
@@ -114,7 +115,7 @@ class SparkEngine:
         return find_table(self.session, name)
 
     def totals(self, given: Input, layout: Layout, scratch: Staging) -> "SealedTotals":
-        """Return the totals, sealed in `scratch`, which all workers must share."""
+        """Return the totals, sealed in `scratch`, which all workers must reach."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
         shared = Shared(self.session.sparkContext.broadcast(pickle.dumps(layout)))
@@ -217,7 +218,7 @@ class SealedTotals:
     vault: Vault
     sealed: frozenset[int]
 
-    def stage(self, table: int, folder: Path, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
         """Release and write the files of a table in parallel."""
         sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
         self.engine.stage(self._files(table), StageFiles(code_digest(), sealed, folder, key))

@@ -22,6 +22,7 @@ from pipeline.engines.protocol import NoiseTask, SumTask, require_same_code
 from pipeline.engines.sealed import Seal, pack, unpack
 from pipeline.engines.spark_failures import Guarded
 from pipeline.microdata.source import Chunk
+from pipeline.storage import Place
 from pipeline.tables import FILE_CELLS, Block, ranges
 from pipeline.totals import Layout, Table
 from udfs.keystream import SecretKey
@@ -80,9 +81,9 @@ class Files:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vault:
-    """Where a run's sums and totals lie sealed: a private folder that all workers share."""
+    """Where a run's sums and totals lie sealed: a private place that all workers reach."""
 
-    folder: Path
+    folder: Place
     seal: Seal
 
     def write(self, kind: str, place: int, columns: dict[str, Int64s]) -> None:
@@ -213,7 +214,7 @@ class SealedFiles:
     table: int
     sealed: frozenset[int]
 
-    def blocks(self, numbers: Iterable[int], folder: Path) -> Iterator[tuple[int, Block]]:
+    def blocks(self, numbers: Iterable[int], folder: Place) -> Iterator[tuple[int, Block]]:
         """Yield each number and its block, whose file lies in `folder`."""
         files = Files(self.shared.layout.tables)
         for number in numbers:
@@ -232,7 +233,7 @@ class StageFiles(Guarded):
 
     code: str
     files: SealedFiles
-    folder: Path
+    folder: Place
     key: SecretKey
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

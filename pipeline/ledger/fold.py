@@ -19,6 +19,7 @@ class ReleaseState:
     `reservation` holds the facts that were reserved, as JSON. `attempt` is the live draw: None before the first
     draw and after the live one was destroyed. `draws` counts draws, `charges` how often the release's policy counts
     against the budget (0 after a refund). `exposed` tells that others may have seen the staging of a draw.
+    `stagings` are the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
     `contents`, `head` and `date` are those of the published entry: the digest of the staged files, the head hash
     of the ledger and the UTC date, YYYY-MM-DD.
     """
@@ -31,6 +32,7 @@ class ReleaseState:
     draws: int = 0
     charges: int = 1
     exposed: bool = False
+    stagings: tuple[str | None, ...] = ()
     contents: str | None = None
     head: str | None = None
     date: str | None = None
@@ -116,7 +118,8 @@ def _drawn(state: ReleaseState, entry: Entry) -> ReleaseState:
         raise StateError(f"release {state.release}: draw {entry.facts['draw']} follows draw {state.draws}")
     if charges_with_next_draw(state) > state.charges:
         raise StateError(f"release {state.release}: draw {state.draws + 1} must be charged before it is made")
-    return replace(state, status="drawn", attempt=entry.attempt, draws=state.draws + 1)
+    stagings = (*state.stagings, entry.facts.get("staging"))  # older entries name none
+    return replace(state, status="drawn", attempt=entry.attempt, draws=state.draws + 1, stagings=stagings)
 
 
 def _destroyed(state: ReleaseState, entry: Entry) -> ReleaseState:

@@ -32,10 +32,12 @@ class Reservation:
     limits: Sequence[BudgetLimit]
     out: str
     code: str
+    staging: str | None = None  # where its totals and attempts are staged at first; None: beside the ledger
 
     def facts(self) -> dict[str, Any]:
         """The reservation as JSON, as the ledger keeps it."""
-        return {
+        elsewhere = {} if self.staging is None else {"staging": self.staging}
+        return elsewhere | {
             "supersedes": self.supersedes,
             "dataset_facts": dict(self.dataset_facts),
             "digest": self.digest,

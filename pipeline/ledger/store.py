@@ -61,7 +61,7 @@ class Ledger:
 
     @property
     def staging_root(self) -> Path:
-        """The folder, beside the ledger, under which attempts are staged; `staging.prepare_root` makes it."""
+        """The folder, beside the ledger, under which attempts are staged unless a run names another place."""
         return self.path.parent / "staging"
 
     def lock(self, release: str) -> AbstractContextManager[None]:
@@ -138,12 +138,13 @@ class Ledger:
             act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts())
             return _append(connection, state, act)
 
-    def draw(self, release: str, pin: str) -> str:
+    def draw(self, release: str, pin: str, staging: str | None = None) -> str:
         """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.
 
         Call it after the totals are materialised and before a key exists. The attempt is public and says nothing of
         any key. One charge pays for three draws of which none was exposed; a further draw is made only after every
-        draw is charged: raises BudgetRefused where that exceeds a limit. `pin` is the digest of the input.
+        draw is charged: raises BudgetRefused where that exceeds a limit. `pin` is the digest of the input, `staging`
+        the root under which the attempt will be staged, None for the one beside the ledger.
         """
         with self._writing() as connection:
             state = _require(connection, release)
@@ -156,7 +157,9 @@ class Ledger:
                 check(_binding(limits_of(state), others), spent, charged(state, charges))
                 state = _record(connection, state, "charged", {"charges": charges}, None)
             attempt = os.urandom(8).hex()
-            facts = {"draw": state.draws + 1, "pin": pin}
+            facts: dict[str, Any] = {"draw": state.draws + 1, "pin": pin}
+            if staging is not None:
+                facts["staging"] = staging
             _record(connection, state, "drawn", facts, attempt)
             return attempt
 

@@ -5,11 +5,14 @@ and no policy speaks of that. So lines are read as they are, and only those that
 """
 
 import csv
+import io
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+
+from pipeline.storage import opened, place
 
 BLOCK = 1 << 24  # bytes read at a time
 NO_DELIMITER = "\x01"  # a line that holds it is not text, and is no record
@@ -18,7 +21,7 @@ FIELD = r'(?:[^",\x01]*|"(?:[^"\x01]|"")*")'
 
 def header(path: str) -> list[str]:
     """Return the names of the columns; none where the file is empty or its first line is no CSV."""
-    with open(path, "rb") as file:
+    with io.BufferedReader(opened(place(path))) as file:
         first = file.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
     try:
         return next(csv.reader([first], strict=True), [])
@@ -48,13 +51,14 @@ def _lines(path: str) -> Iterator[pa.Array]:
         odd.append(row)
         return "skip"
 
+    raw = opened(place(path))
     reader = pa.csv.open_csv(
-        path,
+        raw,
         read_options=pa.csv.ReadOptions(column_names=["line"], skip_rows=1, block_size=BLOCK, use_threads=False),
         parse_options=pa.csv.ParseOptions(delimiter=NO_DELIMITER, quote_char=False, invalid_row_handler=pass_over),
         convert_options=pa.csv.ConvertOptions(column_types={"line": pa.binary()}, check_utf8=False),
     )
-    with reader:
+    with raw, reader:
         for batch in reader:
             yield batch.column(0)
     if odd:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from pipeline.engines.protocol import Engine, Input
 from pipeline.errors import MicrodataError
 from pipeline.microdata import source
+from pipeline.storage import Place
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Pinned:
             )
 
 
-def require_there(microdata: Path | Table, engine: Engine) -> None:
+def require_there(microdata: Place | Table, engine: Engine) -> None:
     """Return if there are microdata; raises PlanError or MicrodataError otherwise."""
     if isinstance(microdata, Table):
         engine.table(microdata.name)
@@ -41,7 +41,7 @@ def require_there(microdata: Path | Table, engine: Engine) -> None:
         source.find(microdata)
 
 
-def pinned(microdata: Path | Table, engine: Engine) -> Pinned:
+def pinned(microdata: Place | Table, engine: Engine) -> Pinned:
     """Return the microdata as they are now; raises PlanError or MicrodataError where they cannot be read."""
     if isinstance(microdata, Table):
         table = engine.table(microdata.name)

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from pipeline.microdata import lines
 from pipeline.microdata.source import Chunk, Piece
+from pipeline.storage import Stored, opened, place
 from udfs.contract import ContractBroken
 from udfs.sums import SumSpec
 
@@ -20,13 +21,18 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(piece.path) as probe:
-        _require(probe.schema_arrow.names, spec)
-        coded = _dictionary_readable(probe.metadata, (spec.naics.column, spec.county.column))
-    with pq.ParquetFile(piece.path, read_dictionary=coded) as file:
-        yield from file.iter_batches(
-            batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=spec.columns, use_threads=False
-        )
+    at = place(piece.path)
+    with opened(at) as raw:
+        with pq.ParquetFile(raw) as probe:
+            _require(probe.schema_arrow.names, spec)
+            footer = probe.metadata
+        coded = _dictionary_readable(footer, (spec.naics.column, spec.county.column))
+        # A store is asked for all of a row group's columns at once, not for a page at a time.
+        ahead = isinstance(at, Stored)
+        with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=ahead) as file:
+            yield from file.iter_batches(
+                batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=spec.columns, use_threads=False
+            )
 
 
 def _dictionary_readable(footer: pq.FileMetaData, keys: tuple[str, ...]) -> list[str]:

@@ -1,11 +1,12 @@
 """The files of the microdata: found, pinned, and cut into pieces of work.
 
 The pin (DESIGN rule 4) is what ties one key to one set of totals: names, sizes and modification times of all files,
-taken before the scan and compared before publishing.
+taken before the scan and compared before publishing; of a store's objects also their entity tags.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,10 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import MicrodataError, PlanError
+from pipeline.storage import Place, Stored, opened
 
 FORMATS = ("parquet", "csv")
+REQUESTS = 16  # that a store is asked at a time
 CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
 
 
@@ -23,9 +26,9 @@ CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large besi
 class Source:
     """The files of one data set, sorted by name, all of one format."""
 
-    root: Path
+    root: Place
     format: Literal["parquet", "csv"]
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -39,16 +42,14 @@ class Piece:
 Chunk = tuple[Piece, ...]
 
 
-def find(path: Path) -> Source:
-    """Return the microdata at `path`, a file or a folder.
+def find(path: Place) -> Source:
+    """Return the microdata at `path`, a file or a folder, or an object or a prefix of a store.
 
     Raises PlanError where there is nothing at that path, MicrodataError where it holds no files of one format.
 
     Names that start with "." or "_" are passed over, as Parquet writers expect.
     """
-    if not path.exists():
-        raise PlanError(f"microdata {path}: there is no such file or folder; set dataset.path or --data")
-    found = sorted(_visible(path)) if path.is_dir() else [path]
+    found: Sequence[Place] = _stored(path) if isinstance(path, Stored) else _local(path)
     by_format = {f: tuple(p for p in found if p.suffix.lower() == f".{f}") for f in FORMATS}
     present = [f for f in FORMATS if by_format[f]]
     if len(present) != 1:
@@ -59,6 +60,9 @@ def find(path: Path) -> Source:
 
 def pin(source: Source) -> str:
     """Return the digest of the source's names, sizes and modification times as they are now."""
+    if isinstance(source.root, Stored):
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            return digest(list(pool.map(_fingerprint, [source.root] * len(source.files), source.files)))
     return digest([_fingerprint(source.root, file) for file in source.files])
 
 
@@ -67,6 +71,22 @@ def chunks(source: Source) -> Iterator[Chunk]:
     if source.format == "csv":
         return ((Piece(str(file), None),) for file in source.files)
     return _together(_row_groups(source.files))
+
+
+def _local(path: Path) -> list[Path]:
+    if not path.exists():
+        raise PlanError(f"microdata {path}: there is no such file or folder; set dataset.path or --data")
+    return sorted(_visible(path)) if path.is_dir() else [path]
+
+
+def _stored(place: Stored) -> list[Stored]:
+    try:
+        found = [place] if place.is_object() else place.objects()
+    except OSError as error:
+        raise PlanError(f"microdata {place}: {error.strerror}; set dataset.path or --data") from None
+    if not found:
+        raise PlanError(f"microdata {place}: there is no such object or prefix; set dataset.path or --data")
+    return [at for at in found if not any(part.startswith((".", "_")) for part in at.relative_to(place).split("/"))]
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -82,18 +102,21 @@ def _unreadable(error: OSError) -> None:
     raise MicrodataError(f"microdata {error.filename}: it cannot be read ({error.strerror}); make it readable")
 
 
-def _fingerprint(root: Path, file: Path) -> list[object]:
+def _fingerprint(root: Place, file: Place) -> list[object]:
     try:
+        if isinstance(file, Stored):
+            return [file.key, *file.fingerprint()]
         facts = file.stat()
     except OSError:
         raise MicrodataError(f"microdata {file}: it cannot be read; check that it exists and is readable") from None
-    return [str(file.relative_to(root)), facts.st_size, facts.st_mtime_ns]
+    return [str(file.relative_to(str(root))), facts.st_size, facts.st_mtime_ns]
 
 
-def _row_groups(files: Iterable[Path]) -> Iterator[tuple[Piece, int]]:
+def _row_groups(files: Iterable[Place]) -> Iterator[tuple[Piece, int]]:
     for file in files:
         try:
-            footer = pq.read_metadata(file)
+            with opened(file) as raw:
+                footer = pq.read_metadata(raw)
         except Exception:  # Arrow's own message may show bytes of the file
             footer = None
         if footer is None:

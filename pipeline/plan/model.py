@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pipeline import canonical
 from pipeline.domain import Domain
 from pipeline.frozenmap import FrozenMap
+from pipeline.storage import Place
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
 
@@ -40,7 +41,7 @@ class Dataset:
     """
 
     name: str
-    path: Path | None
+    path: Place | None
     table: str | None
     record: str
     duplicates: Literal["trust"]

@@ -9,6 +9,7 @@ from pipeline.domain import Domain
 from pipeline.frozenmap import FrozenMap
 from pipeline.plan.model import OTHERS, Dataset, Limit, Measure, Part, Plan, Query
 from pipeline.plan.schema import DatasetSpec, LimitSpec, PartsSpec, PlanSpec, QuerySpec
+from pipeline.storage import place
 from udfs.mechanisms.catalogue import build
 
 
@@ -31,7 +32,7 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
 def _dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     return Dataset(
         name=spec.name,
-        path=Path(os.path.abspath(folder / spec.path)) if spec.path is not None else None,
+        path=place(spec.path, what="dataset.path", folder=folder) if spec.path is not None else None,
         table=spec.source.table if spec.source is not None else None,
         record=spec.record,
         duplicates=spec.duplicates,

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from fractions import Fraction
 from html import escape
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from pipeline.public import public_policy
 from pipeline.report.parts import items as _list
 from pipeline.report.parts import rows as _rows
 from pipeline.report.style import STYLE
+from pipeline.storage import Place, opened, parquet_files
 from pipeline.tables import VALUES
 from udfs.exact import up_text
 from udfs.mechanisms.base import Mechanism
@@ -64,7 +64,7 @@ OF_FIRMS = (
 )
 
 
-def report_page(plan: Plan, staged: Path) -> str:
+def report_page(plan: Plan, staged: Place) -> str:
     """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
     policy = public_policy(plan)
     body = [
@@ -169,11 +169,11 @@ def _shown(rho: float) -> str:
     return up_text(Fraction(rho), 4)
 
 
-def _largest(query: Query, folder: Path) -> str:
+def _largest(query: Query, folder: Place) -> str:
     """Return the cells with the largest published values, as a table."""
     tops = []
-    for part in sorted(folder.glob("*.parquet")):
-        with pq.ParquetFile(part) as file:
+    for part in parquet_files(folder):
+        with opened(part) as raw, pq.ParquetFile(raw) as file:
             for batch in file.iter_batches():
                 table = pa.Table.from_batches([batch])
                 tops.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))

@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import open_ledger
 from pipeline.publish import build_manifest, check_output_place, place_output
-from pipeline.staging import Staging
+from pipeline.staging import staging_at
 from pipeline.verify import verify_release
 from tests.support.ledgers import reservation, stage
 
@@ -39,7 +39,7 @@ def run(folder: Path) -> None:
         state = ledger.reserve(reservation("r", out=str(out)))
         facts = None
         if state.status == "drawn" and state.attempt is not None:
-            staging = Staging(ledger.staging_root, "r", state.attempt)
+            staging = staging_at(ledger.staging_root, "r", state.attempt)
             facts = staging.read_complete()
             if facts is None:
                 exposed = staging.exposed()
@@ -49,7 +49,7 @@ def run(folder: Path) -> None:
             attempt = ledger.draw("r", "sha256:pin")
             facts = stage(ledger, "r", attempt, parts=1)
             state = ledger.state("r")
-        staging = Staging(ledger.staging_root, "r", state.attempt)
+        staging = staging_at(ledger.staging_root, "r", state.attempt)
         if state.status == "drawn":
             state = ledger.publish("r", state.attempt, facts.digest)
         if state.status == "published":

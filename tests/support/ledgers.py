@@ -12,10 +12,11 @@ from typing import Any
 
 from pipeline.accounting.accountant import BudgetLimit
 from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.facts import Facts
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
-from pipeline.staging import Facts, Staging
+from pipeline.staging import Staging, staging_at
 from udfs.mechanisms.catalogue import build
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def reservation(release: str, draws: int = 100, **changes: Any) -> Reservation:
 
 def stage(ledger: Ledger, release: str, attempt: str, parts: int = 2) -> Facts:
     """A complete staged attempt of one table in `parts` files, each as random as a draw is, and two further files."""
-    staging = Staging(ledger.staging_root, release, attempt)
+    staging = staging_at(ledger.staging_root, release, attempt)
     staging.create()
     folder = staging.table_folder("q")
     for part in range(parts):
