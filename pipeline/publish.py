@@ -39,13 +39,14 @@ def check_output_place(out: Place, release: str, staging_root: Place, attempt: s
     if overlap(out, staging_root):
         raise StateError(f"the output place {out} and the staging folder {staging_root} overlap: give another --out")
     folder = out.resolve() / safe_name("release", release)
+    if isinstance(folder, Stored):
+        conditional.require(folder)
     present = published_attempt(folder)
     if present is not None and present != attempt:
         raise StateError(
             f"{folder / MANIFEST} is there already and not by this ledger: give another --out or release name"
         )
     if isinstance(folder, Stored):
-        conditional.require(folder)
         return
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:

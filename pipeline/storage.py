@@ -22,6 +22,7 @@ SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # What may stand after "?": how a store is reached. Credentials come from the environment, so that a place can be
 # written into the ledger, a message or a manifest.
 OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path", "retry_limit_seconds", "replication")
+_HERE = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -67,8 +68,8 @@ class Stored:
         return self.key.removeprefix(above.key).lstrip("/")
 
     def is_relative_to(self, above: "Stored") -> bool:
-        """Whether this is the place `above`, or below it."""
-        store = (self.scheme, self.authority, self.query) == (above.scheme, above.authority, above.query)
+        """Whether this is the place `above`, or below it; two stores that name a bucket alike count as one."""
+        store = (self.scheme, self.authority) == (above.scheme, above.authority)
         return store and f"{self.key}/".startswith(f"{above.key}/".lstrip("/"))
 
     def is_object(self) -> bool:
@@ -155,29 +156,52 @@ def place(text: str, *, what: str = "the place", folder: Path | None = None) -> 
     if scheme is None:
         return Path(os.path.abspath(Path(folder or "", text)))
     kind = {"s3a": "s3"}.get(scheme.group(1).lower(), scheme.group(1).lower())
-    if kind != "file" and kind not in SCHEMES:
+    if kind not in ("file", *SCHEMES):
         raise PlanError(f"{what}: {kind}:// is no place that prdp can use; give a path, file:///… or s3://bucket/…")
+    parts = _split(text)
+    if parts is None:
+        raise PlanError(f"{what}: it is no URI; write {kind}://bucket/prefix")
+    authority, path, query = parts
+    _require_no_secret(kind, authority, query, what)
+    key = unquote(path).removeprefix("/").rstrip("/")
+    if kind == "file":
+        if authority not in ("", "localhost") or query:
+            raise PlanError(f"{what}: a file:// URI begins with three slashes and has no '?': file:///folder")
+        return Path(os.path.abspath(f"/{key}"))
+    if not authority or any(part in ("", ".", "..") for part in key.split("/") if key):
+        raise PlanError(f"{what}: it is no place in a store; write {kind}://bucket/prefix")
+    _require_encrypted(query, what)
+    return Stored(kind, authority, key, query)
+
+
+def _split(text: str) -> tuple[str, str, str] | None:
+    """Return authority, path and query of a URI; None where it is none."""
     try:
         parts = urlsplit(text, allow_fragments=False)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:
-        raise PlanError(f"{what}: it is no URI; write {kind}://bucket/prefix") from None
-    account = kind in ("abfs", "abfss") and re.fullmatch(r"[a-z0-9-]+@[^@:]+", parts.netloc) is not None
-    if ("@" in parts.netloc and not account) or "@" in unquote(parts.query):
+        parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:  # its message repeats the text
+        return None
+    return parts.netloc, parts.path, parts.query
+
+
+def _require_no_secret(kind: str, authority: str, query: str, what: str) -> None:
+    container = kind in ("abfs", "abfss") and re.fullmatch(r"[a-z0-9-]+@[^@:]+", authority) is not None
+    if ("@" in authority and not container) or "@" in unquote(query):
         raise PlanError(f"{what}: a URI with credentials is refused; give them by the environment, and leave out …@")
-    unknown = [name for name, _ in options if name not in OPTIONS]
-    if unknown or (options and kind == "file"):
+    if not {name for name, _ in parse_qsl(query, keep_blank_values=True)} <= set(OPTIONS):
         raise PlanError(
             f"{what}: after '?' a URI may have only {', '.join(OPTIONS)}; give credentials by the environment"
         )
-    key = unquote(parts.path).strip("/")
-    if kind == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise PlanError(f"{what}: a file:// URI begins with three slashes: file:///folder")
-        return Path(os.path.abspath(f"/{key}"))
-    if not parts.netloc or any(part in ("", ".", "..") for part in key.split("/") if key):
-        raise PlanError(f"{what}: it is no place in a store; write {kind}://bucket/prefix")
-    return Stored(kind, parts.netloc, key, parts.query)
+
+
+def _require_encrypted(query: str, what: str) -> None:
+    """Refuse a store that is reached over plain HTTP beyond this machine: microdata and draws travel."""
+    options = dict(parse_qsl(query))
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if "endpoint_override" in options:
+        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+    if endpoint.startswith("http://") and not _HERE.fullmatch(endpoint):
+        raise PlanError(f"{what}: a store beyond this machine must be reached by https; leave out scheme=http")
 
 
 def overlap(one: Place, other: Place) -> bool:

@@ -16,6 +16,7 @@ from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
 from pipeline.release import Job, Published, run
+from pipeline.storage import Stored
 from udfs.keystream import SecretKey
 
 KEY = bytes(range(32))
@@ -33,10 +34,19 @@ class Place:
 
     plan: Path
     folder: Path
+    store: Stored | None = None  # holds microdata, staging and output
 
     @property
-    def out(self) -> Path:
-        return self.folder / "out"
+    def out(self) -> Any:
+        return (self.store or self.folder) / "out"
+
+    @property
+    def microdata(self) -> Stored | None:
+        return self.store and self.store / "microdata"
+
+    @property
+    def staging(self) -> Stored | None:
+        return self.store and self.store / "staging"
 
     @property
     def ledger_path(self) -> Path:
@@ -59,7 +69,8 @@ def submit(
     plan = load_plan(place.plan)
     job = Job(
         plan=plan,
-        microdata=microdata or plan.dataset.path or Table(plan.dataset.table),
+        microdata=microdata or place.microdata or plan.dataset.path or Table(plan.dataset.table),
+        staging=place.staging,
         out=place.out,
         ledger=place.ledger(),
         engine=engine or DaskEngine(workers=2),
