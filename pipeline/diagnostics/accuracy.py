@@ -7,7 +7,6 @@ for diagnostics, since at most one draw is ever seen (DESIGN rule 9).
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +122,8 @@ def described(files: Sequence[Sums]) -> list[dict[str, Any]]:
 
 
 def class_labels() -> list[str]:
-    """Return the names of the classes of totals."""
-    between = [f"{_shown(low)} to under {_shown(high)}" for low, high in pairwise(CLASSES[1:])]
-    return ["0", "below 1", *between, f"{_shown(CLASSES[-1])} and more"]
+    """Return the names of the classes of totals; each ends where the next begins."""
+    return ["0", "below 1", *(f"from {int(low):,}" for low in CLASSES[1:])]
 
 
 def _row(label: str, sums: dict[str, float], nonzero: float) -> dict[str, Any]:
@@ -163,10 +161,6 @@ def _by_class(classes: NDArray[np.int64], values: Floats) -> list[float]:
 
 def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
-
-
-def _shown(number: float) -> str:
-    return f"{int(number):,}"
 
 
 def published_tables(folder: Path, attempt: str, queries: Iterable[str]) -> dict[str, Path]:

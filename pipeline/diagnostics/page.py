@@ -13,10 +13,13 @@ MARKED = """<style>
 .mark { position: sticky; top: 0; z-index: 1; background: #922b21; color: #fff; text-align: center; padding: .35rem;
   font: 600 15px/1.3 system-ui, "Segoe UI", Arial, sans-serif; letter-spacing: .12em; }
 svg { max-width: 100%; height: auto; font: 12px system-ui, "Segoe UI", Arial, sans-serif; fill: #1c1c1c; }
-.sheet { width: 100%; font: inherit; } .sheet > thead th, .sheet > tbody > tr > td { padding: 0; border: 0; }
-.sheet > thead th { white-space: normal; text-align: center; }
+.sheet { width: 100%; table-layout: fixed; font: inherit; } .sheet > tbody > tr > td { padding: 0; border: 0; }
+.sheet > thead .mark { text-align: center; padding: .35rem; }
+.wide th { white-space: normal; vertical-align: bottom; } .wide td:first-child { white-space: nowrap; }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
 @media print { .mark { position: static; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  main { padding-top: .5rem; } h2 { break-after: avoid; } svg, tr { break-inside: avoid; } }
+  main { padding: .5rem 0; } h2, h3 { break-after: avoid; } svg, tr { break-inside: avoid; }
+  .wide { overflow: visible; } .wide table { font-size: 10px; } .wide th, .wide td { padding-right: .45rem; } }
 </style>"""
 SHOWN = ("0.1", "0.5", "0.9", "0.99", "0.9999")
 WARNING = (
@@ -30,7 +33,6 @@ OBSERVED = (
     ("standard_error", "standard error"),
     ("mean_absolute_error", "mean abs. error"),
     ("mean_relative_error", "mean rel. error"),
-    ("coverage", "coverage"),
 )
 
 
@@ -144,24 +146,20 @@ def _errors(classes: list[dict[str, Any]], compared: bool) -> str:
 def _error_table(classes: Iterable[dict[str, Any]], compared: bool) -> str:
     header = ["true total", "cells", "expected standard error"]
     if compared:
-        header += [words for _, words in OBSERVED] + ["within 1 %", "5 %", "10 %"]
+        header += [words for _, words in OBSERVED] + ["coverage", "within 1 %", "5 %", "10 %"]
     body = []
     for row in classes:
         cells = [row["total"], f"{row['cells']:,}", _number(row["expected_standard_error"])]
         if compared:
-            within = row["within"].values() if row["within"] else ("–", "–", "–")
-            cells += [_number(row[name]) for name, _ in OBSERVED] + [_number(share) for share in within]
+            within = row["within"].values() if row["within"] else (None, None, None)
+            cells += [_number(row[name]) for name, _ in OBSERVED] + [_share(s) for s in (row["coverage"], *within)]
         body.append(cells)
     return rows(header, body, range(1, len(header)))
 
 
-def _number(value: Any) -> str:
-    return (
-        "–"
-        if value is None
-        else value
-        if isinstance(value, str)
-        else f"{value:,.0f}"
-        if value >= 1e5
-        else f"{value:.4g}"
-    )
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.1f} %"

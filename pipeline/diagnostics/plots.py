@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 620, 300  # of the plot's frame
-LEFT, TOP, BOTTOM, LEGEND = 64, 12, 46, 190
+LEFT, TOP, BOTTOM, LEGEND = 84, 12, 46, 260
 COLOURS = ("#1b4f72", "#b9770e", "#1e8449", "#922b21", "#6c3483", "#117a65", "#7b7d7d", "#d35400", "#2e86c1", "#a04000")
 DASHES = ("", "6 3", "2 3")
 
@@ -84,7 +84,7 @@ def _grid(x: Axis, y: Axis) -> list[str]:
 
 
 def _path(points: Points, x: Axis, y: Axis, steps: bool) -> str:
-    words: list[str] = []
+    words = [f"M{LEFT + WIDTH * x.at(points[0][0]):.1f} {TOP + HEIGHT}"] if steps and points else []
     for px, py in points:
         right, down = LEFT + WIDTH * x.at(px), TOP + HEIGHT * (1 - y.at(py))
         words.append(("M" if not words else f"H{right:.1f}L" if steps else "L") + f"{right:.1f} {down:.1f}")
