@@ -1,165 +1,216 @@
-"""The synthetic economy: what an establishment looks like; every figure is public, none is from microdata."""
+"""The synthetic economy: what establishments and firms look like; every figure is public, none is from microdata."""
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.microdata.sizes import Pareto, WithinClass
+from pipeline.microdata.susb import CLASSES, HEAD_OFFICES, TABLE, Susb, susb
 from udfs.codes import roll_up
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-CHAIN_NUMBERS_FROM: Final = 900_000_000
-"""Firms below this number own the establishment of that number alone; from here on they are chains."""
+POPULATION: Final = TABLE.with_name("counties_2020.csv")
+LARGEST_INDUSTRIES: Final = TABLE.with_name("largest_industries.csv")
+LARGEST: Final = len(CLASSES) - 1  # the class without an end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The figures of the model: shares and chances in [0, 1], employment in people, payroll in $1,000."""
+    """What the table does not tell: shares and chances in [0, 1], employment in people, payroll in $1,000."""
 
-    weights_seed: int = 20220312  # fixes the sizes of industries and counties, alike for every seed
+    weights_seed: int = 20220312  # fixes industries, counties and the balance of sectors, alike for every seed
     industry_spread: float = 1.2  # σ of the log-normal weights of the industries inside a sector
-    county_spread: float = 1.75  # σ of the counties' weights: the mean is about 4.6 times the median
+    industry_wages: float = 0.25  # σ of the log-normal wages of the industries inside a sector
+    county_spread: float = 0.35  # σ of the log-normal factor of a sector in a county, beside the population
+    most_of_population: float = 2.5  # Manhattan's establishments per inhabitant, as multiple of others'
 
-    no_staff: float = 0.04  # establishments with payroll in the year, but nobody in the week of 12 March
-    body_median: float = 5.0  # log-normal body of employment …
-    body_spread: float = 1.35  # … whose largest of a million is about 3,000
-    tail_chance: float = 0.004  # establishments drawn from the Pareto tail instead of the body
-    tail_from: float = 200.0  # smallest employment in the tail
-    tail_index: float = 1.5  # Pareto index: one establishment in 90,000 passes 10,000 employees
-    tail_end: float = 75_000.0  # the tail is cut off (not piled up) here: no single site is larger
+    chain_means: tuple[float, ...] = (2.0, 2.1, 2.3, 3.0, 6.0)  # establishments of firms with several, by class
+    most_establishments: int = 10_000  # of one firm in one sector
+    diversified: float = 0.45  # sectors where a firm of 500 or more has establishments beside its main one
+    stay_in_state: float = 0.9  # establishments of firms below 500 in the state of the firm …
+    stay_in_state_largest: float = 0.5  # … and of larger firms with up to 100 establishments in a sector
+    stay_in_industry: float = 0.8  # establishments of a firm in its main industry of the sector
 
-    wage_spread: float = 0.35  # σ of the log-normal noise around the sector's wage, of mean 1
+    split_spread: float = 0.6  # σ of the log-normal shares of establishments in firms below 500
+    tail_index: float = 1.5  # Pareto index of establishments' employment in firms of 500 or more …
+    body_spread: float = 1.0  # … times a log-normal body of this σ …
+    firm_spread: float = 0.5  # … and of this σ, common to a firm's establishments in a sector
+    tail_end: float = 75_000.0  # no single site is larger: sizes beyond are mirrored at this one
+    least_spread: float = 0.5  # firms of 500 or more have at least 500·(1 + this · a standard exponential)
+
+    wage_spread: float = 0.35  # σ of the log-normal noise around the cell's wage, of mean 1
     no_staff_years: float = 0.5  # without staff in March, payroll is that of half an employee
 
-    chain_share: float = 0.2  # establishments that belong to chains; all others are their own firm
-    chain_mean: float = 6.0  # mean establishments of a chain
-    chain_skew: float = 2.5  # 1 = all chains alike; at 2.5 the largest of 8 million records owns about 10,000
+
+class Choice:
+    """Items of several groups, of which one of a group can be drawn with chances in proportion to its weights."""
+
+    def __init__(self, items: Sequence[Ints], weights: Sequence[Floats]) -> None:
+        self.items = np.concatenate(items)
+        # one rising list for all groups: group + cumulative share
+        shares = [np.cumsum(weight) / weight.sum() for weight in weights]
+        self.ends = np.concatenate([group + share for group, share in enumerate(shares)])
+        self.ends[np.cumsum([len(share) for share in shares]) - 1] = np.arange(1, len(shares) + 1)
+
+    def pick(self, groups: Ints, chance: Floats) -> Ints:
+        """Return an item of each of `groups`, the one at `chance` from [0, 1)."""
+        # 2⁻³⁰ below the group's end, so that rounding of the sum cannot reach the next group
+        place = np.searchsorted(self.ends, groups + np.minimum(chance, 1 - 2**-30), side="right")
+        picked: Ints = self.items[place]
+        return picked
 
 
-@dataclass(frozen=True)
-class Sector:
-    """A NAICS sector: its share of establishments (in any unit) and its mean yearly wage in $1,000."""
-
-    code: str
-    share: float
-    wage: float
-
-
-# Round figures of the order of those that County Business Patterns publishes for the nation.
-SECTORS: Final = (
-    Sector("11", 23, 50),
-    Sector("21", 25, 105),
-    Sector("22", 19, 115),
-    Sector("23", 760, 70),
-    Sector("31-33", 285, 65),
-    Sector("42", 400, 82),
-    Sector("44-45", 1040, 34),
-    Sector("48-49", 260, 56),
-    Sector("51", 160, 115),
-    Sector("52", 480, 105),
-    Sector("53", 420, 62),
-    Sector("54", 920, 97),
-    Sector("55", 55, 120),
-    Sector("56", 420, 46),
-    Sector("61", 105, 45),
-    Sector("62", 910, 55),
-    Sector("71", 145, 42),
-    Sector("72", 740, 23),
-    Sector("81", 750, 37),
-)
-
-
-@dataclass(frozen=True)
-class Establishments:
-    """A batch of n records, each column of length n; `number` and `firm` are the digits of the ids."""
-
-    number: Ints
-    firm: Ints
-    industry: Ints  # positions in the list of industries
-    county: Ints  # positions in the list of counties
-    employment: Ints  # people, ≥ 0
-    payroll: Ints  # thousands of dollars, ≥ 0
-
-
-@dataclass(frozen=True)
 class Economy:
-    """Draws establishments; the same numbers from the same generator state, whatever else runs."""
+    """The model of all establishments of the nation, as arrays over size class k, sector j and state s.
 
-    industries: Floats  # cumulative shares by industry, the last is 1
-    counties: Floats  # cumulative shares by county, the last is 1
-    wages: Floats  # by industry, thousands of dollars a year
-    figures: Figures
+    A share `chained[k, j]` of establishments belongs to firms that are drawn as a whole (`pipeline.microdata.firms`);
+    the others are their own firm. Employment and payroll are such that the expected sums by k, j and s are the table's,
+    or close to it where a class leaves no room.
+    """
 
-    def draw(self, rng: np.random.Generator, numbers: Ints, chains: int) -> Establishments:
-        """Return one establishment for each of `numbers`, in random cell order, over `chains` ≥ 1 chains.
+    def __init__(self, industries: Sequence[str], counties: Sequence[str], figures: Figures) -> None:
+        """Six-digit NAICS codes and five-digit county codes: some of every sector and of every state."""
+        self.figures = figures
+        self.table: Susb = susb()
+        self.head_offices = self.table.sectors.index(HEAD_OFFICES)
+        rng = np.random.default_rng(figures.weights_seed)
+        self._industries(rng, industries)
+        self._counties(rng, counties)
+        self._firms()
+        self._means()
+        self.states = _states(self.table)
 
-        The numbers, from 1 to below `CHAIN_NUMBERS_FROM`, become the ids; nothing else depends on them.
-        """
-        size = len(numbers)
-        industry = np.searchsorted(self.industries, rng.random(size), side="right")
-        county = np.searchsorted(self.counties, rng.random(size), side="right")
-        employment = _employment(rng, size, self.figures)
-        return Establishments(
-            number=numbers,
-            firm=_firms(rng, numbers, chains, self.figures),
-            industry=industry,
-            county=county,
-            employment=employment,
-            payroll=_payroll(rng, employment, self.wages[industry], self.figures),
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The numbers of size classes, sectors and states."""
+        k, j, s = self.table.establishments.shape
+        return k, j, s
+
+    def _industries(self, rng: np.random.Generator, industries: Sequence[str]) -> None:
+        homes = np.array([self.table.sectors.index(roll_up(code, "naics2")) for code in industries])
+        weights = np.exp(self.figures.industry_spread * rng.standard_normal(len(industries)))
+        wages = np.exp(self.figures.industry_wages * rng.standard_normal(len(industries)))
+        groups = [np.flatnonzero(homes == j) for j in range(self.shape[1])]
+        place = {code: i for i, code in enumerate(industries)}
+        largest = _columns(LARGEST_INDUSTRIES)["code"]
+        for group in groups:
+            leaders = [place[code] for code in largest if place.get(code) in group]
+            others = rng.permutation(np.setdiff1d(group, leaders))
+            largest_first = np.sort(weights[group])[::-1]
+            weights[leaders], weights[others] = np.split(largest_first, [len(leaders)])
+            # the mean wage of the sector stays 1
+            wages[group] /= np.average(wages[group], weights=weights[group])
+        self.industries = Choice(groups, [weights[group] for group in groups])
+        self.industry_wages = wages
+
+    def _counties(self, rng: np.random.Generator, counties: Sequence[str]) -> None:
+        """Groups are s · sectors + j: a sector's counties in a state."""
+        people = _population(self.figures)
+        base = np.array([people[code] for code in counties])
+        weights = base * np.exp(self.figures.county_spread * rng.standard_normal((self.shape[1], len(counties))))
+        homes = np.array([self.table.states.index(code[:2]) for code in counties])
+        groups = [np.flatnonzero(homes == s) for s in range(self.shape[2])]
+        self.counties = Choice(
+            [group for group in groups for _ in range(self.shape[1])],
+            [weights[j, group] for group in groups for j in range(self.shape[1])],
         )
 
+    def _firms(self) -> None:
+        """Which establishments belong to firms drawn as a whole, and how many establishments such firms have."""
+        firms, establishments = self.table.firms, self.table.establishments.sum(axis=2)
+        self.chained = np.ones(self.shape[:2])
+        self.chain_mean = establishments / firms
+        for k, mean in enumerate(self.figures.chain_means):
+            # with the mean m of firms with several establishments, E − F = (m − 1) · (number of those firms)
+            several = np.minimum((establishments[k] - firms[k]) / (mean - 1), firms[k])
+            beyond = establishments[k] - firms[k]
+            small_head_offices = k < 3  # too few to join: they are taken for firms of their own
+            for j in range(self.shape[1]):
+                if j == self.head_offices:
+                    self.chained[k, j] = 0.0 if small_head_offices else 1.0
+                else:
+                    self.chained[k, j] = (several[j] + beyond[j]) / establishments[k, j]
+                    self.chain_mean[k, j] = 1 + beyond[j] / several[j]
+        self.largest_lengths = [
+            Pareto(mean, int(min(self.figures.most_establishments, total / 20)))
+            for mean, total in zip(self.chain_mean[LARGEST], establishments[LARGEST], strict=True)
+        ]
 
-def economy(industries: Sequence[str], counties: Sequence[str], figures: Figures) -> Economy:
-    """Return the economy over these six-digit NAICS codes, of `SECTORS` only, and five-digit county codes."""
-    rng = np.random.default_rng(figures.weights_seed)
-    sectors = {sector.code: sector for sector in SECTORS}
-    homes = [sectors[roll_up(code, "naics2")] for code in industries]
-    weights = np.exp(figures.industry_spread * rng.standard_normal(len(industries)))
-    in_sector = dict.fromkeys(sectors, 0.0)
-    for home, weight in zip(homes, weights, strict=True):
-        in_sector[home.code] += weight
-    shares = [home.share * weight / in_sector[home.code] for home, weight in zip(homes, weights, strict=True)]
-    return Economy(
-        industries=_cumulative(np.array(shares)),
-        counties=_cumulative(np.exp(figures.county_spread * rng.standard_normal(len(counties)))),
-        wages=np.array([home.wage for home in homes]),
-        figures=figures,
-    )
+    def _means(self) -> None:
+        """Employment of the mean firm and the mean establishment; wages."""
+        table = self.table
+        establishments, employment = table.establishments.sum(axis=2), table.employment.sum(axis=2)
+        mean = employment / establishments
+        with np.errstate(invalid="ignore"):
+            ratio = table.employment / table.establishments / mean[:, :, None]
+            wage = table.payroll / table.employment
+        self.state_ratio = np.clip(np.nan_to_num(ratio, nan=1.0), 0.3, 3.0)
+        self.wage = np.nan_to_num(wage)
+        firm = employment / table.firms
+        self.branch_mean = firm / self.chain_mean  # of an establishment of a firm that is drawn as a whole
+        self.classes = [WithinClass(size) for size in CLASSES[:LARGEST]]
+        self.single_laws = np.array(
+            [law.law(firm[k, :, None] * self.state_ratio[k]) for k, law in enumerate(self.classes)]
+        )
+        # head offices that belong to firms below 500 take their people from the firm's total
+        chained = self.chained * employment
+        offices = chained[:, self.head_offices]
+        room = 1 + offices / (chained.sum(axis=1) - offices)
+        self.chain_laws = np.array(
+            [law.law(room[k] * firm[k, :, None] * self.state_ratio[k]) for k, law in enumerate(self.classes)]
+        )
+        # the smallest firms' payroll is shared with those that have nobody in March
+        years = self.classes[0].means + self.figures.no_staff_years * self.classes[0].empty
+        with np.errstate(invalid="ignore"):
+            self.wage[0] = np.nan_to_num(table.payroll[0] / table.establishments[0] / years[self.single_laws[0]])
+
+    @cached_property
+    def singles(self) -> Floats:
+        """Shares of all establishments that are their own firm, flat over k, j, s."""
+        table = self.table.establishments
+        shares: Floats = ((1 - self.chained[:, :, None]) * table / table.sum()).ravel()
+        return shares
+
+    @cached_property
+    def chains(self) -> Floats:
+        """Shares of all establishments that belong to firms drawn as a whole, by k and j."""
+        table = self.table.establishments
+        shares: Floats = self.chained * table.sum(axis=2) / table.sum()
+        return shares
+
+    def payroll(self, rng: np.random.Generator, cells: Ints, industry: Ints, employment: Ints) -> Ints:
+        """Return payroll in whole $1,000 of establishments in flat `cells` k, j, s."""
+        years = np.where(employment == 0, self.figures.no_staff_years, employment)
+        wages = self.wage.ravel()[cells] * self.industry_wages[industry]
+        # E exp(s·Z − s²/2) = 1, so the cell's wage stays the mean wage
+        spread = self.figures.wage_spread
+        noise = np.exp(spread * rng.standard_normal(len(cells)) - spread**2 / 2)
+        return np.rint(years * wages * noise).astype(np.int64)
 
 
-def _cumulative(weights: Floats) -> Floats:
-    sums: Floats = np.cumsum(weights)
-    shares: Floats = sums / sums[-1]  # ends at 1 exactly, so no draw falls beyond
-    return shares
+def _states(table: Susb) -> Choice:
+    """Return the states of establishments of groups k · sectors + j."""
+    classes, sectors, states = table.establishments.shape
+    cells = table.establishments.reshape(classes * sectors, states)
+    return Choice([np.arange(states)] * len(cells), list(cells))
 
 
-def _employment(rng: np.random.Generator, size: int, figures: Figures) -> Ints:
-    kind = rng.random(size)
-    body = figures.body_median * np.exp(figures.body_spread * rng.standard_normal(size))
-    employment = np.maximum(np.rint(body), 1).astype(np.int64)
-    tail = np.flatnonzero(kind < figures.tail_chance)
-    # Pareto by inversion, u uniform on (kept, 1]:  x = from · u^(−1/index),  kept = (from/end)^index
-    kept = (figures.tail_from / figures.tail_end) ** figures.tail_index
-    u = 1 - (1 - kept) * rng.random(len(tail))
-    employment[tail] = np.rint(figures.tail_from * u ** (-1 / figures.tail_index)).astype(np.int64)
-    employment[kind >= 1 - figures.no_staff] = 0
-    return employment
+def _population(figures: Figures) -> dict[str, float]:
+    columns = _columns(POPULATION)
+    people = dict(zip(columns["county"], map(float, columns["population"]), strict=True))
+    people["36061"] *= figures.most_of_population  # New York County: Manhattan
+    return people
 
 
-def _payroll(rng: np.random.Generator, employment: Ints, wage: Floats, figures: Figures) -> Ints:
-    years = np.where(employment == 0, figures.no_staff_years, employment)
-    # E exp(s·Z − s²/2) = 1, so the sector's wage stays the mean wage
-    spread = figures.wage_spread
-    noise = np.exp(spread * rng.standard_normal(len(employment)) - spread**2 / 2)
-    return np.rint(years * wage * noise).astype(np.int64)
-
-
-def _firms(rng: np.random.Generator, numbers: Ints, chains: int, figures: Figures) -> Ints:
-    in_chain = rng.random(len(numbers)) < figures.chain_share
-    # chain ⌊chains · u^skew⌋: skew > 1 crowds establishments into the chains of low number
-    chain = (chains * rng.random(len(numbers)) ** figures.chain_skew).astype(np.int64)
-    return np.where(in_chain, CHAIN_NUMBERS_FROM + chain, numbers)
+def _columns(path: Path) -> dict[str, list[str]]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {name: [row[name] for row in rows] for name in rows[0]}

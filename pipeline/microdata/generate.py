@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import PlanError, PrdpError
-from pipeline.microdata.economy import CHAIN_NUMBERS_FROM, Establishments, Figures, Ints, economy
+from pipeline.microdata.economy import Economy, Figures
+from pipeline.microdata.establishments import CHAIN_NUMBERS_FROM, Batches, Establishments, Ints
 
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
 DOMAIN: Final = {
@@ -63,13 +64,15 @@ def generate(
     if not seed >= 0:
         raise PlanError("--seed: a whole number of at least 0 is needed")
     _refuse_mixing(out)
-    parts = _Parts(records, seed, max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE)))))
+    files = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE))))
+    industries, counties = (_codes(source) for source in DOMAIN.values())
+    batches = Batches(Economy(industries, counties, Figures()), records=records, files=files, seed=seed)
     try:
         out.mkdir(parents=True, exist_ok=True)
         # A killed run leaves nothing but this hidden folder, which no later run looks into.
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out) as unfinished:
             _write_public(Path(unfinished))
-            _write_microdata(Path(unfinished), parts, threads, on_file)
+            _write_microdata(Path(unfinished), batches, threads, on_file)
             # A folder moves onto an empty or absent one only: of two runs at once, the second fails here.
             for name in ("microdata", "domain", "plan.yaml"):
                 (Path(unfinished) / name).rename(out / name)
@@ -84,7 +87,7 @@ def generate(
         naics=domain / "naics.csv",
         counties=domain / "counties.csv",
         records=records,
-        files=parts.files,
+        files=files,
         seed=seed,
     )
 
@@ -106,39 +109,17 @@ def _write_public(folder: Path) -> None:
     shutil.copyfile(PLAN, folder / "plan.yaml")
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """How the records fall into files; what a file holds depends on this and on nothing else."""
-
-    records: int
-    seed: int
-    files: int
-
-    def numbers(self, part: int) -> Ints:
-        """Return the numbers of the establishments in file `part`, counted from 1."""
-        start, stop = (self.records * end // self.files for end in (part, part + 1))
-        return np.arange(start + 1, stop + 1, dtype=np.int64)
-
-    def rng(self, part: int) -> np.random.Generator:
-        """Return the generator of file `part`; spawn_key tells apart every (seed, part), however large."""
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(part,)))
-
-
-def _write_microdata(folder: Path, parts: _Parts, threads: int, on_file: Callable[[int, int], None]) -> None:
+def _write_microdata(folder: Path, batches: Batches, threads: int, on_file: Callable[[int, int], None]) -> None:
     (folder / "microdata").mkdir()
     industries, counties = (_codes(source) for source in DOMAIN.values())
-    figures = Figures()
-    model = economy(industries, counties, figures)
-    chains = max(1, round(parts.records * figures.chain_share / figures.chain_mean))
 
-    def write(part: int) -> None:
-        drawn = model.draw(parts.rng(part), parts.numbers(part), chains)
-        path = folder / "microdata" / f"part-{part:05d}.parquet"
-        _write_parquet(_table(drawn, industries, counties), path)
+    def write(file: int) -> None:
+        path = folder / "microdata" / f"part-{file:05d}.parquet"
+        _write_parquet(_table(batches.draw(file), industries, counties), path)
 
     with ThreadPoolExecutor(threads) as pool:
-        for done, _ in enumerate(pool.map(write, range(parts.files)), start=1):
-            on_file(done, parts.files)
+        for done, _ in enumerate(pool.map(write, range(batches.files)), start=1):
+            on_file(done, batches.files)
 
 
 def _codes(path: Path) -> list[str]:
