@@ -3,12 +3,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from math import exp, log, tanh
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +13,6 @@ import pytest
 import yaml
 
 from pipeline.errors import PlanError, PrdpError
-from pipeline.microdata.economy import Figures, Ints, economy
 from pipeline.microdata.generate import DOMAIN, Generated, generate
 from udfs.codes import is_county, is_naics
 
@@ -112,63 +108,6 @@ def test_progress_is_told(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     generate(100, 0, tmp_path, on_file=lambda done, files: told.append((done, files)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
-def hill(employment: Ints, top: int) -> float:
-    """The Hill estimate of the Pareto index from the `top` largest values: small = heavy."""
-    largest = np.sort(employment)[-top - 1 :].astype(float)
-    return 1 / float(np.mean(np.log(largest[1:] / largest[0])))
-
-
-def looks_heavy(employment: Ints) -> bool:
-    share = np.sort(employment)[-len(employment) // 1000 :].sum() / employment.sum()
-    return employment.max() > 5_000 and share > 0.08 and 1 < hill(employment, len(employment) // 1000) < 2
-
-
-def test_employment_has_a_heavy_tail(records: pd.DataFrame) -> None:
-    employment = records["employment"].to_numpy()
-    assert looks_heavy(employment)
-    assert not looks_heavy(np.minimum(employment, 1_000))
-    assert not looks_heavy(drawn_employment(tail_chance=0.0))  # the log-normal body alone
-    assert 0.03 < (employment == 0).mean() < 0.05
-    assert np.median(employment) == 5
-
-
-def drawn_employment(**changes: Any) -> Ints:
-    model = economy(["722511"], ["01001"], replace(Figures(), **changes))
-    return model.draw(np.random.default_rng(7), np.arange(RECORDS), 1).employment
-
-
-def test_tail_passes_ten_thousand_in_millions_and_ends() -> None:
-    many = drawn_employment(tail_chance=1.0, no_staff=0.0)  # as many tail draws as in 100 million records
-    assert 10_000 < many.max() <= Figures().tail_end
-    assert many.min() >= Figures().tail_from
-
-
-def test_payroll_follows_the_wage_of_the_sector(records: pd.DataFrame) -> None:
-    sums = records.groupby(records["naics"].str[:2])[["employment", "payroll"]].sum()
-    wage = sums["payroll"] / sums["employment"]
-    assert wage["72"] == pytest.approx(23, rel=0.1)
-    assert wage["54"] == pytest.approx(97, rel=0.1)
-    unstaffed = records.loc[records["employment"] == 0, "payroll"]
-    assert 5 < unstaffed.median() < 60
-    assert unstaffed.max() < 500
-
-
-def test_cells_are_skewed(records: pd.DataFrame) -> None:
-    for key, cells in (("county", 3143), ("naics", 925)):
-        largest_tenth = records[key].value_counts().iloc[: cells // 10].sum() / RECORDS
-        assert largest_tenth > 0.4  # equal cells would give 0.1
-
-
-def test_firms_own_many_establishments(made: Generated, records: pd.DataFrame) -> None:
-    sizes = records["firm_id"].value_counts()
-    assert 0.79 < sizes[sizes == 1].sum() / RECORDS < 0.85
-    assert sizes.iloc[0] > 500
-    of_largest = records[records["firm_id"] == sizes.index[0]]
-    assert of_largest[["naics", "county"]].drop_duplicates().shape[0] > 100
-    parts = [set(pq.read_table(part, columns=["firm_id"])[0].to_pylist()) for part in made.microdata.iterdir()]
-    assert sizes.index[0] in set.intersection(*parts)  # firms span files, so owner units must be joined
 
 
 @pytest.mark.parametrize("left", ["microdata/old.parquet", "microdata/old.csv", "domain/naics.csv", "plan.yaml"])
