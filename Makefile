@@ -56,6 +56,10 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.spark
 
+.PHONY: figures
+figures: $(READY) ## the tables and pictures of docs/economy.md
+	$(BIN)/python -m benchmarks.economy
+
 .PHONY: pack
 pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 	@mkdir -p $(WORK)

@@ -140,13 +140,10 @@ def test_firms_have_many_establishments(records: pd.DataFrame) -> None:
     assert owned["people"].max() > 50_000
 
 
-def test_small_firms_stay_small(records: pd.DataFrame) -> None:
-    several = records[records.groupby("firm_id")["firm_id"].transform("size") > 1]
-    sizes = several.groupby("firm_id")["employment"].sum()
-    for size in CLASSES[1:5]:
-        assert sizes.between(size.least, size.most).sum() > 20
-    states = several[several["size"] == "20-99"].groupby("firm_id")["state"].nunique()
-    assert (states == 1).mean() > 0.6
+def test_small_firms_are_local_and_large_ones_are_not(records: pd.DataFrame) -> None:
+    several = records[records.groupby("firm_id")["firm_id"].transform("size") > 5]
+    states = several.groupby(["size", "firm_id"])["state"].nunique().groupby("size").mean()
+    assert states["100-499"] < 3 < 6 < states["500+"]
 
 
 def test_payroll_follows_industry_and_size(records: pd.DataFrame) -> None:
