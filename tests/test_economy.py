@@ -143,7 +143,8 @@ def test_firms_have_many_establishments(records: pd.DataFrame) -> None:
 def test_small_firms_are_local_and_large_ones_are_not(records: pd.DataFrame) -> None:
     several = records[records.groupby("firm_id")["firm_id"].transform("size") > 5]
     states = several.groupby(["size", "firm_id"])["state"].nunique().groupby("size").mean()
-    assert states["100-499"] < 3 < 6 < states["500+"]
+    assert states["100-499"] < 3
+    assert states["500+"] > 6
 
 
 def test_payroll_follows_industry_and_size(records: pd.DataFrame) -> None:
@@ -178,6 +179,15 @@ def test_a_few_records_are_an_economy_too(firms: Firms) -> None:
             assert (drawn.employment >= 0).all()
     lengths = [len(firms.draw(np.random.default_rng(seed), 10)) for seed in range(200)]
     assert np.mean(lengths) == pytest.approx(10 * firms.economy.chains.sum(), abs=0.1)
+
+
+def test_small_economies_have_the_same_mean(firms: Firms) -> None:
+    # the table's mean establishment has 15.8 employees; a row of whole firms in each would have 39
+    nations = [Batches(firms, records=100, files=1, seed=seed).draw(0) for seed in range(400)]
+    means = [nation.employment.mean() for nation in nations]
+    assert np.mean(means) == pytest.approx(15.8, abs=2)
+    medians = [np.median(nation.employment) for nation in nations]
+    assert 3 <= np.median(medians) <= 5
 
 
 @pytest.mark.parametrize("size", CLASSES[:5])
@@ -232,7 +242,7 @@ def test_a_choice_keeps_to_its_group() -> None:
 
 
 def test_firms_span_the_batches_of_their_nation_and_no_more(firms: Firms) -> None:
-    batches = Batches(firms.economy, records=40_000, files=20, seed=5)
+    batches = Batches(firms, records=40_000, files=20, seed=5)
     drawn = [batches.draw(file) for file in (19, *range(19))]  # whatever the order
     drawn = drawn[1:] + drawn[:1]
     assert np.array_equal(np.concatenate([batch.number for batch in drawn]), np.arange(1, 40_001))

@@ -33,7 +33,8 @@ class Figures:
     most_of_population: float = 2.5  # Manhattan's establishments per inhabitant, as multiple of others'
 
     chain_means: tuple[float, ...] = (2.0, 2.1, 2.3, 3.0, 6.0)  # establishments of firms with several, by class
-    most_establishments: int = 10_000  # of one firm in one sector
+    most_establishments: int = 10_000  # of one firm in one sector, of the nation's 8.1 million …
+    most_of_sector: float = 0.05  # … and as a share of the sector's establishments of firms of 500 or more
     diversified: float = 0.45  # sectors where a firm of 500 or more has establishments beside its main one
     stay_in_state: float = 0.9  # establishments of firms below 500 in the state of the firm …
     stay_in_state_largest: float = 0.5  # … and of larger firms with up to 100 establishments in a sector
@@ -140,7 +141,7 @@ class Economy:
                     self.chained[k, j] = (several[j] + beyond[j]) / establishments[k, j]
                     self.chain_mean[k, j] = 1 + beyond[j] / several[j]
         self.largest_lengths = [
-            Pareto(mean, int(min(self.figures.most_establishments, total / 20)))
+            Pareto(mean, int(min(self.figures.most_establishments, self.figures.most_of_sector * total)))
             for mean, total in zip(self.chain_mean[LARGEST], establishments[LARGEST], strict=True)
         ]
 

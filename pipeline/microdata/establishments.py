@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.microdata.economy import Economy
 from pipeline.microdata.firms import Chained, Firms
 from pipeline.microdata.sizes import rounded
 
@@ -38,9 +37,8 @@ class Establishments:
 class Batches:
     """How the records fall into batches, one a file; what a batch holds depends on this and on nothing else."""
 
-    def __init__(self, economy: Economy, *, records: int, files: int, seed: int) -> None:
-        self.economy, self.files, self._records, self._seed = economy, files, records, seed
-        self._firms = Firms(economy)
+    def __init__(self, firms: Firms, *, records: int, files: int, seed: int) -> None:
+        self.files, self._firms, self._records, self._seed = files, firms, records, seed
         self._one_at_a_time = Lock()
         self._chained = lru_cache(maxsize=2)(self._draw_chained)  # two: threads may work on both sides of a border
 
@@ -85,7 +83,7 @@ class Batches:
 
     def _singles(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints, Ints, Ints]:
         """Return industry, county, employment and payroll of establishments that are their own firm."""
-        model = self.economy
+        model = self._firms.economy
         _, sectors, states = model.shape
         shares = model.singles
         cells = np.repeat(np.arange(len(shares)), rounded(rng, shares * (count / shares.sum()), count))

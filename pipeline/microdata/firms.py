@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 
 REFERENCE: Final = 3_000_000  # establishments of the economy by whose largest firms the sectors are balanced
 ROUNDS: Final = 8  # of balancing
+FEWEST_BRANCHES: Final = 300  # of a sector and class that are laid out, however few are seen
 CREDIBLE: Final = 100  # establishments at which a draw is brought half way to the table's sums
 
 
@@ -44,6 +45,7 @@ class _Branches:
     size: Ints  # class of the firm
     sector: Ints
     length: Ints
+    whole: Floats  # share of its establishments that the economy has room for: 1 but for the first and last of its kind
     firm: Ints  # its firm, by the number of the firm's main branch
     home: Ints  # state
     branch: Ints  # of each establishment, rising
@@ -84,25 +86,30 @@ class Firms:
         """Return branches of `counts[k, j]` establishments in all by size class and sector."""
         places = [(k, j) for k in range(counts.shape[0]) for j in range(counts.shape[1])]
         lengths = {(k, j): self._lengths(rng, k, j, int(counts[k, j])) for k, j in places}
-        size = np.concatenate([np.full(len(found), k) for (k, _), found in lengths.items()])
-        sector = np.concatenate([np.full(len(found), j) for (_, j), found in lengths.items()])
-        length = np.concatenate(list(lengths.values()))
+        size = np.concatenate([np.full(len(found), k) for (k, _), (found, _) in lengths.items()])
+        sector = np.concatenate([np.full(len(found), j) for (_, j), (found, _) in lengths.items()])
+        length = np.concatenate([found for found, _ in lengths.values()])
         return _Branches(
             size=size,
             sector=sector,
             length=length,
+            whole=np.concatenate([whole for _, whole in lengths.values()]),
             firm=self._joined(rng, size, sector),
             home=self.economy.states.pick(size * counts.shape[1] + sector, evenly_by_run(rng, size, sector)),
             branch=np.repeat(np.arange(len(length)), length),
         )
 
-    def _lengths(self, rng: np.random.Generator, k: int, j: int, count: int) -> Ints:
-        """Return numbers of establishments ≥ 1 of branches, which add up to `count`; the last one may be cut short."""
+    def _lengths(self, rng: np.random.Generator, k: int, j: int, count: int) -> tuple[Ints, Floats]:
+        """Return numbers of establishments ≥ 1 of branches, which add up to `count`, and the shares of them kept.
+
+        They are a window on a row of branches: the first and the last may be cut short. So a small economy meets long
+        branches as often as short ones of the same number of establishments, and sees firms in part.
+        """
         model = self.economy
         mean = model.chain_mean[k, j]
         found = np.zeros(0, dtype=np.int64)
-        while found.sum() < count:
-            more = int(np.ceil((count - found.sum()) / mean))
+        while count > 0 and not found.sum() >= count:
+            more = max(FEWEST_BRANCHES, int(np.ceil((count - found.sum()) / mean)))
             if k == LARGEST:
                 drawn = model.largest_lengths[j].at(evenly(rng, more))
             elif j == model.head_offices:
@@ -110,9 +117,10 @@ class Firms:
             else:
                 drawn = 1 + rng.geometric(1 / (mean - 1), more)
             found = np.concatenate([found, drawn])
-        ends = np.minimum(np.cumsum(found), count)
-        lengths = np.diff(ends, prepend=0)
-        return lengths[lengths > 0]
+        start = rng.integers(0, found.sum() - count + 1)
+        lengths = np.diff(np.clip(np.cumsum(found) - start, 0, count), prepend=0)
+        kept = lengths > 0
+        return lengths[kept], lengths[kept] / found[kept]
 
     def _joined(self, rng: np.random.Generator, size: Ints, sector: Ints) -> Ints:
         """Return the firm of each branch: head offices and diversified branches join another branch of their class."""
@@ -148,21 +156,22 @@ class Firms:
         return np.where(rng.random(len(main)) < self.economy.figures.stay_in_industry, main, other)
 
     def _employment(self, rng: np.random.Generator, branches: _Branches, state: Ints) -> Ints:
-        """Return employment by establishment, whose sums by firm lie in the firm's class."""
+        """Return employment by establishment, whose sums by whole firm lie in the firm's class."""
         firm = branches.firm[branches.branch]
         weights = self._weights(rng, branches, state)
-        least = self._least(rng, branches.firms)
+        least = self._least(rng, branches)
         weights = self._balanced(weights, least, branches, state)
         total = np.bincount(firm, weights, branches.firms)
         wanted = np.maximum(total, least)
         for k, law in enumerate(self.economy.classes):
             main = np.flatnonzero((branches.size == k) & (branches.firm == np.arange(branches.firms)))
-            wanted[main] = law.draw(rng, self.economy.chain_laws[k][branches.sector[main], branches.home[main]])
-        people = weights * (np.rint(wanted) / np.where(total > 0, total, 1.0))[firm]
+            people = law.draw(rng, self.economy.chain_laws[k][branches.sector[main], branches.home[main]])
+            wanted[main] = people * branches.whole[main]
+        sizes = weights * (np.rint(wanted) / np.where(total > 0, total, 1.0))[firm]
         # along firms one by one, rounded sums have the firms' whole totals at their ends
         order = np.argsort(firm, kind="stable")
         employment = np.empty(len(order))
-        employment[order] = np.diff(np.rint(np.cumsum(people[order])), prepend=0.0)
+        employment[order] = np.diff(np.rint(np.cumsum(sizes[order])), prepend=0.0)
         return np.rint(self._mirrored(employment)).astype(np.int64)
 
     def _weights(self, rng: np.random.Generator, branches: _Branches, state: Ints) -> Floats:
@@ -180,9 +189,10 @@ class Firms:
         weights[largest] *= (np.exp(common[branch]) * tail)[largest]
         return weights
 
-    def _least(self, rng: np.random.Generator, firms: int) -> Floats:
-        drawn: Floats = 1 + self.economy.figures.least_spread * rng.standard_exponential(firms)
-        return CLASSES[LARGEST].least * drawn
+    def _least(self, rng: np.random.Generator, branches: _Branches) -> Floats:
+        """Return the least employment of firms in the class without an end, by the number of the firm."""
+        drawn: Floats = 1 + self.economy.figures.least_spread * rng.standard_exponential(branches.firms)
+        return CLASSES[LARGEST].least * drawn * branches.whole
 
     def _mirrored(self, employment: Floats) -> Floats:
         end = self.economy.figures.tail_end
@@ -199,7 +209,7 @@ class Firms:
         counts[LARGEST] = rounded(rng, model.chains[LARGEST] * REFERENCE)
         branches = self._branches(rng, counts)
         weights = self._weights(rng, branches, self._states(rng, branches))
-        least = self._least(rng, branches.firms)
+        least = self._least(rng, branches)
         sector, firm = branches.sector[branches.branch], branches.firm[branches.branch]
         table = counts[LARGEST] * model.branch_mean[LARGEST]
         balance = np.ones(len(table))

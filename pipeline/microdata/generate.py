@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.economy import Economy, Figures
 from pipeline.microdata.establishments import CHAIN_NUMBERS_FROM, Batches, Establishments, Ints
+from pipeline.microdata.firms import Firms
 
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
 DOMAIN: Final = {
@@ -66,7 +67,7 @@ def generate(
     _refuse_mixing(out)
     files = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE))))
     industries, counties = (_codes(source) for source in DOMAIN.values())
-    batches = Batches(Economy(industries, counties, Figures()), records=records, files=files, seed=seed)
+    batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, files=files, seed=seed)
     try:
         out.mkdir(parents=True, exist_ok=True)
         # A killed run leaves nothing but this hidden folder, which no later run looks into.

@@ -50,8 +50,8 @@ def gaps(records: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 TOLERANCES = {
-    "size": {"establishments": 0.0005, "employment": 0.01, "payroll": 0.025},
-    "sector": {"establishments": 0.0005, "employment": 0.005, "payroll": 0.03},
+    "size": {"establishments": 0.001, "employment": 0.01, "payroll": 0.03},
+    "sector": {"establishments": 0.0005, "employment": 0.005, "payroll": 0.04},
     "state": {"establishments": 0.002, "employment": 0.01, "payroll": 0.02},
 }
 """Largest gaps between shares that a generated set of 300,000 records may show; giants make payroll scatter most."""
