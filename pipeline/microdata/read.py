@@ -1,11 +1,12 @@
 """Reading a chunk of the microdata as record batches: codes as dictionary-coded text, nothing guessed from values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.microdata import lines
+from pipeline.microdata.folders import values_of, with_values
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.storage import Stored, opened, place
 from udfs.contract import ContractBroken
@@ -22,20 +23,23 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
 
 def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
     at = place(piece.path)
+    given = values_of(piece.path, spec.columns)
     with opened(at) as raw:
         with pq.ParquetFile(raw) as probe:
-            _require(probe.schema_arrow.names, spec)
+            columns = _columns(probe.schema_arrow.names, given, spec)
             footer = probe.metadata
-        coded = _dictionary_readable(footer, (spec.naics.column, spec.county.column))
+        keys = [key for key in (spec.naics.column, spec.county.column) if key in columns]
+        coded = _dictionary_readable(footer, keys)
         # A store is asked for all of a row group's columns at once, not for a page at a time.
         ahead = isinstance(at, Stored)
         with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=ahead) as file:
-            yield from file.iter_batches(
-                batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=spec.columns, use_threads=False
+            batches = file.iter_batches(
+                batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=columns, use_threads=False
             )
+            yield from _whole(batches, given, spec)
 
 
-def _dictionary_readable(footer: pq.FileMetaData, keys: tuple[str, ...]) -> list[str]:
+def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[str]:
     """Return the key columns that Arrow can read as dictionaries: not those with delta encodings."""
     delta = {
         column.path_in_schema
@@ -47,15 +51,27 @@ def _dictionary_readable(footer: pq.FileMetaData, keys: tuple[str, ...]) -> list
 
 
 def _csv(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    _require(lines.header(piece.path), spec)
-    for batch, others in lines.records(piece.path, spec.columns):
+    given = values_of(piece.path, spec.columns)
+    columns = _columns(lines.header(piece.path), given, spec)
+    for batch, others in lines.records(piece.path, columns):
         if others and spec.bad_records == "refuse":
             raise ContractBroken("a line", "of a CSV file is no record: it has other fields than the header")
         if batch is not None:
-            yield batch
+            yield from _whole([batch], given, spec)
 
 
-def _require(names: list[str], spec: SumSpec) -> None:
+def _columns(names: list[str], given: Mapping[str, str | None], spec: SumSpec) -> list[str]:
+    """Return the columns to read of a file with the columns `names`; its folders' names give those that it lacks."""
     for column in spec.columns:
-        if names.count(column) != 1:
-            raise ContractBroken(column, "is missing from a file" if column not in names else "stands twice in a file")
+        if names.count(column) > 1:
+            raise ContractBroken(column, "stands twice in a file")
+        if column not in names and column not in given:
+            raise ContractBroken(column, "is missing from a file")
+    return [column for column in spec.columns if column in names] or names[:1]  # one, to count the records by
+
+
+def _whole(
+    batches: Iterable[pa.RecordBatch], given: Mapping[str, str | None], spec: SumSpec
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch if batch.schema.names == spec.columns else with_values(batch, given, spec.columns)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import MicrodataError, PlanError
+from pipeline.microdata.folders import table_format
 from pipeline.storage import Place, Stored, opened
 
 FORMATS = ("parquet", "csv")
@@ -79,6 +80,16 @@ def _local(path: Path) -> list[Path]:
     return sorted(_visible(path)) if path.is_dir() else [path]
 
 
+def _require_plain(root: Place, keys: Sequence[str]) -> None:
+    """Return if files of these names are all data: a table format's log says which of its files count."""
+    found = table_format(keys)
+    if found is not None:
+        raise MicrodataError(
+            f"microdata {root}: it is {found}, of which some files may no longer count; read it by Spark as "
+            "dataset.source, or write its records out as plain Parquet"
+        )
+
+
 def _stored(place: Stored) -> list[Stored]:
     try:
         found = [place] if place.is_object() else place.objects()
@@ -86,11 +97,14 @@ def _stored(place: Stored) -> list[Stored]:
         raise PlanError(f"microdata {place}: {error.strerror}; set dataset.path or --data") from None
     if not found:
         raise PlanError(f"microdata {place}: there is no such object or prefix; set dataset.path or --data")
+    _require_plain(place, [at.relative_to(place) for at in found])
     return [at for at in found if not any(part.startswith((".", "_")) for part in at.relative_to(place).split("/"))]
 
 
 def _visible(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder, onerror=_unreadable):
+        inside = os.path.relpath(place, folder)
+        _require_plain(folder, [f"{inside}/{name}" for name in (*folders, *names)])
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in folders:
             if Path(place, name).is_symlink():
