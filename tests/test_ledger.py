@@ -223,3 +223,17 @@ def test_nothing_happens_to_a_release_that_is_not_reserved(ledger: Ledger) -> No
             with pytest.raises(StateError, match=release):
                 step(release)
     assert ledger.head()[0] == 2
+
+
+def test_the_ledger_says_where_each_draw_was_staged(ledger: Ledger) -> None:
+    ledger.reserve(reservation("r"))
+    ledger.reserve(reservation("s", staging="s3://bucket/staging"))
+    for staging in (None, "s3://bucket/staging"):
+        ledger.destroyed("r", ledger.draw("r", "sha256:pin", staging), "incomplete", False)
+    assert ledger.state("r").stagings == (None, "s3://bucket/staging")
+    assert "staging" not in ledger.state("r").reservation
+    assert ledger.state("s").reservation["staging"] == "s3://bucket/staging"
+    drawn = [entry.facts for entry in entries(ledger) if entry.event == "drawn"]
+    assert [facts.get("staging") for facts in drawn] == [None, "s3://bucket/staging"]
+    assert "staging" not in drawn[0]  # as in entries of older builds, which mean the folder beside the ledger
+    ledger.verify()

@@ -88,8 +88,8 @@ CASES = [
     ("path: data/microdata", 'path: ""', "dataset.path: must not be empty"),
     (
         "path: data/microdata",
-        "path: s3://b/x",
-        "dataset.path: must be a file or a folder; this version reads no addresses",
+        "path: ftp://host/x",
+        "dataset.path: ftp:// is no place that prdp can use; give a path, file:///… or s3://bucket/…",
     ),
     ("{naics: naics, county: county}", "{naics: naics}", "dataset.keys.county: missing key"),
     ("county: county}", "county: county, owner: o}", "dataset.keys.owner: unknown key; nearest known key: county"),

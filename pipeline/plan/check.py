@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from pipeline import storage
 from pipeline.domain import Domain
+from pipeline.errors import PlanError
 from pipeline.nearest import nearest
 from pipeline.plan.codes import ALL_LEVELS, code_rule, level_rule
 from pipeline.plan.messages import KeyPath, Mistake, missing
@@ -51,8 +53,10 @@ def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Itera
         yield Mistake(
             ("dataset",), "must have either path (files) or source (a table of Spark's catalog)", absent=either
         )
-    if "://" in (_given(dataset, "path") or ""):
-        yield Mistake(("dataset", "path"), "must be a file or a folder; this version reads no addresses")
+    try:
+        storage.place(_given(dataset, "path") or "")
+    except PlanError as error:
+        yield Mistake(("dataset", "path"), str(error).removeprefix("the place: "))
     for name, measure in measures.items():
         path: KeyPath = ("dataset", "measures", name)
         if name in TAKEN:
