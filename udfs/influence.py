@@ -67,7 +67,7 @@ class QueryLoss:
         if parts is None:
             return self.mechanisms[0].loss(influence)
         found = np.zeros(len(influence))
-        for part in np.unique(parts):
+        for part in np.flatnonzero(np.bincount(parts)):
             mine = parts == part
             found[mine] = self.mechanisms[part].loss(influence[mine])
         return found

@@ -116,7 +116,9 @@ class FirmTask:
         of_cell = cells.numbers(cells.naics.position[naics[met]], cells.county.position[county[met]])
         influences = np.abs(columns[query.addend][met])
         of_firms = unit_losses(query, UnitRows(firms, of_row[met], of_cell, parts[met], influences))
-        found.count(QUERY, number, of_firms[1][np.unique(of_row[met])])
+        in_query = np.zeros(firms, dtype=np.bool_)
+        in_query[of_row[met]] = True
+        found.count(QUERY, number, of_firms[1][in_query])
         return of_firms
 
 
