@@ -1,6 +1,7 @@
 """The Spark engine on a local session: exact totals however data are cut, one file's bytes, nothing in the clear."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import rand
 
 from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.sealed import pack
 from pipeline.engines.spark import SealedTotals, SparkEngine
+from pipeline.engines.spark_session import private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.errors import PrdpError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
@@ -22,7 +26,7 @@ from pipeline.plan.load import load_plan
 from pipeline.staging import Staging, staging_at
 from pipeline.totals import Layout, layout_of
 from tests.support.leaks import forms
-from tests.support.parity import RELEASE, full
+from tests.support.parity import RELEASE, full, released
 from tests.support.spark import PYSPARKS_OWN, local_engine
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -162,9 +166,8 @@ def test_neither_key_nor_totals_lie_on_a_disk_in_the_clear(
     (tmp_path / "out").mkdir()
     held.stage(0, tmp_path / "out", SecretKey(RAW))
     canaries = [total.to_bytes(8, "little"), str(total).encode(), *(form.encode("latin-1") for form in forms(RAW))]
-    assert spark._folder is not None
-    assert (spark._folder / "spill").is_dir()
-    assert clear(spark._folder, canaries) == []
+    assert (private_folder() / "spill").is_dir()
+    assert clear(private_folder(), canaries) == []
     assert len(list(private.path.iterdir())) >= 2
     assert clear(private.path, canaries) == []
     (private.path / "twin").write_bytes(pack({"total": np.array([1, total])}))
@@ -188,3 +191,36 @@ def test_a_release_leaves_no_totals_behind(tmp_path: Path, spark: SparkEngine) -
     manifest = (place.out / RELEASE / "release.json").read_text()
     assert '"name": "spark"' in manifest
     assert '"pyspark": "' in manifest
+
+
+# -- frames that are evaluated twice ---------------------------------------------------------------------------------
+
+
+def shuffles(frame: DataFrame) -> set[str]:
+    """Return by what a frame's rows are shuffled, without numbers."""
+    assert frame._jdf is not None
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    return {re.sub(r"[#, ]*[0-9]+L?", "", by) for by in re.findall(r"Exchange (\w+\(.*?\)), ", plan)}
+
+
+def test_a_release_whose_every_frame_is_evaluated_twice(
+    tmp_path: Path, spark: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same bytes, and no shuffle but by place: a row's place is the same whenever it is computed."""
+    evaluate, seen, by = SparkEngine._done, [0], set()
+
+    def twice(engine: SparkEngine, frame: DataFrame) -> list[tuple[int, int]]:
+        first, again = evaluate(engine, frame), evaluate(engine, frame)
+        assert sorted(first) == sorted(again)
+        seen[0] += len(again)
+        by.update(shuffles(frame))
+        return again
+
+    plan = full(tmp_path)
+    monkeypatch.setattr(SparkEngine, "_done", twice)
+    assert released(plan, tmp_path / "spark", spark) == released(plan, tmp_path / "dask", None)
+    assert seen[0] > 20
+    assert by == {"hashpartitioning(place)"}
+    unsteady = spark.session.range(9).repartition(3)  # the broken twins: by whatever order rows come in, by chance
+    assert shuffles(unsteady) == {"RoundRobinPartitioning()"}
+    assert shuffles(unsteady.repartition(3, rand())) - by

@@ -9,13 +9,11 @@ microdata or a shuffle: a worker that dies takes nothing with it that would have
 """
 
 import pickle
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
 import pyspark
@@ -28,7 +26,7 @@ from pipeline.engines.grouped import Merges, Splits, grouped_by
 from pipeline.engines.protocol import EachTask, Input, Item, Result, TaskFailed
 from pipeline.engines.sealed import Seal
 from pipeline.engines.spark_catalog import CatalogTable, find_table
-from pipeline.engines.spark_failures import understood
+from pipeline.engines.spark_failures import Guarded, understood
 from pipeline.engines.spark_session import open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BEYOND,
@@ -49,7 +47,7 @@ from pipeline.engines.spark_tasks import (
     SumRecords,
     Vault,
 )
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
 from pipeline.storage import Place
@@ -63,7 +61,7 @@ RECORDS_AT_ONCE = "200000"  # of a table
 TASKS_A_CORE = 4
 FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times the cores if that is more
 
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Task = Guarded[pa.RecordBatch]
 
 
 class SparkEngine:
@@ -82,7 +80,6 @@ class SparkEngine:
             require_here(master)
         self.master = master
         self._session: SparkSession | None = None
-        self._folder: Path | None = None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Spark and of the libraries that shape the tables."""
@@ -92,23 +89,17 @@ class SparkEngine:
     def session(self) -> SparkSession:
         """The session, opened on first use."""
         if self._session is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="prdp-spark-"))
-            try:
-                self._session = open_session(self.master, self._folder)
-            except PrdpError:
-                self.close()
-                raise
+            self._session = open_session(self.master)
             self._session.conf.set(BATCH, ROWS_AT_ONCE)
         return self._session
 
     def close(self) -> None:
-        """End the session, where one was opened, and remove what it kept on this machine."""
+        """End the session, where one was opened; nothing happens where its Java is gone already."""
         if self._session is not None:
-            self._session.stop()
+            with suppress(Py4JError, OSError), catch_warnings():
+                simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
+                self._session.stop()
             self._session = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
     def table(self, name: str) -> CatalogTable:
         """Return a table of Spark's catalog."""
@@ -149,11 +140,11 @@ class SparkEngine:
         scratch.create()
         return grouped_by(self.each, split, items, merge, scratch.path)
 
-    def stage(self, files: int, task: StageFiles) -> None:
-        """Have the files of a table written."""
-        written = self._done(self._over(files, task, DONE))
-        if len(self._once(number for number, _ in written)) != files:
-            raise TaskFailed("Spark left out a file of a table; see its own logs")
+    def stage(self, files: int, cells: int, task: StageFiles) -> None:
+        """Have the files of a table written, which hold so many cells together."""
+        written = self._done(self._numbers(files).mapInPandas(task, DONE))
+        if len(self._once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
+            raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
 
     def _summed(self, given: Input, layout: Layout, code: str, shared: Shared) -> DataFrame:
         if isinstance(given, CatalogTable):
@@ -181,7 +172,10 @@ class SparkEngine:
 
     def _over(self, numbers: int, task: Task, schema: str) -> DataFrame:
         """Run a task over the numbers 0, 1, …, each in a partition of its own."""
-        return self.session.range(0, numbers, 1, max(numbers, 1)).mapInArrow(task, schema)
+        return self._numbers(numbers).mapInArrow(task, schema)
+
+    def _numbers(self, numbers: int) -> DataFrame:
+        return self.session.range(0, numbers, 1, max(numbers, 1))
 
     def _by_place(self, packed: DataFrame, places: int, task: Task) -> DataFrame:
         """Run a task over packed rows, those of one place together and one after the other."""
@@ -221,7 +215,8 @@ class SealedTotals:
     def stage(self, table: int, folder: Place, key: SecretKey) -> None:
         """Release and write the files of a table in parallel."""
         sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
-        self.engine.stage(self._files(table), StageFiles(code_digest(), sealed, folder, key))
+        task = StageFiles(code_digest(), sealed, folder, key)
+        self.engine.stage(self._files(table), self.files.tables[table].cells.size, task)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return what `task` makes of each file's totals."""

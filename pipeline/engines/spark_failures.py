@@ -7,8 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-
-import pyarrow as pa
+from typing import Generic, TypeVar
 
 from pipeline.engines.protocol import TaskFailed
 from pipeline.errors import MicrodataError, PrdpError
@@ -17,6 +16,29 @@ from udfs.contract import ContractBroken
 TOLD: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (ContractBroken, MicrodataError, TaskFailed, PrdpError)
 }
+MEMORY = "give it more memory; Spark's own logs, which are confidential, say more"
+SAID_BY_SPARK = (  # of several signs in one text the first counts
+    ("PYTHON_VERSION_MISMATCH", "a Spark worker runs another Python than the driver: set PYSPARK_PYTHON to the same"),
+    (
+        r"MemoryError|OutOfMemoryError|bad_alloc|failed to map segment",
+        f"a Spark worker has too little memory: {MEMORY}",
+    ),
+    (
+        r"ModuleNotFoundError|ImportError|AttributeError.*(pipeline|udfs|cloudpickle)",
+        "a Spark worker cannot import prdp or a library of it: install prdp there; its code alone can be sent by "
+        "--py-files (make pack)",
+    ),
+    ("Py4JNetworkError|Answer from Java side is empty", f"Spark's driver ended in the middle of the run: {MEMORY}"),
+    ("Cannot run program", "a Spark worker cannot start Python: set PYSPARK_PYTHON to one that all workers have"),
+    (
+        "Python worker (exited|failed)|EOFException",
+        f"the Python of a Spark worker died again and again, perhaps for want of memory: {MEMORY}",
+    ),
+    (
+        "ExecutorLostFailure|Master removed our application|SparkContext was shut down",
+        f"Spark lost its executors again and again, perhaps for want of memory: {MEMORY}",
+    ),
+)
 MARK = "prdp-failure"
 _LINE = re.compile(MARK + r" (\{.*\})")
 
@@ -25,14 +47,17 @@ class WorkerFailure(Exception):
     """What a worker may tell of a failure."""
 
 
-class Guarded(ABC):
+Batch = TypeVar("Batch")  # of rows: Arrow's record batches, or pandas frames
+
+
+class Guarded(ABC, Generic[Batch]):
     """A task whose failures tell no value."""
 
     @abstractmethod
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield what the task makes of its batches."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield what the task makes of its batches; raises WorkerFailure alone."""
         failure = ""
         try:
@@ -57,13 +82,8 @@ def understood(text: str) -> Exception:
         told = json.loads(found.group(1))
         if told["kind"] in TOLD:
             return TOLD[told["kind"]](*told["args"])
-        return TaskFailed(f"a task on a Spark worker failed ({told['args'][0]})")
-    if "PYTHON_VERSION_MISMATCH" in text:
-        return TaskFailed("a Spark worker runs another Python than the driver: set PYSPARK_PYTHON to the same version")
-    if re.search(
-        r"(ModuleNotFoundError|ImportError|AttributeError|FileNotFoundError).*(pipeline|udfs|cloudpickle)", text
-    ):
-        return TaskFailed("a Spark worker cannot import prdp: install it there, or send it by --py-files (make pack)")
-    if "OutOfMemoryError" in text or "ExecutorLostFailure" in text:
-        return TaskFailed("Spark lost executors, perhaps for want of memory: give them more, see its own logs")
-    return TaskFailed("Spark gave up; see its own logs, which are confidential")
+        text = told["args"][0]
+        unknown = f"a task on a Spark worker failed ({text})"
+    else:
+        unknown = "Spark gave up; see its own logs, which are confidential"
+    return TaskFailed(next((words for pattern, words in SAID_BY_SPARK if re.search(pattern, text)), unknown))

@@ -4,14 +4,18 @@ Under spark-submit the session is that of its configuration (conf/spark/ holds s
 Spark runs in this process and beside it, on this machine alone.
 """
 
+import atexit
 import ipaddress
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -93,8 +97,19 @@ def require_safe(get: Get) -> None:
         raise PlanError(f"Spark's configuration for {master}: set {', '.join(missing)} to true; {CONFIGURATIONS}")
 
 
-def open_session(master: str | None, folder: Path) -> SparkSession:
-    """Return a session that is safe; `folder` is a private one for what Spark keeps on this machine's disk.
+@cache
+def private_folder() -> Path:
+    """Return the private folder of what Spark keeps on this machine's disk; it goes when this process ends.
+
+    One folder for all sessions of a process, since the one Java that they share goes on using the first's.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="prdp-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def open_session(master: str | None) -> SparkSession:
+    """Return a session that is safe.
 
     Under spark-submit it is that of its configuration. Raises PlanError for a master or a configuration that is not
     safe, PrdpError where Java or the master is missing.
@@ -104,6 +119,7 @@ def open_session(master: str | None, folder: Path) -> SparkSession:
     master = master or "local[*]"
     require_here(master)
     _require_answer(master)
+    folder = private_folder()
     (folder / "log4j2.properties").write_text(QUIET)
     settings = EMBEDDED | {
         "spark.master": master,

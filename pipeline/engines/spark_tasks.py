@@ -96,7 +96,7 @@ class Vault:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SumChunks(Guarded):
+class SumChunks(Guarded[pa.RecordBatch]):
     """Sums chunks, given by their numbers, into slices of every base's cells."""
 
     code: str
@@ -112,7 +112,7 @@ class SumChunks(Guarded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SumRecords(Guarded):
+class SumRecords(Guarded[pa.RecordBatch]):
     """Sums the records that Spark itself read, a partition of a table, into slices of every base's cells."""
 
     code: str
@@ -125,7 +125,7 @@ class SumRecords(Guarded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AddSlices(Guarded):
+class AddSlices(Guarded[pa.RecordBatch]):
     """Adds up the slices of all chunks, given in the order of their places, and seals them; says what is broken."""
 
     code: str
@@ -156,7 +156,7 @@ class AddSlices(Guarded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RollUpSlices(Guarded):
+class RollUpSlices(Guarded[pa.RecordBatch]):
     """Rolls sealed slices, given by their numbers in a list, up to the cells of every table."""
 
     code: str
@@ -178,7 +178,7 @@ class RollUpSlices(Guarded):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AddFiles(Guarded):
+class AddFiles(Guarded[pa.RecordBatch]):
     """Adds up what slices add to files, given in the order of their places, and seals the files' exact totals."""
 
     code: str
@@ -225,8 +225,8 @@ class SealedFiles:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StageFiles(Guarded):
-    """Releases and writes files of one table, given by their numbers in it.
+class StageFiles(Guarded[pd.DataFrame]):
+    """Releases and writes files of one table, given by their numbers in it: a vectorised function of pandas frames.
 
     The key is part of the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
     """
@@ -236,13 +236,13 @@ class StageFiles(Guarded):
     folder: Place
     key: SecretKey
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (number, WHOLE) for each written file."""
+    def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Yield the number of each written file, as its place, and how many rows it has."""
         require_same_code(self.code)
         write = NoiseTask(self.code)
-        for number, block in self.files.blocks(_numbers(batches), self.folder):
-            write(block, key=self.key)
-            yield from _said([(number, WHOLE)])
+        for number, block in self.files.blocks(_ids(batches), self.folder):
+            written = write(block, key=self.key)
+            yield pd.DataFrame({"place": number, "said": written["rows"]})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,7 +259,7 @@ class OverFile:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EachItem(Guarded):
+class EachItem(Guarded[pa.RecordBatch]):
     """Runs a task over items, given by their numbers."""
 
     task: Callable[[Any], Any]
@@ -268,6 +268,10 @@ class EachItem(Guarded):
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield (number, pickled result) for each item."""
         yield from _packed((number, pickle.dumps(self.task(self.items[number]))) for number in _numbers(batches))
+
+
+def _ids(frames: Iterable[pd.DataFrame]) -> Iterator[int]:
+    return (int(number) for frame in frames for number in frame["id"])
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
