@@ -1,0 +1,49 @@
+"""Every mechanism with every form of query, measure and unit: the same bytes from both engines."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline.engines.spark import SparkEngine
+from tests.support.matrix import FACTORS, Choice, pairs_of, pairwise, whole_product, written
+from tests.support.parity import released
+from tests.support.spark import PYSPARKS_OWN, local_engine
+from udfs.mechanisms.catalogue import CATALOGUE
+
+pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkEngine]:
+    with local_engine() as engine:
+        yield engine
+
+
+def test_few_choices_hold_every_pair() -> None:
+    every, few = whole_product(), pairwise()
+    assert pairs_of(few) == pairs_of(every)
+    assert len(few) <= len(every) / 5
+    assert pairs_of(few[:-1]) != pairs_of(every)  # the broken twin: one is left out
+    assert {name.split("_laplace")[0].split("_median")[0] for name in FACTORS["mechanism"]} == set(CATALOGUE)
+
+
+def same_bytes(folder: Path, spark: SparkEngine, unit: str, choices: Sequence[Choice]) -> None:
+    plan = written(folder / unit, unit, choices)
+    expected = released(plan, folder / unit / "dask", None)
+    tables = [path for path in expected if path.startswith("tables")]
+    assert len(tables) >= sum(choice[3] == unit for choice in choices)
+    assert released(plan, folder / unit / "spark", spark) == expected
+    other = released(plan, folder / unit / "other", None, bytes(32))
+    assert all(other[path] != expected[path] for path in tables)  # the broken twin: another key
+
+
+@pytest.mark.parametrize("unit", FACTORS["unit"])
+def test_pairwise_choices_give_the_same_bytes(tmp_path: Path, spark: SparkEngine, unit: str) -> None:
+    same_bytes(tmp_path, spark, unit, pairwise())
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("unit", FACTORS["unit"])
+def test_the_whole_product_gives_the_same_bytes(tmp_path: Path, spark: SparkEngine, unit: str) -> None:
+    same_bytes(tmp_path, spark, unit, whole_product())
