@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PlanError
+from pipeline.ledger.store import in_a_file
 
 
 @contextmanager
@@ -21,7 +22,13 @@ def chosen_engine(given: argparse.Namespace) -> Iterator[Engine]:
         yield DaskEngine(given.scheduler, given.workers)
         return
     from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
+    from pipeline.engines.spark_submit import in_cluster_mode  # noqa: PLC0415
 
+    if in_a_file(given.ledger) and in_cluster_mode():
+        raise PlanError(
+            "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
+            "which knows of no earlier loss: submit with --deploy-mode client"
+        )
     engine = SparkEngine(given.master)
     try:
         yield engine

@@ -1,12 +1,17 @@
 """`prdp release` on Spark, for spark-submit: spark-submit … jobs/release.py PLAN [the options of prdp release].
 
-The exit code is that of `prdp release` where the driver runs in this process (client mode); otherwise the ledger tells
-the outcome (`prdp ledger show`).
+In client mode the exit code, standard output and standard error are those of `prdp release`. In cluster mode the driver
+runs on a machine of the cluster's choosing and spark-submit may not return its exit code: there a ledger that is a file
+is refused, since the machine would begin a new one. The outcome is read from the ledger:
+`prdp ledger show RELEASE --json`.
 """
 
 import sys
 
 from jobs.cli import main
+from pipeline.engines.spark_submit import own_standard_error
 
 if __name__ == "__main__":
-    sys.exit(main(["release", "--engine", "spark", *sys.argv[1:]]))
+    with own_standard_error():
+        code = main(["release", "--engine", "spark", *sys.argv[1:]])
+    sys.exit(code)

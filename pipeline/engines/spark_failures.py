@@ -28,7 +28,7 @@ SAID_BY_SPARK = (  # of several signs in one text the first counts
         "a Spark worker cannot import prdp or a library of it: install prdp there; its code alone can be sent by "
         "--py-files (make pack)",
     ),
-    ("Py4JNetworkError|Answer from Java side is empty", f"Spark's driver ended in the middle of the run: {MEMORY}"),
+    ("^Py4J(Network)?Error", f"Spark's driver ended in the middle of the run: {MEMORY}"),
     ("Cannot run program", "a Spark worker cannot start Python: set PYSPARK_PYTHON to one that all workers have"),
     (
         "Python worker (exited|failed)|EOFException",

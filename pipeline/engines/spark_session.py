@@ -6,6 +6,7 @@ Spark runs in this process and beside it, on this machine alone.
 
 import atexit
 import ipaddress
+import logging
 import os
 import re
 import shutil
@@ -137,7 +138,13 @@ def open_session(master: str | None) -> SparkSession:
         return _opened(settings)
 
 
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Keep what others log: where its Java is gone, Py4J shows pages of traceback to the root logger."""
+    return record.module != "java_gateway"
+
+
 def _opened(settings: Mapping[str, str]) -> SparkSession:
+    logging.getLogger().addFilter(_not_of_py4j)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     failure = ""
     try:

@@ -33,6 +33,11 @@ def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
     return Ledger(open_file(path, wait), path)
 
 
+def in_a_file(url: str | None) -> bool:
+    """Whether the ledger at `url` would be a file of the machine that opens it."""
+    return url is None or "://" not in url or url.startswith("sqlite:")
+
+
 def _path(url: str | None) -> Path:
     if url is None:
         return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.engines.java import java_home
 from pipeline.engines.spark import SparkEngine
+from tests.support.hosts import Host
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
@@ -50,16 +51,27 @@ class Cluster:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2, settings: str = "") -> Iterator[Cluster]:
-    """Yield a standalone cluster of workers of one core, with Spark's `settings`, whose files lie in `folder`."""
+def standalone(
+    folder: Path,
+    workers: int = 2,
+    settings: str = "",
+    workers_path: str = str(ROOT),
+    hosts: Sequence[Host] | None = None,
+) -> Iterator[Cluster]:
+    """Yield a standalone cluster of workers of one core, with Spark's `settings`, whose files lie in `folder`.
+
+    The workers' Python path is `workers_path`; drivers find prdp here. The master runs on the first of `hosts`, each
+    worker on one of the next; by default each worker has an address of its own on loopback.
+    """
     (folder / "conf").mkdir()
     (folder / "conf" / "spark-defaults.conf").write_text(settings)
     home = Path(pyspark.__file__).parent
+    places = hosts or [Host(f"127.0.0.{max(i, 1)}") for i in range(workers + 1)]
     environment = os.environ | {
         "JAVA_HOME": str(java_home(os.environ, folder)),
         "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str(folder / "conf"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": places[0].address,
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_DIRS": str(folder / "spill"),
         "PYSPARK_PYTHON": sys.executable,
@@ -67,18 +79,19 @@ def standalone(folder: Path, workers: int = 2, settings: str = "") -> Iterator[C
     }
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, kind: str, *arguments: str) -> Path:
+    def start(name: str, kind: str, host: Host, *arguments: str) -> Path:
         log = folder / f"{name}.log"
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host.address]
+        own = environment | {"SPARK_LOCAL_IP": host.address, "PYTHONPATH": workers_path}
         with log.open("wb") as out:
-            started.append(subprocess.Popen([*command, *arguments], env=environment, stdout=out, stderr=out))
+            started.append(subprocess.Popen([*host.command, *command, *arguments], env=own, stdout=out, stderr=out))
         return log
 
     try:
-        log = start("master", "master.Master", "--port", "0", "--webui-port", "0")
+        log = start("master", "master.Master", places[0], "--port", "0", "--webui-port", "0")
         url = wait_for(log, r"Starting Spark master at (spark://\S+)")
-        for i in range(workers):
-            start(f"worker-{i}", "worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+        for i, host in enumerate(places[1 : workers + 1]):
+            start(f"worker-{i}", "worker.Worker", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
         for i in range(workers):
             wait_for(folder / f"worker-{i}.log", "(Successfully registered with master)")
         yield Cluster(url, environment, started[1:])
