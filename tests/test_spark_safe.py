@@ -163,6 +163,7 @@ def test_our_own_errors_arrive_as_they_were(error: Exception) -> None:
         ('prdp-failure {"kind": "", "args": ["_ArrayMemoryError"]}', "too little memory"),
         ('java.io.IOException: Cannot run program "python3"', "cannot start Python"),
         ("Python worker exited unexpectedly (crashed): java.io.EOFException", "died again and again"),
+        ("Py4JError An error occurred while calling o70.collectToPython", "driver ended in the middle"),
         ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", "lost its executors"),
         ("Master removed our application: FAILED", "lost its executors"),
         (f"java.lang.ArithmeticException: {CANARY}", "^Spark gave up; see its own logs, which are confidential$"),
