@@ -1,9 +1,7 @@
 """One key, one set of totals: the same bytes and the same errors from every engine."""
 
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -15,10 +13,10 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
 from pipeline.errors import MicrodataError
 from tests.support.dask_cluster import local_cluster
-from tests.support.parity import PLANS, RELEASE, released
-from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, local_engine, standalone
+from tests.support.parity import PLANS, RELEASE, attempt_of, on_cluster, released
+from tests.support.spark import PYSPARKS_OWN, Cluster, local_engine, standalone
 from tests.support.submit import Place, submit
-from tests.support.world import records, tree, write_world
+from tests.support.world import records, write_world
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(300)]
 
@@ -138,21 +136,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def on_cluster(cluster: Cluster, works: Sequence[tuple[Path, Path]], at: Callable[[str], None]) -> None:
-    """Release plans to folders in one process and session, calling `at` at each stage."""
-    arguments = [str(path) for work in works for path in work]
-    command = [sys.executable, "-m", "tests.support.spark_release", cluster.url, *arguments]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=cluster.environment, cwd=ROOT, **pipes) as child:
-        for line in child.stdout or ():
-            at(line.strip())
-            print(file=child.stdin, flush=True)
-    assert child.returncode == 0
-
-
-def attempt_of(folder: Path) -> dict[str, bytes]:
-    (attempt,) = (path for path in (folder / "out" / RELEASE).iterdir() if path.is_dir())
-    return tree(attempt)
+SPECULATION = """spark.speculation true
+spark.speculation.interval 100ms
+spark.speculation.multiplier 1.01
+spark.speculation.quantile 0.1
+spark.speculation.minTaskRuntime 1ms
+"""
 
 
 def killing(cluster: Cluster, at: str, folder: Path, wanted: str, seen: list[int]) -> Callable[[str], None]:
@@ -168,6 +157,19 @@ def killing(cluster: Cluster, at: str, folder: Path, wanted: str, seen: list[int
         seen.append(len(found))
 
     return lambda stage: Thread(target=watch, daemon=True).start() if stage == at else None
+
+
+def test_speculative_copies_of_tasks_write_the_same_bytes(tmp_path: Path, cluster: Cluster) -> None:
+    """The first task of each stage dawdles after its work is done, so that Spark does it once more beside it."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(SPECULATION)
+    marks, plan = tmp_path / "marks", PLANS["wide"](tmp_path)
+    marks.mkdir()
+    eager = cluster.environment | {"SPARK_CONF_DIR": str(tmp_path / "conf")}
+    on_cluster(cluster, [(plan, tmp_path)], environment=eager, dawdle=marks)
+    twice = {path.name.split("-")[0] for path in marks.glob("*-0-1")}
+    assert twice == {"SumChunks", "RollUpSlices", "StageFiles"}
+    assert attempt_of(tmp_path) == released(plan, tmp_path / "dask", None)
 
 
 def test_a_standalone_cluster_releases_the_same_bytes_also_when_a_worker_dies(tmp_path: Path, cluster: Cluster) -> None:
@@ -196,31 +198,3 @@ def test_a_worker_that_dies_while_sums_are_made(tmp_path: Path, at: str, wanted:
         on_cluster(cluster, [(plan, tmp_path / "wide")], killing(cluster, at, staging, wanted, seen))
     assert seen
     assert attempt_of(tmp_path / "wide") == released(plan, tmp_path / "dask", None)
-
-
-@pytest.mark.drill
-def test_spark_submit_on_a_cluster_with_authentication(tmp_path: Path) -> None:
-    """The secure configuration, by the packed code, with the exit codes of prdp."""
-    plan = write_world(tmp_path, records(200))
-    settings = (ROOT / "conf" / "spark" / "standalone.conf").read_text() + "spark.authenticate.secret s3\n"
-    subprocess.run([sys.executable, "-m", "jobs.pack", tmp_path / "prdp.zip"], cwd=ROOT, check=True)
-    with standalone(tmp_path, settings=settings) as cluster:
-        submit_command = [str(Path(sys.executable).with_name("spark-submit")), "--master", cluster.url]
-        submit_command += ["--py-files", str(tmp_path / "prdp.zip"), "--conf", "spark.authenticate.secret=s3"]
-        script = [str(ROOT / "jobs" / "release.py"), str(plan), "--ledger", str(tmp_path / "state" / "ledger.sqlite")]
-
-        def run(configuration: str, *more: str) -> subprocess.CompletedProcess[str]:
-            properties = ["--properties-file", str(ROOT / "conf" / "spark" / f"{configuration}.conf")]
-            command = [*submit_command, *properties, *more, *script]
-            return subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False)
-
-        refused = run("standalone", "--conf", "spark.io.encryption.enabled=false")
-        assert refused.returncode == 2
-        told = refused.stdout  # spark-submit joins both
-        assert "set spark.io.encryption.enabled to true; start it by spark-submit" in told
-        done = run("standalone")
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "settled" in done.stdout
-    state = Place(plan, tmp_path).ledger().state(RELEASE)
-    assert state is not None
-    assert (state.status, state.draws) == ("settled", 1)

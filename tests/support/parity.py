@@ -1,6 +1,8 @@
 """Plans whose releases must be the same bytes on every engine: all mechanisms, forms of domain, files and filters."""
 
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from pipeline.engines.protocol import Engine
+from tests.support.spark import ROOT, Cluster
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree, write_world
 
@@ -159,6 +162,30 @@ def released(plan: Path, folder: Path, engine: Engine | None, key: bytes = KEY) 
     """Release under a known key; return the bytes of tables, policy and page."""
     place = Place(plan, folder)
     return tree(place.out / RELEASE / submit(place, engine=engine, key=key).attempt)
+
+
+def on_cluster(
+    cluster: Cluster,
+    works: Sequence[tuple[Path, Path]],
+    at: Callable[[str], None] = lambda stage: None,
+    environment: Mapping[str, str] | None = None,
+    dawdle: Path | None = None,
+) -> None:
+    """Release plans to folders in one process and session, calling `at` at each stage; `dawdle`: see spark_release."""
+    arguments = [cluster.url, str(dawdle or "-"), *(str(path) for work in works for path in work)]
+    command = [sys.executable, "-m", "tests.support.spark_release", *arguments]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment or cluster.environment, cwd=ROOT, **pipes) as child:
+        for line in child.stdout or ():
+            at(line.strip())
+            print(file=child.stdin, flush=True)
+    assert child.returncode == 0
+
+
+def attempt_of(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of the one attempt that is published in a folder."""
+    (attempt,) = (path for path in (folder / "out" / RELEASE).iterdir() if path.is_dir())
+    return tree(attempt)
 
 
 def _world(folder: Path, table: pa.Table, write: Callable[[Path, pa.Table], None], **changes: Any) -> Path:
