@@ -17,7 +17,7 @@ from udfs.codes import roll_up
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-POPULATION: Final = TABLE.with_name("counties_2020.csv")
+POPULATION: Final = TABLE.with_name("counties_2022.csv")
 LARGEST_INDUSTRIES: Final = TABLE.with_name("largest_industries.csv")
 LARGEST: Final = len(CLASSES) - 1  # the class without an end
 

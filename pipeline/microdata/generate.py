@@ -21,7 +21,7 @@ from pipeline.microdata.firms import Firms
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
 DOMAIN: Final = {
     "naics.csv": CONF / "codes" / "naics_2022.csv",
-    "counties.csv": CONF / "codes" / "counties_2020.csv",
+    "counties.csv": CONF / "codes" / "counties_2022.csv",
 }
 PLAN: Final = CONF / "plans" / "cbp-synthetic.yaml"
 
