@@ -12,6 +12,7 @@ import pytest
 from jobs.cli import main
 from pipeline.attempts import give_up
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.spark import SparkEngine
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.publish import MANIFEST, build_manifest, place_output
@@ -76,19 +77,29 @@ def test_a_release_in_a_store_is_the_local_one(tmp_path: Path, store: Store, nam
     assert (again.attempt, state_of(place).draws) == (published.attempt, 1)
 
 
-def test_a_dask_cluster_and_spark_release_from_a_store_what_threads_do(tmp_path: Path, store: Store) -> None:
-    plan = PLANS["cells"](tmp_path)
-    expected = released(plan, tmp_path / "local", None)
+@pytest.fixture
+def cluster() -> Iterator[DaskEngine]:
     with local_cluster() as address:
-        place = stored(plan, tmp_path / "dask", store.bucket())
-        assert files(place, submit(place, engine=DaskEngine(address)).attempt) == expected
-    with local_engine() as spark:
-        place = stored(plan, tmp_path / "spark", store.bucket())
-        published = submit(place, engine=spark)
-    assert files(place, published.attempt) == expected
+        yield DaskEngine(address)
+
+
+@pytest.fixture
+def spark() -> Iterator[SparkEngine]:
+    with local_engine() as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", ["cluster", "spark"])
+def test_other_engines_release_from_a_store_what_threads_do(
+    tmp_path: Path, store: Store, name: str, request: pytest.FixtureRequest
+) -> None:
+    plan = PLANS["cells"](tmp_path)
+    place = stored(plan, tmp_path / name, store.bucket())
+    published = submit(place, engine=request.getfixturevalue(name))
+    assert files(place, published.attempt) == released(plan, tmp_path / "local", None)
     assert left(place) == []  # neither sealed sums nor totals
     other = stored(plan, tmp_path / "other", store.bucket())  # the broken twin: another key
-    assert files(other, submit(other, key=bytes(32)).attempt) != expected
+    assert files(other, submit(other, key=bytes(32)).attempt) != files(place, published.attempt)
 
 
 @pytest.mark.parametrize("where", ["staging", "out"])
