@@ -54,6 +54,7 @@ drill: $(READY) ## the longer drills
 bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.sums
+	$(BIN)/python -m benchmarks.influence
 	$(BIN)/python -m benchmarks.spark
 
 .PHONY: figures

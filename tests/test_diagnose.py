@@ -29,7 +29,7 @@ from pipeline.plan.load import load_plan
 from tests.support import firms, parity
 from tests.support.diagnostics import diagnosed, in_files, read, rows
 from tests.support.guarantee import CASES, named
-from tests.support.ledgers import reservation
+from tests.support.ledgers import raw, reservation
 from tests.support.losses import economy, in_domain, record_losses, wrong
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, write_world
@@ -366,6 +366,19 @@ def test_runs_change_no_releases_state_and_stay_in_the_chain(tmp_path: Path) -> 
     assert (first.per_record, first.compared, second.per_record) == (False, None, True)
     assert second.compared == before[0].attempt
     submit(place)  # published already
+
+
+@pytest.mark.parametrize("change", ["payload = replace(payload, 'dask', 'mask')", "event = 'settled'"])
+def test_a_changed_entry_of_a_run_is_found(plan: Path, tmp_path: Path, change: str) -> None:
+    diagnosed(plan, tmp_path / "out")
+    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    connection = raw(ledger)
+    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {trigger}")
+    connection.execute(f"UPDATE entries SET {change}")
+    connection.close()
+    with pytest.raises(StateError, match="changed at entry 1"):
+        ledger.verify()
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
