@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.engines.java import java_home
 from pipeline.engines.spark_submit import chosen_by_cluster
+from pipeline.ledger.store import in_a_file
 from tests.support.hosts import Host, network
 from tests.support.parity import PLANS, RELEASE, attempt_of, released
 from tests.support.pythons import without_prdp
@@ -89,6 +90,13 @@ def test_what_is_cluster_mode(key: str) -> None:
     assert chosen_by_cluster({name: value}.get)
     assert not chosen_by_cluster({"spark.submit.deployMode": "client"}.get)
     assert not chosen_by_cluster({}.get)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"), [(None, True), ("a/b.sqlite", True), ("sqlite:////a/b", True), ("postgresql://h/d", False)]
+)
+def test_which_ledgers_are_files_of_a_machine(url: str | None, found: bool) -> None:
+    assert in_a_file(url) == found
 
 
 def test_cluster_mode_with_a_ledger_in_a_file_is_refused_before_anything_is_reserved(tmp_path: Path) -> None:

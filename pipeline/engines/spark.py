@@ -117,7 +117,9 @@ class SparkEngine:
             said = self._done(self._by_place(summed, slices_at_most, AddSlices(code, shared, vault)))
         require_unbroken(layout, (cell for place, cell in said if place == BROKEN))
         slices = self._once(place for place, _ in said)
-        rolled_up = self._over(len(slices), RollUpSlices(code, shared, vault, slices), PACKED)
+        rolled_up = self._numbers(len(slices), self._tasks).mapInArrow(
+            RollUpSlices(code, shared, vault, slices), PACKED
+        )
         files = Files(layout.tables)
         said = self._done(self._by_place(rolled_up, files.first[-1], AddFiles(code, shared, vault)))
         beyond = [place for place, what in said if what == BEYOND]
@@ -127,7 +129,8 @@ class SparkEngine:
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Return what `task` makes of every item, in the items' order."""
-        frame = self._over(len(items), EachItem(EachTask(task, code_digest()), items), PACKED)
+        each = EachItem(EachTask(task, code_digest()), items)
+        frame = self._numbers(len(items), len(items)).mapInPandas(each, PACKED)
         found = {row.place: pickle.loads(row.packed) for row in self._collected(frame)}
         if len(found) != len(items):
             raise TaskFailed("Spark left out a task; see its own logs")
@@ -142,18 +145,18 @@ class SparkEngine:
 
     def stage(self, files: int, cells: int, task: StageFiles) -> None:
         """Have the files of a table written, which hold so many cells together."""
-        written = self._done(self._numbers(files).mapInPandas(task, DONE))
+        written = self._done(self._numbers(files, self._tasks).mapInPandas(task, DONE))
         if len(self._once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
             raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
 
     def _summed(self, given: Input, layout: Layout, code: str, shared: Shared) -> DataFrame:
         if isinstance(given, CatalogTable):
             records = given.frame(layout.spec.columns)
-            return records.coalesce(self._tasks()).mapInArrow(SumRecords(code, shared), PACKED)
+            return records.coalesce(max(FEWEST_TASKS, self._tasks)).mapInArrow(SumRecords(code, shared), PACKED)
         if not isinstance(given, Sequence):
             raise TypeError("a table of another engine")
         work = self._joined(given)
-        return self._over(len(work), SumChunks(code, shared, work), PACKED)
+        return self._numbers(len(work), len(work)).mapInArrow(SumChunks(code, shared, work), PACKED)
 
     @contextmanager
     def _batches(self, rows: str) -> Iterator[None]:
@@ -162,25 +165,25 @@ class SparkEngine:
         yield
         self.session.conf.set(BATCH, ROWS_AT_ONCE)
 
-    def _tasks(self) -> int:
-        return max(FEWEST_TASKS, TASKS_A_CORE * self.session.sparkContext.defaultParallelism)
-
     def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Join chunks to as many tasks as keep the cluster busy: each sends its sums only once."""
-        tasks = min(self._tasks(), len(chunks))
+        tasks = min(max(FEWEST_TASKS, self._tasks), len(chunks))
         return [sum(chunks[i::tasks], ()) for i in range(tasks)]
 
-    def _over(self, numbers: int, task: Task, schema: str) -> DataFrame:
-        """Run a task over the numbers 0, 1, …, each in a partition of its own."""
-        return self._numbers(numbers).mapInArrow(task, schema)
+    @property
+    def _tasks(self) -> int:
+        """How many tasks keep the cluster busy: each costs some tens of milliseconds beside its work."""
+        return TASKS_A_CORE * self.session.sparkContext.defaultParallelism
 
-    def _numbers(self, numbers: int) -> DataFrame:
-        return self.session.range(0, numbers, 1, max(numbers, 1))
+    def _numbers(self, numbers: int, tasks: int) -> DataFrame:
+        """Return the numbers 0, 1, … as rows, for at most so many tasks, each with a run of them."""
+        return self.session.range(0, numbers, 1, max(1, min(numbers, tasks)))
 
     def _by_place(self, packed: DataFrame, places: int, task: Task) -> DataFrame:
         """Run a task over packed rows, those of one place together and one after the other."""
-        most = TASKS_A_CORE * self.session.sparkContext.defaultParallelism
-        return packed.repartition(min(places, most), "place").sortWithinPartitions("place").mapInArrow(task, DONE)
+        return (
+            packed.repartition(min(places, self._tasks), "place").sortWithinPartitions("place").mapInArrow(task, DONE)
+        )
 
     def _done(self, frame: DataFrame) -> list[tuple[int, int]]:
         """Return what the tasks of a frame say: a pair of numbers for each slice or file."""

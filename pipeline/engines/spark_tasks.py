@@ -259,15 +259,16 @@ class OverFile:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EachItem(Guarded[pa.RecordBatch]):
-    """Runs a task over items, given by their numbers."""
+class EachItem(Guarded[pd.DataFrame]):
+    """Runs a task over items, given by their numbers: a vectorised function of pandas frames."""
 
     task: Callable[[Any], Any]
     items: Sequence[Any]
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (number, pickled result) for each item."""
-        yield from _packed((number, pickle.dumps(self.task(self.items[number]))) for number in _numbers(batches))
+    def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Yield each item's number, as its place, and its pickled result."""
+        for number in _ids(batches):
+            yield pd.DataFrame({"place": [number], "packed": [pickle.dumps(self.task(self.items[number]))]})
 
 
 def _ids(frames: Iterable[pd.DataFrame]) -> Iterator[int]:

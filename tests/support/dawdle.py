@@ -51,6 +51,6 @@ class DawdlingEngine(SparkEngine):
         super().__init__(master)
         self.marks = marks
 
-    def _numbers(self, numbers: int) -> Any:
-        frame = super()._numbers(numbers)
+    def _numbers(self, numbers: int, tasks: int) -> Any:
+        frame = super()._numbers(numbers, tasks)
         return DawdlingNumbers(frame, self.marks) if numbers > 1 else frame
