@@ -67,9 +67,12 @@ class QueryLoss:
         if parts is None:
             return self.mechanisms[0].loss(influence)
         found = np.zeros(len(influence))
-        for part in np.flatnonzero(np.bincount(parts)):
-            mine = parts == part
-            found[mine] = self.mechanisms[part].loss(influence[mine])
+        order = np.argsort(parts, kind="stable")  # there may be thousands of parts
+        ends = np.cumsum(np.bincount(parts, minlength=len(self.mechanisms)))
+        for mechanism, first, end in zip(self.mechanisms, [0, *ends], ends, strict=False):
+            if end > first:
+                mine = order[first:end]
+                found[mine] = mechanism.loss(influence[mine])
         return found
 
     @cached_property
