@@ -26,7 +26,7 @@ from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.ledger.store import open_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
-from tests.support import firms, parity
+from tests.support import firms, parity, world
 from tests.support.diagnostics import diagnosed, in_files, read, rows
 from tests.support.guarantee import CASES, named
 from tests.support.ledgers import raw, reservation
@@ -64,6 +64,33 @@ def test_files_of_single_records_hold_their_losses(plan: Path, tmp_path: Path) -
     assert [row["influence_all"] for row in found] == [
         row["employment"] if in_domain(loaded, row) else 0 for row in table
     ]
+
+
+def test_records_in_other_cells_lose_what_their_influence_costs_there(tmp_path: Path) -> None:
+    """The domain holds half of the codes; every query has cells for the rest, so each record loses in all of them."""
+    plan = write_world(
+        tmp_path,
+        records(400),
+        naics=NAICS[::2],
+        counties=COUNTIES[::2],
+        domain={"naics": "domain/naics.csv", "county": "domain/counties.csv", "other": ["naics", "county"]},
+        queries=[*world.QUERIES[:2], world.QUERIES[2] | {"where": {"naics2": ["other", "31-33"]}}],
+    )
+    loaded = load_plan(plan)
+    count, employment, payroll = (query.parts[0].mechanism for query in loaded.queries)
+    found = rows(diagnosed(plan, tmp_path / "out", per_record=True) / "records")
+    expected = []
+    for row in records(400).to_pylist():
+        met = row["naics"] not in NAICS[::2] or row["naics"][:1] == "3"  # 311111 and 321113 are of 31-33
+        expected.append(
+            [
+                count.loss_at(Fraction(1)),
+                employment.loss_at(Fraction(row["employment"])),
+                payroll.loss_at(Fraction(row["payroll"])) if met else Fraction(0),
+            ]
+        )
+    for i, query in enumerate(loaded.queries):
+        assert wrong([row[f"loss_{query.name}"] for row in found], [losses[i] for losses in expected]) == []
 
 
 def close(stated: float, exact: float) -> bool:
@@ -314,6 +341,15 @@ def test_places_of_releases_and_drafts_are_refused(plan: Path, tmp_path: Path) -
             steps.diagnose(job)
         assert not out.exists()
     assert ledger.diagnoses() == []
+
+
+def test_a_staging_folder_that_a_release_named_is_refused(plan: Path, tmp_path: Path) -> None:
+    at = Place(plan, tmp_path)
+    ledger, drafts = ["--ledger", str(at.ledger_path)], tmp_path / "drafts"
+    assert main(["release", str(plan), "--out", str(at.out), "--staging", str(drafts), *ledger]) == 0
+    for out in (drafts, drafts / "x", drafts.parent):
+        assert main(["diagnose", str(plan), "--out", str(out), *ledger]) == 5
+    assert not (drafts / "x").exists()
 
 
 def test_what_is_there_already_is_refused(plan: Path, tmp_path: Path) -> None:

@@ -11,17 +11,17 @@ from pipeline.errors import StateError
 from pipeline.publish import MANIFEST
 
 
-def require_apart(out: Path, public: Iterable[Path], staging_root: Path) -> None:
+def require_apart(out: Path, taken: Iterable[Path]) -> None:
     """Return if diagnostics may be written to `out`, an absolute path: a folder that is absent or empty.
 
-    Raises StateError where it lies in a release's folder, in one of the folders `public` in which releases are
-    published, or in the staging root, or where one of those lies in it.
+    Raises StateError where it lies in a release's folder, or in one of the folders `taken`, in which releases are
+    published or staged, or where one of those lies in it.
     """
     place = out.resolve()
     for folder in (place, *place.parents):
         if os.path.lexists(folder / MANIFEST):
             raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another place")
-    for folder in (path.resolve() for path in (*public, staging_root)):
+    for folder in (path.resolve() for path in taken):
         if place.is_relative_to(folder) or folder.is_relative_to(place):
             raise StateError(
                 f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another place"

@@ -25,7 +25,7 @@ from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
 from pipeline.publish import MANIFEST
 from pipeline.staging import Staging, staging_at
-from pipeline.storage import Place
+from pipeline.storage import Place, place
 from pipeline.totals import Layout, contract_message, layout_of, require_unbroken
 from pipeline.verify import verify_release
 from udfs.contract import ContractBroken
@@ -75,7 +75,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
     MicrodataError as a release does.
     """
     compared = _compared(job)
-    require_apart(job.out, _public(job), job.ledger.staging_root)
+    require_apart(job.out, _taken(job))
     found = source.find(job.microdata)
     pin = source.pin(found)
     with private_folder(job.out):
@@ -140,11 +140,14 @@ def _compared(job: DiagnosticsJob) -> Compared | None:
     return Compared(verified.attempt, published_tables(job.published, verified.attempt, names))
 
 
-def _public(job: DiagnosticsJob) -> list[Path]:
-    """Return the folders in which releases are published, as far as they are known."""
-    of_ledger = [Path(state.out) for state in job.ledger.states()]
+def _taken(job: DiagnosticsJob) -> list[Path]:
+    """Return the folders in which releases are published or staged, as far as they are known."""
+    states = job.ledger.states()
+    named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
+    of_ledger = [place(name) for name in dict.fromkeys(named) if name is not None]
     given = [job.published.parent] if job.published else []
-    return [default_out(job.plan), *given, *of_ledger]
+    local = [at for at in of_ledger if isinstance(at, Path)]
+    return [default_out(job.plan), job.ledger.staging_root, *given, *local]
 
 
 def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:
