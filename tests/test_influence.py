@@ -17,9 +17,10 @@ from tests.support.guarantee import CASES, named
 from tests.support.losses import economy, met, wrong
 from tests.support.losses import record_losses as exactly
 from tests.support.world import COUNTIES, NAICS, write_world
-from udfs.influence import SMALL, QueryLoss, RecordLosses, record_losses
+from udfs.influence import SMALL, QueryLoss, RecordLosses, UnitRows, record_losses, unit_losses
 from udfs.loss_bins import BINS, bins_of, upper_ends
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.splitting import UnitSplitting
 from udfs.sums import NOWHERE, Decoder
 
 NOWHERE_CODES = ("999999", "423110")  # well formed, and in no domain here
@@ -102,6 +103,26 @@ def test_every_mechanism_at_small_and_giant_influences(mechanism: Mechanism) -> 
     steps = np.array([0, 1, 2, 3, 10, 999, SMALL - 1, SMALL, SMALL + 1, 10**6, 10**9 + 7, 2**53 + 1, 2**62 + 1])
     query = QueryLoss("q", 0, "x", mechanism.step, np.zeros(1, int), np.zeros(1, int), (mechanism,))
     assert wrong(query.loss(steps, None).tolist(), [mechanism.loss_at(int(s) * mechanism.step) for s in steps]) == []
+
+
+@pytest.mark.parametrize("step", [Fraction(1), Fraction(1, 4), Fraction(1000), Fraction(123456789, 10**6)])
+def test_a_policy_that_jumps_is_met_from_above_also_beyond_what_doubles_tell(step: Fraction) -> None:
+    threshold = 2**40 * step
+    mechanism = UnitSplitting(threshold=threshold, rho=Fraction(1, 10), step=step)
+    query = QueryLoss("q", 0, "x", step, np.zeros(1, int), np.zeros(1, int), (mechanism,))
+    edges = [k * 2**40 + d for k in (1, 2**13, 2**14 + 1, 2**21 + 3) for d in (-1, 0, 1)]
+    exact = [mechanism.loss_at(edge * step) for edge in edges]
+    assert below(query.loss(np.array(edges), None), exact) == []
+    thirds = np.array([[edge // 3, edge // 3, edge - 2 * (edge // 3)] for edge in edges]).ravel()
+    nothing = np.zeros(len(thirds), int)
+    rows = UnitRows(len(edges), np.arange(len(thirds)) // 3, nothing, nothing, thirds)
+    assert below(unit_losses(query, rows)[1], exact) == []
+    nearest = query.loss_of(np.array([float(edge * step) for edge in edges]), None)
+    assert below(nearest, exact)  # the broken twin: influences as the nearest doubles
+
+
+def below(losses: np.ndarray, exact: list[Fraction]) -> list[int]:
+    return [i for i, (loss, bound) in enumerate(zip(losses.tolist(), exact, strict=True)) if Fraction(loss) < bound]
 
 
 def test_many_parts_need_no_table() -> None:

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from udfs.contract import Mask
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism
-from udfs.reproducible import in_units
 from udfs.sums import LIMB, LOW, BaseCells, Records
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 SMALL = 1 << 16  # influences below so many steps are looked up
+CERTAIN = 10**15  # a double's shortest decimal is the decimal that it was made of, up to so many digits
+ABOVE = 1 + 2.0**-49  # far above the error of an influence as a double
 MOST_TABLED = 16  # parts of a query: beyond, the table would not stay in a processor's cache
 
 
@@ -59,8 +60,17 @@ class QueryLoss:
             found = np.take(self._table, places if parts is None else places + parts * SMALL)
             large = np.flatnonzero(steps >= SMALL)
         if len(large):
-            found[large] = self.loss_of(in_units(steps[large], self.step), None if parts is None else parts[large])
+            influence = self.influence_above(steps[large].astype(np.float64))
+            found[large] = self.loss_of(influence, None if parts is None else parts[large])
         return found
+
+    def influence_above(self, steps: Floats) -> Floats:
+        """Return influences in the measure's unit, from steps that are exact or off by three last bits.
+
+        Those that a double does not tell are rounded up: a policy may jump (⌈Δ/T⌉ of unit splitting).
+        """
+        influence = steps * float(self.step.numerator) / float(self.step.denominator)
+        return np.where(steps < self._certain, influence, influence * ABOVE)
 
     def loss_of(self, influence: Floats, parts: Int64s | None) -> Floats:
         """Return the same for influences in the measure's unit."""
@@ -76,8 +86,14 @@ class QueryLoss:
         return found
 
     @cached_property
+    def _certain(self) -> int:
+        """The steps below which an influence has no more than fifteen digits; 0 where it is no decimal."""
+        decimals = next((n for n in range(51) if 10**n % self.step.denominator == 0), None)
+        return 0 if decimals is None else int(CERTAIN / (self.step * 10**decimals))
+
+    @cached_property
     def _table(self) -> Floats:
-        steps = in_units(np.arange(SMALL), self.step)
+        steps = self.influence_above(np.arange(SMALL, dtype=np.float64))
         return np.concatenate([mechanism.loss(steps) for mechanism in self.mechanisms])
 
 
@@ -169,7 +185,7 @@ def unit_losses(query: QueryLoss, rows: UnitRows) -> tuple[Floats, Floats]:
     high, low = (np.add.reduceat(limb, starts) for limb in (influences >> LIMB, influences & LOW))
     sums = high.astype(np.float64) * 2.0**LIMB + low.astype(np.float64)
     influence = sums * float(query.step.numerator) / float(query.step.denominator)
-    losses = query.loss_of(influence, rows.parts[order][starts])
+    losses = query.loss_of(query.influence_above(sums), rows.parts[order][starts])
     of_unit = units[starts]
     in_most_cells = int(np.bincount(of_unit).max())
     slack = 1 + FLOAT_SLACK + in_most_cells * 2.0**-52  # a sum of n doubles errs by less than n·2⁻⁵³
