@@ -188,9 +188,11 @@ def _require_no_secret(kind: str, authority: str, query: str, what: str) -> None
     container = kind in ("abfs", "abfss") and re.fullmatch(r"[a-z0-9-]+@[^@:]+", authority) is not None
     if ("@" in authority and not container) or "@" in unquote(query):
         raise PlanError(f"{what}: a URI with credentials is refused; give them by the environment, and leave out …@")
-    if not {name for name, _ in parse_qsl(query, keep_blank_values=True)} <= set(OPTIONS):
+    names = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+    if not set(names) <= set(OPTIONS) or len(set(names)) < len(names):  # of two, each library takes another
         raise PlanError(
-            f"{what}: after '?' a URI may have only {', '.join(OPTIONS)}; give credentials by the environment"
+            f"{what}: after '?' a URI may have only {', '.join(OPTIONS)}, each once; "
+            "give credentials by the environment"
         )
 
 
@@ -198,6 +200,8 @@ def _require_encrypted(query: str, what: str) -> None:
     """Refuse a store that is reached over plain HTTP beyond this machine: microdata and draws travel."""
     options = dict(parse_qsl(query))
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if "/" in options.get("endpoint_override", ""):  # a scheme there would outdo the option of that name
+        raise PlanError(f"{what}: write endpoint_override=host:port, and nothing before or after it")
     if "endpoint_override" in options:
         endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
     if endpoint.startswith("http://") and not _HERE.fullmatch(endpoint):

@@ -69,6 +69,10 @@ def test_the_uri_of_a_place_names_it_again(parts: list[str]) -> None:
         ("s3://[CANARY/x", "is no URI"),
         ("file://host/CANARY", "three slashes"),
         ("s3://bucket/x?endpoint_override=CANARY:9000&scheme=http", "by https"),
+        ("s3://bucket/x?endpoint_override=http://CANARY:9000", "host:port"),
+        ("s3://bucket/x?endpoint_override=http%3A%2F%2FCANARY:9000&scheme=https", "host:port"),
+        ("s3://bucket/x?scheme=http&endpoint_override=CANARY:9000&scheme=https", "each once"),
+        (f"s3://bucket/x?endpoint_override=CANARY:9000&{LOOPBACK}", "each once"),
     ],
 )
 def test_what_is_no_place_or_could_hold_a_secret_is_refused_unrepeated(uri: str, words: str) -> None:
