@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import main
@@ -25,7 +28,7 @@ from tests.support.parity import PLANS, RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, local_engine
 from tests.support.store import ENVIRONMENT, UNCONDITIONAL, Store, contents, running, upload
 from tests.support.submit import Place, submit
-from tests.support.world import records, write_world
+from tests.support.world import COUNTIES, records, write_world
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(240)]
 
@@ -87,6 +90,19 @@ def cluster() -> Iterator[DaskEngine]:
 def spark() -> Iterator[SparkEngine]:
     with local_engine() as engine:
         yield engine
+
+
+def test_names_of_folders_in_a_store_say_what_those_here_do(tmp_path: Path, store: Store) -> None:
+    microdata = records(300)
+    expected = released(write_world(tmp_path / "whole", microdata), tmp_path / "whole", None)
+    plan = write_world(tmp_path, None)
+    at = store.bucket()
+    for county in COUNTIES:
+        rows = microdata.filter(pc.equal(microdata["county"], county)).drop_columns(["county"])
+        pq.write_table(rows, whole := pa.BufferOutputStream())
+        (at / "microdata" / f"county={county}" / "part.parquet").write(whole.getvalue())
+    place = Place(plan, tmp_path / "run", at)
+    assert files(place, submit(place).attempt) == expected
 
 
 @pytest.mark.parametrize("name", ["cluster", "spark"])

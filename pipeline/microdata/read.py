@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from pipeline.microdata import lines
 from pipeline.microdata.folders import values_of, with_values
 from pipeline.microdata.source import Chunk, Piece
-from pipeline.storage import Stored, opened, place
+from pipeline.storage import Place, Stored, opened, place
 from udfs.contract import ContractBroken
 from udfs.sums import SumSpec
 
@@ -23,7 +23,7 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
 
 def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
     at = place(piece.path)
-    given = values_of(piece.path, spec.columns)
+    given = _given(at, spec)
     with opened(at) as raw:
         with pq.ParquetFile(raw) as probe:
             columns = _columns(probe.schema_arrow.names, given, spec)
@@ -51,13 +51,18 @@ def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[s
 
 
 def _csv(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    given = values_of(piece.path, spec.columns)
+    given = _given(place(piece.path), spec)
     columns = _columns(lines.header(piece.path), given, spec)
     for batch, others in lines.records(piece.path, columns):
         if others and spec.bad_records == "refuse":
             raise ContractBroken("a line", "of a CSV file is no record: it has other fields than the header")
         if batch is not None:
             yield from _whole([batch], given, spec)
+
+
+def _given(at: Place, spec: SumSpec) -> dict[str, str | None]:
+    """Return what the folders above a file say; a store's URI would have the names in quotes of its own."""
+    return values_of(at.key if isinstance(at, Stored) else str(at), spec.columns)
 
 
 def _columns(names: list[str], given: Mapping[str, str | None], spec: SumSpec) -> list[str]:
