@@ -1,5 +1,7 @@
 """Microdata in a table of Spark's catalog: the same totals as from files, pinned, and refused where nothing pins it."""
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from pipeline.plan.load import load_plan
 from pipeline.staging import staging_at
 from pipeline.totals import layout_of
 from tests.support.parity import RELEASE, released
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN, ROOT, local_engine
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
@@ -132,6 +134,15 @@ def test_what_nothing_pins_is_refused(spark: SparkEngine) -> None:
     for unpinned in (f"v_{name}", f"w_{name}", csv):
         with pytest.raises(PlanError, match="nothing tells whether it changes"):
             spark.table(unpinned)
+
+
+@pytest.mark.drill
+def test_tables_of_which_spark_knows_the_folder_alone_are_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.support.hive_tables", str(tmp_path)]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "converted is read"
+    assert len(said) == 3
+    assert all("nothing tells whether it changes" in line for line in said[1:])
 
 
 @pytest.mark.parametrize("name", ["missing", "no.such.schema.table"])

@@ -51,7 +51,10 @@ class CatalogTable:
         return self.session.read.option(SNAPSHOTS[self.format][1], self.snapshot).table(self.name)
 
     def _files(self) -> list[list[object]]:
-        """Return name, size and time of each file, asked of the file system that Spark reads it from."""
+        """Return name, size and time of each file, asked of the file system that Spark reads it from.
+
+        Raises PlanError where Spark names a folder instead, as it does for formats that Hive alone reads.
+        """
         self.session.catalog.refreshTable(self.name)
         context = self.session.sparkContext
         path = context._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # a context that lives has one
@@ -59,6 +62,8 @@ class CatalogTable:
         for name in sorted(self._whole().inputFiles()):
             file = path(context._jvm.java.net.URI(name))  # type: ignore[union-attr]
             facts = file.getFileSystem(context._jsc.hadoopConfiguration()).getFileStatus(file)
+            if facts.isDirectory():  # its time tells nothing of the files below it
+                raise _unpinned(self.name)
             found.append([name, facts.getLen(), facts.getModificationTime()])
         return found
 
@@ -79,12 +84,18 @@ def find_table(session: SparkSession, name: str) -> CatalogTable:
         raise PlanError(f"dataset.source.table {name}: Spark's catalog holds no such table; give its whole name")
     kind = described.get("Provider", "").lower()
     if described.get("Type", "VIEW") == "VIEW" or kind not in (*PLAIN_FILES, *SNAPSHOTS):
-        raise PlanError(
-            f"dataset.source.table {name}: nothing tells whether it changes during a run; release from a table of "
-            f"{', '.join((*PLAIN_FILES, *SNAPSHOTS))}"
-        )
+        raise _unpinned(name)
     whole = ".".join(f"`{described[part]}`" for part in ("Catalog", "Database", "Table"))
     if kind not in SNAPSHOTS:
-        return CatalogTable(session, whole, kind, None)
+        table = CatalogTable(session, whole, kind, None)
+        table.pin()  # what cannot be pinned is told before anything is charged
+        return table
     ((snapshot,),) = session.sql(SNAPSHOTS[kind][0].format(table=whole)).collect()
     return CatalogTable(session, whole, kind, str(snapshot))
+
+
+def _unpinned(name: str) -> PlanError:
+    return PlanError(
+        f"dataset.source.table {name}: nothing tells whether it changes during a run; release from a table of "
+        f"parquet, orc, {' or '.join(SNAPSHOTS)}"
+    )
