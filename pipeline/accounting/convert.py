@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 SIZE = 0.05  # how often the test may accuse wrongly
 SLACK = 1e-9
+ROUNDING = 1e-13  # far above the error of ln(1/δ) − ln α, of which little may be left
 ORDERS_BETWEEN = (1e-4, 1e8)  # of α − 1
 ORDERS = 400
 HALVINGS = 45
@@ -35,7 +36,7 @@ def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> 
     low, high = log(ORDERS_BETWEEN[0]), log(ORDERS_BETWEEN[1])
     for _ in range(2):  # all orders, then those about the best
         t = np.exp(np.linspace(low, high, ORDERS))
-        bounds = (t + 1) * rho + (-log(delta) - np.log1p(t)) / t + np.log(t) - np.log1p(t)
+        bounds = (t + 1) * rho + (-log(delta) - np.log1p(t) + ROUNDING) / t - np.log1p(1 / t)
         best = float(bounds.min())
         step = (high - low) / (ORDERS - 1)
         middle = log(t[bounds.argmin()])
@@ -54,6 +55,7 @@ def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> flo
     if not 0 < size < 1:
         raise ValueError("size: must be above 0 and below 1")
     by_pure = 1.0 if pure is None else min(exp(min(pure, 700.0)) * size, size - expm1(-pure) * (1 - size))
+    by_pure *= 1 + SLACK
     allowed, refused = log(size) - log(1 - size), SURE  # log-odds of y
     if not isfinite(rho) or _possible(SURE, size, rho):
         return min(by_pure, 1.0)
