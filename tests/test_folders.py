@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import MicrodataError
-from pipeline.microdata.folders import table_format, values_of
+from pipeline.microdata.folders import shown, table_format, values_of
 from pipeline.microdata.source import find
+from pipeline.storage import Stored
+from tests.support.leaks import told
 from tests.support.parity import released
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -73,6 +75,31 @@ def test_a_name_that_says_null_breaks_the_contract(tmp_path: Path) -> None:
     (tmp_path / "microdata" / "county=01001").rename(tmp_path / "microdata" / "county=__HIVE_DEFAULT_PARTITION__")
     with pytest.raises(MicrodataError, match="county holds a code that is empty or malformed"):
         submit(Place(plan, tmp_path))
+
+
+@pytest.mark.parametrize("damage", ["cut", "page", "link"])
+def test_an_error_shows_no_code_of_a_folders_name(tmp_path: Path, damage: str) -> None:
+    plan = in_folders(tmp_path, ["county"], as_parquet)
+    folder = tmp_path / "microdata" / "county=01001"
+    file = folder / "part.parquet"
+    whole = file.read_bytes()
+    if damage == "link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif damage == "cut":
+        file.write_bytes(whole[:100])
+    else:  # the footer is whole
+        footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+        file.write_bytes(whole[:4] + bytes(footer - 4) + whole[footer:])
+    with pytest.raises(MicrodataError, match="county=…") as broken:
+        submit(Place(plan, tmp_path))
+    assert "01001" not in told(broken.value)
+
+
+def test_paths_and_uris_are_shown_without_the_values_that_they_say() -> None:
+    assert shown("/data/county=01001/naics=3=4/part.parquet") == "/data/county=…/naics=…/part.parquet"
+    uri = Stored("s3", "bucket", "m/county=01001/part.parquet", "scheme=http")
+    assert shown(uri) == "s3://bucket/m/county=…/part.parquet?scheme=…"
 
 
 def test_the_column_of_a_file_counts_before_the_folders_name(tmp_path: Path) -> None:

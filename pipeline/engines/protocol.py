@@ -9,6 +9,7 @@ import pandas as pd
 from pipeline.build import code_digest
 from pipeline.engines.grouped import Merges, Splits
 from pipeline.errors import MicrodataError, PrdpError
+from pipeline.microdata.folders import shown
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from pipeline.staging import Staging
@@ -109,7 +110,7 @@ def reading(chunk: Chunk, run: Callable[[], Result]) -> Result:
     except Exception as error:  # Arrow's and Python's own messages may show values
         failure = type(error).__name__
     # Outside the handler, so that the value-bearing exception is not kept as context.
-    raise MicrodataError(f"microdata {chunk[0].path}: reading failed ({failure}); check that the file is whole")
+    raise MicrodataError(f"microdata {shown(chunk[0].path)}: reading failed ({failure}); check that the file is whole")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What names of folders say: values of columns (`county=01001/`), and table formats whose files alone are no data."""
 
+import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
@@ -16,6 +17,11 @@ def values_of(path: str, columns: Sequence[str]) -> dict[str, str | None]:
     parts = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
     named = {unquote(name): None if value == NULL else unquote(value) for name, _, value in parts}
     return {column: value for column, value in named.items() if column in columns}
+
+
+def shown(path: object) -> str:
+    """Return a path of the microdata for a message: what it says of columns, which is of records, is left out."""
+    return re.sub(r"(=|%3D)[^/]*", "=…", str(path))
 
 
 def with_values(batch: pa.RecordBatch, values: Mapping[str, str | None], columns: Sequence[str]) -> pa.RecordBatch:

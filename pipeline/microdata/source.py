@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import MicrodataError, PlanError
-from pipeline.microdata.folders import table_format
+from pipeline.microdata.folders import shown, table_format
 from pipeline.storage import Place, Stored, opened
 
 FORMATS = ("parquet", "csv")
@@ -108,12 +108,14 @@ def _visible(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in folders:
             if Path(place, name).is_symlink():
-                raise MicrodataError(f"microdata {Path(place, name)}: a link to a folder; put the folder itself there")
+                raise MicrodataError(
+                    f"microdata {shown(Path(place, name))}: a link to a folder; put the folder itself there"
+                )
         yield from (Path(place) / name for name in names if not name.startswith((".", "_")))
 
 
 def _unreadable(error: OSError) -> None:
-    raise MicrodataError(f"microdata {error.filename}: it cannot be read ({error.strerror}); make it readable")
+    raise MicrodataError(f"microdata {shown(error.filename)}: it cannot be read ({error.strerror}); make it readable")
 
 
 def _fingerprint(root: Place, file: Place) -> list[object]:
@@ -122,7 +124,9 @@ def _fingerprint(root: Place, file: Place) -> list[object]:
             return [file.key, *file.fingerprint()]
         facts = file.stat()
     except OSError:
-        raise MicrodataError(f"microdata {file}: it cannot be read; check that it exists and is readable") from None
+        raise MicrodataError(
+            f"microdata {shown(file)}: it cannot be read; check that it exists and is readable"
+        ) from None
     return [str(file.relative_to(str(root))), facts.st_size, facts.st_mtime_ns]
 
 
@@ -134,7 +138,9 @@ def _row_groups(files: Iterable[Place]) -> Iterator[tuple[Piece, int]]:
         except Exception:  # Arrow's own message may show bytes of the file
             footer = None
         if footer is None:
-            raise MicrodataError(f"microdata {file}: not a readable Parquet file; write it again or leave it out")
+            raise MicrodataError(
+                f"microdata {shown(file)}: not a readable Parquet file; write it again or leave it out"
+            )
         for group in range(footer.num_row_groups):
             yield Piece(str(file), (group,)), footer.row_group(group).num_rows
 
