@@ -53,8 +53,8 @@ ASSUMPTIONS = (
     "No implementation δ: given random bits, every noisy value follows its discrete distribution on a lattice exactly, "
     "tails included; sums are exact; the rounding of the mechanisms is counted in P; values outside the range of "
     "their type are clamped, which is post-processing.",
-    "The guarantee covers records that meet the input contract of the plan: one row for each record identifier, codes "
-    "well formed, measures of the declared type and on their step, non-negative where the mechanism needs it.",
+    "The guarantee covers records that meet the input contract of the plan: {rows}, codes well formed, measures of the "
+    "declared type and on their step, non-negative where the mechanism needs it.",
     "A refusal is not private: that a run was refused or failed because a record or a sum broke the contract, and "
     "when and how long it ran, is outside the guarantee.",
     "Everything that shapes the release was chosen without looking at the confidential records: the cells are the "
@@ -63,15 +63,33 @@ ASSUMPTIONS = (
 )
 
 
-def guarantee(owner: str | None = None) -> dict[str, Any]:
+ROWS = {
+    "trust": "one row for each record identifier",
+    "reject": "one row for each record identifier, which was checked",
+    "combine": "one or more rows for each record identifier, equal in their codes (and owner, where units are firms)",
+}
+
+RECORDS = {
+    "trust": "A record is a row. Identifiers were trusted: an establishment with two rows is two records.",
+    "reject": "A record is all rows with one record identifier; one with several rows is in no table.",
+    "combine": (
+        "A record is all rows with one record identifier. Its x_q(r) is the sum of their values; it counts once. A "
+        "record whose rows contradict each other is in no table."
+    ),
+}
+
+
+def guarantee(owner: str | None = None, duplicates: str = "trust") -> dict[str, Any]:
     """Return the guarantee of a release as JSON: words, formula, assumptions.
 
     `owner`: the column of which each value is one protected firm; None where the single record is protected.
+    `duplicates`: what the plan says of row ids that stand twice, and so what a record is.
     """
+    shared = [*(text.replace("{rows}", ROWS[duplicates]) for text in ASSUMPTIONS), RECORDS[duplicates]]
     if owner is None:
-        return {"words": WORDS, "formula": FORMULA, "assumptions": list(ASSUMPTIONS)}
+        return {"words": WORDS, "formula": FORMULA, "assumptions": shared}
     return {
         "words": FIRM_WORDS.replace("{owner}", owner),
         "formula": FIRM_FORMULA.replace("{owner}", owner),
-        "assumptions": [*ASSUMPTIONS, OWNED.replace("{owner}", owner)],
+        "assumptions": [*shared, OWNED.replace("{owner}", owner)],
     }

@@ -31,7 +31,7 @@ def public_policy(plan: Plan) -> dict[str, Any]:
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "interval": as_json(plan.interval),
-        "guarantee": guarantee(plan.dataset.owner),
+        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates),
         "queries": [_query(query) for query in plan.queries],
         "sum": {
             "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,

@@ -73,6 +73,7 @@ def build_manifest(state: ReleaseState, facts: Facts) -> dict[str, Any]:
         mine = [file for file in files if file["path"].startswith(home)]
         tables.append({"query": table["query"], "rows": table["rows"], "files": mine})
     in_tables = {file["path"] for table in tables for file in table["files"]}
+    owner = owner_of(state.reservation["dataset_facts"]["unit"])
     return {
         "release": state.release,
         "attempt": state.attempt,
@@ -81,7 +82,7 @@ def build_manifest(state: ReleaseState, facts: Facts) -> dict[str, Any]:
         "date": state.date,
         "tables": tables,
         "files": [file for file in files if file["path"] not in in_tables],
-        "guarantee": guarantee(owner_of(state.reservation["dataset_facts"]["unit"])),
+        "guarantee": guarantee(owner, state.reservation["plan"]["dataset"]["duplicates"]),
         "ledger_head": state.head,
     }
 

@@ -26,6 +26,7 @@ from pipeline.facts import Facts
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
+from pipeline.microdata.duplicates import records_of
 from pipeline.microdata.pinned import Pinned, Table, pinned, require_there
 from pipeline.plan.model import Plan
 from pipeline.public import policy_document
@@ -34,7 +35,7 @@ from pipeline.report.page import report_page
 from pipeline.staging import Staging, prepare_root, staging_at
 from pipeline.storage import Place
 from pipeline.tables import ranges, sweep, write_csv
-from pipeline.totals import contract_message, layout_of
+from pipeline.totals import contract_message
 from udfs.contract import ContractBroken
 from udfs.keystream import CellBits, SecretKey
 
@@ -192,7 +193,8 @@ def _rehearse(plan: Plan) -> None:
 def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
     job.say("reading the microdata")
     try:
-        return job.engine.totals(found.given, layout_of(job.plan), scratch)
+        with records_of(found.given, job.plan, job.engine, job.staging_root) as records:
+            return job.engine.totals(*records, scratch)
     except (ContractBroken, MicrodataError) as error:
         # Nothing was drawn, and mending may take another plan under the same name: give the charge back.
         if _state(job).draws == 0:

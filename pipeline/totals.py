@@ -101,6 +101,7 @@ def sum_spec(plan: Plan) -> SumSpec:
         ),
         bad_records=plan.dataset.bad_records,
         owner=plan.dataset.owner,
+        record=None if plan.dataset.duplicates == "trust" else plan.dataset.record,
     )
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,10 @@ class Rule(IntEnum):
     STEP = 2
     NEGATIVE = 3
     OWNER = 4
+    RECORD = 5
+    TWICE = 6
+    DIFFERS = 7
+    BEYOND = 8
 
 
 RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
@@ -62,8 +66,14 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.STEP: "is not a whole number of its steps within 63 bits",
         Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
         Rule.OWNER: "names no owner: it is empty (null)",
+        Rule.RECORD: "names no record: it is empty (null)",
+        Rule.TWICE: "holds a row id that stands more than once",
+        Rule.DIFFERS: "differs between rows of one id",
+        Rule.BEYOND: "adds up to more than 63 bits over the rows of one id",
     }
 )
+
+NAMED: Mapping[Rule, str] = MappingProxyType({Rule.OWNER: "owners", Rule.RECORD: "records"})
 
 Fault = tuple[str, Rule, Mask]  # a column, the rule, and which records of a batch break it
 
@@ -105,11 +115,11 @@ def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
     return values if pa.types.is_dictionary(kind) else pc.dictionary_encode(values)
 
 
-def owner_faults(values: pa.Array, column: str) -> list[Fault]:
-    """Return which records name no owner: null, or text without a sign.
+def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RECORD]) -> list[Fault]:
+    """Return which records name no owner, or have no row id: null, or text without a sign.
 
-    Text and whole numbers name owners; raises ContractBroken on any other type. Who owns which record matters to no
-    sum: a record without an owner belongs to no protected unit, so it may not be summed.
+    Text and whole numbers are names; raises ContractBroken on any other type. Who owns which record matters to no sum:
+    a record without an owner belongs to no protected unit, so it may not be summed.
     """
     plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     kind = plain.type
@@ -119,8 +129,8 @@ def owner_faults(values: pa.Array, column: str) -> list[Fault]:
     elif pa.types.is_integer(kind):
         none = np.asarray(plain.is_null())
     else:
-        raise ContractBroken(column, "is neither text nor whole numbers, as owners are named")
-    return [(column, Rule.OWNER, none)] if none.any() else []
+        raise ContractBroken(column, f"is neither text nor whole numbers, as {NAMED[rule]} are named")
+    return [(column, rule, none)] if none.any() else []
 
 
 def _null_rows(values: pa.Array) -> Mask | None:

@@ -9,7 +9,7 @@ Cells of all bases share one numbering (`SumSpec.offsets`). A negative cell stan
 some record broke (`SumSpec.broken_rule`): so a scan reports all of them, the same ones however the data are cut.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
 from udfs.codes import is_code, roll_up
-from udfs.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, owner_faults, text_codes, whole_steps
+from udfs.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, name_faults, text_codes, whole_steps
 from udfs.lattice import LARGEST
 
 OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
@@ -90,13 +90,15 @@ class SumSpec:
     bases: tuple[BaseCells, ...]
     bad_records: Literal["refuse", "drop"]
     owner: str | None = None  # the column that must name each record's owner, where units are firms
+    record: str | None = None  # the column that must name each record, where row ids are compared
     also: tuple[str, ...] = ()  # columns that are read beside those, and not looked at
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        named = (self.naics.column, self.county.column, *(m.column for m in self.measures), self.owner, *self.also)
-        return list(dict.fromkeys(column for column in named if column is not None))
+        named = [self.naics.column, self.county.column, *(m.column for m in self.measures)]
+        named += [column for column in (self.owner, self.record) if column is not None]
+        return list(dict.fromkeys([*named, *self.also]))
 
     @property
     def addends(self) -> tuple[str, ...]:
@@ -155,10 +157,7 @@ class ExactSums:
         high, low = self._limbs[addend]
         high, low = high + (plain >> LIMB), low + (plain & LOW)
         _carry(high, low)
-        end = 1 << (63 - LIMB)
-        if (high < -end).any() or (high >= end).any() or ((high == -end) & (low == 0)).any():
-            return None
-        return (high << LIMB) + low
+        return None if beyond(high, low).any() else (high << LIMB) + low
 
 
 def to_frame(sums: ExactSums, broken: Iterable[int]) -> pd.DataFrame:
@@ -185,6 +184,13 @@ def _scatter(sums: NDArray[np.int64], cells: NDArray[np.int64], values: NDArray[
         raise IndexError("a cell number lies outside the numbering")
     column = csc_array((values, cells, np.array([0, len(values)])), shape=(len(sums), 1), copy=False)
     sums += column @ np.ones(1, dtype=np.int64)
+
+
+def beyond(high: NDArray[np.int64], low: NDArray[np.int64]) -> Mask:
+    """Return where high·2³² + low, for 0 ≤ low < 2³², exceeds 2⁶³ − 1 in magnitude."""
+    end = 1 << (63 - LIMB)
+    off: Mask = (high < -end) | (high >= end) | ((high == -end) & (low == 0))
+    return off
 
 
 def _carry(high: NDArray[np.int64], low: NDArray[np.int64]) -> None:
@@ -247,7 +253,7 @@ class Records:
     """A batch of records as the kernels see them: places of codes, values in steps, and what breaks the contract.
 
     `values`: of each addend, 0 where bad. `good`: which records break no rule (None: all). `broken`: the cells that
-    stand for the broken rules, where the spec refuses bad records.
+    stand for the broken rules, where the spec refuses bad records. `faults`: which records break which rule.
     """
 
     naics: "RowCodes"
@@ -255,6 +261,7 @@ class Records:
     values: Mapping[str, NDArray[np.int64]]
     good: Mask | None
     broken: frozenset[int]
+    faults: Sequence[Fault]
 
     def cells(self, base: BaseCells) -> tuple[NDArray[np.int64], Mask | None]:
         """Return each record's cell of a base, and which records count there (None: all); others get one in range."""
@@ -275,14 +282,17 @@ class Decoder:
         naics, county = RowCodes.of(batch, self._naics), RowCodes.of(batch, self._county)
         faults = [*naics.faults, *county.faults]
         if spec.owner is not None:
-            faults += owner_faults(batch.column(spec.owner), spec.owner)
+            faults += name_faults(batch.column(spec.owner), spec.owner, Rule.OWNER)
+        if spec.record is not None:
+            faults += name_faults(batch.column(spec.record), spec.record, Rule.RECORD)
         values = {RECORDS: np.ones(len(batch), dtype=np.int64)}
         for measure in spec.measures:
             values[measure.name], found = whole_steps(batch.column(measure.column), measure)
             faults += found
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         told = faults if spec.bad_records == "refuse" else []
-        return Records(naics, county, values, good, frozenset(spec.broken_cell(c, rule) for c, rule, _ in told))
+        broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in told)
+        return Records(naics, county, values, good, broken, faults)
 
 
 def _add(records: Records, spec: SumSpec, sums: ExactSums) -> None:

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.diagnostics.distribution import TOTAL, Counts, Distributions, merged
 from pipeline.diagnostics.files import RowFile, names_of
 from pipeline.diagnostics.losses import LossSpec
 from pipeline.diagnostics.records import QUERY, SIZE
-from pipeline.engines.protocol import reading
-from pipeline.microdata.read import read
+from pipeline.engines.grouped import in_buckets
+from pipeline.engines.protocol import decoded
 from pipeline.microdata.source import Chunk
 from udfs.influence import UnitRows, in_domain, summed, unit_losses
+from udfs.names import as_text, buckets_of, distinct
 from udfs.sums import Decoder
 
 BUCKETS = 64  # a bucket's records are in memory together
@@ -47,33 +46,21 @@ class ByOwner:
 
     def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
         """Yield the rows of each batch, by bucket."""
-        scan, decoder = self.spec.scan, Decoder(self.spec.scan)
-        batches = read(chunk, scan)
-        while True:
-            rows = reading(chunk, lambda: self._rows(decoder, next(batches, None)))
-            if rows is None:
-                return
-            yield rows
+        return decoded(chunk, self.spec.scan, self._rows)
 
-    def _rows(self, decoder: Decoder, batch: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]] | None:
-        if batch is None:
-            return None
+    def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         records = decoder.records(batch)
         inside = in_domain(records, self.spec.scan.bases)
         kept = np.arange(len(batch)) if inside is None else np.flatnonzero(inside)
-        owners = _as_text(batch.column(str(self.spec.scan.owner)).take(pa.array(kept))).dictionary_encode()
+        owners = as_text(batch.column(str(self.spec.scan.owner)).take(pa.array(kept))).dictionary_encode()
         of_row = np.asarray(owners.indices)
-        buckets = _buckets_of(owners.dictionary)[of_row]
-        order = np.argsort(buckets, kind="stable")
         columns = {
-            OWNER: owners.dictionary.take(pa.array(of_row[order])),
-            NAICS: records.naics.places[records.naics.rows[kept[order]]].astype(np.int32),
-            COUNTY: records.county.places[records.county.rows[kept[order]]].astype(np.int32),
+            OWNER: owners.dictionary_decode(),
+            NAICS: records.naics.places[records.naics.rows[kept]].astype(np.int32),
+            COUNTY: records.county.places[records.county.rows[kept]].astype(np.int32),
         }
-        rows = pa.record_batch(columns | {name: values[kept[order]] for name, values in records.values.items()})
-        ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS)).tolist()
-        cuts = zip(range(BUCKETS), [0, *ends], ends, strict=False)
-        return [(bucket, rows.slice(first, end - first)) for bucket, first, end in cuts if end > first]
+        rows = pa.record_batch(columns | {name: values[kept] for name, values in records.values.items()})
+        return in_buckets(rows, buckets_of(owners.dictionary, BUCKETS)[of_row])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,7 +73,7 @@ class FirmTask:
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> FirmSummary:
         """Return the summary of all firms of a bucket."""
         rows = pa.Table.from_batches(batches).combine_chunks()
-        firms, of_row = _firms(rows.column(OWNER).chunk(0))
+        firms, of_row = distinct(rows.column(OWNER).chunk(0))
         columns = {name: rows.column(name).to_numpy() for name in rows.column_names if name != OWNER}
         found = Distributions()
         of_queries = [
@@ -135,23 +122,3 @@ def _table(
     names = names_of(query.name for query in spec.queries)
     values = [column for pair in of_queries for column in pair]
     return pa.table({"owner": firms, "records": records, **dict(zip(names, values, strict=True)), "loss": total})
-
-
-def _as_text(owners: pa.Array) -> pa.Array:
-    plain = owners.dictionary_decode() if pa.types.is_dictionary(owners.type) else owners
-    return plain.cast(pa.large_string())
-
-
-def _buckets_of(owners: pa.Array) -> Int64s:
-    """Return the bucket of each distinct owner: a hash of its text, the same on every worker."""
-    hashed = pd.util.hash_array(owners.to_numpy(zero_copy_only=False), categorize=False)
-    return (hashed % BUCKETS).astype(np.int64)
-
-
-def _firms(owners: pa.Array) -> tuple[pa.Array, Int64s]:
-    """Return the distinct owners in order, and each row's place among them."""
-    coded = owners.dictionary_encode()
-    order = pc.sort_indices(coded.dictionary)
-    place = np.empty(len(order), dtype=np.int64)
-    place[np.asarray(order)] = np.arange(len(order))
-    return coded.dictionary.take(order), place[np.asarray(coded.indices)]

@@ -1,9 +1,8 @@
 """The steps of a diagnostics run: record it, read the microdata, write what was found to a place of its own."""
 
 import json
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +20,13 @@ from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.diagnosed import Diagnosed
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
+from pipeline.microdata.duplicates import RECORD, records_of, scratch
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
 from pipeline.publish import MANIFEST
-from pipeline.staging import Staging, staging_at
+from pipeline.staging import Staging
 from pipeline.storage import Place, place
-from pipeline.totals import Layout, contract_message, layout_of, require_unbroken
+from pipeline.totals import Layout, contract_message, require_unbroken
 from pipeline.verify import verify_release
 from udfs.contract import ContractBroken
 
@@ -81,14 +81,23 @@ def diagnose(job: DiagnosticsJob) -> Path:
     with private_folder(job.out):
         _record(job, pin, compared)
         with _contract_told(job.plan):
-            _write(job, list(source.chunks(found)), compared)
+            _over_records(job, list(source.chunks(found)), compared)
         if source.pin(source.find(found.root)) != pin:
             raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
     return job.out
 
 
-def _write(job: DiagnosticsJob, chunks: list[Chunk], compared: Compared | None) -> None:
-    layout = layout_of(job.plan)
+def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compared | None) -> None:
+    """Write what is found of the records, which are those that a release sums."""
+    root = job.out / SCRATCH
+    with records_of(chunks, job.plan, job.engine, root) as (records, layout):
+        assert isinstance(records, Sequence)
+        _write(job, layout, records, compared)
+    if root.is_dir():
+        root.rmdir()
+
+
+def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None) -> None:
     spec = loss_spec(job.plan, layout)
     records = _records(job, spec, layout, chunks)
     firms = _firms(job, spec, chunks) if job.plan.dataset.owner is not None else None
@@ -99,28 +108,31 @@ def _write(job: DiagnosticsJob, chunks: list[Chunk], compared: Compared | None) 
     write_whole(job.out / DOCUMENT, text.encode(), 0o600)
 
 
-def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: list[Chunk]) -> RecordSummary:
+def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequence[Chunk]) -> RecordSummary:
     job.say("losses of records")
     dataset, files = job.plan.dataset, None
     if job.per_record:
-        files = PerRecord(_folder(job.out / "records"), dataset.record, dataset.owner)
-        spec = with_names(spec, [dataset.record])
+        named = dataset.record if dataset.duplicates == "trust" else RECORD
+        files = PerRecord(_folder(job.out / "records"), named, spec.scan.owner)
+        spec = with_names(spec, [named])
     whole = summed_up(job.engine.each(RecordTask(spec, files), list(enumerate(chunks))))
     require_unbroken(layout, sorted(whole.broken))
     return whole
 
 
-def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: list[Chunk]) -> FirmSummary:
+def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: Sequence[Chunk]) -> FirmSummary:
     job.say("losses of firms")
     task = FirmTask(spec, _folder(job.out / "firms") if job.per_record else None)
-    with _scratch(job) as scratch:
-        return summed_up_firms(job.engine.grouped(ByOwner(spec), chunks, task, scratch))
+    with _scratch(job) as between:
+        return summed_up_firms(job.engine.grouped(ByOwner(spec), chunks, task, between))
 
 
-def _accuracy(job: DiagnosticsJob, layout: Layout, chunks: list[Chunk], compared: Compared | None) -> list[list[Sums]]:
+def _accuracy(
+    job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None
+) -> list[list[Sums]]:
     job.say("accuracy against the truth")
-    with _scratch(job) as scratch:
-        totals = job.engine.totals(chunks, layout, scratch)
+    with _scratch(job) as between:
+        totals = job.engine.totals(chunks, layout, between)
         return [
             totals.over(table.number, task_for(table.query, compared.tables[table.name] if compared else None))
             for table in layout.tables
@@ -174,17 +186,9 @@ def _contract_told(plan: Plan) -> Iterator[None]:
         raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
 
 
-@contextmanager
-def _scratch(job: DiagnosticsJob) -> Iterator[Staging]:
-    """Yield a private folder that is gone afterwards."""
-    root = job.out / SCRATCH
-    scratch = staging_at(root, job.plan.release, uuid.uuid4().hex)
-    try:
-        yield scratch
-    finally:
-        scratch.destroy()
-        if root.is_dir():
-            root.rmdir()
+def _scratch(job: DiagnosticsJob) -> AbstractContextManager[Staging]:
+    """Return a private folder that is gone afterwards."""
+    return scratch(job.out / SCRATCH, job.plan.release, "losses")
 
 
 def _folder(folder: Path) -> Path:

@@ -9,9 +9,12 @@ between is sealed under a key that ends with the run: a run that is killed leave
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipeline.engines.sealed import Seal, pack_batch, put, unpack_batch
 from pipeline.storage import Place, opened
@@ -83,6 +86,15 @@ class _Merge(Generic[Result]):
             file.seek(segment.first)
             data = file.read(segment.end - segment.first)
         return unpack_batch(self.seal.opened(segment.name, data))
+
+
+def in_buckets(rows: pa.RecordBatch, buckets: NDArray[np.int64]) -> list[tuple[int, pa.RecordBatch]]:
+    """Return the rows of each bucket that has any, in their order; `buckets` (≥ 0) says where each row goes."""
+    order = np.argsort(buckets, kind="stable")
+    sorted_rows = rows.take(pa.array(order))
+    ends = np.cumsum(np.bincount(buckets)).tolist()
+    cuts = zip(count(), [0, *ends], ends, strict=False)
+    return [(bucket, sorted_rows.slice(first, end - first)) for bucket, first, end in cuts if end > first]
 
 
 def grouped_by(

@@ -1,10 +1,11 @@
 """What prdp asks of an engine: a release's totals and staged tables, or any task over items; and the tasks they run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.build import code_digest
 from pipeline.engines.grouped import Merges, Splits
@@ -18,7 +19,7 @@ from pipeline.tables import Block, write_block
 from pipeline.totals import Layout
 from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
-from udfs.sums import SumSpec, sum_batches
+from udfs.sums import Decoder, SumSpec, sum_batches
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -111,6 +112,18 @@ def reading(chunk: Chunk, run: Callable[[], Result]) -> Result:
         failure = type(error).__name__
     # Outside the handler, so that the value-bearing exception is not kept as context.
     raise MicrodataError(f"microdata {shown(chunk[0].path)}: reading failed ({failure}); check that the file is whole")
+
+
+def decoded(chunk: Chunk, spec: SumSpec, run: Callable[[Decoder, pa.RecordBatch], Result]) -> Iterator[Result]:
+    """Yield what `run` makes of each batch of a chunk; raises as `reading` does."""
+    decoder, batches = Decoder(spec), read(chunk, spec)
+
+    def step() -> tuple[Result] | None:
+        batch = next(batches, None)
+        return None if batch is None else (run(decoder, batch),)
+
+    while (made := reading(chunk, step)) is not None:
+        yield made[0]
 
 
 @dataclass(frozen=True)

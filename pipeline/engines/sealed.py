@@ -35,11 +35,22 @@ class Seal:
 
     def write(self, path: Place, columns: Columns) -> None:
         """Write columns of equal length; a repetition replaces the file by one of the same contents."""
-        put(path, [self.closed(path.name, pack(columns))])
+        self.write_batch(path, pa.record_batch(dict(columns)))
 
     def read(self, path: Place) -> dict[str, NDArray[np.int64]]:
         """Return the columns of a file; raises cryptography's InvalidTag where it is not as it was written."""
-        return unpack(self.opened(path.name, path.read() if isinstance(path, Stored) else path.read_bytes()))
+        return unpack(self._opened(path))
+
+    def write_batch(self, path: Place, batch: pa.RecordBatch) -> None:
+        """Write a record batch of any columns, as `write` does."""
+        put(path, [self.closed(path.name, pack_batch(batch))])
+
+    def read_batch(self, path: Place) -> pa.RecordBatch:
+        """Return the record batch of a file, as `read` does."""
+        return unpack_batch(self._opened(path))
+
+    def _opened(self, path: Place) -> bytes:
+        return self.opened(path.name, path.read() if isinstance(path, Stored) else path.read_bytes())
 
     def closed(self, name: str, data: bytes) -> bytes:
         """Return `data` encrypted and bound to `name`; longer by as many bytes whatever the data."""

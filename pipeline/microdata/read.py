@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.engines.sealed import Seal
 from pipeline.microdata import lines
 from pipeline.microdata.folders import values_of, with_values
 from pipeline.microdata.source import Chunk, Piece
@@ -18,7 +19,15 @@ BATCH_RECORDS = 1 << 20
 def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
     """Yield the chunk's record batches with the columns of `spec`; ContractBroken where a file lacks one."""
     for piece in chunk:
-        yield from _parquet(piece, spec) if piece.row_groups is not None else _csv(piece, spec)
+        if piece.seal is not None:
+            yield from _sealed(place(piece.path), piece.seal)
+        else:
+            yield from _parquet(piece, spec) if piece.row_groups is not None else _csv(piece, spec)
+
+
+def _sealed(path: Place, seal: Seal) -> Iterator[pa.RecordBatch]:
+    batch = seal.read_batch(path)
+    yield from (batch.slice(first, BATCH_RECORDS) for first in range(0, len(batch), BATCH_RECORDS))
 
 
 def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:

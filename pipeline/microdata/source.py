@@ -14,6 +14,7 @@ from typing import Literal
 import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
+from pipeline.engines.sealed import Seal
 from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata.folders import shown, table_format
 from pipeline.storage import Place, Stored, opened
@@ -34,10 +35,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of one file: some row groups of a Parquet file, or a whole CSV file (`row_groups` None)."""
+    """A part of one file: some row groups of a Parquet file, or a whole CSV file (`row_groups` None).
+
+    With a `seal` it is a record batch that a run of ours put there under that seal.
+    """
 
     path: str
     row_groups: tuple[int, ...] | None
+    seal: Seal | None = None
 
 
 Chunk = tuple[Piece, ...]

@@ -57,6 +57,8 @@ def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Itera
         storage.place(_given(dataset, "path") or "")
     except PlanError as error:
         yield Mistake(("dataset", "path"), str(error).removeprefix("the place: "))
+    if _given(dataset, "source") and _given(dataset, "duplicates") in ("reject", "combine"):
+        yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
     for name, measure in measures.items():
         path: KeyPath = ("dataset", "measures", name)
         if name in TAKEN:

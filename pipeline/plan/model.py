@@ -44,7 +44,7 @@ class Dataset:
     path: Place | None
     table: str | None
     record: str
-    duplicates: Literal["trust"]
+    duplicates: Literal["trust", "reject", "combine"]  # what rows of one id are: records each, none, or one
     unit: str  # RECORD, or the column that names a record's owner: all records of one owner are one unit
     bad_records: Literal["refuse", "drop"]
     keys: Mapping[str, str]  # naics and county → column

@@ -5,10 +5,9 @@ new one needs no line here.
 """
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
 
 from pipeline.plan.model import RECORD
@@ -22,7 +21,6 @@ from pipeline.plan.values import (
     Text,
     Year,
     number_type,
-    offered_only,
 )
 from udfs.exact import exact
 from udfs.mechanisms.base import Mechanism, Parameter
@@ -126,10 +124,7 @@ class DatasetSpec(Spec):
     path: Text | None = None
     source: SourceSpec | None = None
     record: Text
-    duplicates: Annotated[
-        Literal["trust"],
-        BeforeValidator(partial(offered_only, offered="trust", later=("reject", "combine"))),
-    ] = "trust"
+    duplicates: Literal["trust", "reject", "combine"] = "trust"
     unit: Text = RECORD
     bad_records: Literal["refuse", "drop"] = "refuse"
     keys: KeysSpec

@@ -1,4 +1,4 @@
-"""The values a plan may hold: names, exact numbers, years, and words of which this version offers only some."""
+"""The values a plan may hold: names, exact numbers and years."""
 
 import re
 from collections.abc import Callable
@@ -69,13 +69,6 @@ def _reference_value(value: object) -> str | Fraction:
 def _year(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1900 <= value <= 2999:
         raise broken("must be a year, such as 2022")
-    return value
-
-
-def offered_only(value: object, offered: str, later: tuple[str, ...]) -> object:
-    """Return `value`, unless it is one that only a later version offers."""
-    if isinstance(value, str) and value in later:
-        raise broken(f"this version does not offer {value}; write {offered}")
     return value
 
 

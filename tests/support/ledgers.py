@@ -38,7 +38,7 @@ def reservation(release: str, draws: int = 100, **changes: Any) -> Reservation:
         "dataset": "d",
         "dataset_facts": FACTS,
         "digest": f"sha256:{release}",
-        "plan": {"release": release},
+        "plan": {"release": release, "dataset": {"duplicates": "trust"}},
         "policy": policy(),
         "limits": [BudgetLimit(at={}, rho=draws * UNIT, label="any record")],
         "out": "/out",

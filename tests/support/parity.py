@@ -21,6 +21,7 @@ RELEASE = "small-release"
 COUNTRY = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties
 SECTOR = tuple(f"81{code:04d}" for code in range(1110, 1150))  # 40 more industries: six files by naics6 and county
 AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 10_000}]
+OF_FIRMS = [{"at": [{"employment": 10, "payroll": 500}], "rho": 10_000}]
 
 MECHANISMS: Mapping[str, dict[str, Any]] = {
     "gaussian": {"kind": "gaussian", "sigma": 7.5},
@@ -143,6 +144,47 @@ def other(folder: Path) -> Path:
     )
 
 
+def again(table: pa.Table) -> pa.Table:
+    """The records, of which some stand in several rows; of a few the rows differ in their county."""
+    county = table.column("county").to_pylist()
+    county[:40] = [COUNTIES[-1]] * 40
+    twice = table.set_column(2, "county", pa.array(county)).slice(0, 30)
+    return pa.concat_tables([table, table.slice(20, 700), twice, table.slice(100, 50)])
+
+
+def combined(folder: Path) -> Path:
+    """Rows of one id added up to a record, ids that are numbers, bad records dropped, decimals, Parquet."""
+    table = again(records(2000))
+    ids = pa.array([int(name[1:]) for name in table.column("establishment_id").to_pylist()])
+    pay = pa.array([value / 4 for value in table.column("payroll").to_pylist()])
+    table = table.set_column(0, "establishment_id", ids).set_column(4, "payroll", pay)
+    measures = {
+        "employment": {"column": "employment", "type": "integer"},
+        "payroll": {"column": "payroll", "type": "decimal", "step": 0.25},
+    }
+    queries = [
+        {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["root"]},
+        {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": MECHANISMS["laplace"]},
+        {"name": "all", "count": "records", "by": ["naics3"], "mechanism": MECHANISMS["gaussian"]},
+    ]
+    dataset = {"duplicates": "combine", "bad_records": "drop", "measures": measures}
+    return _world(folder, table, as_parquet, dataset=dataset, queries=queries)
+
+
+def rejected(folder: Path) -> Path:
+    """Records of firms, left out where their id stands twice in a firm, CSV."""
+    table = again(records(2000))
+    owners = [f"F{i % 30}" for i in range(len(table))]
+    table = table.append_column("firm_id", pa.array(owners))
+    queries = [
+        {"name": "jobs", "sum": "employment", "by": ["naics2", "county"], "mechanism": MECHANISMS["laplace"]},
+        {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": MECHANISMS["log"]},
+        {"name": "all", "count": "records", "by": ["nation"], "mechanism": MECHANISMS["gaussian"]},
+    ]
+    dataset = {"duplicates": "reject", "bad_records": "drop", "unit": "firm_id"}
+    return _world(folder, table, as_csv, dataset=dataset, queries=queries, budget=OF_FIRMS)
+
+
 def none(folder: Path) -> Path:
     """No record at all."""
     return _world(folder, records(0), lambda place, table: pq.write_table(table, place / "empty.parquet"))
@@ -154,6 +196,8 @@ PLANS: Mapping[str, Callable[[Path], Path]] = {
     "wide": wide,
     "skewed": skewed,
     "other": other,
+    "combined": combined,
+    "rejected": rejected,
     "none": none,
 }
 
@@ -192,5 +236,5 @@ def _world(folder: Path, table: pa.Table, write: Callable[[Path, pa.Table], None
     path = write_world(folder, None, **{"budget": AMPLE, **changes})
     (folder / "microdata").mkdir()
     write(folder / "microdata", table)
-    assert yaml.safe_load(path.read_text())["budget"] == AMPLE
+    assert yaml.safe_load(path.read_text())["budget"] in (AMPLE, OF_FIRMS)
     return path
