@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pipeline.errors import PlanError, PrdpError
 
-COMMANDS = ("generate", "explain", "release", "diagnose", "verify", "ledger")
+COMMANDS = ("generate", "explain", "prepare", "release", "diagnose", "verify", "ledger")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,6 +53,15 @@ def parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--plot", type=Path, metavar="FILE", help="draw the policy curves into an SVG or PNG file")
     explain.add_argument("--json", action="store_true", help="print JSON")
+
+    prepare = commands.add_parser(
+        "prepare", parents=[debug], help="confidential: checked, typed, sorted microdata for repeated releases"
+    )
+    prepare.add_argument("raw", metavar="RAW", help="the microdata, Parquet or CSV, a file or a folder")
+    prepare.add_argument("--plan", type=Path, required=True, metavar="PLAN", help="a plan of the dataset, a YAML file")
+    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
+    _add_engine(prepare)
+    prepare.add_argument("--json", action="store_true", help="print JSON")
 
     release = commands.add_parser(
         "release", parents=[debug], help="release a plan's tables, or go on where a run stopped"

@@ -28,6 +28,7 @@ from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.microdata.duplicates import records_of
 from pipeline.microdata.pinned import Pinned, Table, pinned, require_there
+from pipeline.microdata.prepared import is_prepared
 from pipeline.plan.model import Plan
 from pipeline.public import policy_document
 from pipeline.publish import build_manifest, check_output_place, place_output, published_attempt
@@ -95,7 +96,8 @@ def run(job: Job) -> Published:
         for warning in (text for query in job.plan.queries for text in warnings(query)):
             job.say(f"warning: {warning}")
         if state is None or state.refunded:
-            require_there(job.microdata, job.engine)  # a wrong path is told before anything is charged
+            is_prepared(job.microdata, job.plan)  # wrong microdata are told before anything is charged
+            require_there(job.microdata, job.engine)
             prepare_root(job.staging_root)
         state = _reserve(job)
         if state.status in ("reserved", "drawn"):
@@ -193,7 +195,8 @@ def _rehearse(plan: Plan) -> None:
 def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
     job.say("reading the microdata")
     try:
-        with records_of(found.given, job.plan, job.engine, job.staging_root) as records:
+        proved = is_prepared(job.microdata, job.plan)
+        with records_of(found.given, job.plan, job.engine, job.staging_root, proved) as records:
             return job.engine.totals(*records, scratch)
     except (ContractBroken, MicrodataError) as error:
         # Nothing was drawn, and mending may take another plan under the same name: give the charge back.

@@ -88,7 +88,7 @@ def sum_spec(plan: Plan) -> SumSpec:
     return SumSpec(
         naics=_code_column(plan.dataset.keys["naics"], "naics6", domain.naics),
         county=_code_column(plan.dataset.keys["county"], "county", domain.county),
-        measures=_measures(plan),
+        measures=measure_columns(plan),
         bases=tuple(
             BaseCells(
                 size=base.size,
@@ -182,7 +182,8 @@ def _code_column(column: str, record_level: str, dimension: Dimension) -> CodeCo
     return CodeColumn(column, record_level, dimension.level, index, len(index) if dimension.has_other else OUTSIDE)
 
 
-def _measures(plan: Plan) -> tuple[MeasureColumn, ...]:
+def measure_columns(plan: Plan, *, every: bool = False) -> tuple[MeasureColumn, ...]:
+    """Return the measures that the plan sums, or every one of its dataset, as the kernels read them."""
     return tuple(
         MeasureColumn(
             name=measure.name,
@@ -191,7 +192,7 @@ def _measures(plan: Plan) -> tuple[MeasureColumn, ...]:
             nonnegative=any(m.needs_nonnegative for query in _summing(plan, measure.name) for m in query.mechanisms),
         )
         for measure in plan.dataset.measures
-        if _summing(plan, measure.name)
+        if every or _summing(plan, measure.name)
     )
 
 

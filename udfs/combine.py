@@ -12,11 +12,10 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from udfs.contract import Fault, Mask, Rule
-from udfs.names import Int64s, distinct
+from udfs.names import Int64s, distinct, ranked
 from udfs.sums import LIMB, LOW, SumSpec, beyond
 
 Duplicates = Literal["reject", "combine"]
@@ -85,21 +84,12 @@ def _numbered(ids: pa.Array, within: pa.DictionaryArray | None) -> tuple[Int64s,
     if within is None and not ids.null_count:
         return of_row, len(names)
     if within is not None:
-        texts, rank = _ranked(within)
+        texts, rank = ranked(within)
         of_row = of_row * (texts + 1) + rank
     nameless = np.flatnonzero(np.asarray(ids.is_null()))
     of_row[nameless] = of_row.max(initial=0) + 1 + np.arange(len(nameless))
     found, numbers = np.unique(of_row, return_inverse=True)
     return numbers.astype(np.int64), len(found)
-
-
-def _ranked(values: pa.DictionaryArray) -> tuple[int, Int64s]:
-    """Return how many texts there are, and the rank of each row's among them; null has the last."""
-    order = pc.sort_indices(values.dictionary)
-    rank = np.empty(len(order) + 1, dtype=np.int64)
-    rank[np.asarray(order)] = np.arange(len(order))
-    rank[-1] = len(order)
-    return len(order), rank[np.asarray(values.indices.fill_null(len(order)))]
 
 
 def _differing(rows: Rows, spec: SumSpec, of_row: Int64s, first: Int64s) -> list[Fault]:

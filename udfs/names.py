@@ -37,3 +37,12 @@ def distinct(names: pa.Array) -> tuple[pa.Array, Int64s]:
     place = np.empty(len(order), dtype=np.int64)
     place[np.asarray(order)] = np.arange(len(order))
     return coded.dictionary.take(order), place[np.asarray(coded.indices)]
+
+
+def ranked(values: pa.DictionaryArray) -> tuple[int, Int64s]:
+    """Return how many texts there are, and the rank of each row's among them; null has the last."""
+    order = pc.sort_indices(values.dictionary)
+    rank = np.empty(len(order) + 1, dtype=np.int64)
+    rank[np.asarray(order)] = np.arange(len(order))
+    rank[-1] = len(order)
+    return len(order), rank[np.asarray(values.indices.fill_null(len(order)))]

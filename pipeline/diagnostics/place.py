@@ -8,21 +8,23 @@ from pathlib import Path
 
 from pipeline.durable import make_folder
 from pipeline.errors import StateError
+from pipeline.ledger.store import Ledger
 from pipeline.publish import MANIFEST
+from pipeline.storage import place
 
 
-def require_apart(out: Path, taken: Iterable[Path]) -> None:
+def require_apart(out: Path, others: Iterable[Path]) -> None:
     """Return if diagnostics may be written to `out`, an absolute path: a folder that is absent or empty.
 
-    Raises StateError where it lies in a release's folder, or in one of the folders `taken`, in which releases are
+    Raises StateError where it lies in a release's folder, or in one of the folders `others`, in which releases are
     published or staged, or where one of those lies in it.
     """
-    place = out.resolve()
-    for folder in (place, *place.parents):
+    at = out.resolve()
+    for folder in (at, *at.parents):
         if os.path.lexists(folder / MANIFEST):
             raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another place")
-    for folder in (path.resolve() for path in taken):
-        if place.is_relative_to(folder) or folder.is_relative_to(place):
+    for folder in (path.resolve() for path in others):
+        if at.is_relative_to(folder) or folder.is_relative_to(at):
             raise StateError(
                 f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another place"
             )
@@ -31,6 +33,14 @@ def require_apart(out: Path, taken: Iterable[Path]) -> None:
             raise StateError(f"--out {out}: it is there and no empty folder: give a new one")
     except OSError as error:
         raise _unusable(out, error) from None
+
+
+def taken(ledger: Ledger) -> list[Path]:
+    """Return the folders of this machine in which the ledger's releases are published or staged."""
+    states = ledger.states()
+    named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
+    places = [place(name) for name in dict.fromkeys(named) if name is not None]
+    return [ledger.staging_root, *(at for at in places if isinstance(at, Path))]
 
 
 @contextmanager

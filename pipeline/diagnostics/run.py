@@ -12,7 +12,7 @@ from pipeline.diagnostics.document import document
 from pipeline.diagnostics.firms import ByOwner, FirmSummary, FirmTask, summed_up_firms
 from pipeline.diagnostics.losses import LossSpec, loss_spec, with_names
 from pipeline.diagnostics.page import diagnostics_page
-from pipeline.diagnostics.place import private_folder, require_apart
+from pipeline.diagnostics.place import private_folder, require_apart, taken
 from pipeline.diagnostics.records import PerRecord, RecordSummary, RecordTask, summed_up
 from pipeline.durable import write_whole
 from pipeline.engines.protocol import Engine
@@ -21,11 +21,12 @@ from pipeline.ledger.diagnosed import Diagnosed
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
 from pipeline.microdata.duplicates import RECORD, records_of, scratch
+from pipeline.microdata.prepared import is_prepared
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
 from pipeline.publish import MANIFEST
 from pipeline.staging import Staging
-from pipeline.storage import Place, place
+from pipeline.storage import Place
 from pipeline.totals import Layout, contract_message, require_unbroken
 from pipeline.verify import verify_release
 from udfs.contract import ContractBroken
@@ -89,8 +90,8 @@ def diagnose(job: DiagnosticsJob) -> Path:
 
 def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compared | None) -> None:
     """Write what is found of the records, which are those that a release sums."""
-    root = job.out / SCRATCH
-    with records_of(chunks, job.plan, job.engine, root) as (records, layout):
+    root, proved = job.out / SCRATCH, is_prepared(job.microdata, job.plan)
+    with records_of(chunks, job.plan, job.engine, root, proved) as (records, layout):
         assert isinstance(records, Sequence)
         _write(job, layout, records, compared)
     if root.is_dir():
@@ -112,7 +113,7 @@ def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequen
     job.say("losses of records")
     dataset, files = job.plan.dataset, None
     if job.per_record:
-        named = dataset.record if dataset.duplicates == "trust" else RECORD
+        named = RECORD if RECORD in spec.scan.also else dataset.record
         files = PerRecord(_folder(job.out / "records"), named, spec.scan.owner)
         spec = with_names(spec, [named])
     whole = summed_up(job.engine.each(RecordTask(spec, files), list(enumerate(chunks))))
@@ -154,12 +155,8 @@ def _compared(job: DiagnosticsJob) -> Compared | None:
 
 def _taken(job: DiagnosticsJob) -> list[Path]:
     """Return the folders in which releases are published or staged, as far as they are known."""
-    states = job.ledger.states()
-    named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
-    of_ledger = [place(name) for name in dict.fromkeys(named) if name is not None]
     given = [job.published.parent] if job.published else []
-    local = [at for at in of_ledger if isinstance(at, Path)]
-    return [default_out(job.plan), job.ledger.staging_root, *given, *local]
+    return [default_out(job.plan), *given, *taken(job.ledger)]
 
 
 def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:

@@ -109,16 +109,18 @@ class OneRecord:
 
 
 @contextmanager
-def records_of(given: Input, plan: Plan, engine: Engine, root: Place) -> Iterator[tuple[Input, Layout]]:
+def records_of(given: Input, plan: Plan, engine: Engine, root: Place, proved: bool) -> Iterator[tuple[Input, Layout]]:
     """Yield what is to be summed for the length of a block, and the layout for it: records instead of rows.
 
-    Where row ids are trusted it is what was given. What else it needs on disk lies, sealed, in folders of the release
-    in the private folder `root`, which are destroyed. Raises MicrodataError that names every rule that rows or records
-    break, where bad records are refused: the same ones however the rows are cut.
+    Where row ids are trusted it is what was given, and so it is where it is `proved` that each row is a record
+    (prepared.py): row ids are not even read then, everything else is checked once more. What else it needs on disk
+    lies, sealed, in folders of the release in the private folder `root`, which are destroyed. Raises MicrodataError
+    that names every rule that rows or records break, where bad records are refused: the same ones however the rows are
+    cut.
     """
     layout = layout_of(plan)
-    if plan.dataset.duplicates == "trust":
-        yield given, layout
+    if plan.dataset.duplicates == "trust" or proved:
+        yield given, replace(layout, spec=replace(layout.spec, record=None))
         return
     with scratch(root, plan.release, "records") as kept:
         kept.create()
@@ -161,6 +163,7 @@ def in_steps(spec: SumSpec) -> SumSpec:
         measures=tuple(replace(measure, column=measure.name, step=Fraction(1)) for measure in spec.measures),
         owner=None if spec.owner is None else OWNER,
         record=None,
+        also=(RECORD,),
     )
 
 

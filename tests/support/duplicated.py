@@ -16,7 +16,7 @@ from pipeline.microdata import duplicates
 from pipeline.microdata.read import read
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.model import Plan
-from pipeline.staging import Staging
+from pipeline.staging import staging_at
 from pipeline.totals import layout_of
 from tests.support.world import COUNTIES, NAICS
 
@@ -115,7 +115,7 @@ def _faults(row: Row, owned: bool) -> list[tuple[str, str]]:
 def made(microdata: Path, plan: Plan, folder: Path) -> Found:
     """What the pipeline makes of the rows: the good ones of the sealed records, and all broken rules."""
     spec = layout_of(plan).spec
-    kept = Staging(folder, "r", "records")
+    kept = staging_at(folder, "r", "records")
     kept.create()
     found = duplicates.grouped_records(list(chunks(find(microdata))), plan.dataset, spec, DaskEngine(workers=1), kept)
     read_as = duplicates.in_steps(spec)

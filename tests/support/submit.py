@@ -95,6 +95,17 @@ def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[
 
 
 def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]) -> None:
+    event = die_at_event(die_at, seen, place.folder)
+    for step in LEDGER_STEPS:
+        _watch(step, event)
+    submit(place, **settings)
+
+
+def die_at_event(die_at: int | None, seen: Any, below: Path) -> Callable[[str], None]:
+    """Make this process kill itself before its event number `die_at`; return what tells of further events.
+
+    Each change of a file below a folder is an event; a letter for each is put into `seen`.
+    """
     met = itertools.count(1)
 
     def event(letter: str) -> None:
@@ -103,19 +114,15 @@ def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]
         if number == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for step in LEDGER_STEPS:
-        _watch(step, event)
-    below = str(place.folder)
-
     def audit(name: str, arguments: tuple[Any, ...]) -> None:
         if name not in FILE_EVENTS or not isinstance(arguments[0], str | os.PathLike):
             return
         reads = name == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        if not reads and os.fspath(arguments[0]).startswith(below):
+        if not reads and os.fspath(arguments[0]).startswith(str(below)):
             event("f")
 
     sys.addaudithook(audit)
-    submit(place, **settings)
+    return event
 
 
 def _watch(step: str, event: Callable[[str], None]) -> None:

@@ -1,0 +1,143 @@
+"""Prepared microdata: a folder that `prdp prepare` wrote, and what its manifest proves to a release.
+
+`prepared.json`, written last, names the files with their sizes and times, and the contract that each row was checked
+against. A release that finds it does not look for rows of one id again, since each row is a record there already, by
+the same rule. All else it checks as in any microdata: that costs next to nothing while values are decoded. So what a
+wrong or forged manifest could do is to pass rows off as records, which `duplicates: trust` allows whoever gives the
+microdata.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.canonical import digest
+from pipeline.errors import MicrodataError
+from pipeline.microdata import source
+from pipeline.microdata.pinned import Table
+from pipeline.plan.model import Plan
+from pipeline.storage import Place
+from pipeline.totals import measure_columns
+from udfs.contract import MeasureColumn
+from udfs.exact import as_json
+
+MANIFEST = "prepared.json"
+WORK = ".preparing"  # there while a folder is written
+VERSION = 1
+FILE_NAME = re.compile(r"naics3-([0-9]{3}|none)\.parquet")
+
+Contract = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a manifest says: the contract, and each file's name, size in bytes and time in nanoseconds."""
+
+    folder: Path
+    contract: Contract
+    files: Mapping[str, tuple[int, int]]
+
+
+def contract_of(plan: Plan, measures: tuple[MeasureColumn, ...]) -> Contract:
+    """Return, as JSON, the rules by which rows of the plan's dataset are records, with the measures checked."""
+    types = {measure.name: measure.type for measure in plan.dataset.measures}
+    told = {
+        m.name: {"column": m.column, "type": types[m.name], "step": as_json(m.step), "nonnegative": m.nonnegative}
+        for m in measures
+    }
+    dataset = plan.dataset
+    return {
+        "record": dataset.record,
+        "unit": dataset.unit,
+        "duplicates": dataset.duplicates,
+        "bad_records": dataset.bad_records,
+        "keys": dict(dataset.keys),
+        "measures": told,
+    }
+
+
+def is_prepared(microdata: Place | Table, plan: Plan) -> bool:
+    """Return whether microdata are prepared, in which case each row is known to be one record by the plan's rules.
+
+    In a store they never are: a copy there has other times than the manifest lists, and is checked like any microdata.
+
+    Raises MicrodataError where they are incomplete, have changed since, or were prepared by other rules.
+    """
+    found = prepared_at(microdata) if isinstance(microdata, Path) else None
+    if found is None:
+        return False
+    require_as_written(found)
+    require_contract(found, plan)
+    return True
+
+
+def prepared_at(path: Path) -> Prepared | None:
+    """Return what the manifest at a path says; None where there is no prepared folder.
+
+    Raises MicrodataError where there is one that is not whole.
+    """
+    if not path.is_dir():
+        return None
+    if not (path / MANIFEST).exists():
+        if (path / WORK).exists() or any(FILE_NAME.fullmatch(file.name) for file in path.iterdir()):
+            raise _again(path, f"it has no {MANIFEST}, so prdp prepare did not end")
+        return None
+    try:
+        read = json.loads((path / MANIFEST).read_bytes())
+        files = {name: (int(file["bytes"]), int(file["mtime_ns"])) for name, file in read["files"].items()}
+        found = Prepared(path, read["contract"], files)
+        whole = read["prepared"] == VERSION and read["contract_digest"] == digest(found.contract)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise _again(path, f"{MANIFEST} is not as this version of prdp writes it")
+    return found
+
+
+def require_as_written(found: Prepared) -> None:
+    """Return if the files are those of the manifest, by names, sizes and times; raises MicrodataError otherwise."""
+    there = [Path(str(file)) for file in source.find(found.folder).files]
+    facts = {str(file.relative_to(found.folder)): file.stat() for file in there}
+    if {name: (fact.st_size, fact.st_mtime_ns) for name, fact in facts.items()} != found.files:
+        raise _again(found.folder, f"its files are not those that {MANIFEST} lists: they changed, or lost their times")
+
+
+def require_contract(found: Prepared, plan: Plan) -> None:
+    """Return if rows that meet the folder's contract are records by the plan's; raises MicrodataError otherwise.
+
+    Whatever was refused to be bad serves plans that drop bad records too, and rows of which no id stands twice serve
+    every rule about those. Where bad records were dropped, what was dropped must be what the plan would drop.
+    """
+    measures = measure_columns(plan)
+    was, wanted = found.contract, contract_of(plan, measures)
+    refused = was["bad_records"] == "refuse"
+    differing = [key for key in ("record", "unit", "keys") if was[key] != wanted[key]]
+    if was["bad_records"] != wanted["bad_records"] and not refused:
+        differing.append("bad_records")
+    if was["duplicates"] != wanted["duplicates"] and not (refused and was["duplicates"] == "reject"):
+        differing.append("duplicates")
+    differing += _differing(was, wanted, refused)
+    if differing:
+        names = ", ".join(f"dataset.{key}" for key in differing)
+        raise _again(found.folder, f"it was prepared under another contract, which differs in {names}")
+
+
+def _differing(was: Contract, wanted: Contract, refused: bool) -> list[str]:
+    """Return the keys of measures of which the plan needs what was not checked, or drops what was not dropped."""
+    before, now = was["measures"], wanted["measures"]
+    if not refused:
+        return [f"measures.{name}" for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    added_up = was["duplicates"] == "combine"  # of sums it cannot be told whether each addend was at least 0
+    return [
+        f"measures.{name}"
+        for name, measure in sorted(now.items())
+        if any(before.get(name, {}).get(key) != measure[key] for key in ("column", "type", "step"))
+        or (added_up and measure["nonnegative"] and not before[name]["nonnegative"])
+    ]
+
+
+def _again(path: Path, what: str) -> MicrodataError:
+    return MicrodataError(f"microdata {path}: {what}; run prdp prepare again, or release from the raw microdata")
