@@ -56,6 +56,7 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.influence
 	$(BIN)/python -m benchmarks.spark
+	$(BIN)/python -m benchmarks.prepared
 
 .PHONY: figures
 figures: $(READY) ## the tables and pictures of docs/economy.md
