@@ -23,6 +23,7 @@ SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # written into the ledger, a message or a manifest.
 OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path", "retry_limit_seconds", "replication")
 _HERE = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?")
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -239,8 +240,21 @@ def _opened(scheme: str, authority: str, query: str) -> tuple[Any, str]:
     """Return a store, opened once a process, and where its keys begin in it."""
     from pyarrow.fs import FileSystem  # noqa: PLC0415 — a tenth of a second that local places do not need
 
+    if scheme == "s3":
+        return _s3(authority, dict(parse_qsl(query))), authority
     store, base = FileSystem.from_uri(f"{scheme}://{authority}" + (f"?{query}" if query else ""))
     return store, base.rstrip("/")
+
+
+def _s3(bucket: str, options: dict[str, str]) -> Any:
+    """Return S3 as its URI says, with more patience: what is put again after an answer was missed arrives twice."""
+    from pyarrow.fs import S3FileSystem, resolve_s3_region  # noqa: PLC0415
+
+    if not set(options) <= {"endpoint_override", "region", "scheme", "tls_ca_file_path"}:
+        raise ValueError("an option of another kind of store")
+    if "region" not in options and "endpoint_override" not in options:
+        options["region"] = resolve_s3_region(bucket)
+    return S3FileSystem(connect_timeout=CONNECT_SECONDS, request_timeout=ANSWER_SECONDS, **options)
 
 
 _TOLD = (

@@ -126,7 +126,7 @@ def test_a_relative_path_to_the_plan(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_the_plan_that_comes_with_the_generator(folder: Path) -> None:
     data = yaml.safe_load((ROOT / "conf/plans/cbp-synthetic.yaml").read_text())
     naics = [line.split(",")[0] for line in (ROOT / "conf/codes/naics_2022.csv").read_text().splitlines()[1:]]
-    counties = [line.split(",")[0] for line in (ROOT / "conf/codes/counties_2020.csv").read_text().splitlines()[1:]]
+    counties = [line.split(",")[0] for line in (ROOT / "conf/codes/counties_2022.csv").read_text().splitlines()[1:]]
     data["domain"] |= {"naics": "naics.csv", "county": "counties.csv"}
     plan = load(folder, data, naics=naics, counties=counties)
     assert plan.domain.cell_count(("naics6", "county")) == len(naics) * len(counties)
