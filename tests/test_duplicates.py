@@ -93,6 +93,17 @@ def test_ids_are_compared_as_text_whatever_their_type(tmp_path: Path) -> None:
     assert found.records == [("07", NAICS[0], COUNTIES[0], 2, 20), ("7", NAICS[0], COUNTIES[0], 5, 50)]
 
 
+def test_ids_that_are_not_utf8_do_not_become_one(tmp_path: Path) -> None:
+    header, rest = b"establishment_id,naics,county,employment,payroll\n", f",{NAICS[0]},{COUNTIES[0]},1,1\n".encode()
+    for name, ids in (("odd", (b"\xff", b"\xfe", b"3")), ("fine", ("é".encode(), b"e", b"3"))):
+        folder = tmp_path / name
+        (folder / "microdata").mkdir(parents=True)
+        (folder / "microdata" / "a.csv").write_bytes(header + b"".join(each + rest for each in ids))
+        found = made(folder / "microdata", plan_of(folder / "world", "combine", False, True), folder / "state")
+        assert len(found.records) == (1 if name == "odd" else 3)
+        assert bool(found.broken) == (name == "odd")
+
+
 def test_what_is_left_out_of_a_firm_depends_on_that_firm_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours differ by one firm: all records of the others must be the same in both."""
     random = np.random.default_rng(5)
@@ -175,7 +186,7 @@ def test_every_broken_rule_is_told_and_no_id(tmp_path: Path, cuts: Sequence[int]
     of_rows = {
         "county holds a code that is empty or malformed",
         "employment is below zero, which a mechanism of the plan does not allow",
-        "establishment_id names no record: it is empty (null)",
+        "establishment_id names no record: it is empty (null), or not UTF-8",
         "payroll is empty (null)",
     }
     of_records = {

@@ -47,7 +47,7 @@ def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngin
     assert ("tables/jobs/part-00005.parquet" in found) == (name == "wide")
 
 
-@pytest.mark.parametrize("name", ["full", "cells", "skewed"])
+@pytest.mark.parametrize("name", ["full", "cells", "skewed", "combined"])
 def test_a_dask_cluster_releases_the_same_bytes_as_threads(tmp_path: Path, dask_cluster: DaskEngine, name: str) -> None:
     plan = PLANS[name](tmp_path)
     expected = released(plan, tmp_path / "threads", None)

@@ -21,6 +21,7 @@ from udfs.lattice import LARGEST
 
 INTEGER_TEXT = r"^[+-]?[0-9]{1,18}$"
 DECIMAL_TEXT = r"^[+-]?[0-9]{1,20}(\.[0-9]{1,18})?$"
+REPLACED = "\ufffd"  # stands in text that was read from bytes that are not UTF-8
 TEXT_DECIMAL = pa.decimal128(38, 18)
 
 Mask = NDArray[np.bool_]
@@ -66,7 +67,7 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.STEP: "is not a whole number of its steps within 63 bits",
         Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
         Rule.OWNER: "names no owner: it is empty (null)",
-        Rule.RECORD: "names no record: it is empty (null)",
+        Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
         Rule.TWICE: "holds a row id that stands more than once",
         Rule.DIFFERS: "differs between rows of one id",
         Rule.BEYOND: "adds up to more than 63 bits over the rows of one id",
@@ -116,7 +117,7 @@ def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
 
 
 def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RECORD]) -> list[Fault]:
-    """Return which records name no owner, or have no row id: null, or text without a sign.
+    """Return which records name no owner, or have no row id: null, or text without a sign, or of replaced signs.
 
     Text and whole numbers are names; raises ContractBroken on any other type. Who owns which record matters to no sum:
     a record without an owner belongs to no protected unit, so it may not be summed.
@@ -126,6 +127,8 @@ def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RE
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
         none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
+        if rule == Rule.RECORD:  # two ids that are no text must not become one
+            none = none | np.asarray(pc.fill_null(pc.match_substring(bare, REPLACED), False))
     elif pa.types.is_integer(kind):
         none = np.asarray(plain.is_null())
     else:

@@ -101,7 +101,7 @@ def ok_value(row: Row, i: int) -> bool:
 def _faults(row: Row, owned: bool) -> list[tuple[str, str]]:
     name, naics, county, employment, payroll, owner = row
     rules = [
-        ("establishment_id", "names no record: it is empty (null)", name is None or not name.strip()),
+        ("establishment_id", "names no record: it is empty (null), or not UTF-8", name is None or not name.strip()),
         ("naics", "holds a code that is empty or malformed", naics not in NAICS),
         ("county", "holds a code that is empty or malformed", county not in COUNTIES),
         ("employment", "is empty (null)", employment is None),
