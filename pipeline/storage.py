@@ -86,6 +86,11 @@ class Stored:
             found = store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
         return sorted(self / info.path.removeprefix(path).lstrip("/") for info in found if info.is_file)
 
+    def size(self) -> int:
+        """Return the object's size in bytes."""
+        with self._plain() as (store, path):
+            return int(store.get_file_info(path).size or 0)
+
     def fingerprint(self) -> list[object]:
         """Return size, time of change in nanoseconds and, where the store has one, the entity tag of the contents."""
         with self._plain() as (store, path):
@@ -217,6 +222,11 @@ def overlap(one: Place, other: Place) -> bool:
     if isinstance(one, Stored) and isinstance(other, Stored):
         return one.is_relative_to(other) or other.is_relative_to(one)
     return False
+
+
+def size_of(at: Place) -> int:
+    """Return the size of a file or an object in bytes; raises OSError."""
+    return at.size() if isinstance(at, Stored) else at.stat().st_size
 
 
 def opened(at: Place) -> Any:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from pipeline.errors import PlanError
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Dataset, Plan
 from pipeline.staging import Staging, staging_at
-from pipeline.storage import Place
+from pipeline.storage import Place, place, size_of
 from pipeline.totals import Layout, layout_of, require_unbroken
 from udfs.combine import Combined, Duplicates, Rows, combined
 from udfs.contract import Fault, Rule
@@ -192,7 +191,7 @@ def _by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
 def _bucket_count(chunks: Sequence[Chunk]) -> int:
     """Return a number of buckets of which each holds about a chunk's records."""
     paths = {piece.path for chunk in chunks for piece in chunk}
-    return 1 + sum(Path(path).stat().st_size for path in paths) // BUCKET_BYTES
+    return 1 + sum(size_of(place(path)) for path in paths) // BUCKET_BYTES
 
 
 def _without(ids: pa.Array, faults: Sequence[Fault], column: str) -> pa.Array:
