@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.cells import Int32s
+from pipeline.errors import in_a_line
 from udfs.codes import LEVELS, OTHER, SECTOR_RANGES, is_code, roll_up
 
 
@@ -21,7 +22,7 @@ def level_of(key: str, code: str) -> str:
     if key == "naics" and code in SECTOR_RANGES:
         raise ValueError(f'"{code}" is a part of a sector; write {SECTOR_RANGES[code]}')
     digits = "2 to 6 digits (sectors as 31-33) are" if key == "naics" else "5 digits are"
-    raise ValueError(f'malformed code "{code}"; {digits} needed')
+    raise ValueError(f'malformed code "{in_a_line(code)}"; {digits} needed')
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline import canonical
 from pipeline.cells import Axis, Base, Grouping, Int32s, Int64s, QueryCells, grouping, is_roll_up
 from pipeline.dimension import Dimension
-from pipeline.errors import PlanError
+from pipeline.errors import PlanError, in_a_line
 from pipeline.frozenmap import FrozenMap
 from pipeline.nearest import SAME_WORD, likeness, nearest
 from pipeline.places import Masks, meetings
@@ -101,7 +101,8 @@ class Domain:
     def require_code(self, level: str, code: str) -> None:
         """Return if the domain has `code` at `level`; otherwise raises PlanError."""
         if code not in self.dimension(level).places(level):
-            raise PlanError(f'the domain has no code "{code}" at level {level}{self._hint(level, code)}')
+            hint = self._hint(level, code)
+            raise PlanError(f'the domain has no code "{in_a_line(code)}" at level {level}{hint}')
 
     def _hint(self, level: str, code: str) -> str:
         """Return what may have been meant by a code that the domain lacks."""

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+LONGEST_NAME = 60  # characters of a file's text that a message repeats
+
 
 class PrdpError(Exception):
     """Anything that went wrong and has no narrower class below; exit code 1."""
@@ -31,3 +33,12 @@ class StateError(PrdpError):
     """Another attempt is under way, or the ledger's state, the output place or the digest forbids this; 5."""
 
     exit_code: ClassVar[int] = 5
+
+
+def in_a_line(text: str) -> str:
+    """Return public text of a plan or a domain file as a message repeats it: cut where long, its control signs escaped.
+
+    So that a message stays one line, and a terminal takes no orders from a file.
+    """
+    cut = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Tag
 from pydantic_core import ErrorDetails
 
+from pipeline.errors import in_a_line
 from pipeline.nearest import SAME_WORD, likeness, nearest
 from pipeline.plan.schema import PlanSpec, Spec
 from pipeline.plan.values import OWN_RULE
@@ -61,7 +62,7 @@ def _alike(path: KeyPath, other: KeyPath) -> bool:
 
 def shown(path: KeyPath) -> str:
     """Return a key path as people write it."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{in_a_line(step)}" for step in path).lstrip(".")
 
 
 def shape_mistakes(errors: Iterable[ErrorDetails]) -> Iterator[Mistake]:
