@@ -16,7 +16,10 @@ COMMANDS = ("generate", "explain", "prepare", "release", "diagnose", "verify", "
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong call in one plain line, as every other error."""
+    """Reports a wrong call in one plain line, as every other error; options are written out."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         self.exit(PlanError.exit_code, f"error: {self.prog}: {message}; see {self.prog} --help\n")
@@ -110,7 +113,7 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     """Add the options that say what runs a command over microdata, and with which ledger."""
     command.add_argument("--engine", choices=["dask", "spark"], default="dask", help="what runs it (default dask)")
     command.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
-    command.add_argument("--workers", type=_count, metavar="N", help="dask: threads to use (default: all cores)")
+    command.add_argument("--workers", type=_at_least_one, metavar="N", help="dask: threads to use (default: all cores)")
     command.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
     command.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
 
@@ -157,6 +160,13 @@ def _count(text: str) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return number
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return number
 
 

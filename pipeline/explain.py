@@ -1,5 +1,6 @@
 """What a plan promises, before any record is read: the losses of reference records, for people and as JSON."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -18,6 +19,7 @@ from udfs.codes import LEVELS
 from udfs.exact import as_json, exact, up_float, up_text
 
 DELTA = 1e-9
+_PLAIN_NUMBER = re.compile(r"[-+0-9.eE]+")  # Python would also read 1_000, and digits of other scripts
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
     "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
@@ -57,6 +59,7 @@ def _record(text: str, plan: Plan) -> At:
         if not equals or name in found:
             raise PlanError(f"--at {text}: write each measure once as name=value, separated by commas")
         if name in levels:
+            _require_code(plan, name, value)
             found[name] = value
         elif name in measures:
             found[name] = _number(name, value)
@@ -145,9 +148,16 @@ def _unit(plan: Plan) -> str:
     return plan.dataset.unit if owner is None else f"a firm, all records with one value of {owner}"
 
 
+def _require_code(plan: Plan, level: str, code: str) -> None:
+    try:
+        plan.domain.require_code(level, code)
+    except PlanError as error:
+        raise PlanError(f"--at {level}: {error}") from None
+
+
 def _number(name: str, text: str) -> Fraction:
     try:
-        number = exact(text)
+        number = exact(text) if _PLAIN_NUMBER.fullmatch(text) else Fraction(-1)
     except ValueError:
         number = Fraction(-1)
     if not number >= 0:
