@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pipeline.errors import PlanError
@@ -150,6 +150,7 @@ class Stored:
 
 
 Place = Path | Stored
+Located = TypeVar("Located", Path, Stored, Place)
 
 
 def place(text: str, *, what: str = "the place", folder: Path | None = None) -> Place:
@@ -212,6 +213,14 @@ def _require_encrypted(query: str, what: str) -> None:
         endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
     if endpoint.startswith("http://") and not _HERE.fullmatch(endpoint):
         raise PlanError(f"{what}: a store beyond this machine must be reached by https; leave out scheme=http")
+
+
+def resolved(at: Located, what: str) -> Located:
+    """Return a place without links; raises PlanError, which begins with `what`, where its links lead in a circle."""
+    try:
+        return at.resolve()
+    except (OSError, RuntimeError):  # Python 3.13 raises the first, older ones the second
+        raise PlanError(f"{what} {at}: its links lead in a circle; give another place") from None
 
 
 def overlap(one: Place, other: Place) -> bool:

@@ -10,7 +10,7 @@ from pipeline.errors import PlanError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.storage import Place, place
+from pipeline.storage import Place, place, resolved
 from pipeline.terminal import Progress
 
 
@@ -42,11 +42,12 @@ def _microdata(given: argparse.Namespace, plan: Plan) -> Place:
     at = plan.dataset.path if given.data is None else place(given.data, what="--data")
     if at is None:
         raise PlanError("dataset.source: prdp diagnose reads files; give a copy of the table with --data")
-    return at.resolve()
+    return resolved(at, "microdata")
 
 
 def _out(given: argparse.Namespace) -> Path:
     out = place(given.out, what="--out")
     if not isinstance(out, Path):
         raise PlanError(f"--out {out}: diagnostics lie in a folder of mode 0700; name one of this machine")
+    resolved(out, "--out")
     return out.absolute()

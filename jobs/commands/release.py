@@ -12,7 +12,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.release import Job, Published
 from pipeline.release import run as run_job
-from pipeline.storage import Place, opened, place
+from pipeline.storage import Place, opened, place, resolved
 from pipeline.terminal import Progress
 
 ROWS_SHOWN = 4
@@ -25,7 +25,7 @@ def run(given: argparse.Namespace) -> None:
         job = Job(
             plan=plan,
             microdata=_microdata(given, plan),
-            out=(_place(given.out, "--out") or plan.path.parent / "releases").resolve(),
+            out=_place(given.out, "--out") or resolved(plan.path.parent / "releases", "--out"),
             staging=_place(given.staging, "--staging"),
             engine=engine,
             ledger=open_ledger(given.ledger),
@@ -41,11 +41,11 @@ def run(given: argparse.Namespace) -> None:
 
 def _microdata(given: argparse.Namespace, plan: Plan) -> Place | Table:
     at = _place(given.data, "--data") or plan.dataset.path
-    return Table(plan.dataset.table or "") if at is None else at.resolve()
+    return Table(plan.dataset.table or "") if at is None else resolved(at, "microdata")
 
 
 def _place(text: str | None, option: str) -> Place | None:
-    return None if text is None else place(text, what=option).resolve()
+    return None if text is None else resolved(place(text, what=option), option)
 
 
 def _show(published: Published) -> None:

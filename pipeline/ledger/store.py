@@ -20,6 +20,7 @@ from pipeline.ledger.lock import release_lock
 from pipeline.ledger.reservation import Reservation, charged, limits_of, require_dataset, require_same
 from pipeline.ledger.schema import ENTRIES
 from pipeline.ledger.sqlite import open_file, plain_errors
+from pipeline.storage import resolved
 
 
 def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
@@ -29,7 +30,7 @@ def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
     another process, which takes milliseconds. Raises PlanError for another kind of
     database, StateError where the file cannot be a ledger that this user alone can write.
     """
-    path = _path(url).absolute().resolve()
+    path = resolved(_path(url).absolute(), "the ledger")
     return Ledger(open_file(path, wait), path)
 
 
