@@ -16,7 +16,7 @@ from pipeline.storage import Place
 from pipeline.tables import Block, KeyColumn, ranges
 from udfs.codes import dimension_of, roll_up
 from udfs.contract import MeasureColumn
-from udfs.sums import CELL, OUTSIDE, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL, OUTSIDE, OVERFLOW, RECORDS, BaseCells, CodeColumn, SumSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +132,12 @@ def _rolled_up(table: Table, sums: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:
     """Return if there are no cells that stand for broken rules; otherwise raises MicrodataError that names them all."""
-    rules = [layout.spec.broken_rule(int(cell)) for cell in broken]
-    if rules:
-        raise MicrodataError(contract_message(layout.dataset, rules, "mend the records, or set bad_records: drop"))
+    cells = [int(cell) for cell in broken]
+    if cells:
+        by_records = any(cell > OVERFLOW for cell in cells)
+        advice = "mend the records, or set bad_records: drop" if by_records else "use a larger step"
+        rules = [layout.spec.broken_rule(cell) for cell in cells]
+        raise MicrodataError(contract_message(layout.dataset, rules, advice))
 
 
 def total_beyond(table: Table) -> MicrodataError:
