@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ import yaml
 from jobs.cli import main
 from tests.support.leaks import forms, found
 from tests.support.spark import ROOT
+from tests.support.submit import Place, submit
 
 CORPUS = ROOT / "tests" / "corpus"
 GOOD = CORPUS / "good"
@@ -91,6 +93,10 @@ def good_records() -> Records:
         ]
 
 
+def _codes(name: str) -> list[str]:
+    return (GOOD / "domain" / f"{name}.csv").read_text().splitlines()[1:]
+
+
 def build(folder: Path) -> Path:
     """Write the good world into `folder`; return it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,18 +125,20 @@ def _csv_text(value: Any) -> str:
 
 
 def _array(values: list[Any], kind: str | None) -> pa.Array:
-    if kind is None and any(isinstance(value, str) for value in values):
-        values = [None if value is None else str(value) for value in values]  # text, as files of others have it
-    if kind is None and any(isinstance(value, float) for value in values):
-        values = [None if value is None else float(value) for value in values]
-    decimal = re.fullmatch(r"decimal128\((\d+), ?(\d+)\)", kind or "")
-    if decimal:
-        return pa.array([None if value is None else str(value) for value in values]).cast(
-            pa.decimal128(*map(int, decimal.groups()))
-        )
+    """Return a column of values of one kind: by default text where one of them is text, as files of others have it."""
+    for plain in (str, float):
+        if kind is None and any(isinstance(value, plain) for value in values):
+            values = [None if value is None else plain(value) for value in values]
     if kind is None:
         return pa.array(values)
-    return pa.array(values).cast(kind) if kind.startswith("dictionary") else pa.array(values, pa.type_for_alias(kind))
+    if kind.startswith("decimal"):
+        digits, places = map(int, re.findall(r"\d+", kind)[1:])
+        return pa.array([None if value is None else str(value) for value in values]).cast(pa.decimal128(digits, places))
+    if kind == "dictionary":
+        return pa.array(values).dictionary_encode()
+    turn = {"binary": lambda value: str(value).encode(), "bool": bool, "double": float}.get(kind, int)
+    numbers = [None if value is None else turn(value) for value in values]
+    return pa.array(numbers, pa.type_for_alias(kind))
 
 
 def _edit(folder: Path, name: str, edits: Mapping[str, str]) -> None:
@@ -161,6 +169,13 @@ def _cut(folder: Path, name: str, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
+def _spoil(folder: Path, name: str, between: Sequence[int]) -> None:
+    """Replace the bytes from the first number to before the second."""
+    first, end = between
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:first] + b"\xff" * (end - first) + data[end:])
+
+
 def _records(folder: Path, name: str, change: Mapping[str, Any]) -> None:
     """`change`: {set: columns of every record, drop: columns, count: records kept, types: Arrow types}."""
     drop = change.get("drop", [])
@@ -175,6 +190,7 @@ CHANGES: Mapping[str, Callable[[Path, str, Any], None]] = {  # kind → what is 
     "repeat": _repeat,  # {begin, text, times, end}; % in the text: the number of the repetition
     "remove": _remove,
     "cut": _cut,  # to so many bytes; negative: so many from the end
+    "spoil": _spoil,
     "link": lambda folder, name, target: (folder / name).symlink_to(target),
     "folder": lambda folder, name, _: (folder / name).mkdir(parents=True),
     "mode": lambda folder, name, mode: (folder / name).chmod(int(mode, 8)),
@@ -311,3 +327,60 @@ def readable(path: Path) -> str:
     if path.suffix == ".parquet" and text.startswith("PAR1"):
         text += "\n".join(str(column) for column in pq.read_table(path).to_pydict().values())
     return text
+
+
+# -- one odd record --------------------------------------------------------------------------------------------------
+
+TEMPLATE = {"id": "CANARY-PLUM", "naics": "311811", "county": "01003", "employment": 71625344, "payroll": 80917263.5}
+
+
+PUBLIC = ("31-33", *(line[: line.index(",")] for name in ("naics", "counties") for line in _codes(name)))
+
+
+def odd_records() -> list[Any]:
+    """Return (what tests/corpus/records.yaml tells, format, what is done with bad records) as parameters of a test."""
+    return [
+        pytest.param(data, form, bad, id=f"{data['name'].replace(' ', '-')}-{form}-{bad}")
+        for data in yaml.safe_load((CORPUS / "records.yaml").read_text())
+        for form in data.get("formats", ("parquet", "csv"))
+        for bad in (("refuse", "drop") if {"breaks", "file", "sum"} & data.keys() else ("refuse",))
+    ]
+
+
+def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> Case:
+    """Build the good world with the odd record in `folder`; return what must come of a release."""
+    build(folder)
+    (folder / "microdata" / "a.parquet").unlink()
+    _edit(folder, "plan.yaml", {"bad_records: refuse": f"bad_records: {bad}"})
+    odd = TEMPLATE | data["record"]
+    write_records(folder / "microdata" / f"a.{form}", [*good_records(), odd], data.get("types"))
+    says: list[str] = []
+    advice = {
+        "breaks": "mend the records, or set bad_records: drop",
+        "file": "correct the files, or the plan's columns",
+        "sum": "use a larger step",
+    }
+    for kind in advice.keys() & data.keys() - ({"breaks"} if bad == "drop" else set()):
+        says = [f"dataset corpus: the microdata break the contract: {data[kind]}; {advice[kind]}"]
+    secret = [value for value in odd.values() if not any(code in str(value) for code in PUBLIC)]
+    return Case(data["name"], "release plan.yaml", 4 if says else 0, says, canaries=secret)
+
+
+@cache
+def tables(extra: frozenset[tuple[str, Any]] | None) -> dict[str, bytes]:
+    """Return the tables' files of the good world under a known key, with one more record where `extra` tells one."""
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder, "world"))
+        more = [] if extra is None else [TEMPLATE | dict(extra)]
+        write_records(Path(folder, "world", "microdata", "a.parquet"), [*good_records(), *more])
+        return released(Path(folder, "world"))
+
+
+def released(folder: Path) -> dict[str, bytes]:
+    """Release the world in `folder` under a known key; return the tables' files."""
+    place = submit(Place(folder / "plan.yaml", folder / "known"))
+    return {
+        f"{query}/{path.name}": path.read_bytes()
+        for query, table in place.tables.items()
+        for path in sorted(Path(table["path"]).iterdir())
+    }
