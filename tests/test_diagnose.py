@@ -352,6 +352,24 @@ def test_a_staging_folder_that_a_release_named_is_refused(plan: Path, tmp_path: 
     assert not (drafts / "x").exists()
 
 
+def test_a_place_beside_releases_of_any_ledger_is_refused(plan: Path, tmp_path: Path) -> None:
+    submit(place := Place(plan, tmp_path / "theirs"))
+    with pytest.raises(StateError, match="where releases are published"):
+        diagnosed(plan, place.out / "diag", state=tmp_path / "state")
+    assert not (place.out / "diag").exists()
+
+
+def test_a_run_that_fails_leaves_nothing_also_behind_a_link(tmp_path: Path) -> None:
+    bad = microdata(50)
+    bad = bad.set_column(1, "naics", pa.array(["x", *bad.column("naics").to_pylist()[1:]]))
+    path = firms.world(tmp_path / "world", microdata=bad)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(MicrodataError):
+        diagnosed(path, tmp_path / "link", per_record=True)
+    assert not (tmp_path / "real").exists()
+
+
 def test_what_is_there_already_is_refused(plan: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "full").mkdir()

@@ -16,13 +16,15 @@ from pipeline.storage import place
 def require_apart(out: Path, others: Iterable[Path]) -> None:
     """Return if diagnostics may be written to `out`, an absolute path: a folder that is absent or empty.
 
-    Raises StateError where it lies in a release's folder, or in one of the folders `others`, in which releases are
-    published or staged, or where one of those lies in it.
+    Raises StateError where it lies in a release's folder or beside one, or in one of the folders `others`, in which
+    releases are published or staged, or where one of those lies in it.
     """
     at = out.resolve()
     for folder in (at, *at.parents):
         if os.path.lexists(folder / MANIFEST):
             raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another place")
+    if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
+        raise StateError(f"--out {out}: it lies in {at.parent}, where releases are published: give another place")
     for folder in (path.resolve() for path in others):
         if at.is_relative_to(folder) or folder.is_relative_to(at):
             raise StateError(
@@ -55,7 +57,7 @@ def private_folder(out: Path) -> Iterator[Path]:
     try:
         yield out
     except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(out.resolve(), ignore_errors=True)  # which, of a link, would remove nothing
         raise
 
 

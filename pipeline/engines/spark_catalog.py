@@ -15,10 +15,13 @@ from pipeline.errors import MicrodataError, PlanError
 
 NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}")
 PLAIN_FILES = ("parquet", "orc", "hive")
-SNAPSHOTS = {  # format → the statement that names the latest snapshot, and the reader's option for it
+SNAPSHOTS = {  # format → the statement that names the present snapshot, and the reader's option for it
     "delta": ("SELECT max(version) FROM (DESCRIBE HISTORY {table})", "versionAsOf"),
-    "iceberg": ("SELECT max_by(snapshot_id, committed_at) FROM {table}.snapshots", "snapshot-id"),
+    "iceberg": ("SELECT snapshot_id FROM {table}.refs WHERE name = 'main'", "snapshot-id"),
 }
+IDENTITY = {
+    "delta": "SELECT id FROM (DESCRIBE DETAIL {table})"
+}  # of tables made anew, snapshots bear old numbers again
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,7 @@ class CatalogTable:
 
     def pin(self) -> str:
         """Return the digest of what ties the table to its records: its snapshot, or its files as they are now."""
-        held: object = self.snapshot if self.snapshot is not None else self._files()
+        held: object = self._files() if self.snapshot is None else [self.snapshot, self._identity()]
         return digest({"table": self.name, "format": self.format, "held": held})
 
     def frame(self, columns: list[str]) -> DataFrame:
@@ -49,6 +52,10 @@ class CatalogTable:
         if self.snapshot is None:
             return self.session.read.table(self.name)
         return self.session.read.option(SNAPSHOTS[self.format][1], self.snapshot).table(self.name)
+
+    def _identity(self) -> str | None:
+        statement = IDENTITY.get(self.format)
+        return None if statement is None else str(self.session.sql(statement.format(table=self.name)).collect()[0][0])
 
     def _files(self) -> list[list[object]]:
         """Return name, size and time of each file, asked of the file system that Spark reads it from.
