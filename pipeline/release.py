@@ -9,7 +9,7 @@ Each step leaves a state from which the next run goes on by itself (DESIGN rules
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -173,7 +173,7 @@ def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> Facts:
         staging.create()
         tables = _stage(job, staging, totals)
         found.require_unchanged()
-        return staging.complete({"engine": _engine(job.engine), "tables": tables})
+        return staging.complete({"engine": _engine(job.engine), "tables": tables}, _names(job, tables))
     except Exception:
         destroy(job.ledger, staging, "failed while it was staged")
         raise
@@ -223,6 +223,13 @@ def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
     staging.write_text("policy.json", policy_document(job.plan))
     staging.write_text("report.html", report_page(job.plan, staging.path))
     return tables
+
+
+def _names(job: Job, tables: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return every file of a whole attempt, by its path in it."""
+    parts = {f"tables/{table['query']}/{name}" for table in tables for name, _, _ in ranges(table["rows"])}
+    text = {f"tables/{table['query']}.csv" for table in tables} if job.csv else set()
+    return {"policy.json", "report.html"} | parts | text
 
 
 def _finish(job: Job, state: ReleaseState) -> Published:

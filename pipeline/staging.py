@@ -11,7 +11,7 @@ import shutil
 import stat
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,10 +79,11 @@ class Staging(ABC):
         """Return the folder tables/<query>, made where absent, for the files of one table."""
 
     @abstractmethod
-    def complete(self, about: Mapping[str, Any]) -> Facts:
+    def complete(self, about: Mapping[str, Any], needed: Collection[str] = ()) -> Facts:
         """Make every file durable, then write attempt.json, with which the attempt is complete; return its facts.
 
-        `about` is JSON. Raises StateError where something else than files and folders lies in the attempt.
+        `about` is JSON. Raises StateError where something else than files and folders lies in the attempt, and where
+        one of the files `needed` does not.
         """
 
     @abstractmethod
@@ -112,6 +113,14 @@ class Staging(ABC):
     def write_text(self, name: str, text: str) -> None:
         """Write the file `name` durably, in UTF-8."""
         self._write(safe_name("file", name), text)
+
+    def _whole(self, about: Mapping[str, Any], files: Mapping[str, StagedFile], needed: Collection[str]) -> Facts:
+        if not set(needed) <= files.keys():
+            raise StateError(
+                f"{self.path}: files vanished while they were staged: if another ledger stages release {self.release} "
+                "there too, give another --staging"
+            )
+        return Facts(about, files)
 
     def read_complete(self) -> Facts | None:
         """Return the facts of a complete attempt whose every file is as it was staged; None for any other.
@@ -157,10 +166,11 @@ class FolderStaging(Staging):
         _make_private(folder)
         return folder
 
-    def complete(self, about: Mapping[str, Any]) -> Facts:
+    def complete(self, about: Mapping[str, Any], needed: Collection[str] = ()) -> Facts:
         """Make every file durable, then write attempt.json, with which the attempt is complete; return its facts.
 
-        `about` is JSON. Raises StateError where something else than files and folders lies in the attempt.
+        `about` is JSON. Raises StateError where something else than files and folders lies in the attempt, and where
+        one of the files `needed` does not.
         """
         for path in self._files():
             path.chmod(0o600)
@@ -169,7 +179,7 @@ class FolderStaging(Staging):
         for folder in (self.path, *(path for path in self.path.rglob("*") if path.is_dir())):
             folder.chmod(0o700)
             sync_folder(folder)
-        facts = Facts(about, files)
+        facts = self._whole(about, files, needed)
         self._write(_FACTS, canonical_json(facts.to_json()))
         return facts
 
@@ -233,9 +243,9 @@ class StoreStaging(Staging):
         """Return the prefix of one table's files."""
         return self.path / "tables" / safe_name("query", query)
 
-    def complete(self, about: Mapping[str, Any]) -> Facts:
+    def complete(self, about: Mapping[str, Any], needed: Collection[str] = ()) -> Facts:
         """Read every object back, then put attempt.json, with which the attempt is complete; return its facts."""
-        facts = Facts(about, self._found())
+        facts = self._whole(about, self._found(), needed)
         self._write(_FACTS, canonical_json(facts.to_json()))
         return facts
 

@@ -13,10 +13,12 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import SumTask
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, _reservation
+from pipeline.release import Job, _reservation, run
 from pipeline.staging import staging_at
 from pipeline.totals import sum_spec
+from pipeline.verify import verify_release
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import MEASURES, QUERIES, records, write_world
 
@@ -90,6 +92,32 @@ def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
     (reserved / "report.html").write_text("noise that was drawn and destroyed")
     submit(place)
     assert not staged(place)
+
+
+def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_release(tmp_path: Path) -> None:
+    plan = load_plan(write_world(tmp_path / "world", records(50)))
+    mine, theirs = (open_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
+    job = Job(
+        plan=plan,
+        microdata=plan.path.parent / "microdata",
+        out=tmp_path / "my-out",
+        ledger=mine,
+        engine=DaskEngine(workers=1),
+        staging=tmp_path / "staging",
+    )
+
+    def meanwhile(stage: str) -> None:
+        if stage == "drawing payroll_state":  # two tables are staged
+            run(replace(job, ledger=theirs, out=tmp_path / "their-out"))
+
+    with pytest.raises(StateError, match="give another --staging"):
+        run(replace(job, say=meanwhile))
+    assert not (tmp_path / "my-out").exists()
+    published = run(job)
+    assert verify_release(published.out / plan.release).attempt == published.attempt
+    state = mine.state(plan.release)
+    assert state is not None
+    assert (state.draws, state.charges) == (2, 1)
 
 
 def test_a_total_beyond_63_bits_is_met_before_a_draw_and_costs_nothing(tmp_path: Path) -> None:
