@@ -7,6 +7,7 @@ import pytest
 from pyspark import cloudpickle
 
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.grouped import Segment
 from pipeline.engines.protocol import Engine, TaskFailed
 from pipeline.errors import MicrodataError
 from pipeline.staging import staging_at
@@ -82,6 +83,10 @@ def test_grouped_rows_lie_on_disk_sealed(engine: Engine, tmp_path: Path) -> None
     assert len(files) == 5  # one a part of an item
     assert all(path.stat().st_mode & 0o077 == 0 for path in (*files, scratch.path))
     assert not any(b"1234567:" in path.read_bytes() or b"text" in path.read_bytes() for path in files)
+
+
+def test_how_much_lies_there_shows_in_no_repr() -> None:
+    assert "7351" not in repr((3, [Segment(3, "0-0", 0, 7351)]))
 
 
 def test_an_error_of_a_merge_shows_no_owner(engine: Engine, tmp_path: Path) -> None:

@@ -32,9 +32,12 @@ class Each(Protocol):
         """Return what `task` makes of every item, in the items' order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Segment:
-    """Where rows of one bucket lie: in a file's bytes `first` … `end` − 1."""
+    """Where rows of one bucket lie: in a file's bytes `first` … `end` − 1.
+
+    It has no repr: how many rows there are is confidential, and engines log the arguments of failed tasks.
+    """
 
     bucket: int
     file: str
