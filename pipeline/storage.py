@@ -259,6 +259,7 @@ def _opened(scheme: str, authority: str, query: str) -> tuple[Any, str]:
     """Return a store, opened once a process, and where its keys begin in it."""
     from pyarrow.fs import FileSystem  # noqa: PLC0415 — a tenth of a second that local places do not need
 
+    _require_encrypted(query, f"{scheme}://{authority}")  # a worker's environment need not be the driver's
     if scheme == "s3":
         return _s3(authority, dict(parse_qsl(query))), authority
     store, base = FileSystem.from_uri(f"{scheme}://{authority}" + (f"?{query}" if query else ""))

@@ -90,6 +90,13 @@ def test_an_endpoint_of_the_environment_must_be_encrypted_too(monkeypatch: pytes
     place("s3://bucket/x")
 
 
+def test_a_workers_environment_is_held_to_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = pickle.loads(pickle.dumps(place("s3://another-bucket/x")))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example:9000")
+    with pytest.raises(PlanError, match="by https"):
+        at.read()
+
+
 def test_places_overlap_where_one_lies_in_the_other(tmp_path: Path) -> None:
     at = Stored("s3", "bucket", "a/b")
     for other in (at, at / "c", Stored("s3", "bucket", "a"), Stored("s3", "bucket"), Stored("s3", "bucket", "a", "x")):

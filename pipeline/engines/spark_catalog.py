@@ -19,7 +19,8 @@ SNAPSHOTS = {  # format → the statement that names the present snapshot, and t
     "delta": ("SELECT max(version) FROM (DESCRIBE HISTORY {table})", "versionAsOf"),
     "iceberg": ("SELECT snapshot_id FROM {table}.refs WHERE name = 'main'", "snapshot-id"),
 }
-IDENTITY = {
+# Of a table made anew, snapshots bear old numbers again.
+IDENTITY = {"delta": "SELECT id FROM (DESCRIBE DETAIL {table})"}
     "delta": "SELECT id FROM (DESCRIBE DETAIL {table})"
 }  # of tables made anew, snapshots bear old numbers again
 

@@ -20,8 +20,8 @@ from tests.support.world import COUNTIES, NAICS, records, tree, write_world
 RELEASE = "small-release"
 COUNTRY = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties
 SECTOR = tuple(f"81{code:04d}" for code in range(1110, 1150))  # 40 more industries: six files by naics6 and county
-AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 10_000}]
-OF_FIRMS = [{"at": [{"employment": 10, "payroll": 500}], "rho": 10_000}]
+AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 100_000}]
+OF_FIRMS = [{"at": [{"employment": 10, "payroll": 500}], "rho": 100_000}]
 
 MECHANISMS: Mapping[str, dict[str, Any]] = {
     "gaussian": {"kind": "gaussian", "sigma": 7.5},
