@@ -21,8 +21,6 @@ SNAPSHOTS = {  # format → the statement that names the present snapshot, and t
 }
 # Of a table made anew, snapshots bear old numbers again.
 IDENTITY = {"delta": "SELECT id FROM (DESCRIBE DETAIL {table})"}
-    "delta": "SELECT id FROM (DESCRIBE DETAIL {table})"
-}  # of tables made anew, snapshots bear old numbers again
 
 
 @dataclass(frozen=True, eq=False)
