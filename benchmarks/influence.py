@@ -17,7 +17,8 @@ import pyarrow as pa
 from udfs.contract import MeasureColumn
 from udfs.influence import QueryLoss, record_losses
 from udfs.mechanisms.catalogue import build
-from udfs.sums import BaseCells, CodeColumn, Decoder, SumSpec
+from udfs.records import Decoder
+from udfs.scan import BaseCells, CodeColumn, SumSpec
 
 MECHANISMS = (
     {"kind": "gaussian", "sigma": 100},

@@ -29,7 +29,8 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.microdata.generate import Generated, generate
 from pipeline.microdata.source import chunks, find
 from udfs.contract import MeasureColumn
-from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.scan import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL
 
 KEYS = ("naics", "county")
 MEASURES = ("employment", "payroll")

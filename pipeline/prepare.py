@@ -31,9 +31,8 @@ from pipeline.microdata.prepared import FILE_NAME, MANIFEST, VERSION, WORK, cont
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
 from pipeline.storage import Place, overlap
-from pipeline.totals import contract_message, layout_of, measure_columns, require_unbroken
-from udfs.contract import ContractBroken
-from udfs.sums import SumSpec
+from pipeline.totals import contract_told, layout_of, measure_columns, require_unbroken
+from udfs.scan import SumSpec
 from udfs.typed import places
 
 
@@ -96,7 +95,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
         return broken
 
     merge = SortedFile(spec, dataset.record, _make(work / "files"))
-    with _contract_told(job.plan), scratch(work, job.plan.release, "records") as kept:
+    with contract_told(job.plan), scratch(work, job.plan.release, "records") as kept:
         if dataset.duplicates == "trust":
             job.say("checking and sorting the records")
             parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)
@@ -185,15 +184,6 @@ def _alone(out: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _contract_told(plan: Plan) -> Iterator[None]:
-    try:
-        yield
-    except ContractBroken as error:
-        advice = "correct the files, or the plan's columns"
-        raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
 
 
 def _make(folder: Path) -> Path:

@@ -36,8 +36,7 @@ from pipeline.report.page import report_page
 from pipeline.staging import Staging, prepare_root, staging_at
 from pipeline.storage import Place
 from pipeline.tables import ranges, sweep, write_csv
-from pipeline.totals import contract_message
-from udfs.contract import ContractBroken
+from pipeline.totals import contract_told
 from udfs.keystream import CellBits, SecretKey
 
 
@@ -196,16 +195,16 @@ def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
     job.say("reading the microdata")
     try:
         proved = is_prepared(job.microdata, job.plan)
-        with records_of(found.given, job.plan, job.engine, job.staging_root, proved) as records:
+        with (
+            contract_told(job.plan),
+            records_of(found.given, job.plan, job.engine, job.staging_root, proved) as records,
+        ):
             return job.engine.totals(*records, scratch)
-    except (ContractBroken, MicrodataError) as error:
+    except MicrodataError:
         # Nothing was drawn, and mending may take another plan under the same name: give the charge back.
         if _state(job).draws == 0:
             job.ledger.abort(job.plan.release)
-        if isinstance(error, MicrodataError):
-            raise
-        advice = "correct the files, or the plan's columns"
-        raise MicrodataError(contract_message(job.plan.dataset.name, [(error.column, error.rule)], advice)) from None
+        raise
 
 
 def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:

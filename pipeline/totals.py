@@ -1,6 +1,7 @@
 """From a plan to what one scan sums and to what its tables are made of; from sums to each query's totals."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,8 +16,9 @@ from pipeline.plan.model import Plan, Query
 from pipeline.storage import Place
 from pipeline.tables import Block, KeyColumn, ranges
 from udfs.codes import dimension_of, roll_up
-from udfs.contract import MeasureColumn
-from udfs.sums import CELL, OUTSIDE, OVERFLOW, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.contract import ContractBroken, MeasureColumn
+from udfs.scan import OUTSIDE, OVERFLOW, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +162,16 @@ def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] |
     codes, places = keys[level]
     of_code = np.array([part_of.get(roll_up(code, split), -1) for code in codes], dtype=np.int32)
     return of_code[places]  # a code of part -1 is filtered out and has no cell
+
+
+@contextmanager
+def contract_told(plan: Plan) -> Iterator[None]:
+    """Turn a ContractBroken of the block, a file that cannot hold records, into a MicrodataError about the dataset."""
+    try:
+        yield
+    except ContractBroken as error:
+        advice = "correct the files, or the plan's columns"
+        raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
 
 
 def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: str) -> str:

@@ -15,7 +15,8 @@ from pipeline.tables import Block
 from tests.support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, spec, write
 from tests.support.dask_cluster import local_cluster
 from udfs.keystream import SecretKey
-from udfs.sums import RECORDS, sum_batches
+from udfs.scan import RECORDS
+from udfs.sums import sum_batches
 
 KEY = SecretKey(bytes(range(32)))
 SPEC = spec((FINEST, COARSE, LISTED))

@@ -21,7 +21,8 @@ from udfs.influence import SMALL, QueryLoss, RecordLosses, UnitRows, record_loss
 from udfs.loss_bins import BINS, bins_of, upper_ends
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.splitting import UnitSplitting
-from udfs.sums import NOWHERE, Decoder
+from udfs.records import Decoder
+from udfs.scan import NOWHERE
 
 NOWHERE_CODES = ("999999", "423110")  # well formed, and in no domain here
 

@@ -22,7 +22,8 @@ from pipeline.report.page import oddities
 from pipeline.totals import layout_of, totals_of
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
-from udfs.sums import OUTSIDE, SumSpec, sum_batches
+from udfs.scan import OUTSIDE, SumSpec
+from udfs.sums import sum_batches
 
 SECTORS = {"31": "31-33", "32": "31-33", "33": "31-33", "44": "44-45", "45": "44-45", "48": "48-49", "49": "48-49"}
 DIGITS = {"naics2": 2, "naics3": 3, "naics4": 4, "naics6": 6, "state": 2, "county": 5}

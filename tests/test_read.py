@@ -26,7 +26,7 @@ from tests.support.cells import (
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told
 from udfs.contract import ContractBroken, MeasureColumn
-from udfs.sums import CodeColumn
+from udfs.scan import CodeColumn
 
 CANARY = "777123456789"
 

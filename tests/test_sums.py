@@ -26,15 +26,8 @@ from tests.support.cells import (
     spec,
 )
 from udfs.contract import MeasureColumn, Rule
-from udfs.sums import (
-    CELL,
-    RECORDS,
-    BaseCells,
-    CodeColumn,
-    SumSpec,
-    add_frames,
-    sum_batches,
-)
+from udfs.scan import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL, add_frames, sum_batches
 
 LARGEST = 2**63 - 1
 ADDENDS = (RECORDS, "employment", "payroll")

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tests.support.cells import FINEST, NATION, Cells, as_dict, spec
 from udfs.contract import MeasureColumn
-from udfs.sums import CELL, OVERFLOW, RECORDS, ExactSums, SumSpec, add_frames, empty_frame, sum_batches, to_frame
+from udfs.scan import OVERFLOW, RECORDS, SumSpec
+from udfs.sums import CELL, ExactSums, add_frames, empty_frame, sum_batches, to_frame
 
 LARGEST = 2**63 - 1
 CELLS = 3

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from udfs.contract import Fault, Mask, Rule
 from udfs.names import Int64s, distinct, ranked
-from udfs.sums import LIMB, LOW, SumSpec, beyond
+from udfs.scan import SumSpec
+from udfs.sums import LIMB, LOW, beyond
 
 Duplicates = Literal["reject", "combine"]
 

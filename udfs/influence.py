@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from udfs.contract import Mask
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism
-from udfs.sums import LIMB, LOW, BaseCells, Records
+from udfs.records import Records
+from udfs.scan import BaseCells
+from udfs.sums import LIMB, LOW
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from pipeline.engines.protocol import decoded
 from pipeline.microdata.source import Chunk
 from udfs.influence import UnitRows, in_domain, summed, unit_losses
 from udfs.names import as_text, buckets_of, distinct
-from udfs.sums import Decoder
+from udfs.records import Decoder
 
 BUCKETS = 64  # a bucket's records are in memory together
 OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names

@@ -10,7 +10,7 @@ from pipeline.plan.model import Measure, Plan, Query
 from pipeline.totals import Layout, Table
 from udfs.codes import dimension_of
 from udfs.influence import QueryLoss
-from udfs.sums import NOWHERE, SumSpec
+from udfs.scan import NOWHERE, SumSpec
 
 SIZE_MEASURE = "employment"
 SIZES = (0, 1, 5, 10, 20, 50, 100, 250, 500, 1000, 5000)  # the smallest size of each class

@@ -17,8 +17,8 @@ from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from udfs.contract import Mask
 from udfs.influence import RecordLosses, record_losses
+from udfs.records import Decoder, Records
 from udfs.reproducible import in_units
-from udfs.sums import Decoder, Records
 
 SIZE, SECTOR, QUERY = "size", "sector", "query"  # families of distributions
 

@@ -1,8 +1,8 @@
 """The steps of a diagnostics run: record it, read the microdata, write what was found to a place of its own."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +27,8 @@ from pipeline.plan.model import Plan
 from pipeline.publish import MANIFEST
 from pipeline.staging import Staging
 from pipeline.storage import Place
-from pipeline.totals import Layout, contract_message, require_unbroken
+from pipeline.totals import Layout, contract_told, require_unbroken
 from pipeline.verify import verify_release
-from udfs.contract import ContractBroken
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"
 SCRATCH = ".scratch"
@@ -81,7 +80,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
     pin = source.pin(found)
     with private_folder(job.out):
         _record(job, pin, compared)
-        with _contract_told(job.plan):
+        with contract_told(job.plan):
             _over_records(job, list(source.chunks(found)), compared)
         if source.pin(source.find(found.root)) != pin:
             raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
@@ -172,15 +171,6 @@ def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:
             compared=compared.attempt if compared else None,
         )
     )
-
-
-@contextmanager
-def _contract_told(plan: Plan) -> Iterator[None]:
-    try:
-        yield
-    except ContractBroken as error:
-        advice = "correct the files, or the plan's columns"
-        raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
 
 
 def _scratch(job: DiagnosticsJob) -> AbstractContextManager[Staging]:

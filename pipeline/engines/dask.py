@@ -28,7 +28,8 @@ from pipeline.tables import Block
 from pipeline.totals import Layout, blocks_of, totals_of
 from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
-from udfs.sums import SumSpec, add_frames, empty_frame
+from udfs.scan import SumSpec
+from udfs.sums import add_frames, empty_frame
 
 FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
 

@@ -19,7 +19,9 @@ from pipeline.tables import Block, write_block
 from pipeline.totals import Layout
 from udfs.contract import ContractBroken
 from udfs.keystream import SecretKey
-from udfs.sums import Decoder, SumSpec, sum_batches
+from udfs.records import Decoder
+from udfs.scan import SumSpec
+from udfs.sums import sum_batches
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

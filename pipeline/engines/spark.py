@@ -28,6 +28,7 @@ from pipeline.engines.sealed import Seal
 from pipeline.engines.spark_catalog import CatalogTable, find_table
 from pipeline.engines.spark_failures import Guarded, understood
 from pipeline.engines.spark_session import open_session, require_here, submitted
+from pipeline.engines.spark_staging import EachItem, OverFile, SealedFiles, StageFiles
 from pipeline.engines.spark_tasks import (
     BEYOND,
     BROKEN,
@@ -36,13 +37,9 @@ from pipeline.engines.spark_tasks import (
     SLICE_CELLS,
     AddFiles,
     AddSlices,
-    EachItem,
     Files,
-    OverFile,
     RollUpSlices,
-    SealedFiles,
     Shared,
-    StageFiles,
     SumChunks,
     SumRecords,
     Vault,

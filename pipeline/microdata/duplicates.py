@@ -30,7 +30,8 @@ from pipeline.totals import Layout, layout_of, require_unbroken
 from udfs.combine import Combined, Duplicates, Rows, combined
 from udfs.contract import Fault, Rule
 from udfs.names import as_coded_text, as_text, buckets_of
-from udfs.sums import Decoder, SumSpec
+from udfs.records import Decoder
+from udfs.scan import SumSpec
 
 BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records
 BROKEN = -1  # the bucket of the broken rules

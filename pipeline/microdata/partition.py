@@ -22,7 +22,8 @@ from pipeline.microdata.duplicates import BROKEN, COUNTY, NAICS, OWNER, RECORD, 
 from pipeline.microdata.source import Chunk
 from udfs.codes import is_naics, roll_up
 from udfs.names import as_coded_text, as_text, ranked
-from udfs.sums import Decoder, SumSpec
+from udfs.records import Decoder
+from udfs.scan import SumSpec
 from udfs.typed import in_units
 
 ROW_GROUP = 1 << 17  # records

@@ -11,7 +11,7 @@ from pipeline.microdata.folders import values_of, with_values
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.storage import Place, Stored, opened, place
 from udfs.contract import ContractBroken
-from udfs.sums import SumSpec
+from udfs.scan import SumSpec
 
 BATCH_RECORDS = 1 << 20
 

@@ -17,7 +17,8 @@ from pipeline.microdata.source import chunks, find
 from pipeline.tables import Block
 from udfs.contract import MeasureColumn
 from udfs.mechanisms.additive import Gaussian
-from udfs.sums import CELL, RECORDS, BaseCells, CodeColumn, SumSpec, add_frames
+from udfs.scan import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.sums import CELL, add_frames
 
 NAICS = ("311111", "311112", "311811", "441110", "541110")
 COUNTIES = ("01001", "01003", "02020", "36061")

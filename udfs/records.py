@@ -1,0 +1,115 @@
+"""Record batches → records as the kernels see them: places of codes, values in steps, what breaks the contract.
+
+Codes are translated once for each distinct code, not for each record.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from udfs.contract import Fault, Mask, Rule, name_faults, text_codes, whole_steps
+from udfs.scan import MALFORMED, NOWHERE, RECORDS, BaseCells, CodeColumn, SumSpec
+
+
+class _Translator:
+    """Translates codes, each distinct one once; malformed ones, of which there is no end, are not kept."""
+
+    def __init__(self, key: CodeColumn) -> None:
+        self.key = key
+        self._known: dict[bytes | None, int] = {}
+
+    def places(self, codes: Iterable[bytes | None]) -> NDArray[np.int64]:
+        """Return the place of each code, given as UTF-8: what is not UTF-8 is malformed, as any other text is."""
+        known = self._known
+        return np.array([known[code] if code in known else self._new(code) for code in codes], dtype=np.int64)
+
+    def _new(self, code: bytes | None) -> int:
+        place = self.key.place(None if code is None else code.decode(errors="replace"))
+        if place != MALFORMED:
+            self._known[code] = place
+        return place
+
+
+def _as_bytes(codes: pa.Array) -> pa.Array:
+    return codes.cast(pa.large_binary() if pa.types.is_large_string(codes.type) else pa.binary())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Records:
+    """A batch of records as the kernels see them: places of codes, values in steps, and what breaks the contract.
+
+    `values`: of each addend, 0 where bad. `good`: which records break no rule (None: all). `broken`: the cells that
+    stand for the broken rules, where the spec refuses bad records. `faults`: which records break which rule.
+    """
+
+    naics: "RowCodes"
+    county: "RowCodes"
+    values: Mapping[str, NDArray[np.int64]]
+    good: Mask | None
+    broken: frozenset[int]
+    faults: Sequence[Fault]
+
+    def cells(self, base: BaseCells) -> tuple[NDArray[np.int64], Mask | None]:
+        """Return each record's cell of a base, and which records count there (None: all); others get one in range."""
+        cells, inside = base.cells(self.naics.keys(base.naics) + self.county.keys(base.county))
+        return cells, inside if self.good is None else self.good if inside is None else self.good & inside
+
+
+class Decoder:
+    """Decodes the batches of one scan; each distinct code is translated once."""
+
+    def __init__(self, spec: SumSpec) -> None:
+        self._spec = spec
+        self._naics, self._county = _Translator(spec.naics), _Translator(spec.county)
+
+    def records(self, batch: pa.RecordBatch) -> Records:
+        """Return the records of a batch; raises ContractBroken where a column is of a wrong type."""
+        spec = self._spec
+        naics, county = RowCodes.of(batch, self._naics), RowCodes.of(batch, self._county)
+        faults = [*naics.faults, *county.faults]
+        if spec.owner is not None:
+            faults += name_faults(batch.column(spec.owner), spec.owner, Rule.OWNER)
+        if spec.record is not None:
+            faults += name_faults(batch.column(spec.record), spec.record, Rule.RECORD)
+        values = {RECORDS: np.ones(len(batch), dtype=np.int64)}
+        for measure in spec.measures:
+            values[measure.name], found = whole_steps(batch.column(measure.column), measure)
+            faults += found
+        good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
+        told = faults if spec.bad_records == "refuse" else []
+        broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in told)
+        return Records(naics, county, values, good, broken, faults)
+
+
+@dataclass(frozen=True, eq=False)
+class RowCodes:
+    """A key column of a batch: what each distinct code means, and which of them each record has."""
+
+    places: NDArray[np.int64]
+    rows: NDArray[np.integer[Any]]
+    faults: list[Fault]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, translator: _Translator) -> "RowCodes":
+        """Translate the key column of `batch`."""
+        column = translator.key.column
+        coded = text_codes(batch.column(column), column)
+        places = np.append(translator.places(_as_bytes(coded.dictionary).to_pylist()), MALFORMED)  # the last: for nulls
+        rows = coded.indices
+        if rows.null_count:
+            rows = rows.cast(pa.int64()).fill_null(len(places) - 1)
+        rows = np.asarray(rows)
+        faults: list[Fault] = []
+        if coded.null_count or (places[:-1] == MALFORMED).any():
+            malformed = places[rows] == MALFORMED  # a dictionary may hold codes that no record has
+            faults = [(column, Rule.CODE, malformed)] if malformed.any() else []
+        return cls(places, rows, faults)
+
+    def keys(self, of_place: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each record's part of its cell key; NOWHERE for codes outside the domain and malformed ones."""
+        by_code: NDArray[np.int64] = np.where(self.places >= 0, of_place[np.maximum(self.places, 0)], NOWHERE)
+        return np.take(by_code, self.rows)
