@@ -173,8 +173,11 @@ def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> Facts:
         tables = _stage(job, staging, totals)
         found.require_unchanged()
         return staging.complete({"engine": _engine(job.engine), "tables": tables}, _names(job, tables))
-    except Exception:
+    except Exception as error:
         destroy(job.ledger, staging, "failed while it was staged")
+        if isinstance(error, OSError):
+            told = error.strerror or type(error).__name__
+            raise StateError(f"the staging folder {staging.root} cannot be written: {told}: run again") from None
         raise
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
@@ -37,8 +38,10 @@ def prepare_root(root: Place) -> None:
     try:
         _make_private(root)
         private = _is_private(root)
+        with tempfile.TemporaryFile(dir=root):  # written and gone: permission bits alone do not tell
+            pass
     except OSError as error:
-        raise StateError(f"the staging folder {root} cannot be made: {error.strerror}") from None
+        raise StateError(f"the staging folder {root} cannot be made or written: {error.strerror}") from None
     if not private:
         raise StateError(f"the staging folder {root} is open to others: make it yours alone, chmod 700")
 
