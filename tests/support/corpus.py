@@ -10,6 +10,7 @@ A case is a mapping in tests/corpus/*.yaml:
 """
 
 import csv
+import ctypes
 import json
 import os
 import re
@@ -77,8 +78,13 @@ class Case:
 
 def cases(theme: str) -> list[Any]:
     """Return the mappings of tests/corpus/<theme>.yaml as parameters of a test."""
-    listed = yaml.safe_load((CORPUS / f"{theme}.yaml").read_text())
-    return [pytest.param(data, id=data["name"].replace(" ", "-")) for data in listed]
+    return [pytest.param(data, id=data["name"].replace(" ", "-")) for data in listed(theme)]
+
+
+def listed(theme: str) -> list[dict[str, Any]]:
+    """Return the mappings of tests/corpus/<theme>.yaml."""
+    read: list[dict[str, Any]] = yaml.safe_load((CORPUS / f"{theme}.yaml").read_text())
+    return read
 
 
 # -- the world and its changes ---------------------------------------------------------------------------------------
@@ -110,7 +116,7 @@ def build(folder: Path) -> Path:
 def write_records(path: Path, records: Records, types: Mapping[str, str] | None = None) -> None:
     """Write records as Parquet or CSV, by the path's ending; a column's Arrow type is inferred where none is given."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = list(dict.fromkeys(column for record in records for column in record))
+    columns = list(dict.fromkeys(column for record in records for column in record)) or list(types or {})
     if path.suffix == ".csv":
         with path.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -136,7 +142,7 @@ def _array(values: list[Any], kind: str | None) -> pa.Array:
         return pa.array([None if value is None else str(value) for value in values]).cast(pa.decimal128(digits, places))
     if kind == "dictionary":
         return pa.array(values).dictionary_encode()
-    turn = {"binary": lambda value: str(value).encode(), "bool": bool, "double": float}.get(kind, int)
+    turn = {"string": str, "binary": lambda value: str(value).encode(), "bool": bool, "double": float}.get(kind, int)
     numbers = [None if value is None else turn(value) for value in values]
     return pa.array(numbers, pa.type_for_alias(kind))
 
@@ -221,11 +227,16 @@ def change(folder: Path, changes: Mapping[str, Any]) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment in which all that a run leaves lies below `folder`."""
+    store = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none", "AWS_MAX_ATTEMPTS": "1"}
     own = {"XDG_STATE_HOME": "state", "TMPDIR": "tmp", "HOME": "home"}
-    return {name: str(folder / place) for name, place in own.items()} | {
-        "COLUMNS": "80",
-        "AWS_EC2_METADATA_DISABLED": "1",
-    }
+    return (
+        {name: str(folder / place) for name, place in own.items()}
+        | store
+        | {
+            "COLUMNS": "80",
+            "AWS_EC2_METADATA_DISABLED": "1",
+        }
+    )
 
 
 def in_process(command: str, folder: Path) -> Run:
@@ -257,6 +268,22 @@ def in_child(command: str, folder: Path, before: str = "", prepare: Callable[[],
         check=False,
     )
     return Run(done.returncode, done.stdout, done.stderr)
+
+
+def bound_by_modes() -> None:
+    """Have the modes of files bind this process also where its user is root (prctl PR_CAPBSET_DROP, then exec)."""
+    libc = ctypes.CDLL(None)
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        libc.prctl(24, capability, 0, 0, 0)
+
+
+def can_mount() -> bool:
+    """Whether this user can mount a disk in a namespace of a process."""
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /tmp"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
 
 
 def play(case: Case, folder: Path, run: Callable[[str, Path], Run] = in_process) -> Run:
@@ -341,7 +368,7 @@ def odd_records() -> list[Any]:
     """Return (what tests/corpus/records.yaml tells, format, what is done with bad records) as parameters of a test."""
     return [
         pytest.param(data, form, bad, id=f"{data['name'].replace(' ', '-')}-{form}-{bad}")
-        for data in yaml.safe_load((CORPUS / "records.yaml").read_text())
+        for data in listed("records")
         for form in data.get("formats", ("parquet", "csv"))
         for bad in (("refuse", "drop") if {"breaks", "file", "sum"} & data.keys() else ("refuse",))
     ]
