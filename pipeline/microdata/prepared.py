@@ -79,10 +79,12 @@ def prepared_at(path: Path) -> Prepared | None:
 
     Raises MicrodataError where there is one that is not whole.
     """
-    if not path.is_dir():
-        return None
-    if not (path / MANIFEST).exists():
-        if (path / WORK).exists() or any(FILE_NAME.fullmatch(file.name) for file in path.iterdir()):
+    try:
+        names = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    except OSError:
+        return None  # the search for microdata tells what it cannot read
+    if MANIFEST not in names:
+        if WORK in names or any(map(FILE_NAME.fullmatch, names)):
             raise _again(path, f"it has no {MANIFEST}, so prdp prepare did not end")
         return None
     try:
