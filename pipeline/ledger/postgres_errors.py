@@ -56,7 +56,7 @@ def _told(error: psycopg.Error | exc.DBAPIError) -> str:
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     # libpq's own words on a connection that could not be made name host, port and user, and never a password.
     reason = next(iter(str(original).splitlines()), "")
-    if reason.startswith(("connection failed:", "connection timeout")):
+    if reason.startswith("connection "):
         return f"cannot be opened: {reason}"
     return _LOST if isinstance(original, psycopg.OperationalError) else "cannot be opened: check the address's options"
 

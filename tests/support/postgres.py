@@ -25,18 +25,15 @@ host all all 127.0.0.1/32 scram-sha-256
 class PostgresServer:
     """A server of its own, on a Unix socket (no password) and on loopback (PASSWORD); its folder is one of /tmp."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
+        self.settings = settings
         self.folder = Path(tempfile.mkdtemp(prefix="prdp-pg-"))
         self.data = self.folder / "data"
         self.user = USER if os.geteuid() == 0 else None
         if self.user:
             shutil.chown(self.folder, self.user)
         self.bin = self._programs()
-        self.settings: dict[str, str] = {}
-        secret = self.folder / "secret"
-        secret.write_text(PASSWORD)
-        if self.user:
-            shutil.chown(secret, self.user)
+        secret = self.give("secret", PASSWORD.encode())
         self._run(
             "initdb", "-U", OWNER, "-E", "utf8", "--locale=C", "--pwfile", secret, "-A", "scram-sha-256", self.data
         )
@@ -53,7 +50,7 @@ class PostgresServer:
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": str(self.folder),
-            "log_min_messages": "panic",
+            "log_min_messages": "fatal",
             **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -89,6 +86,15 @@ class PostgresServer:
     def url(self, database: str, user: str = OWNER) -> str:
         """The address of a ledger over the Unix socket."""
         return f"postgresql://{user}@:{self.port}/{database}?host={self.folder}"
+
+    def give(self, name: str, data: bytes) -> Path:
+        """Write a file that the server alone can read."""
+        path = self.folder / name
+        path.write_bytes(data)
+        path.chmod(0o600)
+        if self.user:
+            shutil.chown(path, self.user)
+        return path
 
     def database(self) -> str:
         """Make an empty database; return its name."""
