@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--json", action="store_true", help="print JSON")
 
     ledger = commands.add_parser("ledger", parents=[debug], help="read the ledger, or give a release up")
-    ledger.add_argument("act", choices=["show", "verify", "abort"], help="what to do")
+    ledger.add_argument("act", choices=["show", "verify", "abort", "migrate"], help="what to do")
     ledger.add_argument("release", nargs="?", metavar="RELEASE", help="the release (for abort; show: only this one)")
     ledger.add_argument("--ledger", metavar="URL", help=LEDGER)
     ledger.add_argument("--json", action="store_true", help="print JSON")
