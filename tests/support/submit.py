@@ -35,6 +35,7 @@ class Place:
     plan: Path
     folder: Path
     store: Stored | None = None  # holds microdata, staging and output
+    address: str | None = None  # of the ledger; None: a file in the folder
 
     @property
     def out(self) -> Any:
@@ -53,7 +54,7 @@ class Place:
         return self.folder / "state" / "ledger.sqlite"
 
     def ledger(self) -> Ledger:
-        return open_ledger(str(self.ledger_path))
+        return open_ledger(self.address or str(self.ledger_path))
 
 
 def submit(
