@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 from pipeline.durable import sync_folder
 from pipeline.errors import StateError
 from pipeline.ledger.database import Database, create
+from pipeline.ledger.filesystem import require_local
 from pipeline.ledger.lock import release_lock
 from pipeline.ledger.schema import META
 
@@ -83,8 +84,9 @@ def open_file(path: Path, wait: float) -> SqliteDatabase:
     """Return the ledger file at `path`, made with mode 0600 in a folder of mode 0700 where absent.
 
     A transaction waits up to `wait` seconds for its turn. Raises StateError where group or others can write the file
-    or its folder, and where the file is no ledger.
+    or its folder, on a network file system, and where the file is no ledger.
     """
+    require_local(path)
     with _plain_errors(path):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
