@@ -89,13 +89,16 @@ def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[
     "f" for a change of a file below the place's folder.
     """
     seen = FORK_SERVER.Array("c", MOST_EVENTS)
-    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, settings))
+    state = os.environ.get("XDG_STATE_HOME")  # the server of forks began before a test set it
+    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, state, settings))
     child.start()
     child.join(120)
     return child.exitcode, seen.value.decode()
 
 
-def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]) -> None:
+def _child(place: Place, die_at: int | None, seen: Any, state: str | None, settings: dict[str, Any]) -> None:
+    if state is not None:
+        os.environ["XDG_STATE_HOME"] = state
     met = itertools.count(1)
 
     def event(letter: str) -> None:
