@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, insert, select
 
 from pipeline.accounting.accountant import BudgetLimit, Charged, check
+from pipeline.accounting.tightest import tightest
 from pipeline.errors import StateError
 from pipeline.ledger.database import Database
 from pipeline.ledger.databases import database_at
@@ -247,7 +248,7 @@ def _states(connection: Connection, where: ColumnElement[bool] | None) -> dict[s
     return states
 
 
-def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> list[BudgetLimit]:
+def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> Sequence[BudgetLimit]:
     """Return the release's own limits, then those under which the dataset's other releases were charged.
 
     Places are those of the release that stated the limit, so another's limits are taken at the worst place.
@@ -257,7 +258,7 @@ def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> list
         for other in others
         for limit in limits_of(other)
     )
-    return [*own, *earlier]
+    return tightest([*own, *earlier])
 
 
 def _head(connection: Connection) -> tuple[int, str]:
