@@ -8,11 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from jobs.cli import main
 from pipeline.attempts import give_up
 from pipeline.errors import StateError
+from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.guards import WRITERS
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.storage import place as place_at
@@ -175,6 +176,18 @@ def test_who_goes_around_prdp_waits_as_well(url: str) -> None:
         with pytest.raises(psycopg.errors.LockNotAvailable):
             other.execute("INSERT INTO entries VALUES (1, '', 'e', 'd', 'r', NULL, '{}', '', repeat('0', 64), 'h')")
     other.close()
+
+
+def test_a_writer_that_stands_still_inside_a_step_is_ended_and_others_go_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "_STANDSTILL", "200ms")
+    ledger = open_ledger(url)
+    with told("paused for too long"), ledger._writing() as connection:
+        connection.execute(text("DELETE FROM prdp.meta"))
+        open_ledger(url).reserve(reservation("r"))
+        connection.execute(text("SELECT 1"))
+    assert open_ledger(url).verify()[0] == 1
 
 
 def test_a_server_that_could_lose_what_it_committed_is_refused(own: PostgresServer) -> None:

@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 from sqlalchemy import URL, Connection, create_engine, func, select, text
@@ -25,6 +25,8 @@ _STANDSTILL = "60s"
 
 # A dead machine is noticed after two minutes. A paused process is not dead: its machine answers for it.
 _KEEPALIVE = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "6"}
+
+_Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
 _HOLDS = text(
     """SELECT count(*) = 1 FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
@@ -97,7 +99,7 @@ class PostgresDatabase(Database):
             self._set(connection, lock_timeout=self._wait, synchronous_commit="on")
             self._set(connection, idle_in_transaction_session_timeout=_STANDSTILL)
             connection.execute(select(func.pg_advisory_xact_lock(WRITERS)))
-            for held in self._held:
+            for held in tuple(self._held):
                 _require_held(connection, held)
             yield connection
 
@@ -121,7 +123,7 @@ class PostgresDatabase(Database):
             if let_go(descriptor):
                 connection.close()
 
-    def _transaction(self, isolation: Any, **options: Any) -> Any:
+    def _transaction(self, isolation: _Isolation, **options: bool) -> AbstractContextManager[Connection]:
         return self._engine.execution_options(isolation_level=isolation, **options).begin()
 
     def _set(self, connection: Connection, **settings: str) -> None:

@@ -23,26 +23,32 @@ host all all 127.0.0.1/32 scram-sha-256
 
 
 class PostgresServer:
-    """A server of its own, on a Unix socket (no password) and on loopback (PASSWORD); its folder is one of /tmp."""
+    """A server of its own, on a Unix socket (no password) and on loopback (PASSWORD); its folder lies in /tmp."""
 
     def __init__(self, **settings: str) -> None:
         self.settings = settings
-        self.folder = Path(tempfile.mkdtemp(prefix="prdp-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="prdp-pg-", dir="/tmp"))
         self.data = self.folder / "data"
         self.user = USER if os.geteuid() == 0 else None
         if self.user:
             shutil.chown(self.folder, self.user)
-        self.bin = self._programs()
-        secret = self.give("secret", PASSWORD.encode())
-        self._run(
-            "initdb", "-U", OWNER, "-E", "utf8", "--locale=C", "--pwfile", secret, "-A", "scram-sha-256", self.data
-        )
-        (self.data / "pg_hba.conf").write_text(HBA)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.process: subprocess.Popen[bytes] | None = None
-        self.start()
+        try:
+            self.bin = self._programs()
+            self._make()
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make(self) -> None:
+        secret = self.give("secret", PASSWORD.encode())
+        owner = ("-U", OWNER, "--pwfile", secret, "-A", "scram-sha-256")
+        self._run("initdb", *owner, "-E", "utf8", "--locale=C", self.data)
+        (self.data / "pg_hba.conf").write_text(HBA)
 
     def start(self) -> None:
         """Start, and wait until the server answers."""
@@ -116,8 +122,16 @@ class PostgresServer:
         if self.user:
             there = subprocess.run(["test", "-x", home / "bin" / "postgres"], user=self.user, cwd="/", check=False)
             if there.returncode != 0:
-                home = Path(shutil.copytree(home, self.folder / "programs"))
+                home = self._copied(home)
         return home / "bin"
+
+    def _copied(self, home: Path) -> Path:
+        """Copy the programs, and the libraries that they look for beside their package."""
+        package = home.parent
+        for source in (home, package.with_name(f"{package.name}.libs")):
+            if source.is_dir():
+                shutil.copytree(source, self.folder / "programs" / source.relative_to(package.parent))
+        return self.folder / "programs" / home.relative_to(package.parent)
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self.bin / program), *map(str, arguments)]
