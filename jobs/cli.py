@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from pipeline.errors import PlanError, PrdpError
 
 COMMANDS = ("generate", "explain", "prepare", "release", "diagnose", "verify", "ledger")
+LEDGER = "the ledger: a path, sqlite:///path or postgresql://user@host/database (default: a file of the user's)"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -102,9 +103,9 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--json", action="store_true", help="print JSON")
 
     ledger = commands.add_parser("ledger", parents=[debug], help="read the ledger, or give a release up")
-    ledger.add_argument("act", choices=["show", "verify", "abort"], help="what to do")
+    ledger.add_argument("act", choices=["show", "verify", "abort", "migrate"], help="what to do")
     ledger.add_argument("release", nargs="?", metavar="RELEASE", help="the release (for abort; show: only this one)")
-    ledger.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
+    ledger.add_argument("--ledger", metavar="URL", help=LEDGER)
     ledger.add_argument("--json", action="store_true", help="print JSON")
     return main_parser
 
@@ -115,7 +116,7 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     command.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
     command.add_argument("--workers", type=_at_least_one, metavar="N", help="dask: threads to use (default: all cores)")
     command.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
-    command.add_argument("--ledger", metavar="URL", help="the ledger: a path or sqlite:///path (default: the user's)")
+    command.add_argument("--ledger", metavar="URL", help=LEDGER)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PlanError
-from pipeline.ledger.store import in_a_file
+from pipeline.ledger.databases import in_a_file
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from pipeline.storage import Place, place
 
 
 def recorded(ledger: Ledger, root: Place) -> str | None:
-    """Return how the ledger names a staging root: None for its own, so that it may be moved together with it."""
-    return None if root == ledger.staging_root else str(root)
+    """Return how the ledger names a staging root: None for the one beside its file, that both may be moved together."""
+    return None if ledger.path is not None and root == ledger.staging_root else str(root)
 
 
 def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:

@@ -242,7 +242,7 @@ def _finish(job: Job, state: ReleaseState) -> Published:
         if facts is None:
             raise StateError(
                 f"release {state.release}: the ledger published attempt {attempt}, but its staged files in "
-                f"{staging.path} are not whole: restore them from a backup"
+                f"{staging.path} are not whole here: run on the machine that drew it, or restore them from a backup"
             )
         place_output(staging, facts, job.out, build_manifest(state, facts))
         state = job.ledger.settle(state.release, attempt)

@@ -126,7 +126,8 @@ def loaded(folder: Path, program: str, banned: Iterable[str], *arguments: str) -
 
 EXPLAIN = "import jobs.cli, jobs.commands.explain"
 RUN_EXPLAIN = "import sys, jobs.cli\nassert jobs.cli.main(['explain', sys.argv[1], '--json']) == 0"
-NOT_IN_EXPLAIN = ("dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy")
+OPEN_A_FILE = "import sys\nfrom pipeline.ledger.store import open_ledger\nopen_ledger(sys.argv[1] + '/state/ledger')"
+NOT_IN_EXPLAIN = ("dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy", "psycopg")
 NOT_IN_COMMAND = (*NOT_IN_EXPLAIN, "numpy", "scipy", "pydantic", "yaml", "mpmath", "cryptography")
 
 
@@ -142,6 +143,7 @@ def test_explain_and_the_command_itself_load_little(tmp_path: Path) -> None:
     assert loaded(ROOT, RUN_EXPLAIN, NOT_IN_EXPLAIN, str(write_world(tmp_path, None))) == []
     assert loaded(ROOT, "import jobs.cli", NOT_IN_COMMAND) == []
     assert loaded(ROOT, "import jobs.commands.release", ("dask", "distributed", "pyspark", "py4j")) == []
+    assert loaded(ROOT, OPEN_A_FILE, ("psycopg", "dask", "distributed", "pyspark", "py4j"), str(tmp_path)) == []
     assert loaded(ROOT, "import pipeline.engines.dask", ("pyspark", "py4j")) == []
     assert loaded(ROOT, "import pipeline.engines.spark_tasks", ("dask", "distributed", "pyspark", "py4j")) == []
 

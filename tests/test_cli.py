@@ -108,7 +108,7 @@ WRONG_CALLS = [
     (["release", "PLAN", "--workers", "-1"], 2, "--workers"),
     (["release", "PLAN", "--scheduler", "tcp://192.0.2.1:8786"], 2, "tls://"),
     (["release", "PLAN", "--data", "nowhere"], 2, "no such file or folder"),
-    (["release", "PLAN", "--ledger", "postgresql://user:secret@host/db"], 2, "postgresql://…"),
+    (["release", "PLAN", "--ledger", "mysql://user:secret@host/db"], 2, "mysql://…"),
     (["explain", "PLAN", "--at", "employmnt=3"], 2, "nearest known: employment"),
     (["explain", "PLAN", "--at", "employment=3"], 2, "must also name payroll"),
     (["explain", "PLAN", "--at", "employment=-3,payroll=1"], 2, "at least 0"),

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from tests.support.ledgers import FACTS, drawn_and_destroyed, entries, policy, r
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+def ledger(address: str) -> Ledger:
+    return open_ledger(address)
 
 
 # The way of a release
@@ -42,10 +41,10 @@ def test_a_release_goes_from_reserved_to_settled(ledger: Ledger) -> None:
     assert [entry.event for entry in entries(ledger)] == ["reserved", "drawn", "published", "settled"]
 
 
-def test_the_state_is_the_fold_of_the_rows_and_outlives_the_process(ledger: Ledger) -> None:
+def test_the_state_is_the_fold_of_the_rows_and_outlives_the_process(ledger: Ledger, address: str) -> None:
     ledger.reserve(reservation("r"))
     drawn_and_destroyed(ledger, "r", 2)
-    again = open_ledger(f"sqlite:///{ledger.path}")
+    again = open_ledger(address)
     assert again.state("r") == ledger.state("r") == fold(entries(ledger))
     assert limits_of(again.state("r")) == tuple(reservation("r").limits)
 

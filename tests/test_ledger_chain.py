@@ -1,59 +1,78 @@
 """The ledger's rows: never changed, and whoever changes them is found out."""
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
+import psycopg
 import pytest
 
 from pipeline.errors import StateError
 from pipeline.ledger.entries import GENESIS, Act, next_entry
 from pipeline.ledger.store import Ledger, open_ledger
-from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation
+from tests.support.ledgers import append, drawn_and_destroyed, entries, raw, reservation
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+def ledger(address: str) -> Ledger:
+    return open_ledger(address)
+
+
+WITHOUT_TRIGGERS = {
+    "sqlite": ["DROP TRIGGER entries_not_updated", "DROP TRIGGER entries_not_deleted"],
+    "postgresql": ["DROP TRIGGER entries_kept ON entries"],
+}
 
 
 def tampered(ledger: Ledger, *statements: str) -> None:
-    """Change the file as somebody would who goes around the triggers."""
-    connection = raw(ledger)
-    for trigger in ("updated", "deleted"):
-        connection.execute(f"DROP TRIGGER entries_not_{trigger}")
-    for statement in statements:
-        connection.execute(statement)
-    connection.close()
+    """Change the database as somebody would who goes around the triggers."""
+    with closing(raw(ledger)) as connection:
+        for statement in (*WITHOUT_TRIGGERS["sqlite" if ledger.path else "postgresql"], *statements):
+            connection.execute(statement)
+
+
+COLUMNS = "time, event, dataset, release, attempt, payload, salt"
+BEHIND_THE_TRIGGERS = {
+    "sqlite": [
+        f"INSERT OR REPLACE INTO entries SELECT seq, {COLUMNS}, previous, hash || 'x' FROM entries WHERE seq = 1",
+    ],
+    "postgresql": [
+        "TRUNCATE entries",
+        f"INSERT INTO entries SELECT seq, {COLUMNS}, previous, hash || 'x' FROM entries WHERE seq = 1"
+        " ON CONFLICT (seq) DO UPDATE SET hash = 'x'",
+        "SET session_replication_role = replica; UPDATE entries SET dataset = 'other'",
+    ],
+}
 
 
 def test_rows_are_never_changed_removed_or_put_in_between(ledger: Ledger) -> None:
     ledger.reserve(reservation("r"))
     ledger.draw("r", "sha256:pin")
-    connection = raw(ledger)
-    row = dict(connection.execute("SELECT seq, hash FROM entries WHERE seq = 1").fetchall())
-    columns = "time, event, dataset, release, attempt, payload, salt"
-    for statement in (
-        "UPDATE entries SET dataset = 'other'",
-        "DELETE FROM entries",
-        f"INSERT OR REPLACE INTO entries SELECT seq, {columns}, previous, hash || 'x' FROM entries WHERE seq = 1",
-        f"INSERT INTO entries SELECT 9, {columns}, hash, hash || 'x' FROM entries WHERE seq = 2",
-    ):
-        with pytest.raises(sqlite3.IntegrityError, match="entries are"):
-            connection.execute(statement)
-    assert dict(connection.execute("SELECT seq, hash FROM entries WHERE seq = 1").fetchall()) == row
-    connection.close()
-    ledger.verify()
+    query = "SELECT seq, hash FROM entries ORDER BY seq"
+    with closing(raw(ledger)) as connection:
+        before = connection.execute(query).fetchall()
+        for statement in (
+            "UPDATE entries SET dataset = 'other'",
+            "DELETE FROM entries",
+            # At its end, but after another than the last; and after the last, but not next to it.
+            f"INSERT INTO entries SELECT 3, {COLUMNS}, 'other', hash || 'x' FROM entries WHERE seq = 2",
+            f"INSERT INTO entries SELECT 9, {COLUMNS}, hash, hash || 'x' FROM entries WHERE seq = 2",
+            *BEHIND_THE_TRIGGERS["sqlite" if ledger.path else "postgresql"],
+        ):
+            with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match="entries are"):
+                connection.execute(statement)
+        assert connection.execute(query).fetchall() == before
+        connection.execute(f"INSERT INTO entries SELECT 3, {COLUMNS}, hash, 'x' FROM entries WHERE seq = 2")
 
 
 def test_the_database_itself_holds_one_publication_of_a_release(ledger: Ledger) -> None:
     ledger.reserve(reservation("r"))
     ledger.publish("r", ledger.draw("r", "sha256:pin"), "sha256:contents")
-    connection = raw(ledger)
-    columns = "time, event, dataset, release, attempt, payload, salt"
-    with pytest.raises(sqlite3.IntegrityError, match=r"UNIQUE constraint failed: entries\.release"):
-        connection.execute(f"INSERT INTO entries SELECT 4, {columns}, hash, 'x' FROM entries WHERE seq = 3")
-    connection.close()
+    with (
+        closing(raw(ledger)) as connection,
+        pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match=r"entries\.release|one_publication"),
+    ):
+        connection.execute(f"INSERT INTO entries SELECT 4, {COLUMNS}, hash, 'x' FROM entries WHERE seq = 3")
 
 
 @pytest.mark.parametrize(
@@ -108,10 +127,7 @@ def test_a_chain_cut_at_its_end_shows_against_a_published_head(ledger: Ledger) -
 def test_a_well_chained_history_that_breaks_the_rules_is_found(ledger: Ledger, act: Act) -> None:
     ledger.reserve(reservation("r"))
     entry = next_entry(*ledger.head(), act)
-    connection = raw(ledger)
-    marks = ", ".join("?" * len(entry.columns))
-    connection.execute(f"INSERT INTO entries ({', '.join(entry.columns)}) VALUES ({marks})", [*entry.columns.values()])
-    connection.close()
+    append(ledger, entry)
     with pytest.raises(StateError, match="its own rules at entry 2"):
         ledger.verify()
 

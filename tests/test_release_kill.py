@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,20 @@ RELEASE = "small-release"
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"), records(500))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place_in(request: pytest.FixtureRequest, plan: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Place]:
+    """Makes a place for a release with a ledger of its own, in a file or on a server; use one after the other."""
+
+    def place_in(folder: Path) -> Place:
+        if request.param == "sqlite":
+            return Place(plan, folder)
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        server = request.getfixturevalue("postgres")
+        return Place(plan, folder, address=server.url(server.database()))
+
+    return place_in
 
 
 def attempts_seen(place: Place) -> set[str]:
@@ -46,8 +61,8 @@ def check_published(place: Place) -> None:
     assert leftovers == []
 
 
-def events_of(plan: Path, folder: Path) -> str:
-    code, events = submit_in_child(Place(plan, folder), None, key=None)
+def events_of(place: Place) -> str:
+    code, events = submit_in_child(place, None, key=None)
     assert code == 0
     assert events.count("s") == 2 * len({"reserve", "draw", "publish", "settle"})
     assert events.count("f") > 50
@@ -64,22 +79,22 @@ def kill_then_run_again(place: Place, event: int) -> None:
     assert seen <= attempts_seen(place), f"event {event}: another draw became visible"
 
 
-def test_killed_at_each_step_then_run_again(plan: Path, tmp_path: Path) -> None:
+def test_killed_at_each_step_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
     """Before and after each step of the ledger, and at a sample of the changes of files between them."""
-    for event, letter in enumerate(events_of(plan, tmp_path / "whole"), start=1):
+    for event, letter in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
         if letter == "s" or event % 8 == 0:
-            kill_then_run_again(Place(plan, tmp_path / f"at-{event}"), event)
+            kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
 
 
 @pytest.mark.drill
-def test_killed_at_every_change_of_a_file_then_run_again(plan: Path, tmp_path: Path) -> None:
-    for event, _ in enumerate(events_of(plan, tmp_path / "whole"), start=1):
-        kill_then_run_again(Place(plan, tmp_path / f"at-{event}"), event)
+def test_killed_at_every_change_of_a_file_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
+    for event, _ in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
+        kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
 
 
-def test_killed_twice_in_a_row_then_run_again(plan: Path, tmp_path: Path) -> None:
+def test_killed_twice_in_a_row_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
     for first, second in ((9, 4), (25, 11), (40, 2)):
-        place = Place(plan, tmp_path / f"at-{first}-{second}")
+        place = place_in(tmp_path / f"at-{first}-{second}")
         for event in (first, second):
             code, _ = submit_in_child(place, event, key=None)
             assert code == -signal.SIGKILL
@@ -88,10 +103,12 @@ def test_killed_twice_in_a_row_then_run_again(plan: Path, tmp_path: Path) -> Non
         check_published(place)
 
 
-def test_a_complete_staged_attempt_is_published_and_not_drawn_again(plan: Path, tmp_path: Path) -> None:
-    events = events_of(plan, tmp_path / "whole")
+def test_a_complete_staged_attempt_is_published_and_not_drawn_again(
+    place_in: Callable[[Path], Place], tmp_path: Path
+) -> None:
+    events = events_of(place_in(tmp_path / "whole"))
     steps = [event for event, letter in enumerate(events, start=1) if letter == "s"]
-    place = Place(plan, tmp_path / "killed")
+    place = place_in(tmp_path / "killed")
     code, _ = submit_in_child(place, steps[4], key=None)  # before `publish`, after `reserve` and `draw`
     assert code == -signal.SIGKILL
     state = place.ledger().state(RELEASE)

@@ -4,11 +4,15 @@ import argparse
 
 from jobs.cli import show_json
 from pipeline.errors import PlanError
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.schema import SCHEMA_VERSION
+from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
 
 
 def run(given: argparse.Namespace) -> None:
-    """Show the releases, verify the chain, or abort a release that is not published."""
+    """Show the releases, verify the chain, migrate the schema, or abort a release that is not published."""
+    if given.act == "migrate":
+        _migrate(given.ledger, given.json)
+        return
     ledger = open_ledger(given.ledger)
     if given.act == "verify":
         _verify(ledger, given.json)
@@ -20,6 +24,15 @@ def run(given: argparse.Namespace) -> None:
 
         give_up(ledger, given.release)
     _show(ledger, given.release, given.json)
+
+
+def _migrate(url: str | None, as_json: bool) -> None:
+    before, ledger = migrate_ledger(url)
+    entries, head = ledger.verify()
+    if as_json:
+        show_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
+    else:
+        print(f"schema version {before} → {SCHEMA_VERSION}; the chain of {entries} entries is whole; head {head}")
 
 
 def _verify(ledger: Ledger, as_json: bool) -> None:

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import StateError
+from pipeline.ledger.database import under_way
 
-# Descriptors that this process holds. A flock belongs to the open file, which fork shares: a forked child closes
-# its copies, or it would keep the lock after its parent has died. (exec closes them: they are close-on-exec.)
+# Descriptors that keep a lock of this process. A lock belongs to the open file or connection, which fork shares: a
+# forked child closes its copies, or it would keep the lock after its parent has died. (exec closes them: they are
+# close-on-exec.)
 _held: set[int] = set()
 
 
@@ -20,6 +22,18 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def keep(descriptor: int) -> None:
+    """Let no process that is forked from now on inherit `descriptor`, which keeps a lock."""
+    _held.add(descriptor)
+
+
+def let_go(descriptor: int) -> bool:
+    """Forget `descriptor`; return whether it is this process's own, to be closed, and not one closed by a fork."""
+    own = descriptor in _held
+    _held.discard(descriptor)
+    return own
 
 
 @contextmanager
@@ -34,16 +48,15 @@ def release_lock(folder: Path, release: str) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StateError(f"the lock file {path} cannot be opened: {error.strerror}") from None
-    _held.add(descriptor)
+    keep(descriptor)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StateError(f"another attempt at release {release} is under way: wait until it ends") from None
+            raise under_way(release) from None
         except OSError as error:
             raise StateError(f"the lock file {path} cannot be locked: {error.strerror}") from None
         yield
     finally:
-        if descriptor in _held:
-            _held.remove(descriptor)
+        if let_go(descriptor):
             os.close(descriptor)

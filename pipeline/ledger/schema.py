@@ -12,7 +12,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # see `guards` for what changed
 
 METADATA = MetaData()
 

@@ -5,28 +5,19 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, insert, inspect, select
+from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
 from sqlalchemy.pool import NullPool
 
 from pipeline.durable import sync_folder
 from pipeline.errors import StateError
-from pipeline.ledger.schema import META, METADATA, SCHEMA_VERSION
-
-# Entries are appended at the end and never changed. The third trigger also stops INSERT OR REPLACE, which removes
-# a row without firing a DELETE trigger.
-_TRIGGERS = (
-    """CREATE TRIGGER entries_not_updated BEFORE UPDATE ON entries
-       BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END""",
-    """CREATE TRIGGER entries_not_deleted BEFORE DELETE ON entries
-       BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END""",
-    """CREATE TRIGGER entries_appended BEFORE INSERT ON entries
-       WHEN NEW.seq IS NOT (SELECT coalesce(max(seq), 0) + 1 FROM entries)
-       BEGIN SELECT RAISE(ABORT, 'entries are appended in order'); END""",
-)
+from pipeline.ledger.database import Database, create
+from pipeline.ledger.filesystem import require_local
+from pipeline.ledger.lock import release_lock
+from pipeline.ledger.schema import META
 
 _PLAIN = {
     sqlite3.SQLITE_BUSY: "is locked by another process for too long: try again later",
@@ -42,8 +33,43 @@ _PLAIN = {
 }
 
 
+class SqliteDatabase(Database):
+    """The ledger in one file; locks and staging lie beside it."""
+
+    def __init__(self, path: Path, wait: float) -> None:
+        self.name = str(path)
+        self._path = path
+        self._engine = _engine(path, wait)
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the ledger."""
+        return self._path
+
+    @property
+    def staging_root(self) -> Path:
+        """The folder beside the file."""
+        return self._path.parent / "staging"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Begin a transaction that reads."""
+        with _plain_errors(self._path), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Begin a transaction that is alone; it waits for its turn."""
+        with _plain_errors(self._path), _alone(self._engine).begin() as connection:
+            yield connection
+
+    def lock(self, release: str) -> AbstractContextManager[None]:
+        """Hold the lock on `release`, a file beside the ledger."""
+        return release_lock(self._path.parent / "locks", release)
+
+
 @contextmanager
-def plain_errors(path: Path) -> Iterator[None]:
+def _plain_errors(path: Path) -> Iterator[None]:
     """Turn the database's errors inside the block into a StateError of one plain line about the ledger at `path`."""
     try:
         yield
@@ -54,14 +80,14 @@ def plain_errors(path: Path) -> Iterator[None]:
         raise StateError(f"the ledger {path} {told}") from None
 
 
-def open_file(path: Path, wait: float) -> Engine:
-    """Return an engine on the ledger file at `path`, made with mode 0600 in a folder of mode 0700 where absent.
+def open_file(path: Path, wait: float) -> SqliteDatabase:
+    """Return the ledger file at `path`, made with mode 0600 in a folder of mode 0700 where absent.
 
-    A transaction begun with the execution option `begin="IMMEDIATE"` is alone from its first statement on, so what
-    it reads holds until it commits; it waits up to `wait` seconds for its turn. Raises StateError where group or
-    others can write the file or its folder, and where the file is no ledger, or one of another version.
+    A transaction waits up to `wait` seconds for its turn. Raises StateError where group or others can write the file
+    or its folder, on a network file system, and where the file is no ledger.
     """
-    with plain_errors(path):
+    require_local(path)
+    with _plain_errors(path):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_shared(path.parent)
@@ -70,10 +96,11 @@ def open_file(path: Path, wait: float) -> Engine:
             _refuse_shared(path)
         except OSError as error:
             raise StateError(f"the ledger {path} cannot be opened: {error.strerror}") from None
-        engine = _engine(path, wait)
-        with engine.connect() as connection:
-            _require_schema(connection, path)
-    return engine
+    database = SqliteDatabase(path, wait)
+    with database.reading() as connection:
+        if not inspect(connection).has_table(META.name):
+            raise StateError(f"{path} is no prdp ledger: check the path, or restore the file from a backup")
+    return database
 
 
 def _refuse_shared(path: Path) -> None:
@@ -88,11 +115,8 @@ def _make(path: Path, wait: float) -> None:
     os.close(handle)
     try:
         engine = _engine(Path(name), wait)
-        with engine.execution_options(begin="IMMEDIATE").begin() as connection:
-            METADATA.create_all(connection)
-            for trigger in _TRIGGERS:
-                connection.exec_driver_sql(trigger)
-            connection.execute(insert(META).values(one=1, schema_version=SCHEMA_VERSION))
+        with _alone(engine).begin() as connection:
+            create(connection)
         try:
             os.link(name, path)
         except FileExistsError:
@@ -127,12 +151,6 @@ def _engine(path: Path, wait: float) -> Engine:
     return engine
 
 
-def _require_schema(connection: Connection, path: Path) -> None:
-    if not inspect(connection).has_table(META.name):
-        raise StateError(f"{path} is no prdp ledger: check the path, or restore the file from a backup")
-    version = connection.execute(select(META.c.schema_version)).scalar_one_or_none()
-    if version != SCHEMA_VERSION:
-        raise StateError(
-            f"the ledger {path} has schema version {version}, and this prdp knows {SCHEMA_VERSION}: "
-            "use the prdp that made it"
-        )
+def _alone(engine: Engine) -> Engine:
+    """The engine whose transactions write: IMMEDIATE, alone from their first statement on."""
+    return engine.execution_options(begin="IMMEDIATE")

@@ -1,78 +1,76 @@
 """The durable accountant: one append-only, hash-chained table, written in whole transactions."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-from sqlalchemy import ColumnElement, Connection, Engine, insert, select
+from sqlalchemy import ColumnElement, Connection, insert, select
 
 from pipeline.accounting.accountant import BudgetLimit, Charged, check
-from pipeline.errors import PlanError, StateError
+from pipeline.accounting.tightest import tightest
+from pipeline.errors import StateError
+from pipeline.ledger.database import Database
+from pipeline.ledger.databases import database_at
 from pipeline.ledger.diagnosed import Diagnosed
 from pipeline.ledger.entries import DIAGNOSED, GENESIS, Act, Entry, next_entry
 from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, require_free_for_draw, step
-from pipeline.ledger.lock import release_lock
 from pipeline.ledger.reservation import Reservation, charged, limits_of, require_dataset, require_same
 from pipeline.ledger.schema import ENTRIES
-from pipeline.ledger.sqlite import open_file, plain_errors
-from pipeline.storage import resolved
 
 
 def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
-    """Return the ledger at `url`: a path, sqlite:///path, or None for the user's own, made where it is absent.
+    """Return the ledger at `url`, made where it is absent; None for the user's own, in the state directory.
 
-    The user's own lies in the state directory (XDG_STATE_HOME is honoured). A step waits at most `wait` seconds for
-    another process, which takes milliseconds. Raises PlanError for another kind of
-    database, StateError where the file cannot be a ledger that this user alone can write.
+    A path or sqlite:///path names a file, postgresql://user@host/database a server's database. A step waits at most
+    `wait` seconds for another process, which takes milliseconds. Raises PlanError for another kind of database and for
+    a server beyond this machine without a verified connection, StateError where it cannot be a ledger of this user.
     """
-    path = resolved(_path(url).absolute(), "the ledger")
-    return Ledger(open_file(path, wait), path)
+    database = database_at(url, wait)
+    database.require_version()
+    return Ledger(database)
 
 
-def in_a_file(url: str | None) -> bool:
-    """Whether the ledger at `url` would be a file of the machine that opens it."""
-    return url is None or "://" not in url or url.startswith("sqlite:")
+def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Ledger"]:
+    """Bring the schema of the ledger at `url` to this prdp's version; return the one it had, and the ledger.
 
-
-def _path(url: str | None) -> Path:
-    if url is None:
-        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
-    if scheme is None and url:
-        return Path(url)
-    if scheme is not None and url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
-        return Path(url.removeprefix("sqlite:///"))
-    # The address may hold a password: only its scheme is told.
-    found = f"{scheme.group(1)}://…" if scheme is not None else "an empty address"
-    raise PlanError(f"--ledger: {found} is not supported: give a file as a path or as sqlite:///path")
+    Its chain is verified first and stays as it is. Older versions of prdp refuse the ledger afterwards.
+    """
+    database = database_at(url, wait)
+    Ledger(database).verify()
+    before = database.migrate()
+    database.require_version()
+    return before, Ledger(database)
 
 
 class Ledger:
-    """The ledger in one file: what was reserved, drawn, charged and published, and nothing that was drawn twice.
+    """One ledger: what was reserved, drawn, charged and published, and nothing that was drawn twice.
 
     Guarantee: each method that writes reads, checks and appends in one transaction that no other can enter, so
     that no two processes together exceed a limit, and of two attempts at a release one is published at most. A
-    method that raises wrote nothing. All raise StateError, in one line, where the release's state forbids the step
-    or the database cannot be used.
+    method that raises wrote nothing; where a server is lost while it commits, it wrote all or nothing, and the next
+    run goes on from either. All raise StateError, in one line, where the release's state forbids the step, where the
+    database cannot be used, and where a lock that this ledger gave out was lost.
     """
 
-    def __init__(self, engine: Engine, path: Path) -> None:
-        self._engine = engine
-        self.path = path
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def path(self) -> Path | None:
+        """The file that holds the ledger; None where a server does."""
+        return self._database.path
 
     @property
     def staging_root(self) -> Path:
-        """The folder, beside the ledger, under which attempts are staged unless a run names another place."""
-        return self.path.parent / "staging"
+        """The folder under which attempts are staged unless a run names another place: beside a ledger's file."""
+        return self._database.staging_root
 
     def lock(self, release: str) -> AbstractContextManager[None]:
         """Hold the lock on `release` for a block; StateError at once where another attempt is alive."""
-        return release_lock(self.path.parent / "locks", release)
+        return self._database.lock(release)
 
     def state(self, release: str) -> ReleaseState | None:
         """Return what the ledger says of `release`, None where it was never reserved."""
@@ -204,15 +202,11 @@ class Ledger:
         with self._writing() as connection:
             return _record(connection, _require(connection, release), event, facts, attempt)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with plain_errors(self.path), self._engine.begin() as connection:
-            yield connection
+    def _reading(self) -> AbstractContextManager[Connection]:
+        return self._database.reading()
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with plain_errors(self.path), self._engine.execution_options(begin="IMMEDIATE").begin() as connection:
-            yield connection
+    def _writing(self) -> AbstractContextManager[Connection]:
+        return self._database.writing()
 
 
 def _entries(connection: Connection, where: ColumnElement[bool] | None) -> Iterator[Entry]:
@@ -226,7 +220,7 @@ def _entries(connection: Connection, where: ColumnElement[bool] | None) -> Itera
 
 
 def _changed(seq: int) -> StateError:
-    return StateError(f"the ledger was changed at entry {seq}: restore the file from a backup")
+    return StateError(f"the ledger was changed at entry {seq}: restore it from a backup")
 
 
 def _state(connection: Connection, release: str) -> ReleaseState | None:
@@ -254,7 +248,7 @@ def _states(connection: Connection, where: ColumnElement[bool] | None) -> dict[s
     return states
 
 
-def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> list[BudgetLimit]:
+def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> Sequence[BudgetLimit]:
     """Return the release's own limits, then those under which the dataset's other releases were charged.
 
     Places are those of the release that stated the limit, so another's limits are taken at the worst place.
@@ -264,7 +258,7 @@ def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> list
         for other in others
         for limit in limits_of(other)
     )
-    return [*own, *earlier]
+    return tightest([*own, *earlier])
 
 
 def _head(connection: Connection) -> tuple[int, str]:

@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from pipeline.ledger.lock import release_lock
+from pipeline.ledger.store import open_ledger
 
-folder, release, leaving = sys.argv[1:]
-with release_lock(Path(folder), release):
+address, release, leaving = sys.argv[1:]
+with open_ledger(address).lock(release):
     left = 0
     if leaving == "exec":
         # close_fds=False: only close-on-exec keeps the lock from the child.

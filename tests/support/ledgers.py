@@ -5,10 +5,13 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from pipeline.accounting.accountant import BudgetLimit
 from pipeline.accounting.policy import PolicySum, QueryPolicy
@@ -67,22 +70,35 @@ def staged(ledger: Ledger, release: str, out: Path) -> str:
     return attempt
 
 
-def child(script: str, *arguments: object) -> subprocess.Popen[str]:
+def child(script: str, *arguments: object, stdin: int | None = None) -> subprocess.Popen[str]:
     """A process that runs tests/support/<script>.py; its standard output is a pipe."""
     command = [sys.executable, "-m", f"tests.support.{script}", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
-def raw(ledger: Ledger) -> sqlite3.Connection:
-    return sqlite3.connect(ledger.path, isolation_level=None)
+def raw(ledger: Ledger) -> Any:
+    """A session of the database's own driver, whose every statement is committed; not through the product."""
+    if ledger.path is not None:
+        return sqlite3.connect(ledger.path, isolation_level=None)
+    url = ledger._database._engine.url
+    options = {"host": url.query["host"], "port": url.port, "user": url.username, "dbname": url.database}
+    return psycopg.connect(**options, options="-c search_path=prdp", autocommit=True)
 
 
 def entries(ledger: Ledger) -> list[Entry]:
-    connection = raw(ledger)
     names = [field.name for field in fields(Entry)]
-    rows = connection.execute(f"SELECT {', '.join(names)} FROM entries ORDER BY seq").fetchall()
-    connection.close()
-    return [Entry(**dict(zip(names, row, strict=True))) for row in rows]
+    with closing(raw(ledger)) as connection:
+        found = connection.execute(f"SELECT {', '.join(names)} FROM entries ORDER BY seq").fetchall()
+    return [Entry(**dict(zip(names, row, strict=True))) for row in found]
+
+
+def append(ledger: Ledger, entry: Entry) -> None:
+    """Append an entry behind the ledger's back."""
+    marks = ", ".join(["?" if ledger.path else "%s"] * len(entry.columns))
+    with closing(raw(ledger)) as connection:
+        connection.execute(
+            f"INSERT INTO entries ({', '.join(entry.columns)}) VALUES ({marks})", [*entry.columns.values()]
+        )
 
 
 def drawn_and_destroyed(ledger: Ledger, release: str, times: int, exposed: bool = False) -> None:

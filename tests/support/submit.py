@@ -35,6 +35,7 @@ class Place:
     plan: Path
     folder: Path
     store: Stored | None = None  # holds microdata, staging and output
+    address: str | None = None  # of the ledger; None: a file in the folder
 
     @property
     def out(self) -> Any:
@@ -53,7 +54,7 @@ class Place:
         return self.folder / "state" / "ledger.sqlite"
 
     def ledger(self) -> Ledger:
-        return open_ledger(str(self.ledger_path))
+        return open_ledger(self.address or str(self.ledger_path))
 
 
 def submit(
@@ -88,13 +89,16 @@ def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[
     "f" for a change of a file below the place's folder.
     """
     seen = FORK_SERVER.Array("c", MOST_EVENTS)
-    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, settings))
+    state = os.environ.get("XDG_STATE_HOME")  # the server of forks began before a test set it
+    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, state, settings))
     child.start()
     child.join(120)
     return child.exitcode, seen.value.decode()
 
 
-def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]) -> None:
+def _child(place: Place, die_at: int | None, seen: Any, state: str | None, settings: dict[str, Any]) -> None:
+    if state is not None:
+        os.environ["XDG_STATE_HOME"] = state
     event = die_at_event(die_at, seen, place.folder)
     for step in LEDGER_STEPS:
         _watch(step, event)
