@@ -15,7 +15,7 @@ from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, Published, run
+from pipeline.release import Job, Outcome, run
 from pipeline.storage import Stored
 from udfs.keystream import SecretKey
 
@@ -64,7 +64,7 @@ def submit(
     microdata: Path | Table | None = None,
     csv: bool = False,
     say: Callable[[str], None] = lambda stage: None,
-) -> Published:
+) -> Outcome:
     """Release under a known key; `key` None: under a fresh one, as in production."""
     plan = load_plan(place.plan)
     job = Job(
