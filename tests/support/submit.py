@@ -6,10 +6,12 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from pipeline import officers
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import Ledger, open_ledger
@@ -24,7 +26,7 @@ FORK_SERVER = get_context("forkserver")  # children start from a clean process t
 FORK_SERVER.set_forkserver_preload([__name__])
 
 MOST_EVENTS = 1000
-LEDGER_STEPS = ("reserve", "draw", "destroyed", "publish", "settle")
+LEDGER_STEPS = ("reserve", "draw", "destroyed", "hold", "approve", "reject", "publish", "settle", "withdraw", "purged")
 FILE_EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod"})
 
 
@@ -63,6 +65,8 @@ def submit(
     engine: Engine | None = None,
     microdata: Path | Table | None = None,
     csv: bool = False,
+    hold: bool = False,
+    registered_only: bool = False,
     say: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
     """Release under a known key; `key` None: under a fresh one, as in production."""
@@ -75,10 +79,17 @@ def submit(
         ledger=place.ledger(),
         engine=engine or DaskEngine(workers=2),
         csv=csv,
+        hold=hold,
+        registered_only=registered_only,
         new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),
         say=say,
     )
     return run(job)
+
+
+def officer(place: Place, act: str, *arguments: Any) -> None:
+    """Do what an officer does (pipeline.officers) with the place's ledger."""
+    getattr(officers, act)(place.ledger(), *arguments)
 
 
 def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[int | None, str]:
@@ -87,14 +98,23 @@ def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[
     Return its exit code and a letter for each event that it met: "s" for a ledger's step, one before and one after,
     "f" for a change of a file below the place's folder.
     """
+    return _in_child(place, die_at, partial(submit, place, **settings))
+
+
+def officer_in_child(place: Place, die_at: int | None, act: str, *arguments: Any) -> tuple[int | None, str]:
+    """Do an officer's act in a process that kills itself likewise."""
+    return _in_child(place, die_at, partial(officer, place, act, *arguments))
+
+
+def _in_child(place: Place, die_at: int | None, work: Callable[[], object]) -> tuple[int | None, str]:
     seen = FORK_SERVER.Array("c", MOST_EVENTS)
-    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, settings))
+    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, work))
     child.start()
     child.join(120)
     return child.exitcode, seen.value.decode()
 
 
-def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]) -> None:
+def _child(place: Place, die_at: int | None, seen: Any, work: Callable[[], object]) -> None:
     met = itertools.count(1)
 
     def event(letter: str) -> None:
@@ -115,7 +135,7 @@ def _child(place: Place, die_at: int | None, seen: Any, settings: dict[str, Any]
             event("f")
 
     sys.addaudithook(audit)
-    submit(place, **settings)
+    work()
 
 
 def _watch(step: str, event: Callable[[str], None]) -> None:
