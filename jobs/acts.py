@@ -30,7 +30,7 @@ def add_acts(acts: "argparse._SubParsersAction[Any]", debug: argparse.ArgumentPa
         added = act(name, about)
         added.add_argument("release", metavar="RELEASE", help="the release")
         if reason is not None:
-            added.add_argument("--reason", required=True, metavar="TEXT", help=reason)
+            added.add_argument("--reason", required=True, type=_reason, metavar="TEXT", help=reason)
         return added
 
     for name, about in (
@@ -41,7 +41,7 @@ def add_acts(acts: "argparse._SubParsersAction[Any]", debug: argparse.ArgumentPa
         stating.add_argument("dataset", metavar="DATASET", help="the dataset or family")
         stating.add_argument("--budget", type=Path, required=True, metavar="FILE", help="what it is, and its limits")
         if name == "raise":
-            stating.add_argument("--reason", required=True, metavar="TEXT", help="why, for the record")
+            stating.add_argument("--reason", required=True, type=_reason, metavar="TEXT", help="why, for the record")
 
     show = act("show", "releases and budgets; with --at what is spent and left at a reference")
     show.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
@@ -77,3 +77,9 @@ def add_acts(acts: "argparse._SubParsersAction[Any]", debug: argparse.ArgumentPa
     purge.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
     add_ledger(purge)
     purge.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _reason(text: str) -> str:
+    if not text.strip() or len(text) > 1000:
+        raise argparse.ArgumentTypeError("a reason of 1 to 1,000 characters is needed")
+    return text.strip()

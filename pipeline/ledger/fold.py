@@ -161,7 +161,7 @@ def _approved(state: ReleaseState, entry: Entry) -> ReleaseState:
 def _rejected(state: ReleaseState, entry: Entry) -> ReleaseState:
     _need_live(state, entry, "held")
     # The charge stays: whoever decided has seen the draw.
-    return replace(state, status="rejected", attempt=None, approved=False, reason=str(entry.facts["reason"]))
+    return replace(state, status="rejected", attempt=None, approved=False, reason=_reason(entry))
 
 
 def _published(state: ReleaseState, entry: Entry) -> ReleaseState:
@@ -185,8 +185,9 @@ def _withdrawn(state: ReleaseState, entry: Entry) -> ReleaseState:
     if entry.attempt is None or entry.attempt != state.attempt:
         raise StateError(f"release {state.release}: attempt {entry.attempt} is not the published one")
     # The attempt stays named, for its files must go; and the charge stays: what was seen is seen.
-    reason = str(entry.facts["reason"])
-    return replace(state, status="withdrawn", reason=reason, withdrawn_on=entry.time[:10], withdrawal=entry.hash)
+    return replace(
+        state, status="withdrawn", reason=_reason(entry), withdrawn_on=entry.time[:10], withdrawal=entry.hash
+    )
 
 
 def _purged(state: ReleaseState, entry: Entry) -> ReleaseState:
@@ -201,6 +202,12 @@ def _aborted(state: ReleaseState, entry: Entry) -> ReleaseState:
         raise StateError(f"release {state.release}: is {state.status} and cannot be aborted")
     # From `reserved` nothing was drawn and the charge is given back; after a draw it stays.
     return replace(state, status="aborted", attempt=None, approved=False, charges=state.charges if state.draws else 0)
+
+
+def _reason(entry: Entry) -> str:
+    if not entry.facts["reason"]:
+        raise StateError(f"release {entry.release}: a reason must be given")
+    return str(entry.facts["reason"])
 
 
 def _need_live(state: ReleaseState, entry: Entry, status: Status) -> None:

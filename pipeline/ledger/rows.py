@@ -1,6 +1,7 @@
 """Entries read and appended inside one transaction, and the states that they fold to."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, insert, select
 
@@ -55,16 +56,14 @@ def head_of(connection: Connection) -> tuple[int, str]:
     return (0, GENESIS) if last is None else (last.seq, last.hash)
 
 
-def append(connection: Connection, act: Act) -> Entry:
-    """Append `act` at the end of the chain, whatever it is, and return its entry."""
+def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = bool) -> Entry:
+    """Append `act` at the end of the chain, unless `legal` raises at its entry, and return the entry."""
     entry = next_entry(*head_of(connection), act)
+    legal(entry)
     connection.execute(insert(ENTRIES).values(entry.columns))
     return entry
 
 
 def advance(connection: Connection, state: ReleaseState | None, act: Act) -> ReleaseState:
     """Append `act` where `step` lets it follow `state`, and return the state after it."""
-    entry = next_entry(*head_of(connection), act)
-    after = step(state, entry)
-    connection.execute(insert(ENTRIES).values(entry.columns))
-    return after
+    return step(state, append(connection, act, partial(step, state)))

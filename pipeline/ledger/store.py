@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ class Ledger:
                 if state.charges > 0:
                     require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
             require_covers(connection, budgets, budget)
-            append(connection, self._signed(budget.act(INIT)))
+            append(connection, self._signed(budget.act(INIT)), partial(budget_step, None))
 
     def raise_limits(self, wanted: Budget, reason: str) -> None:
         """State the limits of a registered dataset or family anew, higher or lower, for a recorded reason.
@@ -179,7 +180,7 @@ class Ledger:
             before = budgets.get(wanted.name)
             require_same_record(before, wanted)
             require_covers(connection, budgets, wanted)
-            append(connection, self._signed(wanted.act(RAISE, reason)))
+            append(connection, self._signed(wanted.act(RAISE, reason)), partial(budget_step, before))
 
     def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:
         """Reserve a release and charge its policy once; return its state.
