@@ -11,7 +11,7 @@ Each step leaves a state from which the next run goes on by itself (DESIGN rules
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -126,7 +126,8 @@ def _reserve(job: Job) -> ReleaseState:
     state = job.ledger.reserve(_reservation(job), job.registered_only)
     if state.status == "reserved" and state.draws == 0 and state.reservation["code"] != code_digest():
         job.ledger.abort(state.release)
-        state = job.ledger.reserve(_reservation(job), job.registered_only)
+        again = replace(_reservation(job), hold=job.hold or state.hold)
+        state = job.ledger.reserve(again, job.registered_only)
     return state
 
 

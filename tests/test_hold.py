@@ -3,15 +3,19 @@
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.audit import published_folders, require_in_chain
+from pipeline.engines.dask import DaskEngine
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.officers import approve, purge, reject, withdraw
+from pipeline.plan.load import load_plan
 from pipeline.publish import MANIFEST
+from pipeline.release import Job, _reservation
 from pipeline.staging import staging_at
 from pipeline.verify import verify_release
 from pipeline.withdrawn import NOTE
@@ -130,6 +134,14 @@ def test_nobody_acts_while_a_run_is_alive(place: Place) -> None:
             with pytest.raises(StateError, match="under way"):
                 act(place.ledger(), RELEASE)
     assert state_of(place).status == "held"
+
+
+def test_what_another_build_reserved_to_be_held_is_still_held(place: Place) -> None:
+    plan = load_plan(place.plan)
+    engine = DaskEngine(workers=1)
+    job = Job(plan=plan, microdata=plan.dataset.path, out=place.out, ledger=place.ledger(), engine=engine, hold=True)
+    place.ledger().reserve(replace(_reservation(job), code="sha256:another build"))
+    assert submit(place, key=None).state == "held"
 
 
 # Withdrawing

@@ -35,7 +35,7 @@ def _budgeted(ledger: Ledger, given: argparse.Namespace) -> None:
     if given.json:
         show_json(budget.to_json())
     else:
-        print(f"{budget.kind} {budget.name}: {len(budget.limits)} limits recorded")
+        print(f"{budget.kind} {budget.name}: limits recorded: {len(budget.limits)}")
 
 
 def _verify(ledger: Ledger, given: argparse.Namespace) -> None:

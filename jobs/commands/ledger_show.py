@@ -106,7 +106,8 @@ def _print_story(story: Story) -> None:
     for time, event, operator in story.acts:
         print(f"{time[:19]} {event} by {operator or '-'}")
     for attempt in story.attempts:
-        print(f"attempt {attempt.attempt}, draw {attempt.draw}: {attempt.stage}, staged {attempt.staging or 'here'}")
+        staged = attempt.staging or "beside the ledger"
+        print(f"attempt {attempt.attempt}, draw {attempt.draw}: {attempt.stage}, staged {staged}")
     if story.state.reason:
         print(f"reason: {story.state.reason}")
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from pipeline.accounting.accountant import BudgetLimit
 from pipeline.errors import StateError
 from pipeline.ledger.entries import BUDGETED, Act, Entry
+from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.limits import limit_json, limit_of
 from pipeline.ledger.reservation import Reservation, difference
 from pipeline.ledger.rows import entries
@@ -157,6 +158,15 @@ def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
         raise StateError(f"dataset {budget.name}: its microdata {budget.source} are those of dataset {same.name}")
     if budget.family is not None:
         _require_kin(budgets, budget, budget.family)
+
+
+def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> None:
+    """Raise StateError where earlier releases under the name of `budget` make it something else."""
+    for state in states:
+        if budget.facts is None:
+            raise StateError(f"family {budget.name}: is the name of a dataset: choose another name")
+        if state.charges > 0:
+            require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
 
 
 def require_same_record(before: Budget | None, wanted: Budget) -> None:

@@ -12,6 +12,12 @@ MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one char
 Status = Literal["reserved", "drawn", "held", "published", "settled", "aborted", "rejected", "withdrawn"]
 PUBLIC = ("published", "settled")  # what is to be seen in the output place
 
+ENDED = {  # what a release was, whose name is taken and which nothing is drawn for
+    "aborted": "aborted after a draw and stays charged",
+    "rejected": "rejected by an officer and stays charged",
+    "withdrawn": "withdrawn and stays charged",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseState:

@@ -9,7 +9,7 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
 from pipeline.ledger.certified import certified_json, certified_of
-from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.limits import limit_json, limit_of
 
 
@@ -82,6 +82,16 @@ def require_same(state: ReleaseState, wanted: Reservation) -> None:
         raise StateError(
             f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
             "finish with the version that reserved, or abort and choose another release name"
+        )
+
+
+def require_superseded(wanted: Reservation, others: Sequence[ReleaseState]) -> None:
+    """Raise StateError where what `wanted` supersedes is none of the dataset's `others` that were published."""
+    published = {state.release for state in others if state.status in (*PUBLIC, "withdrawn")}
+    if wanted.supersedes is not None and wanted.supersedes not in published:
+        raise StateError(
+            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
+            f"of dataset {wanted.dataset}: correct the name"
         )
 
 

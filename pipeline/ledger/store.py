@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine
 from pipeline.accounting.accountant import Charged
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.budget import charged_states, require_covers, require_fits
+from pipeline.ledger.chain import verified
 from pipeline.ledger.datasets import (
     INIT,
     RAISE,
@@ -23,16 +24,17 @@ from pipeline.ledger.datasets import (
     budget_step,
     budgets_of,
     require_agreement,
+    require_fits_releases,
     require_new,
     require_same_facts,
     require_same_record,
 )
 from pipeline.ledger.diagnosed import Diagnosed
-from pipeline.ledger.entries import BUDGETED, DIAGNOSED, GENESIS, Act, Entry
-from pipeline.ledger.fold import PUBLIC, ReleaseState, charges_with_next_draw, require_free_for_draw, step
+from pipeline.ledger.entries import DIAGNOSED, Act, Entry
+from pipeline.ledger.fold import ENDED, ReleaseState, charges_with_next_draw, require_free_for_draw
 from pipeline.ledger.lock import release_lock
-from pipeline.ledger.reservation import Reservation, charged, limits_of, require_same
-from pipeline.ledger.rows import advance, append, changed, entries, head_of, require_state, state_of, states_of
+from pipeline.ledger.reservation import Reservation, charged, limits_of, require_same, require_superseded
+from pipeline.ledger.rows import advance, append, entries, head_of, require_state, state_of, states_of
 from pipeline.ledger.schema import ENTRIES
 from pipeline.ledger.sqlite import open_file, plain_errors
 
@@ -64,13 +66,6 @@ def _path(url: str | None) -> Path:
     # The address may hold a password: only its scheme is told.
     found = f"{scheme.group(1)}://…" if scheme is not None else "an empty address"
     raise PlanError(f"--ledger: {found} is not supported: give a file as a path or as sqlite:///path")
-
-
-ENDED = {
-    "aborted": "aborted after a draw and stays charged",
-    "rejected": "rejected by an officer and stays charged",
-    "withdrawn": "withdrawn and stays charged",
-}
 
 
 class Ledger:
@@ -133,24 +128,8 @@ class Ledger:
         Raises StateError that names the first bad entry. Entries cut from the end leave no trace in the file: compare
         the head with one that was published.
         """
-        seq, head = 0, GENESIS
-        states: dict[str, ReleaseState] = {}
-        budgets: dict[str, Budget] = {}
         with self._reading() as connection:
-            for entry in entries(connection):
-                if not entry.follows(seq, head):
-                    raise changed(seq + 1)
-                try:
-                    if entry.of_release:
-                        states[entry.release] = step(states.get(entry.release), entry)
-                    elif entry.event == BUDGETED:
-                        budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
-                    else:
-                        Diagnosed.of(entry)
-                except (StateError, ValueError, KeyError, TypeError) as error:
-                    raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
-                seq, head = entry.seq, entry.hash
-        return seq, head
+            return verified(entries(connection))
 
     def register(self, budget: Budget) -> None:
         """Register a dataset or a family with its limits, before or after its first release.
@@ -161,11 +140,8 @@ class Ledger:
         with self._writing() as connection:
             budgets = budgets_of(connection)
             require_new(budgets, budget)
-            for state in states_of(connection, ENTRIES.c.dataset == budget.name).values():
-                if budget.facts is None:
-                    raise StateError(f"family {budget.name}: is the name of a dataset: choose another name")
-                if state.charges > 0:
-                    require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
+            states = states_of(connection, ENTRIES.c.dataset == budget.name)
+            require_fits_releases(budget, list(states.values()))
             require_covers(connection, budgets, budget)
             append(connection, self._signed(budget.act(INIT)), partial(budget_step, None))
 
@@ -202,7 +178,7 @@ class Ledger:
                 require_same(state, wanted)
                 return state
             others = charged_states(connection, [wanted.dataset])
-            _require_published(wanted, others)
+            require_superseded(wanted, others)
             if others:  # the first that counts fixes the dataset's facts
                 require_same_facts(wanted.dataset, others[0].reservation["dataset_facts"], wanted.dataset_facts)
             requested = Charged(wanted.release, wanted.policy, 1)
@@ -309,12 +285,3 @@ class Ledger:
     def _writing(self) -> Iterator[Connection]:
         with plain_errors(self.path), self._engine.execution_options(begin="IMMEDIATE").begin() as connection:
             yield connection
-
-
-def _require_published(wanted: Reservation, others: Sequence[ReleaseState]) -> None:
-    published = {state.release for state in others if state.status in (*PUBLIC, "withdrawn")}
-    if wanted.supersedes is not None and wanted.supersedes not in published:
-        raise StateError(
-            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
-            f"of dataset {wanted.dataset}: correct the name"
-        )
