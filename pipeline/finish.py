@@ -32,7 +32,8 @@ def require_whole(state: ReleaseState, staging: Staging) -> Facts:
     """Return the facts of the staged attempt; raises StateError where its files are not those that were recorded."""
     facts = staging.read_complete()
     if facts is None or facts.digest != state.contents:
-        advice = "reject or abort it" if state.status == "held" else "restore them from a backup"
+        held = "reject or abort it (an officer who cannot read them approves with --record-only)"
+        advice = held if state.status == "held" else "restore them from a backup"
         raise StateError(
             f"release {state.release}: attempt {state.attempt} is {state.status}, but its staged files in "
             f"{staging.path} are not whole, or not to be read by this user: {advice}"

@@ -268,6 +268,15 @@ def test_a_stored_bound_is_never_lowered_by_a_later_evaluation(ledger: Ledger) -
         certified_of("a", stored | {"version": 2})
 
 
+def test_a_loss_beyond_the_doubles_is_no_certified_bound(ledger: Ledger) -> None:
+    mechanism = build({"kind": "gaussian", "sigma": 1, "policy": "paper"}, Fraction(1))
+    summed = PolicySum((QueryPolicy("q", "payroll", mechanism),), (frozenset({0}), frozenset()))
+    # In its own place the giant is in no query; anywhere else it would lose more than can be told.
+    giant = BudgetLimit({"payroll": Fraction(10**200)}, Fraction(1), "a giant", (frozenset(),))
+    state = ledger.reserve(wanted("a", policy=summed, limits=[giant]))
+    assert state.reservation["certified"]["bounds"] == []
+
+
 def test_every_act_names_who_did_it(ledger: Ledger) -> None:
     ledger.signed("ann").register(budget(9))
     ledger.signed("bob").reserve(wanted("a"))

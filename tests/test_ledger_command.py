@@ -10,6 +10,7 @@ import yaml
 
 from jobs.cli import main
 from pipeline import site as site_module
+from pipeline.budget_file import load_budget
 from pipeline.errors import PlanError
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.references import reaches, typed_reference
@@ -181,6 +182,15 @@ def test_a_family_is_registered_and_shown(prdp: Prdp, world: Path) -> None:
 )
 def test_a_wrong_budget_file_is_told(prdp: Prdp, world: Path, changes: dict[str, Any], told: str) -> None:
     assert told in prdp("ledger", "init", "small-world", "--budget", budget_file(world, **changes), code=2)
+
+
+def test_the_files_of_the_officers_page_are_budget_files(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "ledger.md").read_text()
+    dataset, family, _ = (part.split("```")[0] for part in page.split("```yaml\n")[1:])
+    for text, name in ((dataset, "cbp-2023"), (family, "cbp")):
+        (tmp_path / "budget.yaml").write_text(text)
+        found = load_budget(tmp_path / "budget.yaml", name)
+        assert (found.unit, found.limits[0].label) == ("record", "employment=10, payroll=500")
 
 
 def test_wrong_acts_are_refused(prdp: Prdp, world: Path) -> None:

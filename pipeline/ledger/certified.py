@@ -1,5 +1,6 @@
 """Bounds on a release's losses as they were certified when it was charged, so that no later version lowers them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from importlib.metadata import version
@@ -13,11 +14,13 @@ from pipeline.ledger.limits import limit_json, limit_of
 from udfs.exact import exact, up_decimal
 
 VERSION = 1  # of the form in which policies and bounds are kept
+LARGEST = Fraction(sys.float_info.max)  # what is lost beyond it is in no limit's reach
 
 
 def certified_json(policy: PolicySum, limits: Sequence[BudgetLimit]) -> dict[str, Any]:
     """Return upper bounds of the policy and of each query at every reference of `limits`, at the worst place."""
     wide = [limit.anywhere() for limit in limits if not limit.without(policy.measures)]
+    wide = [limit for limit in wide if limit.loss(policy) <= LARGEST]
     distinct = [limit for i, limit in enumerate(wide) if limit.at not in [other.at for other in wide[:i]]]
     bounds = [
         {"reference": limit_json(limit), "rho": up_decimal(limit.loss(policy)), "queries": _by_query(policy, limit)}
