@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -234,6 +235,25 @@ def test_a_firms_limit_binds_firms_whose_records_are_matched() -> None:
     assert not reaches(limit, firm("employment=1,payroll=1;employment=1,payroll=1;employment=1,payroll=1"))
     with pytest.raises(PlanError, match="give one, without ;"):
         typed_reference("employment=1;employment=2", "record", ["employment"])
+
+
+def test_firms_have_budgets_and_spending(prdp: Prdp, tmp_path: Path) -> None:
+    owned = records(50).append_column("firm_id", pa.array([f"F{i % 7}" for i in range(50)]))
+    firm = [{"employment": 10, "payroll": 500}, {"employment": 20, "payroll": 900}]
+    changes = {"dataset": {"unit": "firm_id"}, "limits": [{"at": firm, "rho": 100}]}
+    write_world(tmp_path, owned)
+    prdp("ledger", "init", "small-world", "--budget", budget_file(tmp_path, **changes))
+    for name, code in (("first", 0), ("second", 3)):
+        path = write_world(tmp_path, None, release=name, budget=[], dataset={"unit": "firm_id"})
+        told = prdp("release", path, code=code)
+    assert "the limit of dataset small-world" in told
+    (both,) = prdp("ledger", "show", "--at", "employment=10,payroll=500;employment=20,payroll=900")
+    (one,) = prdp("ledger", "show", "--at", "employment=10,payroll=500")
+    (three,) = prdp("ledger", "show", "--at", ";".join(["employment=1,payroll=1"] * 3))
+    assert one["spent"] < both["spent"] <= 100
+    assert one["left"] == both["left"] == pytest.approx(100 - both["spent"], abs=1e-9)
+    assert three["left"] is None
+    assert both["at"] == firm
 
 
 # Export
