@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jobs.acts import add_acts, add_ledger
 from pipeline.errors import PlanError, PrdpError
 
 COMMANDS = ("generate", "explain", "prepare", "release", "diagnose", "verify", "ledger")
-LEDGER = "the ledger: a path, sqlite:///path or postgresql://user@host/database (default: a file of the user's)"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
         "--staging", metavar="URI", help="where draws lie until they are published (default: beside the ledger)"
     )
     _add_engine(release)
+    release.add_argument(
+        "--hold", action="store_true", help="publish nothing before an officer approves (prdp ledger approve)"
+    )
     release.add_argument("--csv", action="store_true", help="write every table as CSV too")
     release.add_argument("--json", action="store_true", help="print JSON")
 
@@ -102,11 +105,8 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
     verify.add_argument("--json", action="store_true", help="print JSON")
 
-    ledger = commands.add_parser("ledger", parents=[debug], help="read the ledger, or give a release up")
-    ledger.add_argument("act", choices=["show", "verify", "abort", "migrate"], help="what to do")
-    ledger.add_argument("release", nargs="?", metavar="RELEASE", help="the release (for abort; show: only this one)")
-    ledger.add_argument("--ledger", metavar="URL", help=LEDGER)
-    ledger.add_argument("--json", action="store_true", help="print JSON")
+    ledger = commands.add_parser("ledger", help="for disclosure officers: budgets, approvals, what is spent")
+    add_acts(ledger.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=_Parser), debug)
     return main_parser
 
 
@@ -116,7 +116,7 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     command.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
     command.add_argument("--workers", type=_at_least_one, metavar="N", help="dask: threads to use (default: all cores)")
     command.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
-    command.add_argument("--ledger", metavar="URL", help=LEDGER)
+    add_ledger(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stopped:
         return int(stopped.code or 0)
     try:
+        if hasattr(given, "ledger"):
+            _at_this_site(given)
         command: Callable[[argparse.Namespace], None] = import_module(f"jobs.commands.{given.command}").run
         command(given)
         sys.stdout.flush()
@@ -142,6 +144,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = f"unexpected {type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
         return _failed(f"{kind}; --debug shows the traceback, which may hold confidential values", 1, given.debug)
     return 0
+
+
+def _at_this_site(given: argparse.Namespace) -> None:
+    """Fill in what the site lays down, and who acts."""
+    from pipeline.site import operator_named, site  # noqa: PLC0415 — of the commands that open a ledger alone
+
+    here = site()
+    given.ledger = here.ledger_for(given.ledger)
+    given.registered_only = here.require_registered
+    given.operator = operator_named(given.operator)
 
 
 def show_json(value: Any) -> None:

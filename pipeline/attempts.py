@@ -12,11 +12,17 @@ def recorded(ledger: Ledger, root: Place) -> str | None:
     return None if ledger.path is not None and root == ledger.staging_root else str(root)
 
 
-def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:
-    """Return the staging of the live attempt."""
+def attempt_of(state: ReleaseState) -> str:
+    """Return the live attempt of a release that has one."""
     if state.attempt is None:
         raise PrdpError(f"release {state.release}: has no live attempt")
-    return staging_at(_root(ledger, state.stagings[-1]), state.release, state.attempt)
+    return state.attempt
+
+
+def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:
+    """Return the staging of the live attempt."""
+    attempt = attempt_of(state)
+    return staging_at(root_named(ledger, state.stagings[-1]), state.release, attempt)
 
 
 def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
@@ -30,10 +36,14 @@ def destroy_strays(ledger: Ledger, release: str, state: ReleaseState | None, *ro
 
     That is totals of a killed run, or an attempt that was recorded as destroyed.
     """
-    names = {None} if state is None else {None, state.reservation.get("staging"), *state.stagings}
-    for root in {*roots, *(_root(ledger, name) for name in names)}:
+    for root in {*roots, *(root_named(ledger, name) for name in staging_names(state))}:
         for stray in strays(root, release, None if state is None else state.attempt):
             stray.destroy()
+
+
+def staging_names(state: ReleaseState | None) -> set[str | None]:
+    """Return the staging roots in which something of a release may lie, as the ledger names them."""
+    return {None} if state is None else {None, state.reservation.get("staging"), *state.stagings}
 
 
 def give_up(ledger: Ledger, release: str) -> None:
@@ -48,5 +58,6 @@ def give_up(ledger: Ledger, release: str) -> None:
         destroy_strays(ledger, release, ledger.abort(release))
 
 
-def _root(ledger: Ledger, name: str | None) -> Place:
+def root_named(ledger: Ledger, name: str | None) -> Place:
+    """Return the staging root that the ledger names so."""
     return ledger.staging_root if name is None else place(name, what="the ledger's staging place")

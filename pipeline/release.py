@@ -4,13 +4,14 @@ Each step leaves a state from which the next run goes on by itself (DESIGN rules
     reserved   nothing was drawn: sum and draw.
     drawn      a complete staged attempt is published, never redrawn; an incomplete one is destroyed, which is
                recorded, and drawn again with a fresh key.
+    held       a complete staged attempt waits for an officer: nothing is published before one approves.
     published  the chosen attempt is copied to its place and its manifest written.
     settled    nothing is left to do.
 """
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -18,20 +19,21 @@ import numpy as np
 
 from pipeline.accounting.reference import limits_of, policy_of
 from pipeline.accuracy import warnings
-from pipeline.attempts import destroy, destroy_strays, live_staging, recorded
+from pipeline.attempts import attempt_of, destroy, destroy_strays, live_staging, recorded
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.facts import Facts
+from pipeline.finish import finish, require_published
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.microdata.duplicates import records_of
-from pipeline.microdata.pinned import Pinned, Table, pinned, require_there
+from pipeline.microdata.pinned import Pinned, Table, pinned, require_there, source_of
 from pipeline.microdata.prepared import is_prepared
 from pipeline.plan.model import Plan
 from pipeline.public import policy_document
-from pipeline.publish import build_manifest, check_output_place, place_output, published_attempt
+from pipeline.publish import check_output_place
 from pipeline.report.page import report_page
 from pipeline.staging import Staging, prepare_root, staging_at
 from pipeline.storage import Place
@@ -51,6 +53,8 @@ class Job:
     engine: Engine
     staging: Place | None = None  # None: beside the ledger
     csv: bool = False
+    hold: bool = False
+    registered_only: bool = False  # the dataset must be registered in the ledger
     new_key: Callable[[], SecretKey] = SecretKey.fresh
     say: Callable[[str], None] = lambda stage: None
 
@@ -61,8 +65,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Published:
-    """What a finished release is: `tables` by query, each with its folder and number of rows."""
+class Outcome:
+    """What a run came to: `tables` by query, each with its folder (held: where it is staged) and number of rows."""
 
     release: str
     attempt: str
@@ -81,8 +85,8 @@ class Published:
         }
 
 
-def run(job: Job) -> Published:
-    """Release the plan's tables, or go on where an earlier run stopped; return what is published.
+def run(job: Job) -> Outcome:
+    """Release the plan's tables, or go on where an earlier run stopped; return what is published or held.
 
     Guarantee: however often it runs and wherever it is killed, at most one draw of the release is ever published, and
     every draw is recorded before a key exists. Raises BudgetRefused, MicrodataError, StateError, and PrdpError for
@@ -101,18 +105,31 @@ def run(job: Job) -> Published:
         state = _reserve(job)
         if state.status in ("reserved", "drawn"):
             facts = _staged_before(job, state) or _draw(job)
-            state = _state(job)
-            job.say("publishing")
-            state = job.ledger.publish(state.release, _attempt(state), facts.digest)
-        return _finish(job, state)
+            state = _hold_or_publish(job, facts)
+        if state.status == "held" and not state.approved:
+            return _outcome(job, state, live_staging(job.ledger, state).path)
+        state = finish(job.ledger, state, job.out)
+        attempt = attempt_of(state)
+        require_published(job.out / state.release, state.release, attempt)
+        return _outcome(job, state, job.out / state.release / attempt)
+
+
+def _hold_or_publish(job: Job, facts: Facts) -> ReleaseState:
+    state = _state(job)
+    if job.hold or state.hold:
+        job.say("holding for approval")
+        return job.ledger.hold(state.release, attempt_of(state), facts.digest)
+    job.say("publishing")
+    return job.ledger.publish(state.release, attempt_of(state), facts.digest)
 
 
 def _reserve(job: Job) -> ReleaseState:
     """Reserve the release; a reservation by another build of prdp, whose policies may differ, is made anew."""
-    state = job.ledger.reserve(_reservation(job))
+    state = job.ledger.reserve(_reservation(job), job.registered_only)
     if state.status == "reserved" and state.draws == 0 and state.reservation["code"] != code_digest():
         job.ledger.abort(state.release)
-        state = job.ledger.reserve(_reservation(job))
+        again = replace(_reservation(job), hold=job.hold or state.hold)
+        state = job.ledger.reserve(again, job.registered_only)
     return state
 
 
@@ -130,6 +147,8 @@ def _reservation(job: Job) -> Reservation:
         out=str(job.out),
         code=code_digest(),
         staging=recorded(job.ledger, job.staging_root),
+        source=source_of(job.microdata),
+        hold=job.hold,
     )
 
 
@@ -234,37 +253,15 @@ def _names(job: Job, tables: Sequence[Mapping[str, Any]]) -> set[str]:
     return {"policy.json", "report.html"} | parts | text
 
 
-def _finish(job: Job, state: ReleaseState) -> Published:
-    attempt = _attempt(state)
-    staging = live_staging(job.ledger, state)
-    if state.status == "published":
-        facts = staging.read_complete()
-        if facts is None:
-            raise StateError(
-                f"release {state.release}: the ledger published attempt {attempt}, but its staged files in "
-                f"{staging.path} are not whole here: run on the machine that drew it, or restore them from a backup"
-            )
-        place_output(staging, facts, job.out, build_manifest(state, facts))
-        state = job.ledger.settle(state.release, attempt)
-    staging.destroy()
-    return _published(job, state)
-
-
-def _published(job: Job, state: ReleaseState) -> Published:
-    attempt = _attempt(state)
-    if published_attempt(job.out / state.release) != attempt:
-        raise StateError(
-            f"release {state.release}: the ledger says it is published, but {job.out / state.release} does not hold "
-            "it any more: restore it from a backup"
-        )
+def _outcome(job: Job, state: ReleaseState, folder: Place) -> Outcome:
     tables = {
         query.name: {
-            "path": str(job.out / state.release / attempt / "tables" / query.name),
+            "path": str(folder / "tables" / query.name),
             "rows": job.plan.domain.query_cells(query.by, query.where).size,
         }
         for query in job.plan.queries
     }
-    return Published(state.release, attempt, state.status, job.out, tables)
+    return Outcome(state.release, attempt_of(state), state.status, job.out, tables)
 
 
 def _state(job: Job) -> ReleaseState:
@@ -272,12 +269,6 @@ def _state(job: Job) -> ReleaseState:
     if state is None:
         raise PrdpError(f"release {job.plan.release}: vanished from the ledger")
     return state
-
-
-def _attempt(state: ReleaseState) -> str:
-    if state.attempt is None:
-        raise PrdpError(f"release {state.release}: has no live attempt")
-    return state.attempt
 
 
 def _engine(engine: Engine) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pipeline.durable import contents_of, fingerprint
 from pipeline.errors import StateError
 from pipeline.publish import MANIFEST
 from pipeline.storage import Place, Stored
+from pipeline.withdrawn import withdrawn_note
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def verify_release(folder: Place) -> Verified:
     Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks. It
     shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its publisher's.
     """
-    manifest = _read(folder)
+    manifest = read_manifest(folder)
     attempt = manifest["attempt"]
     listed = {file["path"]: file for file in _files(manifest)}
     for path, file in listed.items():
@@ -54,11 +55,15 @@ def verify_release(folder: Place) -> Verified:
     )
 
 
-def _read(folder: Place) -> dict[str, Any]:
+def read_manifest(folder: Place) -> dict[str, Any]:
+    """Return the manifest in `folder`; raises StateError where there is none, or it lacks what every one has."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read() if isinstance(path, Stored) else path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
+        note = withdrawn_note(folder)
+        if note is not None:
+            raise StateError(f"{folder}: this release was withdrawn on {note.get('withdrawn')}") from None
         raise StateError(f"{path} is not there: nothing is published in this folder") from None
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror}") from None

@@ -116,7 +116,10 @@ WRONG_CALLS = [
     (["explain", "PLAN", "--at", "naics2=99,employment=3,payroll=1"], 2, "99"),
     (["verify", "nowhere"], 5, "nothing is published"),
     (["generate", "--records", "x", "--out", "d"], 2, "whole number"),
-    (["ledger", "abort", "--ledger", "LEDGER"], 2, "name the release"),
+    (["ledger", "abort", "--ledger", "LEDGER"], 2, "required: RELEASE"),
+    (["ledger", "reject", "r", "--ledger", "LEDGER"], 2, "required: --reason"),
+    (["ledger", "init", "d", "--ledger", "LEDGER"], 2, "required: --budget"),
+    (["ledger", "staging"], 2, "required: ACT"),
 ]
 
 

@@ -139,7 +139,7 @@ def test_the_budget_is_the_datasets(ledger: Ledger) -> None:
         ledger.reserve(reservation(release, draws=2))
     ledger.reserve(reservation("c", draws=1, dataset="e"))
     head = ledger.head()
-    with pytest.raises(BudgetRefused, match="by a, b"):
+    with pytest.raises(BudgetRefused, match="spent 4 by a 2, b 2, limit 4"):
         ledger.reserve(reservation("d", draws=2))
     assert ledger.head() == head
 

@@ -122,6 +122,12 @@ def test_a_chain_cut_at_its_end_shows_against_a_published_head(ledger: Ledger) -
         Act("reserved", "d", "r", None, {}),
         Act("aborted", "d", "unknown", None, {}),
         Act("forgiven", "d", "r", None, {}),
+        Act("held", "d", "r", "0" * 16, {"contents": "c"}),
+        Act("approved", "d", "r", "0" * 16, {}),
+        Act("rejected", "d", "r", "0" * 16, {"reason": "why"}),
+        Act("withdrawn", "d", "r", "0" * 16, {"reason": "why"}),
+        Act("budgeted", "d", "", None, {"act": "raise", "kind": "dataset", "limits": []}),
+        Act("budgeted", "d", "", None, {"act": "init", "limits": []}),
     ],
 )
 def test_a_well_chained_history_that_breaks_the_rules_is_found(ledger: Ledger, act: Act) -> None:

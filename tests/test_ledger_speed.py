@@ -12,7 +12,7 @@ from pipeline.accounting.firm import Row
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.tightest import tightest
 from pipeline.errors import BudgetRefused
-from pipeline.ledger import store
+from pipeline.ledger import budget
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.schema import ENTRIES
 from pipeline.ledger.store import Ledger, open_ledger
@@ -104,7 +104,9 @@ def test_a_reservation_evaluates_each_release_once_for_each_reference(
     ledger = open_ledger(address)
     fill(ledger, releases)
     assert ledger.verify()[0] == releases * ENTRIES_OF_A_RELEASE
-    assert releases < evaluated(ledger, monkeypatch, releases) <= releases + 2
+    assert (
+        releases < evaluated(ledger, monkeypatch, releases) <= releases + 4
+    )  # of its own: each limit, and what is kept of it
 
 
 def test_without_the_tightest_alone_each_limit_is_checked_against_all(
@@ -112,5 +114,5 @@ def test_without_the_tightest_alone_each_limit_is_checked_against_all(
 ) -> None:
     ledger = open_ledger(address)
     fill(ledger, 50)
-    monkeypatch.setattr(store, "tightest", list)
+    monkeypatch.setattr(budget, "tightest", list)
     assert evaluated(ledger, monkeypatch, 50) > 50 * 50

@@ -14,10 +14,12 @@ import pytest
 
 from jobs.cli import main
 from pipeline.attempts import give_up
+from pipeline.audit import require_in_chain
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
+from pipeline.officers import approve, withdraw
 from pipeline.publish import MANIFEST, build_manifest, place_output
 from pipeline.staging import Staging, staging_at
 from pipeline.storage import Stored
@@ -167,6 +169,21 @@ def test_an_abort_destroys_what_is_staged_in_the_store(place: Place) -> None:
     killed(place, "staged")
     give_up(place.ledger(), RELEASE)
     assert (state_of(place).status, left(place)) == ("aborted", [])
+
+
+def test_a_held_release_is_approved_and_withdrawn_in_the_store(place: Place) -> None:
+    attempt = submit(place, hold=True).attempt
+    assert left(place)
+    assert not place.out.objects()
+    approve(place.ledger(), RELEASE)
+    assert not left(place)
+    assert verify_release(place.out / RELEASE).attempt == attempt
+    assert require_in_chain(place.ledger(), place.out / RELEASE) == RELEASE
+    withdraw(place.ledger(), RELEASE, "wrong codes")
+    assert list(contents(place.out / RELEASE)) == ["withdrawn.json"]
+    with pytest.raises(StateError, match="was withdrawn on"):
+        verify_release(place.out / RELEASE)
+    assert require_in_chain(place.ledger(), place.out / RELEASE) == RELEASE
 
 
 def test_strays_are_destroyed(place: Place) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation
 from fractions import Fraction
 
 LARGEST_EXPONENT = 330  # as a rational, 1e99999999 would take all memory
@@ -48,8 +48,24 @@ def up_float(number: Fraction) -> float:
     return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
+def up_decimal(number: Fraction) -> int | float:
+    """Return a JSON number that `exact` reads back as at least `number`, and as it where it has so few digits."""
+    if number.denominator == 1:
+        return int(number)
+    nearest = float(number)
+    return nearest if exact(nearest) >= number else math.nextafter(nearest, math.inf)
+
+
 def up_text(number: Fraction, digits: int = 6) -> str:
     """Return `number` in at most `digits` significant digits, rounded up: a bound that is shown stays a bound."""
-    upward = Context(prec=digits, rounding=ROUND_CEILING)
-    rounded = upward.divide(Decimal(number.numerator), Decimal(number.denominator))
+    return _text(number, digits, ROUND_CEILING)
+
+
+def down_text(number: Fraction, digits: int = 6) -> str:
+    """Return `number` likewise, rounded down: what is left is never shown as more."""
+    return _text(number, digits, ROUND_FLOOR)
+
+
+def _text(number: Fraction, digits: int, rounding: str) -> str:
+    rounded = Context(prec=digits, rounding=rounding).divide(Decimal(number.numerator), Decimal(number.denominator))
     return f"{rounded:.{digits}g}"

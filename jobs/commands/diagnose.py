@@ -22,7 +22,7 @@ def run(given: argparse.Namespace) -> None:
             plan=plan,
             microdata=_microdata(given, plan),
             out=_out(given),
-            ledger=open_ledger(given.ledger),
+            ledger=open_ledger(given.ledger).signed(given.operator),
             engine=engine,
             published=(given.release or default_release(plan)),
             per_record=given.per_record,

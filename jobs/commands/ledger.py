@@ -1,83 +1,126 @@
-"""prdp ledger: read the ledger, or give a release up."""
+"""prdp ledger: what disclosure officers read and do."""
 
 import argparse
+import json
+from collections.abc import Callable, Mapping
 
 from jobs.cli import show_json
-from pipeline.errors import PlanError
+from jobs.commands.ledger_show import show, show_release
+from pipeline.ledger.export import exported
 from pipeline.ledger.schema import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
+from pipeline.storage import place
 
 
 def run(given: argparse.Namespace) -> None:
-    """Show the releases, verify the chain, migrate the schema, or abort a release that is not published."""
-    if given.act == "migrate":
-        _migrate(given.ledger, given.json)
+    """Do one act with the ledger that was named."""
+    if given.act == "migrate":  # a ledger of an older version is opened by nothing else
+        _migrate(given)
         return
-    ledger = open_ledger(given.ledger)
-    if given.act == "verify":
-        _verify(ledger, given.json)
-        return
-    if given.act == "abort":
-        if given.release is None:
-            raise PlanError("prdp ledger abort: name the release to give up")
-        from pipeline.attempts import give_up  # noqa: PLC0415 — a second of imports that reading does not need
-
-        give_up(ledger, given.release)
-    _show(ledger, given.release, given.json)
+    ACTS[given.act](open_ledger(given.ledger).signed(given.operator), given)
 
 
-def _migrate(url: str | None, as_json: bool) -> None:
-    before, ledger = migrate_ledger(url)
+def _migrate(given: argparse.Namespace) -> None:
+    before, ledger = migrate_ledger(given.ledger)
     entries, head = ledger.verify()
-    if as_json:
+    if given.json:
         show_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
     else:
         print(f"schema version {before} → {SCHEMA_VERSION}; the chain of {entries} entries is whole; head {head}")
 
 
-def _verify(ledger: Ledger, as_json: bool) -> None:
-    entries, head = ledger.verify()
-    if as_json:
-        show_json({"entries": entries, "head": head})
+def _init(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.budget_file import load_budget  # noqa: PLC0415 — the shape of plans takes a while to import
+
+    ledger.register(load_budget(given.budget, given.dataset))
+    _budgeted(ledger, given)
+
+
+def _raise(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.budget_file import load_budget  # noqa: PLC0415
+
+    ledger.raise_limits(load_budget(given.budget, given.dataset), given.reason)
+    _budgeted(ledger, given)
+
+
+def _budgeted(ledger: Ledger, given: argparse.Namespace) -> None:
+    budget = ledger.budgets()[given.dataset]
+    if given.json:
+        show_json(budget.to_json())
     else:
-        print(f"the chain of {entries} entries is whole; head {head}")
+        print(f"{budget.kind} {budget.name}: limits recorded: {len(budget.limits)}")
 
 
-def _show(ledger: Ledger, release: str | None, as_json: bool) -> None:
-    states = [state for state in ledger.states() if release in (None, state.release)]
-    facts = [
-        {
-            "release": state.release,
-            "dataset": state.dataset,
-            "state": state.status,
-            "attempt": state.attempt,
-            "draws": state.draws,
-            "charges": state.charges,
-            "plan_digest": state.digest,
-            "out": state.out,
-        }
-        for state in states
-    ]
-    diagnosed = [
-        {
-            "release": run.release,
-            "dataset": run.dataset,
-            "state": "diagnosed",
-            "time": run.time,
-            "plan_digest": run.digest,
-            "engine": run.engine,
-            "per_record": run.per_record,
-            "compared": run.compared,
-        }
-        for run in ledger.diagnoses()
-        if release in (None, run.release)
-    ]
-    if as_json:
-        show_json([*facts, *diagnosed])
+def _verify(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.audit import published_folders, require_in_chain  # noqa: PLC0415
+
+    entries, head = ledger.verify()
+    folders = [place(text, what="--release") for text in given.release]
+    folders += published_folders(ledger) if given.manifests else []
+    releases = [require_in_chain(ledger, folder) for folder in folders]
+    if given.json:
+        show_json({"entries": entries, "head": head, "releases": releases})
         return
-    for fact in facts:
-        print(
-            f"{fact['release']}: {fact['state']}, draws {fact['draws']}, charged {fact['charges']} times, {fact['out']}"
-        )
-    for run in diagnosed:
-        print(f"{run['release']}: confidential diagnostics of {run['dataset']} made at {run['time']}")
+    print(f"the chain of {entries} entries is whole; head {head}")
+    for release in releases:
+        print(f"{release}: what is published is what the chain says")
+
+
+def _approve(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.officers import approve  # noqa: PLC0415 — a second of imports that reading does not need
+
+    approve(ledger, given.release, given.record_only)
+    show_release(ledger, given.release, given.json)
+
+
+def _reject(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.officers import reject  # noqa: PLC0415
+
+    reject(ledger, given.release, given.reason)
+    show_release(ledger, given.release, given.json)
+
+
+def _abort(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.attempts import give_up  # noqa: PLC0415
+
+    give_up(ledger, given.release)
+    show_release(ledger, given.release, given.json)
+
+
+def _withdraw(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.officers import withdraw  # noqa: PLC0415
+
+    withdraw(ledger, given.release, given.reason)
+    show_release(ledger, given.release, given.json)
+
+
+def _export(ledger: Ledger, given: argparse.Namespace) -> None:
+    for entry in ledger.entries():
+        print(json.dumps(exported(entry, given.confidential), ensure_ascii=False, allow_nan=False))
+
+
+def _purge(ledger: Ledger, given: argparse.Namespace) -> None:
+    from pipeline.officers import purge  # noqa: PLC0415
+
+    purged = purge(ledger, given.release)
+    if given.json:
+        show_json([{"release": each.release, "staging": each.root, "names": list(each.names)} for each in purged])
+        return
+    for each in purged:
+        print(f"{each.release}: removed {', '.join(each.names)} from {each.root}")
+    if not purged:
+        print("nothing is staged beside live attempts")
+
+
+ACTS: Mapping[str, Callable[[Ledger, argparse.Namespace], None]] = {
+    "init": _init,
+    "raise": _raise,
+    "show": show,
+    "verify": _verify,
+    "approve": _approve,
+    "reject": _reject,
+    "abort": _abort,
+    "withdraw": _withdraw,
+    "export": _export,
+    "staging": _purge,
+}

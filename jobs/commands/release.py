@@ -10,7 +10,7 @@ from pipeline.ledger.store import open_ledger
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.release import Job, Published
+from pipeline.release import Job, Outcome
 from pipeline.release import run as run_job
 from pipeline.storage import Place, opened, place, resolved
 from pipeline.terminal import Progress
@@ -19,7 +19,7 @@ ROWS_SHOWN = 4
 
 
 def run(given: argparse.Namespace) -> None:
-    """Release, then print where the tables are and a few rows of each."""
+    """Release or hold, then print where the tables are, and of published ones a few rows."""
     with chosen_engine(given) as engine:
         plan = load_plan(given.plan)
         job = Job(
@@ -28,15 +28,17 @@ def run(given: argparse.Namespace) -> None:
             out=_place(given.out, "--out") or resolved(plan.path.parent / "releases", "--out"),
             staging=_place(given.staging, "--staging"),
             engine=engine,
-            ledger=open_ledger(given.ledger),
+            ledger=open_ledger(given.ledger).signed(given.operator),
             csv=given.csv,
+            hold=given.hold,
+            registered_only=given.registered_only,
             say=Progress().say,
         )
-        published = run_job(job)
+        outcome = run_job(job)
     if given.json:
-        show_json(published.to_json())
+        show_json(outcome.to_json())
     else:
-        _show(published)
+        _show(outcome)
 
 
 def _microdata(given: argparse.Namespace, plan: Plan) -> Place | Table:
@@ -48,10 +50,16 @@ def _place(text: str | None, option: str) -> Place | None:
     return None if text is None else resolved(place(text, what=option), option)
 
 
-def _show(published: Published) -> None:
-    print(f"release {published.release}, attempt {published.attempt}: {published.state}")
-    print(f"manifest {published.out / published.release / 'release.json'}")
-    for query, table in published.tables.items():
+def _show(outcome: Outcome) -> None:
+    print(f"release {outcome.release}, attempt {outcome.attempt}: {outcome.state}")
+    if outcome.state == "held":
+        print("nothing is published yet: an officer looks at the staged tables, which are confidential, and runs")
+        print(f"prdp ledger approve {outcome.release}, or prdp ledger reject {outcome.release} --reason TEXT")
+    else:
+        print(f"manifest {outcome.out / outcome.release / 'release.json'}")
+    for query, table in outcome.tables.items():
         print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
+        if outcome.state == "held":
+            continue
         with opened(place(table["path"]) / "part-00000.parquet") as raw, pq.ParquetFile(raw) as file:
             print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False))

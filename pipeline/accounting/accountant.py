@@ -14,6 +14,8 @@ from pipeline.accounting.policy import Place, PolicySum, Reference
 from pipeline.errors import BudgetRefused, PlanError
 from udfs.exact import as_json, up_text
 
+MOST_NAMED = 10  # releases in a refusal
+
 
 @dataclass(frozen=True)
 class BudgetLimit:
@@ -43,37 +45,71 @@ class BudgetLimit:
 
 @dataclass(frozen=True)
 class Charged:
-    """A release whose policy counts `times` times: once, or for every draw where draws may have been seen."""
+    """A release whose policy counts `times` times: once, or for every draw where draws may have been seen.
+
+    `certified`: bounds that were stated when it was charged, by reference, at the worst place: none is ever lowered.
+    """
 
     release: str
     policy: PolicySum
     times: int
+    certified: tuple[tuple[Reference | Firm, Fraction], ...] = ()
+
+    def loss(self, limit: BudgetLimit) -> Fraction:
+        """Return what the reference of `limit` has lost by this release, at its worst place."""
+        wide = limit.anywhere()
+        return self.times * max([wide.loss(self.policy), *(rho for at, rho in self.certified if at == wide.at)])
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """A limit that does not fit: what is spent `before`, by which releases, and what was `asked` on top."""
+
+    limit: BudgetLimit
+    before: Fraction
+    spent: tuple[tuple[str, Fraction], ...]
+    asked: Fraction
 
 
 def check(limits: Sequence[BudgetLimit], spent: Sequence[Charged], requested: Charged) -> None:
     """Return if `requested` fits every limit on top of `spent`; exact rational sums of upper bounds, no tolerance.
 
-    Raises BudgetRefused naming the first failing reference, its limit, what is spent and what is requested;
-    PlanError where a limit names too few measures to evaluate an earlier release.
+    Raises BudgetRefused naming the first failing reference, its limit, what is spent by which releases and what is
+    requested; PlanError where a limit names too few measures to evaluate an earlier release.
     """
+    found = first_exceeded(limits, spent, requested)
+    if found is not None:
+        raise BudgetRefused(
+            f"refused by the budget at {found.limit.label}: requested rho {up_text(found.asked)}, spent "
+            f"{up_text(found.before)} by {names(found.spent)}, limit {as_json(found.limit.rho)}; "
+            "ask for less loss (more noise) or have the limit raised"
+        )
+
+
+def first_exceeded(
+    limits: Sequence[BudgetLimit], spent: Sequence[Charged], requested: Charged | None
+) -> Exceeded | None:
+    """Return the first limit that `spent`, and `requested` on top, exceed; None where every limit holds."""
     for limit in limits:
-        used = frozenset[str]().union(*(c.policy.measures for c in (*spent, requested)))
-        missing = limit.without(used)
+        every = (*spent, requested) if requested else spent
+        missing = limit.without(frozenset[str]().union(*(c.policy.measures for c in every)))
         if missing:
             raise PlanError(
                 f"budget limit at {limit.label}: it does not name {', '.join(missing)}, "
                 "which a release of the dataset uses, so it cannot be checked"
             )
         # An earlier release is taken at its worst place: its cells need not be this plan's.
-        before = sum((c.times * limit.anywhere().loss(c.policy) for c in spent), Fraction(0))
-        asked = requested.times * limit.loss(requested.policy)
+        lost = tuple((c.release, c.loss(limit)) for c in spent)
+        before = sum((loss for _, loss in lost), Fraction(0))
+        asked = requested.times * limit.loss(requested.policy) if requested else Fraction(0)
         if before + asked > limit.rho:
-            raise BudgetRefused(
-                f"refused by the budget at {limit.label}: requested rho {up_text(asked)}, spent "
-                f"{up_text(before)} by {_names(spent)}, limit {as_json(limit.rho)}; "
-                "ask for less loss (more noise) or have the limit raised"
-            )
+            return Exceeded(limit, before, lost, asked)
+    return None
 
 
-def _names(spent: Sequence[Charged]) -> str:
-    return ", ".join(c.release for c in spent) or "no earlier release"
+def names(spent: Sequence[tuple[str, Fraction]]) -> str:
+    """Return the releases with what each has spent, in words; of very many the largest."""
+    if len(spent) > MOST_NAMED:
+        largest = sorted(spent, key=lambda each: each[1], reverse=True)[:MOST_NAMED]
+        return f"{names(largest)} and {len(spent) - MOST_NAMED} others"
+    return ", ".join(f"{release} {up_text(loss)}" for release, loss in spent) or "no earlier release"

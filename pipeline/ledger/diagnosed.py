@@ -12,6 +12,7 @@ class Diagnosed:
 
     `digest` is the plan's, `pin` that of the input, `code` that of the code; `compared` the attempt that was held
     against the truth (None: no release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded.
+    `operator` is who is said to have made it: the ledger that records it fills it in.
     """
 
     dataset: str
@@ -23,6 +24,7 @@ class Diagnosed:
     per_record: bool
     compared: str | None
     time: str = ""
+    operator: str | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> "Diagnosed":

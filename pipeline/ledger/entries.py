@@ -13,6 +13,7 @@ from pipeline.canonical import canonical_json
 
 GENESIS = "0" * 64  # stands where the first entry has no previous hash
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
+BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Entry:
     @property
     def of_release(self) -> bool:
         """Whether the entry is a step of its release."""
-        return self.event != DIAGNOSED
+        return self.event not in (DIAGNOSED, BUDGETED)
 
     @property
     def columns(self) -> dict[str, Any]:

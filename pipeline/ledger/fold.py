@@ -9,7 +9,14 @@ from pipeline.ledger.entries import Entry
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
 
-Status = Literal["reserved", "drawn", "published", "settled", "aborted"]
+Status = Literal["reserved", "drawn", "held", "published", "settled", "aborted", "rejected", "withdrawn"]
+PUBLIC = ("published", "settled")  # what is to be seen in the output place
+
+ENDED = {  # what a release was, whose name is taken and which nothing is drawn for
+    "aborted": "aborted after a draw and stays charged",
+    "rejected": "rejected by an officer and stays charged",
+    "withdrawn": "withdrawn and stays charged",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +27,10 @@ class ReleaseState:
     draw and after the live one was destroyed. `draws` counts draws, `charges` how often the release's policy counts
     against the budget (0 after a refund). `exposed` tells that others may have seen the staging of a draw.
     `stagings` are the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
-    `contents`, `head` and `date` are those of the published entry: the digest of the staged files, the head hash
-    of the ledger and the UTC date, YYYY-MM-DD.
+    `contents` is the digest of the staged files, from the held or the published entry; `head` and `date` are those of
+    the published entry: the head hash of the ledger and the UTC date, YYYY-MM-DD. `approved`: an officer lets the held
+    attempt be published; `reason`: the one given for a rejection or a withdrawal, `withdrawn_on` and `withdrawal`
+    its UTC date and the hash of its entry. `since` is the number of the entry that reserved it.
     """
 
     release: str
@@ -34,6 +43,11 @@ class ReleaseState:
     exposed: bool = False
     stagings: tuple[str | None, ...] = ()
     contents: str | None = None
+    approved: bool = False
+    reason: str | None = None
+    withdrawn_on: str | None = None
+    withdrawal: str | None = None
+    since: int = 0
     head: str | None = None
     date: str | None = None
 
@@ -46,6 +60,11 @@ class ReleaseState:
     def out(self) -> str:
         """The output place, an absolute path."""
         return str(self.reservation["out"])
+
+    @property
+    def hold(self) -> bool:
+        """Whether it was reserved to be held: nothing of it is published before an officer approves."""
+        return bool(self.reservation.get("hold"))
 
     @property
     def refunded(self) -> bool:
@@ -101,7 +120,13 @@ def step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
 def _reserved(state: ReleaseState | None, entry: Entry) -> ReleaseState:
     if state is not None and not state.refunded:
         raise StateError(f"release {entry.release}: is {state.status} already: choose another release name")
-    return ReleaseState(release=entry.release, dataset=entry.dataset, status="reserved", reservation=entry.facts)
+    return ReleaseState(
+        release=entry.release,
+        dataset=entry.dataset,
+        status="reserved",
+        reservation=entry.facts,
+        since=entry.seq,
+    )
 
 
 def _charged(state: ReleaseState, entry: Entry) -> ReleaseState:
@@ -127,9 +152,31 @@ def _destroyed(state: ReleaseState, entry: Entry) -> ReleaseState:
     return replace(state, attempt=None, exposed=state.exposed or bool(entry.facts["exposed"]))
 
 
-def _published(state: ReleaseState, entry: Entry) -> ReleaseState:
+def _held(state: ReleaseState, entry: Entry) -> ReleaseState:
     _need_live(state, entry, "drawn")
+    return replace(state, status="held", contents=str(entry.facts["contents"]))
+
+
+def _approved(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_live(state, entry, "held")
+    if state.approved:
+        raise StateError(f"release {state.release}: attempt {entry.attempt} is approved already")
+    return replace(state, approved=True)
+
+
+def _rejected(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_live(state, entry, "held")
+    # The charge stays: whoever decided has seen the draw.
+    return replace(state, status="rejected", attempt=None, approved=False, reason=_reason(entry))
+
+
+def _published(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _need_live(state, entry, "held" if state.hold or state.status == "held" else "drawn")
     contents = str(entry.facts["contents"])
+    if state.status == "held" and not state.approved:
+        raise StateError(f"release {state.release}: attempt {entry.attempt} is held: an officer must approve it first")
+    if state.contents not in (None, contents):
+        raise StateError(f"release {state.release}: the staged files are not those that were held")
     return replace(state, status="published", contents=contents, head=entry.hash, date=entry.time[:10])
 
 
@@ -138,11 +185,35 @@ def _settled(state: ReleaseState, entry: Entry) -> ReleaseState:
     return replace(state, status="settled")
 
 
+def _withdrawn(state: ReleaseState, entry: Entry) -> ReleaseState:
+    if state.status not in PUBLIC:
+        raise StateError(f"release {state.release}: is {state.status}: what is not published cannot be withdrawn")
+    if entry.attempt is None or entry.attempt != state.attempt:
+        raise StateError(f"release {state.release}: attempt {entry.attempt} is not the published one")
+    # The attempt stays named, for its files must go; and the charge stays: what was seen is seen.
+    return replace(
+        state, status="withdrawn", reason=_reason(entry), withdrawn_on=entry.time[:10], withdrawal=entry.hash
+    )
+
+
+def _purged(state: ReleaseState, entry: Entry) -> ReleaseState:
+    live = state.attempt if state.status in ("drawn", "held", "published") else None
+    if live is not None and live in entry.facts["names"]:
+        raise StateError(f"release {state.release}: attempt {live} is {state.status} and cannot be purged")
+    return state
+
+
 def _aborted(state: ReleaseState, entry: Entry) -> ReleaseState:
-    if state.status not in ("reserved", "drawn"):
+    if state.status not in ("reserved", "drawn", "held"):
         raise StateError(f"release {state.release}: is {state.status} and cannot be aborted")
     # From `reserved` nothing was drawn and the charge is given back; after a draw it stays.
-    return replace(state, status="aborted", attempt=None, charges=state.charges if state.draws else 0)
+    return replace(state, status="aborted", attempt=None, approved=False, charges=state.charges if state.draws else 0)
+
+
+def _reason(entry: Entry) -> str:
+    if not entry.facts["reason"]:
+        raise StateError(f"release {entry.release}: a reason must be given")
+    return str(entry.facts["reason"])
 
 
 def _need_live(state: ReleaseState, entry: Entry, status: Status) -> None:
@@ -158,7 +229,12 @@ _EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
     "charged": _charged,
     "drawn": _drawn,
     "destroyed": _destroyed,
+    "held": _held,
+    "approved": _approved,
+    "rejected": _rejected,
     "published": _published,
     "settled": _settled,
     "aborted": _aborted,
+    "withdrawn": _withdrawn,
+    "purged": _purged,
 }

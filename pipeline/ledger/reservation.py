@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.accounting.accountant import BudgetLimit, Charged
-from pipeline.accounting.firm import Row
 from pipeline.accounting.policy import PolicySum
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
-from pipeline.ledger.fold import ReleaseState
-from udfs.exact import as_json, exact
+from pipeline.ledger.certified import certified_json, certified_of
+from pipeline.ledger.fold import PUBLIC, ReleaseState
+from pipeline.ledger.limits import limit_json, limit_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,8 @@ class Reservation:
 
     `dataset_facts` (unit, measures with types and steps) are JSON and the same for all releases of `dataset`;
     `digest` and `plan` are the resolved plan's; `policy` is what one draw is charged; `limits` bind the dataset's
-    accumulated loss; `out` is the absolute output place; `code` the digest of the code.
+    accumulated loss; `out` is the absolute output place; `code` the digest of the code; `source` where the microdata
+    lie; `hold`: nothing is published before an officer approves.
     """
 
     release: str
@@ -33,9 +34,11 @@ class Reservation:
     out: str
     code: str
     staging: str | None = None  # where its totals and attempts are staged at first; None: beside the ledger
+    source: str | None = None
+    hold: bool = False
 
-    def facts(self) -> dict[str, Any]:
-        """The reservation as JSON, as the ledger keeps it."""
+    def facts(self, stated: Sequence[BudgetLimit] = ()) -> dict[str, Any]:
+        """The reservation as JSON, as the ledger keeps it, with bounds at the references of the limits `stated`."""
         elsewhere = {} if self.staging is None else {"staging": self.staging}
         return elsewhere | {
             "supersedes": self.supersedes,
@@ -43,20 +46,24 @@ class Reservation:
             "digest": self.digest,
             "plan": dict(self.plan),
             "policy": self.policy.to_json(),
-            "limits": [_limit_json(limit) for limit in self.limits],
+            "limits": [limit_json(limit) for limit in self.limits],
             "out": self.out,
             "code": self.code,
+            "source": self.source,
+            "hold": self.hold,
+            "certified": certified_json(self.policy, [*self.limits, *stated]),
         }
 
 
 def limits_of(state: ReleaseState) -> tuple[BudgetLimit, ...]:
     """Return the limits under which the release was reserved."""
-    return tuple(_limit(facts) for facts in state.reservation["limits"])
+    return tuple(limit_of(facts) for facts in state.reservation["limits"])
 
 
 def charged(state: ReleaseState, times: int) -> Charged:
     """Return the policy that was reserved, counted `times` times, as the accountant takes it."""
-    return Charged(state.release, PolicySum.from_json(state.reservation["policy"]), times)
+    known = certified_of(state.release, state.reservation.get("certified"))
+    return Charged(state.release, PolicySum.from_json(state.reservation["policy"]), times, known)
 
 
 def require_same(state: ReleaseState, wanted: Reservation) -> None:
@@ -78,22 +85,22 @@ def require_same(state: ReleaseState, wanted: Reservation) -> None:
         )
 
 
-def require_dataset(facts: Mapping[str, Any], wanted: Reservation) -> None:
-    """Raise StateError where `wanted` disagrees with the dataset's `facts`, naming the first key that differs."""
-    found = _difference(facts, wanted.dataset_facts, "")
-    if found is not None:
-        key, there, here = found
+def require_superseded(wanted: Reservation, others: Sequence[ReleaseState]) -> None:
+    """Raise StateError where what `wanted` supersedes is none of the dataset's `others` that were published."""
+    published = {state.release for state in others if state.status in (*PUBLIC, "withdrawn")}
+    if wanted.supersedes is not None and wanted.supersedes not in published:
         raise StateError(
-            f"dataset {wanted.dataset}: {key} is {there} in the ledger, but {here} in the plan: "
-            "change the plan, or name another dataset"
+            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
+            f"of dataset {wanted.dataset}: correct the name"
         )
 
 
-def _difference(there: Any, here: Any, key: str) -> tuple[str, str, str] | None:
+def difference(there: Any, here: Any, key: str = "") -> tuple[str, str, str] | None:
+    """Return the first key in which two JSON values differ, with what is there and here; None where they are equal."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted({*there, *here}):
             below = f"{key}.{name}" if key else name
-            found = _difference(there.get(name, "absent"), here.get(name, "absent"), below)
+            found = difference(there.get(name, "absent"), here.get(name, "absent"), below)
             if found is not None:
                 return found
         return None
@@ -102,26 +109,3 @@ def _difference(there: Any, here: Any, key: str) -> tuple[str, str, str] | None:
 
 def _told(value: Any) -> str:
     return "present" if isinstance(value, Mapping) else str(value)
-
-
-def _limit_json(limit: BudgetLimit) -> dict[str, Any]:
-    if isinstance(limit.at, tuple):
-        return {"label": limit.label, "firm": [row.to_json() for row in limit.at], "rho": as_json(limit.rho)}
-    return {
-        "label": limit.label,
-        "at": {measure: as_json(value) for measure, value in limit.at.items()},
-        "rho": as_json(limit.rho),
-        "places": None if limit.places is None else [sorted(place) for place in limit.places],
-    }
-
-
-def _limit(facts: Mapping[str, Any]) -> BudgetLimit:
-    if "firm" in facts:
-        return BudgetLimit(tuple(Row.from_json(row) for row in facts["firm"]), exact(facts["rho"]), facts["label"])
-    places = facts["places"]
-    return BudgetLimit(
-        at={measure: exact(value) for measure, value in facts["at"].items()},
-        rho=exact(facts["rho"]),
-        label=facts["label"],
-        places=None if places is None else tuple(frozenset(place) for place in places),
-    )

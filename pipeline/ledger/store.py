@@ -1,23 +1,39 @@
 """The durable accountant: one append-only, hash-chained table, written in whole transactions."""
 
+import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, insert, select
+from sqlalchemy import Connection
 
-from pipeline.accounting.accountant import BudgetLimit, Charged, check
-from pipeline.accounting.tightest import tightest
+from pipeline.accounting.accountant import Charged
 from pipeline.errors import StateError
+from pipeline.ledger.budget import charged_states, require_covers, require_fits
+from pipeline.ledger.chain import verified
 from pipeline.ledger.database import Database
 from pipeline.ledger.databases import database_at
+from pipeline.ledger.datasets import (
+    INIT,
+    RAISE,
+    Budget,
+    budget_step,
+    budgets_of,
+    require_agreement,
+    require_fits_releases,
+    require_new,
+    require_same_facts,
+    require_same_record,
+)
 from pipeline.ledger.diagnosed import Diagnosed
-from pipeline.ledger.entries import DIAGNOSED, GENESIS, Act, Entry, next_entry
-from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, fold, require_free_for_draw, step
-from pipeline.ledger.reservation import Reservation, charged, limits_of, require_dataset, require_same
+from pipeline.ledger.entries import DIAGNOSED, Act, Entry
+from pipeline.ledger.fold import ENDED, ReleaseState, charges_with_next_draw, require_free_for_draw
+from pipeline.ledger.reservation import Reservation, charged, limits_of, require_same, require_superseded
+from pipeline.ledger.rows import advance, append, entries, head_of, require_state, state_of, states_of
 from pipeline.ledger.schema import ENTRIES
 
 
@@ -55,6 +71,8 @@ class Ledger:
     database cannot be used, and where a lock that this ledger gave out was lost.
     """
 
+    operator: str | None = None
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -75,22 +93,32 @@ class Ledger:
     def state(self, release: str) -> ReleaseState | None:
         """Return what the ledger says of `release`, None where it was never reserved."""
         with self._reading() as connection:
-            return _state(connection, release)
+            return state_of(connection, release)
 
     def states(self) -> list[ReleaseState]:
         """Return the states of all releases, in the order of first reservation."""
         with self._reading() as connection:
-            return list(_states(connection, None).values())
+            return list(states_of(connection).values())
 
     def diagnoses(self) -> list[Diagnosed]:
         """Return all runs of diagnostics, in order."""
         with self._reading() as connection:
-            return [Diagnosed.of(entry) for entry in _entries(connection, ENTRIES.c.event == DIAGNOSED)]
+            return [Diagnosed.of(entry) for entry in entries(connection, ENTRIES.c.event == DIAGNOSED)]
 
     def head(self) -> tuple[int, str]:
         """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
         with self._reading() as connection:
-            return _head(connection)
+            return head_of(connection)
+
+    def budgets(self) -> dict[str, Budget]:
+        """Return the registered datasets and families by name."""
+        with self._reading() as connection:
+            return budgets_of(connection)
+
+    def entries(self, release: str | None = None) -> list[Entry]:
+        """Return all entries in order, or those that name a release; each is checked against its hash."""
+        with self._reading() as connection:
+            return list(entries(connection, None if release is None else ENTRIES.c.release == release))
 
     def verify(self) -> tuple[int, str]:
         """Return the head after checking every entry: its hash, its link, no gap, and a legal history.
@@ -98,49 +126,63 @@ class Ledger:
         Raises StateError that names the first bad entry. Entries cut from the end leave no trace in the file: compare
         the head with one that was published.
         """
-        seq, head = 0, GENESIS
-        states: dict[str, ReleaseState] = {}
         with self._reading() as connection:
-            for entry in _entries(connection, None):
-                if not entry.follows(seq, head):
-                    raise _changed(seq + 1)
-                try:
-                    if entry.of_release:
-                        states[entry.release] = step(states.get(entry.release), entry)
-                    else:
-                        Diagnosed.of(entry)
-                except (StateError, ValueError, KeyError, TypeError) as error:
-                    raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
-                seq, head = entry.seq, entry.hash
-        return seq, head
+            return verified(entries(connection))
 
-    def reserve(self, wanted: Reservation) -> ReleaseState:
+    def register(self, budget: Budget) -> None:
+        """Register a dataset or a family with its limits, before or after its first release.
+
+        Raises StateError where the name, the microdata or a release disagree, BudgetRefused where more is spent
+        already.
+        """
+        with self._writing() as connection:
+            budgets = budgets_of(connection)
+            require_new(budgets, budget)
+            states = states_of(connection, ENTRIES.c.dataset == budget.name)
+            require_fits_releases(budget, list(states.values()))
+            require_covers(connection, budgets, budget)
+            append(connection, self._signed(budget.act(INIT)), partial(budget_step, None))
+
+    def raise_limits(self, wanted: Budget, reason: str) -> None:
+        """State the limits of a registered dataset or family anew, higher or lower, for a recorded reason.
+
+        The new limits take the place of all earlier ones, those of earlier plans too. Raises StateError where it is
+        not registered or `wanted` differs in more than the limits, BudgetRefused where more is spent already.
+        """
+        with self._writing() as connection:
+            budgets = budgets_of(connection)
+            before = budgets.get(wanted.name)
+            require_same_record(before, wanted)
+            require_covers(connection, budgets, wanted)
+            append(connection, self._signed(wanted.act(RAISE, reason)), partial(budget_step, before))
+
+    def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:
         """Reserve a release and charge its policy once; return its state.
 
         The same release with the same digest and output place is not reserved again: its present state is returned.
-        The limits of the dataset's earlier releases bind as well: they were fixed before this plan was written. Raises
-        BudgetRefused where a limit would be exceeded; StateError where the name is taken with another digest
-        or place or was aborted after a draw, where the dataset's facts disagree, or where what it supersedes is no
-        published release of the dataset.
+        The limits of the dataset and its family bind on top of the plan's own; where it is not registered, or was not
+        yet, those of its earlier releases do: they were fixed before this plan was written. Raises BudgetRefused where
+        a limit would be exceeded; StateError where the name is taken with another digest or place or was given up
+        after a draw, where the dataset's facts or source disagree, where it is not registered but `registered_only`,
+        or where what it supersedes is no published release of the dataset.
         """
         with self._writing() as connection:
-            state = _state(connection, wanted.release)
+            state = state_of(connection, wanted.release)
+            if state is None or state.refunded or state.status in ("reserved", "drawn"):
+                require_agreement(budgets_of(connection), wanted, registered_only)
             if state is not None and not state.refunded:
-                if state.status == "aborted":
-                    raise StateError(
-                        f"release {wanted.release}: was aborted after a draw and stays charged: choose another name"
-                    )
+                if state.status in ENDED:
+                    raise StateError(f"release {wanted.release}: was {ENDED[state.status]}: choose another name")
                 require_same(state, wanted)
                 return state
-            others = _charged_states(connection, wanted.dataset)
-            _require_published(wanted, others)
+            others = charged_states(connection, [wanted.dataset])
+            require_superseded(wanted, others)
             if others:  # the first that counts fixes the dataset's facts
-                require_dataset(others[0].reservation["dataset_facts"], wanted)
+                require_same_facts(wanted.dataset, others[0].reservation["dataset_facts"], wanted.dataset_facts)
             requested = Charged(wanted.release, wanted.policy, 1)
-            spent = [charged(other, other.charges) for other in others]
-            check(_binding(wanted.limits, others), spent, requested)
-            act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts())
-            return _append(connection, state, act)
+            stated = require_fits(connection, wanted.dataset, requested, wanted.limits)
+            act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts(stated))
+            return advance(connection, state, self._signed(act))
 
     def draw(self, release: str, pin: str, staging: str | None = None) -> str:
         """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.
@@ -151,26 +193,44 @@ class Ledger:
         the root under which the attempt will be staged, None for the one beside the ledger.
         """
         with self._writing() as connection:
-            state = _require(connection, release)
+            state = require_state(connection, release)
             require_free_for_draw(state)
             charges = charges_with_next_draw(state)
             if charges > state.charges:
-                others = [s for s in _charged_states(connection, state.dataset) if s.release != release]
-                spent = [charged(other, other.charges) for other in others]
                 # This release is requested anew with all its draws, so its earlier charge is not counted as spent.
-                check(_binding(limits_of(state), others), spent, charged(state, charges))
-                state = _record(connection, state, "charged", {"charges": charges}, None)
+                require_fits(connection, state.dataset, charged(state, charges), limits_of(state))
+                state = self._record(connection, state, "charged", {"charges": charges}, None)
             attempt = os.urandom(8).hex()
             facts: dict[str, Any] = {"draw": state.draws + 1, "pin": pin}
             if staging is not None:
                 facts["staging"] = staging
-            _record(connection, state, "drawn", facts, attempt)
+            self._record(connection, state, "drawn", facts, attempt)
             return attempt
 
     def destroyed(self, release: str, attempt: str, reason: str, exposed: bool) -> ReleaseState:
         """Record that the staging of the live `attempt` was destroyed, and whether others may have seen it."""
         facts = {"reason": reason, "exposed": exposed}
         return self._advance(release, "destroyed", facts, attempt)
+
+    def hold(self, release: str, attempt: str, contents: str) -> ReleaseState:
+        """Hold the live `attempt`, complete and private, for an officer; `contents` is the digest of its files."""
+        return self._advance(release, "held", {"contents": contents}, attempt)
+
+    def approve(self, release: str, attempt: str) -> ReleaseState:
+        """Record an officer's approval of the held `attempt`, which lets it be published."""
+        return self._advance(release, "approved", {}, attempt)
+
+    def reject(self, release: str, attempt: str, reason: str) -> ReleaseState:
+        """Record an officer's rejection of the held `attempt`: the charge stays, nothing more is drawn."""
+        return self._advance(release, "rejected", {"reason": reason}, attempt)
+
+    def withdraw(self, release: str, attempt: str, reason: str) -> ReleaseState:
+        """Record that the published `attempt` is withdrawn: its loss stays, for it was seen."""
+        return self._advance(release, "withdrawn", {"reason": reason}, attempt)
+
+    def purged(self, release: str, staging: str | None, found: Sequence[str]) -> ReleaseState:
+        """Record that what is staged of a release under the root `staging` by the names `found` is removed."""
+        return self._advance(release, "purged", {"staging": staging, "names": list(found)}, None)
 
     def publish(self, release: str, attempt: str, contents: str) -> ReleaseState:
         """Choose `attempt` as the one that is seen, where it is the live one (compare-and-set).
@@ -194,99 +254,28 @@ class Ledger:
         but the digest of the pinned input.
         """
         with self._writing() as connection:
-            seq, head = _head(connection)
-            entry = next_entry(seq, head, Act(DIAGNOSED, run.dataset, run.release, None, run.facts()))
-            connection.execute(insert(ENTRIES).values(entry.columns))
+            append(connection, self._signed(Act(DIAGNOSED, run.dataset, run.release, None, run.facts())))
+
+    def signed(self, operator: str) -> "Ledger":
+        """Return this ledger for a person or program that is said to act: each entry names it, and proves nothing."""
+        mine = copy.copy(self)
+        mine.operator = operator
+        return mine
+
+    def _signed(self, act: Act) -> Act:
+        return act if self.operator is None else replace(act, facts={**act.facts, "operator": self.operator})
+
+    def _record(
+        self, connection: Connection, state: ReleaseState, event: str, facts: Mapping[str, Any], attempt: str | None
+    ) -> ReleaseState:
+        return advance(connection, state, self._signed(Act(event, state.dataset, state.release, attempt, facts)))
 
     def _advance(self, release: str, event: str, facts: Mapping[str, Any], attempt: str | None) -> ReleaseState:
         with self._writing() as connection:
-            return _record(connection, _require(connection, release), event, facts, attempt)
+            return self._record(connection, require_state(connection, release), event, facts, attempt)
 
     def _reading(self) -> AbstractContextManager[Connection]:
         return self._database.reading()
 
     def _writing(self) -> AbstractContextManager[Connection]:
         return self._database.writing()
-
-
-def _entries(connection: Connection, where: ColumnElement[bool] | None) -> Iterator[Entry]:
-    """The entries that meet `where` (None: all), in order; StateError at one that is not what was written."""
-    query = select(ENTRIES).order_by(ENTRIES.c.seq)
-    for row in connection.execute(query if where is None else query.where(where)).mappings():
-        entry = Entry(**row)
-        if entry.hash != entry.hash_due():
-            raise _changed(entry.seq)
-        yield entry
-
-
-def _changed(seq: int) -> StateError:
-    return StateError(f"the ledger was changed at entry {seq}: restore it from a backup")
-
-
-def _state(connection: Connection, release: str) -> ReleaseState | None:
-    return fold(entry for entry in _entries(connection, ENTRIES.c.release == release) if entry.of_release)
-
-
-def _require(connection: Connection, release: str) -> ReleaseState:
-    state = _state(connection, release)
-    if state is None:
-        raise StateError(f"release {release}: is not in the ledger: reserve it first")
-    return state
-
-
-def _charged_states(connection: Connection, dataset: str) -> list[ReleaseState]:
-    """Every release of the dataset that counts against its budget, in the order of first reservation."""
-    states = _states(connection, ENTRIES.c.dataset == dataset)
-    return [state for state in states.values() if state.charges > 0]
-
-
-def _states(connection: Connection, where: ColumnElement[bool] | None) -> dict[str, ReleaseState]:
-    states: dict[str, ReleaseState] = {}
-    for entry in _entries(connection, where):
-        if entry.of_release:
-            states[entry.release] = step(states.get(entry.release), entry)
-    return states
-
-
-def _binding(own: Sequence[BudgetLimit], others: Iterable[ReleaseState]) -> Sequence[BudgetLimit]:
-    """Return the release's own limits, then those under which the dataset's other releases were charged.
-
-    Places are those of the release that stated the limit, so another's limits are taken at the worst place.
-    """
-    earlier = (
-        replace(limit.anywhere(), label=f"{limit.label} (a limit of release {other.release})")
-        for other in others
-        for limit in limits_of(other)
-    )
-    return tightest([*own, *earlier])
-
-
-def _head(connection: Connection) -> tuple[int, str]:
-    last = connection.execute(
-        select(ENTRIES.c.seq, ENTRIES.c.hash).order_by(ENTRIES.c.seq.desc()).limit(1)
-    ).one_or_none()
-    return (0, GENESIS) if last is None else (last.seq, last.hash)
-
-
-def _append(connection: Connection, state: ReleaseState | None, act: Act) -> ReleaseState:
-    """Append `act` where `step` lets it follow `state`, and return the state after it."""
-    seq, head = _head(connection)
-    entry = next_entry(seq, head, act)
-    after = step(state, entry)
-    connection.execute(insert(ENTRIES).values(entry.columns))
-    return after
-
-
-def _record(
-    connection: Connection, state: ReleaseState, event: str, facts: Mapping[str, Any], attempt: str | None
-) -> ReleaseState:
-    return _append(connection, state, Act(event, state.dataset, state.release, attempt, facts))
-
-
-def _require_published(wanted: Reservation, others: list[ReleaseState]) -> None:
-    published = {state.release for state in others if state.status in ("published", "settled")}
-    if wanted.supersedes is not None and wanted.supersedes not in published:
-        raise StateError(
-            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
-            f"of dataset {wanted.dataset}: correct the name"
-        )

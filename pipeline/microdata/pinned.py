@@ -51,5 +51,10 @@ def pinned(microdata: Place | Table, engine: Engine) -> Pinned:
     return Pinned(f"microdata {found.root}", list(source.chunks(found)), digest, lambda: _now(found))
 
 
+def source_of(microdata: Place | Table) -> str:
+    """Return where the microdata lie, as the ledger keeps it."""
+    return f"table {microdata.name}" if isinstance(microdata, Table) else str(microdata)
+
+
 def _now(found: source.Source) -> str:
     return source.pin(source.find(found.root))

@@ -32,7 +32,7 @@ def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mista
     measures: Mapping[str, MeasureSpec] | None = _given(dataset, "measures")
     queries: Sequence[QuerySpec] = _given(plan, "queries") or []
     if dataset is not None:
-        yield from _dataset(dataset, measures or {})
+        yield from dataset_mistakes(dataset, measures or {})
     yield from _queries(queries, measures, domain)
     for i, limit in enumerate(_given(plan, "budget") or []):
         path: KeyPath = ("budget", i, "at")
@@ -46,7 +46,8 @@ def _given(part: Any, key: str) -> Any:
     return getattr(part, key, None)
 
 
-def _dataset(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+    """Yield what contradicts itself in the key dataset; a broken part of it is absent, and passed over."""
     sound = hasattr(dataset, "path") and hasattr(dataset, "source")  # a broken one was reported, and is meant
     if sound and (dataset.path is None) == (dataset.source is None):
         either = (("dataset", "path"), ("dataset", "source"))

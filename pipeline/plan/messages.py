@@ -65,10 +65,10 @@ def shown(path: KeyPath) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{in_a_line(step)}" for step in path).lstrip(".")
 
 
-def shape_mistakes(errors: Iterable[ErrorDetails]) -> Iterator[Mistake]:
-    """Yield the mistakes that pydantic found in a plan's data."""
+def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) -> Iterator[Mistake]:
+    """Yield the mistakes that pydantic found in the data of a plan, or of another file whose shape is `root`."""
     for error in errors:
-        path, known = _place(error["loc"])
+        path, known = _place(error["loc"], root)
         if error["type"] == "extra_forbidden":
             yield _unknown(path, known)
         elif error["type"] == "missing":
@@ -106,10 +106,10 @@ def _words(quoted: str) -> list[str]:
     return quoted.replace("'", "").split(", ")
 
 
-def _place(loc: tuple[str | int, ...]) -> tuple[KeyPath, tuple[str, ...]]:
-    """Return where in the plan an error lies, and the keys known there (of the innermost mapping on the way)."""
+def _place(loc: tuple[str | int, ...], root: type[Spec]) -> tuple[KeyPath, tuple[str, ...]]:
+    """Return where in the file an error lies, and the keys known there (of the innermost mapping on the way)."""
     path: list[str | int] = []
-    here: Any = PlanSpec
+    here: Any = root
     known: tuple[str, ...] = ()
     for step in loc:
         if step == "[key]":  # what is wrong is the key itself

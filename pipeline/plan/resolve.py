@@ -15,7 +15,7 @@ from udfs.mechanisms.catalogue import build
 
 def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
     """Return the frozen plan; mappings are in a fixed order, so that equal digests mean equal plans."""
-    dataset = _dataset(spec.dataset, path.parent)
+    dataset = resolved_dataset(spec.dataset, path.parent)
     measures = {measure.name: measure for measure in dataset.measures}
     return Plan(
         release=spec.release,
@@ -29,7 +29,8 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
     )
 
 
-def _dataset(spec: DatasetSpec, folder: Path) -> Dataset:
+def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
+    """Return the frozen dataset; its path is relative to `folder`."""
     return Dataset(
         name=spec.name,
         path=place(spec.path, what="dataset.path", folder=folder) if spec.path is not None else None,

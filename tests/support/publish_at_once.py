@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from pipeline.errors import PrdpError
-from pipeline.ledger import store
+from pipeline.ledger import budget
 from pipeline.ledger.reservation import Reservation
 from tests.support.ledgers import reservation
 
@@ -44,11 +44,11 @@ def slowed(check: Any, until: float) -> Any:
 
 
 def reserve_unguarded(ledger: store.Ledger, wanted: Reservation, until: float) -> None:
-    database, check = type(ledger._database), store.check
+    database, check = type(ledger._database), budget.check
     writing = database.writing
-    database.writing, store.check = statement_by_statement, slowed(check, until)
+    database.writing, budget.check = statement_by_statement, slowed(check, until)
     ledger.reserve(wanted)
-    database.writing, store.check = writing, check
+    database.writing, budget.check = writing, check
 
 
 def race(address: str, release: str, fits: int, start: int, until: float | None) -> None:

@@ -6,16 +6,18 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from pipeline import officers
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, Published, run
+from pipeline.release import Job, Outcome, run
 from pipeline.storage import Stored
 from udfs.keystream import SecretKey
 
@@ -24,7 +26,7 @@ FORK_SERVER = get_context("forkserver")  # children start from a clean process t
 FORK_SERVER.set_forkserver_preload([__name__])
 
 MOST_EVENTS = 1000
-LEDGER_STEPS = ("reserve", "draw", "destroyed", "publish", "settle")
+LEDGER_STEPS = ("reserve", "draw", "destroyed", "hold", "approve", "reject", "publish", "settle", "withdraw", "purged")
 FILE_EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod"})
 
 
@@ -64,8 +66,10 @@ def submit(
     engine: Engine | None = None,
     microdata: Path | Table | None = None,
     csv: bool = False,
+    hold: bool = False,
+    registered_only: bool = False,
     say: Callable[[str], None] = lambda stage: None,
-) -> Published:
+) -> Outcome:
     """Release under a known key; `key` None: under a fresh one, as in production."""
     plan = load_plan(place.plan)
     job = Job(
@@ -76,10 +80,17 @@ def submit(
         ledger=place.ledger(),
         engine=engine or DaskEngine(workers=2),
         csv=csv,
+        hold=hold,
+        registered_only=registered_only,
         new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),
         say=say,
     )
     return run(job)
+
+
+def officer(place: Place, act: str, *arguments: Any) -> None:
+    """Do what an officer does (pipeline.officers) with the place's ledger."""
+    getattr(officers, act)(place.ledger(), *arguments)
 
 
 def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[int | None, str]:
@@ -88,21 +99,30 @@ def submit_in_child(place: Place, die_at: int | None, **settings: Any) -> tuple[
     Return its exit code and a letter for each event that it met: "s" for a ledger's step, one before and one after,
     "f" for a change of a file below the place's folder.
     """
+    return _in_child(place, die_at, partial(submit, place, **settings))
+
+
+def officer_in_child(place: Place, die_at: int | None, act: str, *arguments: Any) -> tuple[int | None, str]:
+    """Do an officer's act in a process that kills itself likewise."""
+    return _in_child(place, die_at, partial(officer, place, act, *arguments))
+
+
+def _in_child(place: Place, die_at: int | None, work: Callable[[], object]) -> tuple[int | None, str]:
     seen = FORK_SERVER.Array("c", MOST_EVENTS)
     state = os.environ.get("XDG_STATE_HOME")  # the server of forks began before a test set it
-    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, state, settings))
+    child = FORK_SERVER.Process(target=_child, args=(place, die_at, seen, state, work))
     child.start()
     child.join(120)
     return child.exitcode, seen.value.decode()
 
 
-def _child(place: Place, die_at: int | None, seen: Any, state: str | None, settings: dict[str, Any]) -> None:
+def _child(place: Place, die_at: int | None, seen: Any, state: str | None, work: Callable[[], object]) -> None:
     if state is not None:
         os.environ["XDG_STATE_HOME"] = state
     event = die_at_event(die_at, seen, place.folder)
     for step in LEDGER_STEPS:
         _watch(step, event)
-    submit(place, **settings)
+    work()
 
 
 def die_at_event(die_at: int | None, seen: Any, below: Path) -> Callable[[str], None]:

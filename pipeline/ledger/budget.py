@@ -1,0 +1,86 @@
+"""What a dataset and its family have spent, which limits bind them, and whether one more release fits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from pipeline.accounting.accountant import BudgetLimit, Charged, check, first_exceeded, names
+from pipeline.accounting.tightest import tightest
+from pipeline.errors import BudgetRefused
+from pipeline.ledger.datasets import Budget, budgets_of, members
+from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.reservation import charged, limits_of
+from pipeline.ledger.rows import states_of
+from pipeline.ledger.schema import ENTRIES
+from udfs.exact import as_json, up_text
+
+
+def charged_states(connection: Connection, datasets: Iterable[str]) -> list[ReleaseState]:
+    """Return every release of the datasets that counts against their budget, in the order of first reservation."""
+    states = states_of(connection, ENTRIES.c.dataset.in_(list(datasets)))
+    return [state for state in states.values() if state.charges > 0]
+
+
+def require_fits(
+    connection: Connection, dataset: str, requested: Charged, own: Sequence[BudgetLimit]
+) -> list[BudgetLimit]:
+    """Return the limits of the dataset under which `requested` fits, in place of its own earlier charge if any.
+
+    `own` are the limits of the plan, which bind on top of the dataset's and the family's. Raises BudgetRefused
+    where one would be exceeded.
+    """
+    budgets = budgets_of(connection)
+    budget = budgets.get(dataset)
+    others = _without(charged_states(connection, [dataset]), requested.release)
+    stated = list(tightest([*own, *binding(budget, others)]))
+    check(stated, _spent(others), requested)
+    if budget is not None and budget.family is not None:
+        kin = _without(charged_states(connection, members(budgets, budget.family)), requested.release)
+        family = budgets[budget.family].stated
+        check(family, _spent(kin), requested)
+        return [*stated, *family]
+    return stated
+
+
+def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[BudgetLimit]:
+    """Return the limits that bind a dataset's next release, whatever its plan says: the dataset's own, if registered.
+
+    Those of plans that were reserved before it was registered bind as well, for they were promised; an officer's
+    `raise` lifts them. Places are those of the release that stated the limit, so another's are taken at the worst.
+    """
+    if budget is not None and budget.raised is not None:
+        return budget.stated
+    earlier = [
+        replace(limit.anywhere(), label=f"{limit.label} (a limit of release {state.release})")
+        for state in releases
+        if budget is None or state.since < budget.since
+        for limit in limits_of(state)
+    ]
+    return [*(budget.stated if budget else []), *earlier]
+
+
+def require_covers(connection: Connection, budgets: Mapping[str, Budget], wanted: Budget) -> None:
+    """Raise BudgetRefused where more is spent already than a limit of `wanted`, or of the family that it joins."""
+    mine = [wanted.name] if wanted.facts is not None else members(budgets, wanted.name)
+    _require_covered(wanted.stated, charged_states(connection, mine))
+    if wanted.family is not None:
+        kin = {*members(budgets, wanted.family), wanted.name}
+        _require_covered(budgets[wanted.family].stated, charged_states(connection, sorted(kin)))
+
+
+def _require_covered(limits: Sequence[BudgetLimit], states: Sequence[ReleaseState]) -> None:
+    found = first_exceeded(limits, _spent(states), None)
+    if found is not None:
+        raise BudgetRefused(
+            f"the budget at {found.limit.label}: rho {up_text(found.before)} is spent already by "
+            f"{names(found.spent)}, more than the limit {as_json(found.limit.rho)}: state a limit that covers it"
+        )
+
+
+def _spent(states: Iterable[ReleaseState]) -> list[Charged]:
+    return [charged(state, state.charges) for state in states]
+
+
+def _without(states: Iterable[ReleaseState], release: str) -> list[ReleaseState]:
+    return [state for state in states if state.release != release]

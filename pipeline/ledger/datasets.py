@@ -1,0 +1,207 @@
+"""Budgets of datasets and of families of datasets: what officers laid down, as the ledger keeps it.
+
+A family is a set of datasets of the same establishments, such as the vintages of a year: its limits bind the sum of all
+their releases.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from pipeline.accounting.accountant import BudgetLimit
+from pipeline.errors import StateError
+from pipeline.ledger.entries import BUDGETED, Act, Entry
+from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.limits import limit_json, limit_of
+from pipeline.ledger.reservation import Reservation, difference
+from pipeline.ledger.rows import entries
+from pipeline.ledger.schema import ENTRIES
+from udfs.exact import as_json
+
+INIT, RAISE = "init", "raise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The record of a registered dataset, or of a family, whose `facts` and `source` are None.
+
+    `facts`: unit, record, columns, measures, types and steps, as JSON; `source`: where the microdata lie, as text;
+    `family`: the family that the dataset belongs to; `limits` bind the accumulated loss, anywhere in the domain.
+    `since` is the number of the entry that registered it, `raised` that of the last act that stated the limits anew.
+    """
+
+    name: str
+    unit: str
+    limits: Sequence[BudgetLimit]
+    facts: Mapping[str, Any] | None = None
+    source: str | None = None
+    family: str | None = None
+    since: int = 0
+    raised: int | None = None
+    reason: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Dataset or family, in a word."""
+        return "family" if self.facts is None else "dataset"
+
+    @property
+    def stated(self) -> list[BudgetLimit]:
+        """The limits, each with a label that says whose it is."""
+        return [replace(limit, label=f"{limit.label} (the limit of {self.kind} {self.name})") for limit in self.limits]
+
+    def to_json(self) -> dict[str, Any]:
+        """The budget as `prdp ledger show --json` prints it."""
+        return {
+            "dataset": self.name,
+            "state": "registered",
+            "kind": self.kind,
+            "unit": self.unit,
+            "family": self.family,
+            "limits": [{"at": limit.label, "rho": as_json(limit.rho)} for limit in self.limits],
+            "reason": self.reason,
+        }
+
+    def act(self, verb: str, reason: str | None = None) -> Act:
+        """Return the act that registers this budget (`init`), or states its limits anew (`raise`) for a reason."""
+        facts = {
+            "act": verb,
+            "kind": self.kind,
+            "unit": self.unit,
+            "facts": None if self.facts is None else dict(self.facts),
+            "source": self.source,
+            "family": self.family,
+            "limits": [limit_json(limit) for limit in self.limits],
+            "reason": reason,
+        }
+        return Act(BUDGETED, self.name, "", None, facts)
+
+
+def budget_step(before: Budget | None, entry: Entry) -> Budget:
+    """Return the record after `entry`; raises StateError where it may not follow: facts are laid down once."""
+    facts = entry.facts
+    limits = tuple(limit_of(limit) for limit in facts["limits"])
+    if facts["act"] == INIT and before is None:
+        return Budget(
+            name=entry.dataset,
+            unit=facts["unit"],
+            limits=limits,
+            facts=facts["facts"],
+            source=facts["source"],
+            family=facts["family"],
+            since=entry.seq,
+        )
+    if facts["act"] == RAISE and before is not None:
+        kept = (before.unit, before.facts, before.source, before.family)
+        if (facts["unit"], facts["facts"], facts["source"], facts["family"]) != kept or not facts["reason"]:
+            raise StateError(f"{before.kind} {before.name}: a new budget gives a reason, and changes the limits alone")
+        return replace(before, limits=limits, raised=entry.seq, reason=facts["reason"])
+    told = "is registered already: state new limits with prdp ledger raise" if before else "is not registered"
+    raise StateError(f"{facts['kind']} {entry.dataset}: {told}")
+
+
+def budgets_of(connection: Connection) -> dict[str, Budget]:
+    """Return all registered datasets and families by name."""
+    found: dict[str, Budget] = {}
+    for entry in entries(connection, ENTRIES.c.event == BUDGETED):
+        found[entry.dataset] = budget_step(found.get(entry.dataset), entry)
+    return found
+
+
+def require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:
+    """Raise StateError where a plan disagrees with its dataset's record, or uses what belongs to another one's."""
+    budget = budgets.get(wanted.dataset)
+    if budget is None:
+        owner = next((b for b in budgets.values() if b.source is not None and b.source == wanted.source), None)
+        if owner is not None:
+            raise StateError(
+                f"dataset {wanted.dataset}: its microdata {wanted.source} are those of the registered dataset "
+                f"{owner.name}: name that one"
+            )
+        if registered_only:
+            raise StateError(
+                f"dataset {wanted.dataset}: is not registered, which this site requires: "
+                "have an officer run prdp ledger init"
+            )
+        return
+    if budget.facts is None:
+        raise StateError(f"dataset {wanted.dataset}: is the name of a family of datasets: name a dataset")
+    require_same_facts(budget.name, budget.facts, wanted.dataset_facts)
+    if wanted.source != budget.source:
+        raise StateError(
+            f"dataset {wanted.dataset}: its source is {budget.source} in the ledger, but {wanted.source} here: "
+            "use that, or name another dataset"
+        )
+
+
+def require_same_facts(dataset: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise StateError where a plan's facts are not the dataset's, naming the first key that differs."""
+    found = difference(there, here)
+    if found is not None:
+        key, known, given = found
+        raise StateError(
+            f"dataset {dataset}: {key} is {known} in the ledger, but {given} in the plan: "
+            "change the plan, or name another dataset"
+        )
+
+
+def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
+    """Raise StateError where `budget` cannot be registered beside those that are."""
+    if budget.name in budgets:
+        raise StateError(
+            f"{budgets[budget.name].kind} {budget.name}: is registered already: state new limits with prdp ledger raise"
+        )
+    same = next((b for b in budgets.values() if b.source is not None and b.source == budget.source), None)
+    if same is not None:
+        raise StateError(f"dataset {budget.name}: its microdata {budget.source} are those of dataset {same.name}")
+    if budget.family is not None:
+        _require_kin(budgets, budget, budget.family)
+
+
+def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> None:
+    """Raise StateError where earlier releases under the name of `budget` make it something else."""
+    for state in states:
+        if budget.facts is None:
+            raise StateError(f"family {budget.name}: is the name of a dataset: choose another name")
+        if state.charges > 0:
+            require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
+
+
+def require_same_record(before: Budget | None, wanted: Budget) -> None:
+    """Raise StateError where `wanted` is not the record `before` with other limits."""
+    if before is None:
+        raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
+    mine = {"kind": wanted.kind, "unit": wanted.unit, "source": wanted.source, "family": wanted.family}
+    known = {"kind": before.kind, "unit": before.unit, "source": before.source, "family": before.family}
+    found = difference(known | {"dataset": before.facts or {}}, mine | {"dataset": wanted.facts or {}})
+    if found is not None:
+        key, there, here = found
+        raise StateError(
+            f"{before.kind} {before.name}: {key} is {there} in the ledger, but {here} in the budget's file: "
+            "only limits are stated anew"
+        )
+
+
+def members(budgets: Mapping[str, Budget], family: str) -> list[str]:
+    """Return the datasets of a family."""
+    return [budget.name for budget in budgets.values() if budget.family == family]
+
+
+def _require_kin(budgets: Mapping[str, Budget], budget: Budget, name: str) -> None:
+    family = budgets.get(name)
+    if family is None or family.kind != "family":
+        raise StateError(f"dataset {budget.name}: its family {name} is not registered: register it first")
+    if family.unit != budget.unit:
+        raise StateError(f"dataset {budget.name}: its unit is {budget.unit}, but {family.unit} in family {name}")
+    mine: Mapping[str, Any] = (budget.facts or {})["measures"]
+    for kin in (budgets[each] for each in members(budgets, name)):
+        theirs: Mapping[str, Any] = (kin.facts or {})["measures"]
+        for measure in sorted(mine.keys() & theirs.keys()):
+            # A column may be called otherwise in another year; what its numbers mean may not differ.
+            if any(mine[measure][key] != theirs[measure][key] for key in ("type", "step")):
+                raise StateError(
+                    f"dataset {budget.name}: measure {measure} has another type or step in dataset {kin.name} "
+                    f"of family {name}: give it another name"
+                )

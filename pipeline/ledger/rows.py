@@ -1,0 +1,69 @@
+"""Entries read and appended inside one transaction, and the states that they fold to."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from sqlalchemy import ColumnElement, Connection, insert, select
+
+from pipeline.errors import StateError
+from pipeline.ledger.entries import GENESIS, Act, Entry, next_entry
+from pipeline.ledger.fold import ReleaseState, fold, step
+from pipeline.ledger.schema import ENTRIES
+
+
+def entries(connection: Connection, where: ColumnElement[bool] | None = None) -> Iterator[Entry]:
+    """Yield the entries that meet `where` (None: all), in order; StateError at one that is not what was written."""
+    query = select(ENTRIES).order_by(ENTRIES.c.seq)
+    for row in connection.execute(query if where is None else query.where(where)).mappings():
+        entry = Entry(**row)
+        if entry.hash != entry.hash_due():
+            raise changed(entry.seq)
+        yield entry
+
+
+def changed(seq: int) -> StateError:
+    """Return the error that entry `seq` is not what was written."""
+    return StateError(f"the ledger was changed at entry {seq}: restore it from a backup")
+
+
+def state_of(connection: Connection, release: str) -> ReleaseState | None:
+    """Return the state of a release; None where it was never reserved."""
+    return fold(entry for entry in entries(connection, ENTRIES.c.release == release) if entry.of_release)
+
+
+def require_state(connection: Connection, release: str) -> ReleaseState:
+    """Return the state of a release; StateError where it was never reserved."""
+    state = state_of(connection, release)
+    if state is None:
+        raise StateError(f"release {release}: is not in the ledger: reserve it first")
+    return state
+
+
+def states_of(connection: Connection, where: ColumnElement[bool] | None = None) -> dict[str, ReleaseState]:
+    """Return the states of the releases whose entries meet `where`, by name, in the order of first reservation."""
+    states: dict[str, ReleaseState] = {}
+    for entry in entries(connection, where):
+        if entry.of_release:
+            states[entry.release] = step(states.get(entry.release), entry)
+    return states
+
+
+def head_of(connection: Connection) -> tuple[int, str]:
+    """Return the last entry's number and hash; (0, 64 zeros) where there is none."""
+    last = connection.execute(
+        select(ENTRIES.c.seq, ENTRIES.c.hash).order_by(ENTRIES.c.seq.desc()).limit(1)
+    ).one_or_none()
+    return (0, GENESIS) if last is None else (last.seq, last.hash)
+
+
+def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = bool) -> Entry:
+    """Append `act` at the end of the chain, unless `legal` raises at its entry, and return the entry."""
+    entry = next_entry(*head_of(connection), act)
+    legal(entry)
+    connection.execute(insert(ENTRIES).values(entry.columns))
+    return entry
+
+
+def advance(connection: Connection, state: ReleaseState | None, act: Act) -> ReleaseState:
+    """Append `act` where `step` lets it follow `state`, and return the state after it."""
+    return step(state, append(connection, act, partial(step, state)))
