@@ -27,7 +27,7 @@ def chosen_engine(given: argparse.Namespace) -> Iterator[Engine]:
     if in_a_file(given.ledger) and in_cluster_mode():
         raise PlanError(
             "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
-            "which knows of no earlier loss: submit with --deploy-mode client"
+            "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
         )
     engine = SparkEngine(given.master)
     try:

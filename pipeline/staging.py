@@ -312,7 +312,12 @@ def _make_private(folder: Path) -> None:
     """Make `folder` and what is missing above it with mode 0700 exactly; present ones are left as they are."""
     if not folder.is_dir():
         _make_private(folder.parent)
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if folder.is_dir():  # another process was first
+                return
+            raise
         folder.chmod(0o700)  # the umask may have taken our own rights
         sync_folder(folder.parent)
 

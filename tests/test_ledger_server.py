@@ -1,6 +1,7 @@
 """A ledger on a server: what can be wrong with it, and what is left when it or a connection to it dies."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -301,6 +302,22 @@ def test_every_step_of_who_lost_the_lock_is_refused(postgres: PostgresServer, ur
         assert ledger.state("r").status == "reserved"
     with ledger.lock("r"):
         ledger.draw("r", "sha256:pin")
+
+
+def test_a_lock_is_kept_however_long_a_release_takes(
+    postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(url)
+    ledger.reserve(reservation("r"))
+    sets("idle_session_timeout = '100ms'")(postgres, database_of(url))
+    with ledger.lock("r"):
+        time.sleep(0.5)
+        drawn_and_destroyed(ledger, "r", 1)
+    monkeypatch.delitem(postgres_module._KEEPING, "idle_session_timeout")
+    with ledger.lock("r"):
+        time.sleep(0.5)
+        with told("the connection that kept its lock was lost"):
+            ledger.draw("r", "sha256:pin")
 
 
 # Where attempts are staged

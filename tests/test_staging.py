@@ -122,3 +122,20 @@ def test_names_that_are_no_file_names_are_refused(tmp_path: Path, staging: Stagi
     ):
         with pytest.raises(PlanError, match="letters, digits"):
             step()
+
+
+def test_a_root_that_another_process_made_first_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def make_after_another(folder: Path, *arguments: object, **options: object) -> None:
+        make(folder, *arguments, **options)
+        make(folder, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make_after_another)
+    root = tmp_path / "state" / "staging"
+    prepare_root(root)
+    monkeypatch.undo()
+    assert modes(root) == {(True, 0o700)}
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match="cannot be made"):
+        prepare_root(tmp_path / "file")

@@ -23,8 +23,23 @@ from pipeline.ledger.postgres_errors import plain_errors
 # A writer that stands still inside a step, a matter of milliseconds, is ended by the server, so that others go on.
 _STANDSTILL = "60s"
 
-# A dead machine is noticed after two minutes. A paused process is not dead: its machine answers for it.
-_KEEPALIVE = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "6"}
+# A session that keeps a lock idles for as long as a release takes. A dead machine is noticed after two minutes; a
+# paused process is not dead: its machine answers for it.
+_KEEPING = {
+    "idle_session_timeout": "0",
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "6",
+}
+_CONNECT = {
+    "application_name": "prdp",
+    "client_encoding": "utf8",
+    "prepare_threshold": None,
+    "keepalives_idle": 60,
+    "keepalives_interval": 10,
+    "keepalives_count": 6,
+    "tcp_user_timeout": 120_000,
+}
 
 _Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
@@ -61,7 +76,7 @@ class PostgresDatabase(Database):
             poolclass=NullPool,
             pool_reset_on_return=None,
             hide_parameters=True,
-            connect_args={"application_name": "prdp", "client_encoding": "utf8", "prepare_threshold": None},
+            connect_args=_CONNECT,
         ).execution_options(schema_translate_map={None: SCHEMA})
         self._held: list[_Held] = []
         self._place = ""
@@ -166,7 +181,7 @@ def _present(connection: Connection) -> bool:
 
 
 def _acquire(connection: Connection, release: str, key: int) -> _Held:
-    for name, value in _KEEPALIVE.items():
+    for name, value in _KEEPING.items():
         connection.execute(select(func.set_config(name, value, False)))
     if not connection.execute(select(func.pg_try_advisory_lock(key))).scalar_one():
         raise under_way(release)

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from pipeline.errors import PrdpError
 from pipeline.ledger import budget
 from pipeline.ledger.reservation import Reservation
+from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import reservation
 
 ALL_CHECKED = 3.0  # seconds after which the twin's racers have read and checked, and append one after the other
@@ -43,7 +44,7 @@ def slowed(check: Any, until: float) -> Any:
     return slow
 
 
-def reserve_unguarded(ledger: store.Ledger, wanted: Reservation, until: float) -> None:
+def reserve_unguarded(ledger: Ledger, wanted: Reservation, until: float) -> None:
     database, check = type(ledger._database), budget.check
     writing = database.writing
     database.writing, budget.check = statement_by_statement, slowed(check, until)
@@ -56,7 +57,7 @@ def race(address: str, release: str, fits: int, start: int, until: float | None)
     code = 1
     try:
         os.read(start, 1)
-        ledger = store.open_ledger(address)
+        ledger = open_ledger(address)
         with ledger.lock(release):
             wanted = reservation(release, draws=fits)
             if until is None:
