@@ -87,6 +87,18 @@ def plan(**changes: Any) -> dict[str, Any]:
     return whole | changes
 
 
+def budget_file(folder: Path, rho: float = 20, **changes: Any) -> Path:
+    """Write the file by which an officer registers the small world, under one limit; return its path."""
+    dataset = plan()["dataset"] | changes.pop("dataset", {})
+    path = folder / "budget.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {"dataset": dataset, "limits": [{"at": {"employment": 10, "payroll": 500}, "rho": rho}]} | changes
+        )
+    )
+    return path
+
+
 def write_codes(path: Path, codes: tuple[str, ...]) -> None:
     """Write a domain file."""
     path.write_text("code,name\n" + "".join(f"{code},{code}\n" for code in codes))
