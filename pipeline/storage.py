@@ -23,6 +23,8 @@ SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # written into the ledger, a message or a manifest.
 OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path", "retry_limit_seconds", "replication")
 _HERE = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?")
+TRIES = 3  # of what a connection cut off
+CUT_OFF = "NETWORK_CONNECTION: cut off"
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -105,15 +107,24 @@ class Stored:
             return store.open_input_file(path)
 
     def read(self) -> bytes:
-        """Return the object's contents."""
-        with self._plain() as (store, path), store.open_input_file(path) as file:
-            contents: bytes = file.read()
-            return contents
+        """Return the object's contents, whole: a connection that ends early is no end of the object."""
+        with self._plain() as (store, path):
+            for _ in range(TRIES):
+                with store.open_input_file(path) as file:
+                    contents: bytes = file.read()
+                    if len(contents) == file.size():
+                        return contents
+            raise ConnectionError(CUT_OFF)
 
     def write(self, data: Any) -> None:
         """Put the object, whole: readers see what was there before, or all of `data`."""
-        with self._plain() as (store, path), store.open_output_stream(path) as file:
-            file.write(data)
+        with self._plain() as (store, path):
+            for _ in range(TRIES):
+                with store.open_output_stream(path) as file:
+                    file.write(data)
+                if store.get_file_info(path).size == len(data):
+                    return
+            raise ConnectionError(CUT_OFF)
 
     @contextmanager
     def writing(self) -> Iterator[Any]:

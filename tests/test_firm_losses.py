@@ -73,8 +73,8 @@ def test_losses_summed_record_by_record_are_rejected(tmp_path: Path, monkeypatch
 
 
 def test_owners_taken_for_one_another_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = kernel._as_text
-    monkeypatch.setattr(kernel, "_as_text", lambda owners: pa.array([text[:2] for text in whole(owners).to_pylist()]))
+    whole = kernel.as_text
+    monkeypatch.setattr(kernel, "as_text", lambda owners: pa.array([text[:2] for text in whole(owners).to_pylist()]))
     table = microdata(1, TEXT)
     assert all_wrong(world(tmp_path, table), tmp_path / "out", table)
 
