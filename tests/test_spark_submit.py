@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.engines.java import java_home
 from pipeline.engines.spark_submit import chosen_by_cluster
-from pipeline.ledger.store import in_a_file
+from pipeline.ledger.databases import in_a_file
 from tests.support.hosts import Host, network
 from tests.support.parity import PLANS, RELEASE, attempt_of, released
 from tests.support.pythons import without_prdp
