@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import re
-import stat
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -16,32 +14,20 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.cli import main
-from pipeline.diagnostics import run as steps
 from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
 from pipeline.diagnostics.distribution import QUANTILES
 from pipeline.diagnostics.losses import SIZES, size_labels
-from pipeline.engines.dask import DaskEngine
-from pipeline.errors import MicrodataError, PrdpError, StateError
-from pipeline.ledger.store import open_ledger
+from pipeline.errors import MicrodataError, StateError
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from tests.support import firms, parity, world
-from tests.support.diagnostics import diagnosed, in_files, read, rows
+from tests.support.diagnostics import QUERIES, diagnosed, in_files, microdata, read, rows
 from tests.support.guarantee import CASES, named
-from tests.support.ledgers import raw, reservation
-from tests.support.losses import economy, in_domain, record_losses, wrong
+from tests.support.losses import in_domain, record_losses, wrong
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, write_world
 from udfs.codes import roll_up
 from udfs.mechanisms.base import Mechanism
-
-QUERIES = [*firms.QUERIES, *firms.COARSE]
-OUTSIDE = ("999999", "56045")
-
-
-def microdata(count: int = 600, seed: int = 1) -> pa.Table:
-    return economy(seed, count, (*NAICS, OUTSIDE[0]), (*COUNTIES, OUTSIDE[1]), [f"F{i}" for i in range(50)])
 
 
 @pytest.fixture
@@ -295,208 +281,3 @@ def test_no_records_at_all(tmp_path: Path) -> None:
     assert made["records"]["read"] == made["losses"]["total"]["count"] == 0
     owned = firms.world(tmp_path / "owned", microdata=microdata(0))
     assert read(diagnosed(owned, tmp_path / "owned-out", per_record=True))["firms"]["count"] == 0
-
-
-# -- where it may write ----------------------------------------------------------------------------------------------
-
-
-def test_the_place_is_private(plan: Path, tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        out = diagnosed(plan, tmp_path / "new" / "out", per_record=True)
-    finally:
-        os.umask(before)
-    modes = {p.relative_to(out).as_posix(): stat.S_IMODE(p.stat().st_mode) for p in (out, *out.rglob("*"))}
-    assert modes == {
-        ".": 0o700,
-        "records": 0o700,
-        "records/part-00000.parquet": 0o600,
-        "report.html": 0o600,
-        "diagnostics.json": 0o600,
-    }
-
-
-@pytest.mark.parametrize("inside", [".", "diagnostics", "tables/deep/er", "a/link"])
-def test_a_releases_folder_is_refused(plan: Path, tmp_path: Path, inside: str) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "release.json").write_text("{}")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "link").symlink_to(elsewhere)
-    out = tmp_path / inside / "x" if "link" in inside else elsewhere / inside
-    with pytest.raises(StateError, match="release's folder"):
-        diagnosed(plan, out, state=tmp_path / "state")
-    assert [path.name for path in elsewhere.iterdir()] == ["release.json"]
-
-
-def test_places_of_releases_and_drafts_are_refused(plan: Path, tmp_path: Path) -> None:
-    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-    ledger.reserve(reservation("other", out=str(tmp_path / "public")))
-    for out in (plan.parent / "releases" / "diag", tmp_path / "public" / "diag", ledger.staging_root / "diag"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        job = steps.DiagnosticsJob(
-            plan=load_plan(plan), microdata=plan.parent / "microdata", out=out, ledger=ledger, engine=DaskEngine()
-        )
-        with pytest.raises(StateError, match="overlaps"):
-            steps.diagnose(job)
-        assert not out.exists()
-    assert ledger.diagnoses() == []
-
-
-def test_a_staging_folder_that_a_release_named_is_refused(plan: Path, tmp_path: Path) -> None:
-    at = Place(plan, tmp_path)
-    ledger, drafts = ["--ledger", str(at.ledger_path)], tmp_path / "drafts"
-    assert main(["release", str(plan), "--out", str(at.out), "--staging", str(drafts), *ledger]) == 0
-    for out in (drafts, drafts / "x", drafts.parent):
-        assert main(["diagnose", str(plan), "--out", str(out), *ledger]) == 5
-    assert not (drafts / "x").exists()
-
-
-def test_a_place_beside_releases_of_any_ledger_is_refused(plan: Path, tmp_path: Path) -> None:
-    submit(place := Place(plan, tmp_path / "theirs"))
-    with pytest.raises(StateError, match="where releases are published"):
-        diagnosed(plan, place.out / "diag", state=tmp_path / "state")
-    assert not (place.out / "diag").exists()
-
-
-def test_a_run_that_fails_leaves_nothing_also_behind_a_link(tmp_path: Path) -> None:
-    bad = microdata(50)
-    bad = bad.set_column(1, "naics", pa.array(["x", *bad.column("naics").to_pylist()[1:]]))
-    path = firms.world(tmp_path / "world", microdata=bad)
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(MicrodataError):
-        diagnosed(path, tmp_path / "link", per_record=True)
-    assert not (tmp_path / "real").exists()
-
-
-def test_what_is_there_already_is_refused(plan: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").write_text("x")
-    for name in ("file", "full", "file/below"):
-        with pytest.raises(StateError, match="--out"):
-            diagnosed(plan, tmp_path / name, state=tmp_path / "state")
-    (tmp_path / "empty").mkdir()
-    diagnosed(plan, tmp_path / "empty")
-
-
-# -- the ledger ------------------------------------------------------------------------------------------------------
-
-
-def test_the_ledger_records_a_run_before_a_record_is_read(
-    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-    seen = []
-
-    def watched(*arguments: Any) -> None:
-        seen.append(len(ledger.diagnoses()))
-        raise PrdpError("stop here")
-
-    monkeypatch.setattr(steps, "_write", watched)
-    with pytest.raises(PrdpError, match="stop here"):
-        diagnosed(plan, tmp_path / "out")
-    assert seen == [1]
-    (entry,) = ledger.diagnoses()
-    loaded = load_plan(plan)
-    assert (entry.dataset, entry.release, entry.digest) == ("small-world", "small-release", loaded.digest)
-    assert entry.pin == source.pin(source.find(loaded.dataset.path))
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", entry.time)
-    assert ledger.verify()[0] == 1
-
-
-def test_runs_change_no_releases_state_and_stay_in_the_chain(tmp_path: Path) -> None:
-    path = write_world(tmp_path / "world", records(50))
-    place = Place(path, tmp_path)
-    diagnosed(path, tmp_path / "before")
-    submit(place)
-    before = place.ledger().states()
-    diagnosed(path, tmp_path / "after", per_record=True, published=place.out / "small-release")
-    ledger = place.ledger()
-    assert ledger.states() == before
-    assert ledger.verify()[0] == 6
-    first, second = ledger.diagnoses()
-    assert (first.per_record, first.compared, second.per_record) == (False, None, True)
-    assert second.compared == before[0].attempt
-    submit(place)  # published already
-
-
-@pytest.mark.parametrize("change", ["payload = replace(payload, 'dask', 'mask')", "event = 'settled'"])
-def test_a_changed_entry_of_a_run_is_found(plan: Path, tmp_path: Path, change: str) -> None:
-    diagnosed(plan, tmp_path / "out")
-    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-    connection = raw(ledger)
-    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-        connection.execute(f"DROP TRIGGER {trigger}")
-    connection.execute(f"UPDATE entries SET {change}")
-    connection.close()
-    with pytest.raises(StateError, match="changed at entry 1"):
-        ledger.verify()
-
-
-# -- the command -----------------------------------------------------------------------------------------------------
-
-
-def test_the_commands_contract(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
-    out = tmp_path / "out"
-    assert main(["diagnose", str(plan), "--out", str(out), *ledger, "--per-record", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
-        "release": "small-release",
-        "plan_digest": load_plan(plan).digest,
-        "out": str(out),
-        "report": str(out / "report.html"),
-        "diagnostics": str(out / "diagnostics.json"),
-        "records": str(out / "records"),
-        "confidential": True,
-    }
-    assert main(["diagnose", str(plan), "--out", str(out), *ledger]) == 5
-    assert main(["diagnose", str(plan)]) == 2
-    assert main(["diagnose", str(plan), "--out", str(tmp_path / "o2"), "--data", "nowhere", *ledger]) == 2
-    capsys.readouterr()
-    assert main(["ledger", "show", *ledger, "--json"]) == 0
-    (shown,) = json.loads(capsys.readouterr().out)
-    assert (shown["state"], shown["dataset"], shown["per_record"]) == ("diagnosed", "small-world", True)
-    assert main(["ledger", "show", *ledger]) == 0
-    assert "confidential diagnostics of small-world" in capsys.readouterr().out
-
-
-def test_a_release_beside_the_plan_is_held_against_the_truth(
-    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = write_world(tmp_path / "world", None)
-    ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
-    assert main(["release", str(plan), *ledger, "--json"]) == 0
-    attempt = json.loads(capsys.readouterr().out)["attempt"]
-    assert main(["diagnose", str(plan), *ledger, "--out", str(tmp_path / "out")]) == 0
-    assert read(tmp_path / "out")["accuracy"]["compared_with"] == attempt
-    assert main(["diagnose", str(plan), *ledger, "--out", str(plan.parent / "releases" / "d")]) == 5
-
-
-def test_nothing_of_a_record_is_told_elsewhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    table = microdata(300)
-    names, sizes = table.column("establishment_id").to_pylist(), table.column("employment").to_pylist()
-    owners = table.column("firm_id").to_pylist()
-    names[7], owners[7], sizes[7] = "CANARY-RECORD", "CANARY-FIRM", 735_007_735
-    table = table.set_column(0, "establishment_id", pa.array(names)).set_column(3, "employment", pa.array(sizes))
-    path = firms.world(tmp_path / "world", microdata=table.set_column(5, "firm_id", pa.array(owners)))
-    ledger = tmp_path / "state" / "ledger.sqlite"
-    out = tmp_path / "out"
-    assert main(["diagnose", str(path), "--out", str(out), "--ledger", str(ledger), "--per-record"]) == 0
-    told = capfd.readouterr()
-    spoken = (told.out + told.err).encode() + b"".join(p.read_bytes() for p in ledger.parent.rglob("*") if p.is_file())
-    for canary in (b"CANARY", b"735007735", b"735,007,735"):
-        assert canary not in spoken
-    assert any(row["owner"] == "CANARY-FIRM" for row in rows(out / "firms"))  # the canary was in the data
-    assert any(row["record"] == "CANARY-RECORD" for row in rows(out / "records"))
-    assert not (out / ".scratch").exists()
-
-
-def test_the_page_is_marked_and_loads_nothing(plan: Path, tmp_path: Path) -> None:
-    page = (diagnosed(plan, tmp_path / "out") / "report.html").read_text()
-    assert "<thead><tr><th class=mark>CONFIDENTIAL</th></tr></thead>" in page
-    assert "<title>CONFIDENTIAL" in page
-    assert not re.search(r"(src|href)=|url\(|@import|<script", page)
-    assert page.count("<svg") == 3

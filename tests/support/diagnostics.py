@@ -13,6 +13,15 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
+from tests.support import firms
+from tests.support.losses import economy
+
+QUERIES = [*firms.QUERIES, *firms.COARSE]
+OUTSIDE = ("999999", "56045")
+
+
+def microdata(count: int = 600, seed: int = 1) -> pa.Table:
+    return economy(seed, count, (*NAICS, OUTSIDE[0]), (*COUNTIES, OUTSIDE[1]), [f"F{i}" for i in range(50)])
 
 
 def diagnosed(plan: Path, out: Path, engine: Engine | None = None, **settings: Any) -> Path:
