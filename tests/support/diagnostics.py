@@ -15,6 +15,7 @@ from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from tests.support import firms
 from tests.support.losses import economy
+from tests.support.world import COUNTIES, NAICS
 
 QUERIES = [*firms.QUERIES, *firms.COARSE]
 OUTSIDE = ("999999", "56045")
