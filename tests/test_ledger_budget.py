@@ -143,6 +143,27 @@ def test_the_microdata_of_a_registered_dataset_have_no_other_name(ledger: Ledger
         ledger.register(budget(9, "alias", source="/micro/d"))
 
 
+@pytest.mark.parametrize("part", ["/micro/d/part-0.parquet", "/micro"])
+def test_nor_has_a_part_of_them_or_what_they_are_a_part_of(ledger: Ledger, part: str) -> None:
+    ledger.register(budget(1))
+    with pytest.raises(StateError, match="are those of the registered dataset d, /micro/d: name that one"):
+        ledger.reserve(replace(wanted("a", "alias"), source=part))
+    with pytest.raises(StateError, match="are those of dataset d"):
+        ledger.register(budget(9, "alias", source=part))
+    ledger.reserve(wanted("a", "d-2"))  # a like name is another place
+
+
+@pytest.mark.parametrize("part", ["/micro/d", "/micro/d/part-0.parquet"])
+def test_what_microdata_lost_under_another_name_is_not_forgotten_when_they_are_registered(
+    ledger: Ledger, part: str
+) -> None:
+    ledger.reserve(replace(wanted("a", "alias"), source=part))
+    with pytest.raises(StateError, match=f"were released as dataset alias by a, from {part}: register them under"):
+        ledger.register(budget(1))
+    ledger.abort("a")
+    ledger.register(budget(1))  # nothing was drawn: nothing is lost
+
+
 def test_a_site_may_require_registration(ledger: Ledger) -> None:
     with pytest.raises(StateError, match="not registered, which this site requires"):
         ledger.reserve(wanted("a"), registered_only=True)
@@ -263,6 +284,10 @@ def test_a_stored_bound_is_never_lowered_by_a_later_evaluation(ledger: Ledger) -
         later = state.reservation | {"certified": stored | {"bounds": [stored["bounds"][0] | {"rho": rho}]}}
         release = charged(replace(state, reservation=later), 3)
         assert release.loss(limits(1)[0]) == 3 * counted
+        # So it is where more of its draws are charged, else they would exceed the limit as soon as they were spent.
+        assert release.asked(limits(1)[0]) == 3 * counted
+        placed = replace(limits(1)[0], places=(frozenset(),))
+        assert release.asked(placed) == 0  # it is certified for the worst place, which this one is not
     assert charged(replace(state, reservation={"policy": policy().to_json()}), 1).loss(limits(1)[0]) == 2
     with pytest.raises(StateError, match="a later version of prdp"):
         certified_of("a", stored | {"version": 2})

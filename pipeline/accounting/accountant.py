@@ -58,7 +58,14 @@ class Charged:
     def loss(self, limit: BudgetLimit) -> Fraction:
         """Return what the reference of `limit` has lost by this release, at its worst place."""
         wide = limit.anywhere()
-        return self.times * max([wide.loss(self.policy), *(rho for at, rho in self.certified if at == wide.at)])
+        return self.times * self._bound(wide)
+
+    def asked(self, limit: BudgetLimit) -> Fraction:
+        """Return what the reference of `limit` would lose, in its own place, which is one of this release's."""
+        return self.times * (self._bound(limit) if limit == limit.anywhere() else limit.loss(self.policy))
+
+    def _bound(self, wide: BudgetLimit) -> Fraction:
+        return max([wide.loss(self.policy), *(rho for at, rho in self.certified if at == wide.at)])
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def first_exceeded(
         # An earlier release is taken at its worst place: its cells need not be this plan's.
         lost = tuple((c.release, c.loss(limit)) for c in spent)
         before = sum((loss for _, loss in lost), Fraction(0))
-        asked = requested.times * limit.loss(requested.policy) if requested else Fraction(0)
+        asked = requested.asked(limit) if requested else Fraction(0)
         if before + asked > limit.rho:
             return Exceeded(limit, before, lost, asked)
     return None

@@ -114,11 +114,11 @@ def require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, regist
     """Raise StateError where a plan disagrees with its dataset's record, or uses what belongs to another one's."""
     budget = budgets.get(wanted.dataset)
     if budget is None:
-        owner = next((b for b in budgets.values() if b.source is not None and b.source == wanted.source), None)
+        owner = next((b for b in budgets.values() if same_microdata(b.source, wanted.source)), None)
         if owner is not None:
             raise StateError(
                 f"dataset {wanted.dataset}: its microdata {wanted.source} are those of the registered dataset "
-                f"{owner.name}: name that one"
+                f"{owner.name}, {owner.source}: name that one"
             )
         if registered_only:
             raise StateError(
@@ -153,7 +153,7 @@ def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
         raise StateError(
             f"{budgets[budget.name].kind} {budget.name}: is registered already: state new limits with prdp ledger raise"
         )
-    same = next((b for b in budgets.values() if b.source is not None and b.source == budget.source), None)
+    same = next((b for b in budgets.values() if same_microdata(b.source, budget.source)), None)
     if same is not None:
         raise StateError(f"dataset {budget.name}: its microdata {budget.source} are those of dataset {same.name}")
     if budget.family is not None:
@@ -161,11 +161,21 @@ def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
 
 
 def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> None:
-    """Raise StateError where earlier releases under the name of `budget` make it something else."""
+    """Raise StateError where earlier releases under the name of `budget` make it something else.
+
+    Also where its microdata were released under another name: its limits would not count what that cost.
+    """
     for state in states:
-        if budget.facts is None:
+        source = state.reservation.get("source")
+        if state.dataset != budget.name:
+            if state.charges > 0 and same_microdata(budget.source, source):
+                raise StateError(
+                    f"{budget.kind} {budget.name}: its microdata {budget.source} were released as dataset "
+                    f"{state.dataset} by {state.release}, from {source}: register them under that name"
+                )
+        elif budget.facts is None:
             raise StateError(f"family {budget.name}: is the name of a dataset: choose another name")
-        if state.charges > 0:
+        elif state.charges > 0:
             require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
 
 
@@ -182,6 +192,14 @@ def require_same_record(before: Budget | None, wanted: Budget) -> None:
             f"{before.kind} {before.name}: {key} is {there} in the ledger, but {here} in the budget's file: "
             "only limits are stated anew"
         )
+
+
+def same_microdata(one: str | None, other: str | None) -> bool:
+    """Whether one source is the other, or a place in it: a part of the microdata is of the same records."""
+    if one is None or other is None:
+        return False
+    here, there = (source.rstrip("/") + "/" for source in (one, other))
+    return here.startswith(there) or there.startswith(here)
 
 
 def members(budgets: Mapping[str, Budget], family: str) -> list[str]:

@@ -138,8 +138,7 @@ class Ledger:
         with self._writing() as connection:
             budgets = budgets_of(connection)
             require_new(budgets, budget)
-            states = states_of(connection, ENTRIES.c.dataset == budget.name)
-            require_fits_releases(budget, list(states.values()))
+            require_fits_releases(budget, list(states_of(connection).values()))
             require_covers(connection, budgets, budget)
             append(connection, self._signed(budget.act(INIT)), partial(budget_step, None))
 
