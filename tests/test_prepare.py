@@ -213,6 +213,15 @@ def test_a_tampered_folder_is_refused_before_anything_is_charged(tmp_path: Path,
     assert place.ledger().state(RELEASE) is None
 
 
+def test_what_was_prepared_of_one_dataset_is_not_released_as_another(tmp_path: Path) -> None:
+    place = world(tmp_path / "a", "trust")
+    out = prepared(place, raw_forms(tmp_path, records(200))["parquet"], tmp_path / "prepared")
+    alias = world(tmp_path / "b", "trust", dataset={"name": "alias"})
+    with pytest.raises(MicrodataError, match="was prepared of dataset small-world, not of alias"):
+        submit(alias, microdata=out)
+    assert alias.ledger().state(RELEASE) is None
+
+
 def test_what_another_contract_proved_is_refused(tmp_path: Path) -> None:
     raw = raw_forms(tmp_path, records(200))["parquet"]
     pay = {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": {"kind": "laplace", "sigma": 3}}

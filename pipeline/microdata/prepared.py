@@ -34,9 +34,10 @@ Contract = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a manifest says: the contract, and each file's name, size in bytes and time in nanoseconds."""
+    """What a manifest says: the dataset, the contract, and each file's name, size in bytes and time in nanoseconds."""
 
     folder: Path
+    dataset: str
     contract: Contract
     files: Mapping[str, tuple[int, int]]
 
@@ -64,11 +65,17 @@ def is_prepared(microdata: Place | Table, plan: Plan) -> bool:
 
     In a store they never are: a copy there has other times than the manifest lists, and is checked like any microdata.
 
-    Raises MicrodataError where they are incomplete, have changed since, or were prepared by other rules.
+    Raises MicrodataError where they are incomplete, have changed since, or were prepared by other rules or of another
+    dataset.
     """
     found = prepared_at(microdata) if isinstance(microdata, Path) else None
     if found is None:
         return False
+    if found.dataset != plan.dataset.name:  # under another name what they cost would be counted apart
+        raise MicrodataError(
+            f"microdata {found.folder}: it was prepared of dataset {found.dataset}, not of {plan.dataset.name}: "
+            "name that dataset in the plan"
+        )
     require_as_written(found)
     require_contract(found, plan)
     return True
@@ -90,7 +97,7 @@ def prepared_at(path: Path) -> Prepared | None:
     try:
         read = json.loads((path / MANIFEST).read_bytes())
         files = {name: (int(file["bytes"]), int(file["mtime_ns"])) for name, file in read["files"].items()}
-        found = Prepared(path, read["contract"], files)
+        found = Prepared(path, read["dataset"], read["contract"], files)
         whole = read["prepared"] == VERSION and read["contract_digest"] == digest(found.contract)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         whole = False
