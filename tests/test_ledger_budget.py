@@ -310,3 +310,12 @@ def test_every_act_names_who_did_it(ledger: Ledger) -> None:
     ledger.signed("dee").approve("a", attempt)
     assert [entry.facts.get("operator") for entry in entries(ledger)] == ["ann", "bob", "cy", None, "dee"]
     ledger.verify()
+
+
+def test_an_unfinished_release_goes_on_with_its_own_microdata(ledger: Ledger) -> None:
+    ledger.reserve(reservation("r", source="/micro/d"))
+    assert ledger.reserve(reservation("r", source="/micro/d")).status == "reserved"
+    with pytest.raises(StateError, match="for the microdata /micro/d, not /elsewhere"):
+        ledger.reserve(reservation("r", source="/elsewhere"))
+    ledger.abort("r")
+    assert ledger.reserve(reservation("r", source="/elsewhere")).status == "reserved"

@@ -76,8 +76,14 @@ def require_same(state: ReleaseState, wanted: Reservation) -> None:
                 f"release {state.release}: is {state.status} with {told}: {there}, not {here}: "
                 "go back to that, or choose another release name"
             )
-    # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
     unfinished = state.status in ("reserved", "drawn")
+    reserved_from = state.reservation.get("source")  # older entries name none
+    if unfinished and reserved_from is not None and reserved_from != wanted.source:
+        raise StateError(
+            f"release {state.release}: is {state.status} for the microdata {reserved_from}, not {wanted.source}: "
+            "go back to those, or abort and reserve anew"
+        )
+    # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
     if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(wanted.policy.to_json()):
         raise StateError(
             f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
