@@ -33,8 +33,8 @@ def warnings(query: Query) -> list[str]:
 def _of_errors(mechanism: Mechanism) -> Iterator[str]:
     if mechanism.saturation > RARE:
         yield (
-            f"a value is held at ±(2⁶³ − 1) steps with probability {mechanism.saturation:.2g}, which changes its mean "
-            "and its errors; choose lighter tails"
+            f"a value is held at ±(2⁶³ − 1) steps of its noise with probability {mechanism.saturation:.2g}, which "
+            "changes its mean and its errors; choose lighter tails"
         )
     if mechanism.too_narrow:
         yield (
@@ -44,8 +44,8 @@ def _of_errors(mechanism: Mechanism) -> Iterator[str]:
     lost = mechanism.weights().moments.variance_beyond
     if lost > NOTICED and isfinite(mechanism.variance(0.0)):
         yield (
-            f"{lost:.0%} of the variance lies beyond ±(2⁶³ − 1) steps, where values are held: the standard error is "
-            "that of the noise before"
+            f"{lost:.0%} of the variance lies beyond ±(2⁶³ − 1) steps of the noise, where values are held: the "
+            "standard error is that of the noise before"
         )
 
 

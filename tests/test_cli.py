@@ -65,7 +65,7 @@ def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.Capture
     assert list(explained) == ["plan_digest", "unit", "queries", "total", "total_means"]
     assert explained["unit"] == "record"
     establishments, employment, payroll = explained["queries"]
-    assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "paper"}
+    assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "paper", "lattice": "measure"}
     at = {"employment": 10, "payroll": 500}
     assert establishments["losses"][0] == {"at": at, "influence": 1, "rho": 0.125, "epsilon": None}
     assert employment["losses"][0]["epsilon"] == 1

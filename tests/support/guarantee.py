@@ -35,16 +35,17 @@ PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"sigma": 0.2}, "1"),
         ({"sigma": 1}, "1"),
         ({"sigma": 3.7}, "1"),
-        ({"sigma": 0.05}, "0.01"),
-        ({"sigma": "1e9"}, "1"),
+        ({"sigma": 0.05, "lattice": "fine"}, "0.01"),
+        ({"sigma": "1e9", "lattice": "measure"}, "1"),
     ],
     "generalized_gaussian": [
         ({"p": 0.05, "sigma": "1e-20"}, "1"),
         ({"p": 0.5, "sigma": 5}, "1"),
+        ({"p": 0.5, "sigma": 5, "lattice": "fine"}, "1"),
         ({"p": 0.5, "sigma": 1000}, "1"),
         ({"p": 1, "sigma": 0.7}, "0.25"),
         ({"p": 0.9, "sigma": 0.003}, "0.01"),
-        ({"p": 0.3, "sigma": "1e9"}, "1"),
+        ({"p": 0.3, "sigma": "1e9", "lattice": "measure"}, "1"),
     ],
     "exponential_polylog": [
         ({"p": 1, "d": 1.05, "a": 1, "sigma": 3}, "1"),
@@ -52,8 +53,9 @@ PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"p": 2, "d": 0.3, "a": E, "sigma": 0.02}, "0.01"),
         ({"p": 2, "d": 1.5, "a": E, "sigma": 20}, "1"),
         ({"p": 2, "d": 50, "a": E, "sigma": 2}, "0.25"),
+        ({"p": 2, "d": 50, "a": E, "sigma": 2, "lattice": "fine"}, "0.25"),
         ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5}, "1"),
-        ({"p": 3, "d": 0.5, "a": 7.4, "sigma": 10}, "1"),
+        ({"p": 3, "d": 0.5, "a": 7.4, "sigma": 10, "lattice": "measure"}, "1"),
     ],
     "root": [
         ({"k": 1, "a": 5, "sigma": 3.7}, "1"),
@@ -135,8 +137,10 @@ class Neighbours:
 def neighbours(m: Mechanism) -> list[Neighbours]:
     """Every influence of a few steps, and larger ones; of transformations the widest shift that rounded totals show."""
     if m.additive:
-        scale = min(1000, int(3 * noise_of(m).scale)) if is_pure(m) else int(3 * noise_of(m).scale)
-        return [Neighbours(d * m.step, d) for d in sorted({0, 1, 2, 3, 4, 5, 8, 10, 11, scale + 1, 10 * scale + 7})]
+        scale = int(3 * noise_of(m).scale / m.fineness)
+        scale = min(1000, scale) if is_pure(m) else scale
+        steps = sorted({0, 1, 2, 3, 4, 5, 8, 10, 11, scale + 1, 10 * scale + 7})
+        return [Neighbours(d * m.step, d * m.fineness) for d in steps]
     random = Random(15)
     influences = [1, 2, 3, 10, 500, *(random.randrange(1, 1 << bits) for bits in (15, 30, 45, 60, 62))]
     totals = [*range(200), *(random.randrange(1 << bits) for bits in range(8, 62) for _ in range(5))]

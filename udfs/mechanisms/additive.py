@@ -11,24 +11,50 @@ from udfs.bounds import tanh_above
 from udfs.keystream import Bits
 from udfs.lattice import LARGEST, add_noise, draw_noise
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above, choice, require_scale
+from udfs.rounded import rounded_distance, rounded_moments, rounded_quantile
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 POLICY = "which proven bound states the loss"
 
 
+LATTICES = ("auto", "measure", "fine")
+LATTICE = (
+    "where noise is drawn: on the measure's steps, or on a fine lattice and rounded to them; auto: fine where tight"
+)
+FINE = 1000  # steps of the fine lattice in a noise scale, where the measure's are fewer
+
+
 def own_step(mechanism: Mechanism) -> Fraction:
-    """The lattice of additive noise is that of the measure."""
-    return mechanism.step
+    """The lattice of additive noise is that of the measure, or the finer one that the mechanism names."""
+    return mechanism.step / mechanism.fineness
+
+
+def resolve_lattice(mechanism: Mechanism, *, tight: bool) -> None:
+    """Make `lattice: auto` explicit: a fine lattice lowers tight policies, and no others."""
+    if getattr(mechanism, "lattice") == "auto":  # noqa: B009 — not all mechanisms have it
+        object.__setattr__(mechanism, "lattice", "fine" if tight else "measure")
+
+
+def fineness_of(lattice: str, scale: Fraction) -> int:
+    """Return how many steps of the noise's lattice are one of the measure's, of which `scale` are the noise scale.
+
+    An odd number, so that rounding has no ties: the smallest with FINE fine steps or more in a noise scale, at most
+    FINE + 1.
+    """
+    if lattice == "measure":
+        return 1
+    wanted = min(FINE, -(-FINE // scale))  # ⌈FINE/scale⌉
+    return wanted + 1 - wanted % 2
 
 
 def lattice_variance(mechanism: Mechanism, total: float) -> float:
-    """Return the variance of the lattice noise, whatever the total."""
-    return mechanism.weights().variance() * float(mechanism.step) ** 2
+    """Return the variance of the noise that is added, whatever the total."""
+    return rounded_moments(mechanism.weights(), mechanism.fineness).variance * float(mechanism.step) ** 2
 
 
 def lattice_mean_absolute_error(mechanism: Mechanism, total: float) -> float:
-    """Return E|noise| of the lattice noise, whatever the total."""
-    return mechanism.weights().moments.mean_abs * float(mechanism.step)
+    """Return E|noise| of the noise that is added, whatever the total."""
+    return rounded_moments(mechanism.weights(), mechanism.fineness).mean_abs * float(mechanism.step)
 
 
 def interval_of_width(mechanism: Mechanism, total: float, interval: Fraction) -> tuple[float, float]:
@@ -38,15 +64,26 @@ def interval_of_width(mechanism: Mechanism, total: float, interval: Fraction) ->
 
 
 def release_additive(mechanism: Mechanism, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
-    """Return totals + noise in steps, saturated at the ends of int64, with ±(lattice quantile of |noise|)."""
-    distance, negative = draw_noise(mechanism.table, bits, len(totals))
-    value = add_noise(totals, distance, negative)
+    """Return totals + noise in steps, saturated at both ends of a range, with ±(lattice quantile of |noise|).
+
+    Noise of a fine lattice, n steps of which are one, is rounded to whole steps: the same as rounding the noisy value
+    of the fine lattice, and so post-processing. All its values must be reached from every total: with 64-bit distances
+    the range is ±(2⁶³ − 1 − n)/n, which totals are held in as well before noise is added. Holding them moves no two
+    totals apart, so that no influence grows.
+    """
+    n = mechanism.fineness
+    largest = LARGEST if n == 1 else (LARGEST - n) // n
+    held = totals if n == 1 else np.clip(totals, -largest, largest)
+    distance, negative = draw_noise(mechanism.table, bits, len(held))
+    value = add_noise(held, distance if n == 1 else rounded_distance(distance, n), negative)
+    if n > 1:
+        value = np.clip(value, -largest, largest)
     width, error = spread(mechanism, interval)
-    if width > LARGEST:  # the whole range, which every total lies in
-        lower, upper = np.full_like(value, -LARGEST), np.full_like(value, LARGEST)
+    if width > largest:  # the whole range, which every total lies in
+        lower, upper = np.full_like(value, -largest), np.full_like(value, largest)
     else:
-        lower = np.where(value < width - LARGEST, -LARGEST, value - width)
-        upper = np.where(value > LARGEST - width, LARGEST, value + width)
+        lower = np.where(value < width - largest, -largest, value - width)
+        upper = np.where(value > largest - width, largest, value + width)
     return Released(value, lower, upper, np.full(len(totals), error))
 
 
@@ -58,7 +95,8 @@ def spread(mechanism: Mechanism, interval: Fraction) -> tuple[int, float]:
     """
     known: dict[Fraction, tuple[int, float]] = mechanism.__dict__.setdefault("spreads", {})
     if interval not in known:
-        known[interval] = mechanism.weights().quantile(1 - interval), float(np.sqrt(mechanism.variance(0.0)))
+        width = rounded_quantile(mechanism.weights(), mechanism.fineness, 1 - interval)
+        known[interval] = width, float(np.sqrt(mechanism.variance(0.0)))
     return known[interval]
 
 
@@ -139,6 +177,7 @@ class Laplace(Mechanism):
 
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
     policy: str = choice("paper", doc=POLICY)
+    lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "laplace"
     additive: ClassVar[bool] = True
@@ -148,7 +187,13 @@ class Laplace(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_scale("sigma", self.sigma / self.step)
+        resolve_lattice(self, tight=False)
+        require_scale("sigma", self.sigma / self.lattice_step)
+
+    @property
+    def fineness(self) -> int:
+        """As the lattice says."""
+        return fineness_of(self.lattice, self.sigma / self.step)
 
     lattice_step = property(own_step)
     variance = lattice_variance
@@ -167,5 +212,5 @@ class Laplace(Mechanism):
         return influence / float(self.sigma) * (1 + FLOAT_SLACK)
 
     def weights(self) -> LogWeights:
-        """Return −k/s, s = σ/step."""
-        return LaplaceWeights(scale=self.sigma / self.step)
+        """Return −k/s, s = σ in steps of the lattice."""
+        return LaplaceWeights(scale=self.sigma / self.lattice_step)

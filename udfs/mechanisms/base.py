@@ -178,6 +178,11 @@ class Mechanism(ABC):
         """Return the log-weights of the noise on its lattice."""
 
     @property
+    def fineness(self) -> int:
+        """How many steps of the noise's lattice are one step of the measure, where additive noise is rounded."""
+        return 1
+
+    @property
     def too_narrow(self) -> bool:
         """Whether rounding, which variances and standard errors leave out, shows beside the noise."""
         return False

@@ -11,7 +11,10 @@ from udfs.bounds import exp_above, log_power_rise_above, power_above
 from udfs.exact import up_text
 from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
 from udfs.mechanisms.additive import (
+    LATTICE,
+    LATTICES,
     POLICY,
+    fineness_of,
     interval_of_width,
     lattice_mean_absolute_error,
     lattice_variance,
@@ -19,6 +22,7 @@ from udfs.mechanisms.additive import (
     loss_of_pure_at,
     own_step,
     release_additive,
+    resolve_lattice,
 )
 from udfs.mechanisms.base import (
     FLOAT_SLACK,
@@ -47,6 +51,7 @@ class GeneralizedGaussian(Mechanism):
     p: Fraction = above(0, "exponent of the distance in the log-density: the loss grows like Δ^p", at_most=1)
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
     policy: str = choice("paper", doc=POLICY)
+    lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "generalized_gaussian"
     additive: ClassVar[bool] = True
@@ -56,8 +61,14 @@ class GeneralizedGaussian(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_scale("sigma", self.sigma / self.step)
+        resolve_lattice(self, tight=False)
+        require_scale("sigma", self.sigma / self.lattice_step)
         require_range(self, "sigma", "smaller")
+
+    @property
+    def fineness(self) -> int:
+        """As the lattice says."""
+        return fineness_of(self.lattice, self.sigma / self.step)
 
     lattice_step = property(own_step)
     variance = lattice_variance
@@ -76,8 +87,8 @@ class GeneralizedGaussian(Mechanism):
         return np.power(influence / float(self.sigma), float(self.p)) * (1 + FLOAT_SLACK)
 
     def weights(self) -> LogWeights:
-        """Return −(k/s)^p, s = σ/step."""
-        return GeneralizedGaussianWeights(p=self.p, scale=self.sigma / self.step)
+        """Return −(k/s)^p, s = σ in steps of the lattice."""
+        return GeneralizedGaussianWeights(p=self.p, scale=self.sigma / self.lattice_step)
 
 
 @final
@@ -96,6 +107,7 @@ class ExponentialPolylog(Mechanism):
     a: Fraction = at_least(1, "offset inside the logarithm, in noise scales")
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
     policy: str = choice("paper", doc=POLICY)
+    lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "exponential_polylog"
     additive: ClassVar[bool] = True
@@ -105,10 +117,11 @@ class ExponentialPolylog(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        resolve_lattice(self, tight=False)
         if self.p == 1 and not self.d > 1:
             raise ParameterError("d", "above 1 where p is 1: the noise has no distribution otherwise")
         self._require_convexity()
-        require_scale("sigma", self.sigma / self.step)
+        require_scale("sigma", self.sigma / self.lattice_step)
         require_range(self, "d", "larger")
 
     def _require_convexity(self) -> None:
@@ -116,12 +129,17 @@ class ExponentialPolylog(Mechanism):
         if self.p == 1 or self.a >= least:
             return
         # concave up to z₀ = σ(e^{p−1} − a) at most: inside the first step, w must still be convex at its end
-        late = self.sigma * (least - self.a) > self.step
+        late = self.sigma * (least - self.a) > self.lattice_step
         if self.a == 1 or late or 2 * self._fall(1) * (1 - BOUNDS) < self._fall(2):
             raise ParameterError("a", f"at least e^(p−1), here {up_text(least, 16)}: the policy needs convex weights")
 
     def _fall(self, steps: int) -> Fraction:
-        return log_power_rise_above(steps * self.step / (self.sigma * self.a), self.a, self.p)
+        return log_power_rise_above(steps * self.lattice_step / (self.sigma * self.a), self.a, self.p)
+
+    @property
+    def fineness(self) -> int:
+        """As the lattice says."""
+        return fineness_of(self.lattice, self.sigma / self.step)
 
     lattice_step = property(own_step)
     variance = lattice_variance
@@ -144,5 +162,5 @@ class ExponentialPolylog(Mechanism):
         return PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.sigma)
 
     def weights(self) -> LogWeights:
-        """Return −d·(ln(k/s + a)^p − ln(a)^p), s = σ/step."""
-        return PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.sigma / self.step)
+        """Return −d·(ln(k/s + a)^p − ln(a)^p), s = σ in steps of the lattice."""
+        return PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.sigma / self.lattice_step)
