@@ -1,87 +1,142 @@
 """Losses in words that people use: (ε, δ), and what the best test of an attacker could achieve.
 
 All are upper bounds: each order α of the Rényi divergence bounds them by itself, so looking at some orders alone is
-safe, and arithmetic in doubles is met by a slack far above its error.
+safe, and arithmetic in doubles is met by a slack far above its error. A loss ρ is the curve D_α ≤ αρ; the functions
+ending in `_of` take any curve, as bounds of D_α at orders α > 1, in both directions.
 """
 
-from math import exp, expm1, inf, isfinite, log
+from math import exp, expm1, inf, log
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
 
 SIZE = 0.05  # how often the test may accuse wrongly
 SLACK = 1e-9
-ROUNDING = 1e-13  # far above the error of ln(1/δ) − ln α, of which little may be left
+ROUNDING = 1e-13  # relative, far above the error of a sum of a few doubles, of which little may be left
 ORDERS_BETWEEN = (1e-4, 1e8)  # of α − 1
 ORDERS = 400
 HALVINGS = 45
 SURE = 36.0  # log-odds beyond which a power shows as 1 in doubles
 
 
+def approximate_epsilon_of(orders: ArrayLike, divergences: ArrayLike, delta: float, pure: float | None = None) -> float:
+    """Return an ε such that D_α ≤ `divergences` at the `orders` α, and a pure loss if any, imply (ε, δ)-DP.
+
+        ε = min over the orders of  D_α + [ln(1/δ) + (α − 1)·ln(1 − 1/α) − ln α] / (α − 1),   and at most the pure loss
+
+    (Canonne, Kamath, Steinke 2020, proposition 12, at each order by itself). `orders` and `divergences`: two equally
+    long arrays, at least one order, each finite and above 1; bounds at least 0, or infinite where none is known. Raises
+    ValueError otherwise, and unless 0 < δ < 1.
+    """
+    alpha, bounds = _curve(orders, divergences)
+    if not 0 < delta < 1:
+        raise ValueError("delta: must be above 0 and below 1")
+    if not bounds.all():
+        return 0.0  # D_α = 0 at one order: the two distributions are one
+    return _stated(float(_epsilons(alpha, bounds, delta).min()), pure)
+
+
 def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> float:
     """Return an ε such that a loss ρ (zCDP), and a pure loss where there is one, implies (ε, δ)-DP for its record.
 
-        ε = min over α > 1 of  αρ + [ln(1/δ) + (α − 1)·ln(1 − 1/α) − ln α] / (α − 1),     and at most the pure loss
-
-    (Canonne, Kamath, Steinke 2020, proposition 12). Within a thousandth of that minimum. Raises ValueError unless
-    ρ ≥ 0 and 0 < δ < 1.
+    That of `approximate_epsilon_of` for D_α = αρ, within a thousandth of the minimum over all α > 1. Raises ValueError
+    unless ρ ≥ 0 and 0 < δ < 1.
     """
     _require(rho)
     if not 0 < delta < 1:
         raise ValueError("delta: must be above 0 and below 1")
-    known = inf if pure is None else pure
-    if rho == 0 or not isfinite(rho):
-        return 0.0 if rho == 0 else known
-    best = 0.0
+    if rho == 0:
+        return 0.0
+    best = inf
     low, high = log(ORDERS_BETWEEN[0]), log(ORDERS_BETWEEN[1])
     for _ in range(2):  # all orders, then those about the best
-        t = np.exp(np.linspace(low, high, ORDERS))
-        bounds = (t + 1) * rho + (-log(delta) - np.log1p(t) + ROUNDING) / t - np.log1p(1 / t)
-        best = float(bounds.min())
+        logs = np.linspace(low, high, ORDERS)
+        orders = 1 + np.exp(logs)
+        bounds = _epsilons(orders, _of_rho(orders, rho), delta)
+        best = min(best, float(bounds.min()))
         step = (high - low) / (ORDERS - 1)
-        middle = log(t[bounds.argmin()])
+        middle = float(logs[bounds.argmin()])
         low, high = middle - step, middle + step
-    return min(known, max(best, 0.0) * (1 + SLACK))
+    return _stated(best, pure)
 
 
-def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> float:
-    """Return a bound on the power, at false-alarm rate `size`, of every test of whether a record of loss ρ is there.
+def best_power_of(orders: ArrayLike, divergences: ArrayLike, pure: float | None = None, size: float = SIZE) -> float:
+    """Return a bound on the power, at false-alarm rate `size`, of every test between distributions of this curve.
 
-    It is the largest y for which two coins, of heads y and `size`, have Rényi divergences of at most αρ for the orders
-    α > 1 and in both directions, and at most e^ε·size and 1 − e^(−ε)·(1 − size), ε being the pure loss: the outcome of
-    a test is post-processing. Raises ValueError unless ρ ≥ 0 and 0 < size < 1.
+    It is the largest y for which two coins, of heads y and `size`, have Rényi divergences of at most `divergences` at
+    the `orders`, in both directions, and at most e^ε·size and 1 − e^(−ε)·(1 − size), ε being the pure loss: the outcome
+    of a test is post-processing. Arrays and errors as in `approximate_epsilon_of`; ValueError unless 0 < size < 1.
     """
-    _require(rho)
+    alpha, bounds = _curve(orders, divergences)
     if not 0 < size < 1:
         raise ValueError("size: must be above 0 and below 1")
     by_pure = 1.0 if pure is None else min(exp(min(pure, 700.0)) * size, size - expm1(-pure) * (1 - size))
     by_pure *= 1 + SLACK
     allowed, refused = log(size) - log(1 - size), SURE  # log-odds of y
-    if not isfinite(rho) or _possible(SURE, size, rho):
+    if _possible(SURE, size, alpha, bounds):
         return min(by_pure, 1.0)
     for _ in range(HALVINGS):
         middle = (allowed + refused) / 2
-        if _possible(middle, size, rho):
+        if _possible(middle, size, alpha, bounds):
             allowed = middle
         else:
             refused = middle
     return min(by_pure, 1 / (1 + exp(-refused)) * (1 + SLACK), 1.0)
 
 
-def _possible(odds: float, size: float, rho: float) -> bool:
+def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> float:
+    """Return a bound on the power, at false-alarm rate `size`, of every test of whether a record of loss ρ is there.
+
+    That of `best_power_of` for D_α = αρ, at orders from 1.0001 to 10⁸. Raises ValueError unless ρ ≥ 0 and 0 < size < 1.
+    """
+    _require(rho)
+    orders = 1 + np.geomspace(*ORDERS_BETWEEN, ORDERS)
+    return best_power_of(orders, _of_rho(orders, rho), pure, size)
+
+
+def _epsilons(orders: Floats, divergences: Floats, delta: float) -> Floats:
+    """Return the ε of each order, rounded up."""
+    t = orders - 1  # exact up to α = 2, and nearly beyond
+    surprise, order = -log(delta), np.log1p(t)
+    less = (surprise - order + ROUNDING * (1 + surprise + order)) / t
+    bounds: Floats = divergences * (1 + ROUNDING) + less - np.log1p(1 / t) * (1 - ROUNDING)
+    return bounds
+
+
+def _stated(epsilon: float, pure: float | None) -> float:
+    return min(inf if pure is None else pure, max(epsilon, 0.0) * (1 + SLACK))
+
+
+def _possible(odds: float, size: float, orders: Floats, divergences: Floats) -> bool:
     """Whether coins of log-odds `odds` and of heads `size` keep every bound that is looked at."""
-    t = np.geomspace(*ORDERS_BETWEEN, ORDERS)
+    t = orders - 1
     one = np.array([-np.logaddexp(0, -odds), -np.logaddexp(0, odds)])  # logarithms of heads and tails
     other = np.log([size, 1 - size])
-    bound = (t + 1) * rho * (1 + SLACK) + SLACK
+    bound = divergences * (1 + SLACK) + SLACK + ROUNDING / t
     return bool((_divergence(one, other, t) <= bound).all() and (_divergence(other, one, t) <= bound).all())
 
 
-def _divergence(p: NDArray[np.float64], q: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
+def _divergence(p: Floats, q: Floats, t: Floats) -> Floats:
     """D_α = ln(Σ p^α q^(1 − α)) / (α − 1) of two coins, given by logarithms, at α = 1 + t."""
     terms = p[:, None] + t * (p - q)[:, None]
-    divergence: NDArray[np.float64] = np.logaddexp(terms[0], terms[1]) / t
+    divergence: Floats = np.logaddexp(terms[0], terms[1]) / t
     return divergence
+
+
+def _of_rho(orders: Floats, rho: float) -> Floats:
+    with np.errstate(over="ignore"):
+        return orders * rho
+
+
+def _curve(orders: ArrayLike, divergences: ArrayLike) -> tuple[Floats, Floats]:
+    alpha, bounds = np.asarray(orders, dtype=np.float64), np.asarray(divergences, dtype=np.float64)
+    if alpha.ndim != 1 or not alpha.size or not ((alpha > 1) & np.isfinite(alpha)).all():
+        raise ValueError("orders: must be at least one number, all finite and above 1")
+    if bounds.shape != alpha.shape or not (bounds >= 0).all():
+        raise ValueError("divergences: must be one number for each order, all at least 0")
+    return alpha, bounds
 
 
 def _require(rho: float) -> None:
