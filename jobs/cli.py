@@ -12,18 +12,21 @@ from typing import Any, NoReturn
 
 from jobs.acts import add_acts, add_ledger
 from pipeline.errors import PlanError, PrdpError
+from pipeline.log import JsonLog, Log
+from pipeline.terminal import Progress
 
+LOG_JSON = "--log-json"
 COMMANDS = ("generate", "explain", "prepare", "release", "diagnose", "verify", "ledger")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong call in one plain line, as every other error; options are written out."""
+    """Reports a wrong call as every other error; options are written out."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(PlanError.exit_code, f"error: {self.prog}: {message}; see {self.prog} --help\n")
+        raise PlanError(f"{self.prog}: {message}; see {self.prog} --help")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,25 +119,30 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     command.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
     command.add_argument("--workers", type=_at_least_one, metavar="N", help="dask: threads to use (default: all cores)")
     command.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
+    command.add_argument(LOG_JSON, action="store_true", help="write the log as JSON, one object a line; confidential")
     add_ledger(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (DESIGN section 4)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    log, debug = _log(words), False
     try:
-        given = parser().parse_args(arguments)
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    try:
+        try:
+            given = parser().parse_args(words)
+        except SystemExit as stopped:  # --help
+            return int(stopped.code or 0)
+        given.log, debug = log, given.debug
         if hasattr(given, "ledger"):
             _at_this_site(given)
         command: Callable[[argparse.Namespace], None] = import_module(f"jobs.commands.{given.command}").run
         command(given)
         sys.stdout.flush()
+        log.done()
     except PrdpError as error:
-        return _failed(str(error), error.exit_code, given.debug)
+        return _failed(log, str(error), error.exit_code, debug)
     except KeyboardInterrupt:
-        return _failed("interrupted; run the same command again to go on", PrdpError.exit_code, False)
+        return _failed(log, "interrupted; run the same command again to go on", PrdpError.exit_code, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output left
         return PrdpError.exit_code
@@ -142,8 +150,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A library's own message may hold a record's value: only its kind and place are told.
         place = traceback.extract_tb(error.__traceback__)[-1]
         kind = f"unexpected {type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-        return _failed(f"{kind}; --debug shows the traceback, which may hold confidential values", 1, given.debug)
+        return _failed(log, f"{kind}; --debug shows the traceback, which may hold confidential values", 1, debug)
     return 0
+
+
+def _log(words: Sequence[str]) -> Log:
+    """Return the log that a call asks for, before it is known whether the call is right."""
+    if LOG_JSON in words:
+        return JsonLog(words[0] if words[0] in COMMANDS else None)
+    return Log(Progress().say)
 
 
 def _at_this_site(given: argparse.Namespace) -> None:
@@ -161,11 +176,8 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
 
 
-def _failed(message: str, code: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    for line in message.splitlines():
-        print(f"error: {line}", file=sys.stderr)
+def _failed(log: Log, message: str, code: int, debug: bool) -> int:
+    log.error(message, code, debug=debug)
     return code
 
 

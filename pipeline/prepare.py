@@ -9,9 +9,9 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from pipeline.durable import is_partial, sync_file, sync_folder, write_whole
 from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.ledger.store import Ledger
+from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.microdata.duplicates import RECORD, grouped_records, in_steps, scratch
 from pipeline.microdata.partition import ByIndustry, SortedFile, Written
@@ -45,7 +46,7 @@ class PrepareJob:
     out: Path
     ledger: Ledger
     engine: Engine
-    say: Callable[[str], None] = lambda stage: None
+    log: Log = field(default_factory=Log)
 
 
 def prepare(job: PrepareJob) -> Path:
@@ -68,8 +69,8 @@ def prepare(job: PrepareJob) -> Path:
         written, broken = _written(job, spec, list(source.chunks(found)))
         if source.pin(source.find(found.root)) != pin:
             raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
-        job.say("completing the folder")
-        _complete(job, written, _manifest(job, spec, pin, written, broken))
+        with job.log.stage("complete", "completing the folder"):
+            _complete(job, written, _manifest(job, spec, pin, written, broken))
     return job.out / MANIFEST
 
 
@@ -97,16 +98,16 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
     merge = SortedFile(spec, dataset.record, _make(work / "files"))
     with contract_told(job.plan), scratch(work, job.plan.release, "records") as kept:
         if dataset.duplicates == "trust":
-            job.say("checking and sorting the records")
-            parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)
+            with job.log.stage("sort", "checking and sorting the records"):
+                parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)
             broken = unbroken(sum((part.broken for part in parts), Counter()))
         else:
-            job.say("making records of rows")
-            kept.create()
-            made = grouped_records(chunks, dataset, spec, job.engine, kept)
-            broken = unbroken(made.broken)
-            job.say("sorting the records")
-            parts = _sorted(job, ByIndustry(in_steps(spec), RECORD), made.chunks, merge)
+            with job.log.stage("group", "making records of rows"):
+                kept.create()
+                made = grouped_records(chunks, dataset, spec, job.engine, kept)
+                broken = unbroken(made.broken)
+            with job.log.stage("sort", "sorting the records"):
+                parts = _sorted(job, ByIndustry(in_steps(spec), RECORD), made.chunks, merge)
     return [part for part in parts if part.name] or [merge.none()], broken
 
 

@@ -11,7 +11,7 @@ Each step leaves a state from which the next run goes on by itself (DESIGN rules
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -28,6 +28,7 @@ from pipeline.finish import finish, require_published
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
+from pipeline.log import Log
 from pipeline.microdata.duplicates import records_of
 from pipeline.microdata.pinned import Pinned, Table, pinned, require_there, source_of
 from pipeline.microdata.prepared import is_prepared
@@ -56,7 +57,7 @@ class Job:
     hold: bool = False
     registered_only: bool = False  # the dataset must be registered in the ledger
     new_key: Callable[[], SecretKey] = SecretKey.fresh
-    say: Callable[[str], None] = lambda stage: None
+    log: Log = field(default_factory=Log)
 
     @property
     def staging_root(self) -> Place:
@@ -92,35 +93,47 @@ def run(job: Job) -> Outcome:
     every draw is recorded before a key exists. Raises BudgetRefused, MicrodataError, StateError, and PrdpError for
     what has no narrower class; none of them carries a value of the microdata.
     """
+    job.log.about(release=job.plan.release)
     with job.ledger.lock(job.plan.release):
-        state = job.ledger.state(job.plan.release)
-        chosen = state.attempt if state and state.status in ("published", "settled") else None
-        check_output_place(job.out, job.plan.release, job.staging_root, chosen)
-        for warning in (text for query in job.plan.queries for text in warnings(query)):
-            job.say(f"warning: {warning}")
-        if state is None or state.refunded:
-            is_prepared(job.microdata, job.plan)  # wrong microdata are told before anything is charged
-            require_there(job.microdata, job.engine)
-            prepare_root(job.staging_root)
-        state = _reserve(job)
+        with job.log.stage("check"):
+            _check(job)
+        with job.log.stage("reserve"):
+            state = _reserve(job)
         if state.status in ("reserved", "drawn"):
             facts = _staged_before(job, state) or _draw(job)
             state = _hold_or_publish(job, facts)
         if state.status == "held" and not state.approved:
             return _outcome(job, state, live_staging(job.ledger, state).path)
-        state = finish(job.ledger, state, job.out)
         attempt = attempt_of(state)
-        require_published(job.out / state.release, state.release, attempt)
+        job.log.about(attempt=attempt)
+        with job.log.stage("settle"):
+            state = finish(job.ledger, state, job.out)
+            require_published(job.out / state.release, state.release, attempt)
         return _outcome(job, state, job.out / state.release / attempt)
+
+
+def _check(job: Job) -> None:
+    """Return if the release can be made, from these microdata and at this place; nothing is charged before."""
+    state = job.ledger.state(job.plan.release)
+    chosen = state.attempt if state and state.status in ("published", "settled") else None
+    check_output_place(job.out, job.plan.release, job.staging_root, chosen)
+    for warning in (text for query in job.plan.queries for text in warnings(query)):
+        job.log.warning(warning)
+    if state is None or state.refunded:
+        is_prepared(job.microdata, job.plan)  # wrong microdata are told before anything is charged
+        require_there(job.microdata, job.engine)
+        prepare_root(job.staging_root)
 
 
 def _hold_or_publish(job: Job, facts: Facts) -> ReleaseState:
     state = _state(job)
+    attempt = attempt_of(state)
+    job.log.about(attempt=attempt)
     if job.hold or state.hold:
-        job.say("holding for approval")
-        return job.ledger.hold(state.release, attempt_of(state), facts.digest)
-    job.say("publishing")
-    return job.ledger.publish(state.release, attempt_of(state), facts.digest)
+        with job.log.stage("hold", "holding for approval"):
+            return job.ledger.hold(state.release, attempt, facts.digest)
+    with job.log.stage("publish", "publishing"):
+        return job.ledger.publish(state.release, attempt, facts.digest)
 
 
 def _reserve(job: Job) -> ReleaseState:
@@ -171,13 +184,14 @@ def _draw(job: Job) -> Facts:
             f"release {job.plan.release}: was drawn by another build of prdp, whose policies may differ: finish with "
             "that build, or abort and choose another release name"
         )
-    job.say("building the noise tables")
-    _rehearse(job.plan)
+    with job.log.stage("tables", "building the noise tables"):
+        _rehearse(job.plan)
     found = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = staging_at(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
-        totals = _totals_or_refund(job, found, scratch)
+        with job.log.stage("scan", "reading the microdata"):
+            totals = _totals_or_refund(job, found, scratch)
         found.require_unchanged()
         return _stage_attempt(job, found, totals)
     finally:
@@ -185,13 +199,16 @@ def _draw(job: Job) -> Facts:
 
 
 def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> Facts:
-    attempt = job.ledger.draw(job.plan.release, found.digest, recorded(job.ledger, job.staging_root))
+    with job.log.stage("draw"):
+        attempt = job.ledger.draw(job.plan.release, found.digest, recorded(job.ledger, job.staging_root))
+    job.log.about(attempt=attempt)
     staging = staging_at(job.staging_root, job.plan.release, attempt)
     try:
         staging.create()
         tables = _stage(job, staging, totals)
-        found.require_unchanged()
-        return staging.complete({"engine": _engine(job.engine), "tables": tables}, _names(job, tables))
+        with job.log.stage("complete"):
+            found.require_unchanged()
+            return staging.complete({"engine": _engine(job.engine), "tables": tables}, _names(job, tables))
     except Exception as error:
         destroy(job.ledger, staging, "failed while it was staged")
         if isinstance(error, OSError):
@@ -214,7 +231,6 @@ def _rehearse(plan: Plan) -> None:
 
 
 def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
-    job.say("reading the microdata")
     try:
         proved = is_prepared(job.microdata, job.plan)
         with (
@@ -233,13 +249,13 @@ def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
     key = job.new_key()
     tables = []
     for number, query in enumerate(job.plan.queries):
-        job.say(f"drawing {query.name}")
-        folder = staging.table_folder(query.name)
-        totals.stage(number, folder, key)
-        rows = job.plan.domain.query_cells(query.by, query.where).size
-        sweep(folder, {name for name, _, _ in ranges(rows)})
-        if job.csv:
-            write_csv(folder, staging.path / "tables" / f"{query.name}.csv")
+        with job.log.stage("stage", f"drawing {query.name}"):
+            folder = staging.table_folder(query.name)
+            totals.stage(number, folder, key)
+            rows = job.plan.domain.query_cells(query.by, query.where).size
+            sweep(folder, {name for name, _, _ in ranges(rows)})
+            if job.csv:
+                write_csv(folder, staging.path / "tables" / f"{query.name}.csv")
         tables.append({"query": query.name, "rows": rows})
     staging.write_text("policy.json", policy_document(job.plan))
     staging.write_text("report.html", report_page(job.plan, staging.path))

@@ -18,6 +18,7 @@ from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
 from pipeline.diagnostics.distribution import QUANTILES
 from pipeline.diagnostics.losses import SIZES, size_labels
 from pipeline.errors import MicrodataError, StateError
+from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from tests.support import firms, parity, world
@@ -271,7 +272,7 @@ def test_data_that_change_meanwhile_are_refused(plan: Path, tmp_path: Path) -> N
         os.utime(plan.parent / "microdata" / "part-0.parquet", ns=(1, 1))
 
     with pytest.raises(MicrodataError, match="changed during the run"):
-        diagnosed(plan, tmp_path / "out", say=touch)
+        diagnosed(plan, tmp_path / "out", log=Log(touch))
     assert not (tmp_path / "out").exists()
 
 

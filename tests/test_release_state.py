@@ -14,6 +14,7 @@ from pipeline.engines.protocol import SumTask
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import open_ledger
+from pipeline.log import Log
 from pipeline.plan.load import load_plan
 from pipeline.release import Job, _reservation, run
 from pipeline.staging import staging_at
@@ -111,7 +112,7 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
             run(replace(job, ledger=theirs, out=tmp_path / "their-out"))
 
     with pytest.raises(StateError, match="give another --staging"):
-        run(replace(job, say=meanwhile))
+        run(replace(job, log=Log(meanwhile)))
     assert not (tmp_path / "my-out").exists()
     published = run(job)
     assert verify_release(published.out / plan.release).attempt == published.attempt

@@ -11,7 +11,6 @@ from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.storage import Place, place, resolved
-from pipeline.terminal import Progress
 
 
 def run(given: argparse.Namespace) -> None:
@@ -26,7 +25,7 @@ def run(given: argparse.Namespace) -> None:
             engine=engine,
             published=(given.release or default_release(plan)),
             per_record=given.per_record,
-            say=Progress().say,
+            log=given.log,
         )
         out = diagnose(job)
     made = {"release": plan.release, "plan_digest": plan.digest, "out": str(out)}

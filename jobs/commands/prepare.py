@@ -8,7 +8,6 @@ from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.prepare import PrepareJob, prepare
 from pipeline.storage import place
-from pipeline.terminal import Progress
 
 
 def run(given: argparse.Namespace) -> None:
@@ -21,7 +20,7 @@ def run(given: argparse.Namespace) -> None:
             out=given.out.absolute(),
             ledger=open_ledger(given.ledger),
             engine=engine,
-            say=Progress().say,
+            log=given.log,
         )
         manifest = prepare(job)
     made = {"dataset": plan.dataset.name, "out": str(manifest.parent), "manifest": str(manifest)}

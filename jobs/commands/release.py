@@ -13,7 +13,6 @@ from pipeline.plan.model import Plan
 from pipeline.release import Job, Outcome
 from pipeline.release import run as run_job
 from pipeline.storage import Place, opened, place, resolved
-from pipeline.terminal import Progress
 
 ROWS_SHOWN = 4
 
@@ -32,7 +31,7 @@ def run(given: argparse.Namespace) -> None:
             csv=given.csv,
             hold=given.hold,
             registered_only=given.registered_only,
-            say=Progress().say,
+            log=given.log,
         )
         outcome = run_job(job)
     if given.json:

@@ -1,9 +1,9 @@
 """The steps of a diagnostics run: record it, read the microdata, write what was found to a place of its own."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.build import code_digest
@@ -19,6 +19,7 @@ from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.diagnosed import Diagnosed
 from pipeline.ledger.store import Ledger
+from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.microdata.duplicates import RECORD, records_of, scratch
 from pipeline.microdata.prepared import is_prepared
@@ -45,7 +46,7 @@ class DiagnosticsJob:
     engine: Engine
     published: Path | None = None
     per_record: bool = False
-    say: Callable[[str], None] = lambda stage: None
+    log: Log = field(default_factory=Log)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
     record is read. Raises StateError where `out` is no place for it or the release is not that of the plan,
     MicrodataError as a release does.
     """
+    job.log.about(release=job.plan.release)
     compared = _compared(job)
     require_apart(job.out, _taken(job))
     found = source.find(job.microdata)
@@ -98,10 +100,14 @@ def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compar
 
 
 def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None) -> None:
-    spec = loss_spec(job.plan, layout)
-    records = _records(job, spec, layout, chunks)
-    firms = _firms(job, spec, chunks) if job.plan.dataset.owner is not None else None
-    accuracy = _accuracy(job, layout, chunks, compared)
+    spec, firms = loss_spec(job.plan, layout), None
+    with job.log.stage("records", "losses of records"):
+        records = _records(job, spec, layout, chunks)
+    if job.plan.dataset.owner is not None:
+        with job.log.stage("firms", "losses of firms"):
+            firms = _firms(job, spec, chunks)
+    with job.log.stage("accuracy", "accuracy against the truth"):
+        accuracy = _accuracy(job, layout, chunks, compared)
     made = document(job.plan, spec, records, firms, (compared.attempt if compared else None, accuracy))
     write_whole(job.out / PAGE, diagnostics_page(made).encode(), 0o600)
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
@@ -109,7 +115,6 @@ def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compare
 
 
 def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequence[Chunk]) -> RecordSummary:
-    job.say("losses of records")
     dataset, files = job.plan.dataset, None
     if job.per_record:
         named = RECORD if RECORD in spec.scan.also else dataset.record
@@ -121,7 +126,6 @@ def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequen
 
 
 def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: Sequence[Chunk]) -> FirmSummary:
-    job.say("losses of firms")
     task = FirmTask(spec, _folder(job.out / "firms") if job.per_record else None)
     with _scratch(job) as between:
         return summed_up_firms(job.engine.grouped(ByOwner(spec), chunks, task, between))
@@ -130,7 +134,6 @@ def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: Sequence[Chunk]) -> Firm
 def _accuracy(
     job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None
 ) -> list[list[Sums]]:
-    job.say("accuracy against the truth")
     with _scratch(job) as between:
         totals = job.engine.totals(chunks, layout, between)
         return [

@@ -16,6 +16,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.log import Log
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
 from pipeline.release import Job, Outcome, run
@@ -84,7 +85,7 @@ def submit(
         hold=hold,
         registered_only=registered_only,
         new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),
-        say=say,
+        log=Log(say),
     )
     return run(job)
 
