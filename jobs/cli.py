@@ -83,6 +83,12 @@ def parser() -> argparse.ArgumentParser:
     release.add_argument(
         "--hold", action="store_true", help="publish nothing before an officer approves (prdp ledger approve)"
     )
+    release.add_argument(
+        "--lineage",
+        type=Path,
+        metavar="FILE",
+        help="append what was made from what, as lines of OpenLineage events",
+    )
     release.add_argument("--csv", action="store_true", help="write every table as CSV too")
     release.add_argument("--json", action="store_true", help="print JSON")
 

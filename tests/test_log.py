@@ -1,4 +1,4 @@
-"""--log-json: every line an object of the same keys, in UTC, with the words that people get, and no value of a record."""
+"""--log-json: every line an object of the same keys, in UTC, with the words of people, and no value of a record."""
 
 import json
 from collections.abc import Sequence

@@ -1,12 +1,17 @@
 """prdp release: release a plan's tables, or go on where an earlier run stopped."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from jobs.cli import show_json
 from jobs.engine import chosen_engine
+from pipeline.errors import StateError
 from pipeline.ledger.store import open_ledger
+from pipeline.lineage import append_new, run_events
 from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
@@ -33,11 +38,32 @@ def run(given: argparse.Namespace) -> None:
             registered_only=given.registered_only,
             log=given.log,
         )
-        outcome = run_job(job)
+        with _lineage(job, given.lineage):
+            outcome = run_job(job)
     if given.json:
         show_json(outcome.to_json())
     else:
         _show(outcome)
+
+
+@contextmanager
+def _lineage(job: Job, target: Path | None) -> Iterator[None]:
+    """Append the release's lineage to the file `target`, if there is one, after the block and after its errors too."""
+    if target is None:
+        yield
+        return
+    append_new([], target)  # what cannot be written is told before anything is charged
+    try:
+        yield
+    except Exception:
+        with suppress(StateError):  # the error of the release is the one to be told
+            _append_lineage(job, target)
+        raise
+    _append_lineage(job, target)
+
+
+def _append_lineage(job: Job, target: Path) -> None:
+    append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), target)
 
 
 def _microdata(given: argparse.Namespace, plan: Plan) -> Place | Table:
