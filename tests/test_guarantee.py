@@ -145,7 +145,7 @@ def test_the_laplace_policy_is_as_tight_as_promised() -> None:
         assert pure_violations(noise_of(m), one, lambda x: x * Fraction(999_999, 1_000_000))
 
 
-@pytest.mark.parametrize("m", [m for m in ROUNDED if m.kind == "log" and m.lattice_step * m.a > 1], ids=named)
+@pytest.mark.parametrize("m", [m for m in ROUNDED if m.kind.endswith("log") and m.lattice_step * m.a > 1], ids=named)
 def test_the_log_policy_needs_its_rounding_step(m: Log) -> None:
     assert 0.4 < 1 / (float(m.a) * float(m.lattice_step)) < 0.6
     needs_its_step(m, lambda x: real(x / m.a))  # above ln(1 + Δ/a)

@@ -100,6 +100,8 @@ REFUSALS = {  # what is refused for the sake of other parameters, by kind and th
     "root": {"sigma"},
     "log": {"sigma"},
     "unit_splitting": {"threshold"},
+    "groupwise_log": set(),
+    "groupwise_noisy": {"sigma"},
 }
 
 

@@ -101,4 +101,6 @@ def test_what_each_kind_asks_of_the_data_is_declared() -> None:
         "root": (False, True),
         "log": (False, True),
         "unit_splitting": (True, False),
+        "groupwise_log": (False, True),
+        "groupwise_noisy": (False, True),
     }

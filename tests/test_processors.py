@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.bits import cell_bits
+from tests.support.guarantee import adds
 from udfs.lattice import build_table
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.reproducible import exp
@@ -36,6 +37,9 @@ SPECS = [
     {"kind": "log", "a": 50, "sigma": 0.3, "noise": "laplace"},
     {"kind": "log", "a": 50, "sigma": 2, "noise": "laplace", "estimator": "median"},
     {"kind": "unit_splitting", "threshold": 7, "rho": 0.3},
+    {"kind": "groupwise_log", "a": 5, "sigma": 0.02},
+    {"kind": "groupwise_noisy", "r": 0.1, "sigma": 1.6},
+    {"kind": "groupwise_noisy", "r": 0.3, "sigma": 40},
 ]
 INTERVAL = Fraction(19, 20)
 
@@ -51,7 +55,8 @@ def driven() -> bytes:
     for m in mechanisms:
         m.release(np.zeros(1, dtype=np.int64), cell_bits(1), INTERVAL)
         assert "table" in m.__dict__
-        assert "spreads" in m.__dict__ or not m.additive
+        assert "spreads" in m.__dict__ or not adds(m)
+        assert "factors" in m.__dict__ or m.kind != "groupwise_noisy"
     return pickle.dumps(mechanisms)
 
 

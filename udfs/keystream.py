@@ -18,6 +18,7 @@ KEY_BYTES = 32
 MAX_QUERIES = 1 << 16
 MAX_DRAWS = 1 << 32  # a draw is rejected with probability under ¾: 2³² in a row never happen
 MAX_PARTS = 1 << 16
+SECOND = MAX_DRAWS // 2  # where the draws of a cell's second noise begin: the first never gets there
 WORDS = 4  # 64-bit words of the first two blocks of a draw: bucket, place, acceptance, sign
 FAST_PARTS = 2  # those two blocks; later parts hold the further digits that the slow path asks for
 
@@ -104,3 +105,24 @@ class CellBits:
         if not (0 <= draw < MAX_DRAWS and 0 <= part < MAX_PARTS):
             raise OverflowError("a cell's keystream is used up")
         return self.query << 48 | draw << 16 | part
+
+
+@dataclass(frozen=True)
+class SecondNoise:
+    """The keystream of a second noise of the same cells: `bits` from draw 2³¹ on, which the first never reaches."""
+
+    bits: Bits
+
+    def words(self, rows: NDArray[np.intp], draw: int) -> NDArray[np.uint64]:
+        """Return the words of the given draw of the second noise."""
+        return self.bits.words(rows, self._later(draw))
+
+    def more(self, row: int, draw: int, part: int) -> int:
+        """Return further bits of the given draw of the second noise."""
+        return self.bits.more(row, self._later(draw), part)
+
+    @staticmethod
+    def _later(draw: int) -> int:
+        if not 0 <= draw < SECOND:
+            raise OverflowError("a cell's keystream is used up")
+        return SECOND + draw

@@ -136,23 +136,27 @@ def _mechanisms(
     spec = _given(query, "mechanism")
     measure = measures.get(_given(query, "sum") or "")
     step = (measure and measure.step) or Fraction(1)
+    counts = _given(query, "sum") is None
     if not isinstance(spec, PartsSpec):
-        yield from _mechanism(spec, step, path)
+        yield from _mechanism(spec, step, counts, path)
         return
     for code, part in (_given(spec, "parts") or {}).items():
-        yield from _mechanism(part, step, (*path, "parts", code))
-    yield from _mechanism(_given(spec, "others"), step, (*path, "others"))
+        yield from _mechanism(part, step, counts, (*path, "parts", code))
+    yield from _mechanism(_given(spec, "others"), step, counts, (*path, "others"))
     yield from partition_mistakes(query, spec, path, domain)
 
 
-def _mechanism(spec: Spec | None, step: Fraction, path: KeyPath) -> Iterator[Mistake]:
-    """Yield a rule that ties several parameters together; the schema has checked each alone."""
+def _mechanism(spec: Spec | None, step: Fraction, counts: bool, path: KeyPath) -> Iterator[Mistake]:
+    """Yield a rule that ties several parameters, or the statistic, together; the schema has checked each alone."""
     if spec is None:
         return
     try:
-        build(dict(spec), step)
+        mechanism = build(dict(spec), step)
     except ParameterError as error:
         yield Mistake((*path, error.parameter), f"must be {error.rule}")
+        return
+    if mechanism.counts_only and not counts:
+        yield Mistake((*path, "kind"), f"{mechanism.kind} is for count: records alone; for a sum choose log")
 
 
 def _records(limit: LimitSpec, path: KeyPath) -> Iterator[tuple[KeyPath, RecordValues]]:

@@ -92,6 +92,20 @@ PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"threshold": 0.03, "rho": 2}, "0.01"),
         ({"threshold": 0.4, "rho": 0.01}, "1"),
     ],
+    "groupwise_log": [
+        ({"a": 1, "sigma": 0.1}, "1"),
+        ({"a": 5, "sigma": "0.0208889278"}, "1"),
+        ({"a": 1000, "sigma": 0.001}, "1"),
+        ({"a": "17179869184", "sigma": "3.5e-10"}, "1"),  # σ is three lattice steps, one record is half a step
+        ({"a": 0.5, "sigma": 2}, "0.25"),
+    ],
+    "groupwise_noisy": [
+        ({"r": 0.1, "sigma": 0.3}, "1"),
+        ({"r": 0.01, "sigma": 1}, "1"),
+        ({"r": 1, "sigma": 3.7}, "1"),
+        ({"r": 0.5, "sigma": 0.05}, "0.01"),
+        ({"r": 0.1, "sigma": "1e9"}, "1"),
+    ],
 }
 CASES = [build({"kind": kind, **given}, exact(step)) for kind, sets in PARAMETERS.items() for given, step in sets]
 
@@ -112,8 +126,9 @@ def noise_of(m: Mechanism) -> LatticeNoise:
         return GeneralizedGaussian(number["p"], scale)
     if m.kind == "exponential_polylog":
         return Polylog(number["p"], number["d"], number["a"], scale)
-    laplace = {"gaussian": False, "laplace": True, "root": given.get("noise") == "laplace"}
-    return Noise(1 if (laplace | {"log": laplace["root"]})[m.kind] else 2, scale)
+    laplace = m.kind == "laplace" or (m.kind in ("root", "log") and given["noise"] == "laplace")
+    assert laplace or m.kind in ("gaussian", "root", "log", "groupwise_log", "groupwise_noisy")
+    return Noise(1 if laplace else 2, scale)
 
 
 def nearest(number: Any) -> Fraction:
@@ -136,7 +151,7 @@ class Neighbours:
 
 def neighbours(m: Mechanism) -> list[Neighbours]:
     """Every influence of a few steps, and larger ones; of transformations the widest shift that rounded totals show."""
-    if m.additive:
+    if adds(m):
         scale = int(3 * noise_of(m).scale / m.fineness)
         scale = min(1000, scale) if is_pure(m) else scale
         steps = sorted({0, 1, 2, 3, 4, 5, 8, 10, 11, scale + 1, 10 * scale + 7})
@@ -153,9 +168,14 @@ def neighbours(m: Mechanism) -> list[Neighbours]:
     return found
 
 
+def adds(m: Mechanism) -> bool:
+    """Whether the noise that protects is added to the total itself."""
+    return m.additive or m.kind == "groupwise_noisy"
+
+
 def centres(m: Any, totals: np.ndarray) -> np.ndarray:
     """Where the noise is centred, in lattice steps: the totals themselves, or what they are transformed to."""
-    return totals if m.additive else m.transformed(totals)
+    return totals if adds(m) else m.transformed(totals)
 
 
 def violations(noise: LatticeNoise, pairs: Iterable[Neighbours], policy: Policy) -> list[str]:

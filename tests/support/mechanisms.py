@@ -21,6 +21,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "root": {"k": 2, "a": 400, "sigma": 0.5},
     "log": {"a": 1, "sigma": 0.2},
     "unit_splitting": {"threshold": 10, "rho": 2},
+    "groupwise_log": {"a": 1, "sigma": 0.2},
+    "groupwise_noisy": {"r": 0.1, "sigma": 2.5},
 }
 KINDS = sorted(EXAMPLES)
 ADDITIVE = [kind for kind in KINDS if CATALOGUE[kind].additive]
@@ -54,6 +56,8 @@ def random_specs(kind: str, random: Random) -> dict[str, str]:
         spec |= {"k": str(k), "a": random.choice(["0", number()])}
         if k > 12:  # σ^{2k} is a double
             spec["sigma"] = number(-6, -2)
+    elif kind == "groupwise_noisy":
+        spec["r"] = number(-6, -1)
     elif kind == "log" and spec["noise"] == "laplace":
         spec["sigma"] = number(-6, -1)  # the mean needs σ < 1
     return spec
@@ -67,7 +71,7 @@ def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tupl
     if m.kind == "unit_splitting":
         return number["rho"] * int(-(-influence // given["threshold"])) ** 2, None
     sigma = number["sigma"]
-    if m.kind == "gaussian":
+    if m.kind in ("gaussian", "groupwise_noisy"):
         return x**2 / (2 * sigma**2), None
     if m.additive:
         pure = {
@@ -77,7 +81,7 @@ def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tupl
         }[m.kind]()
         return CTX.tanh(pure / 2) * pure, pure
     step = real(m.lattice_step)
-    if m.kind == "log":
+    if m.kind in ("log", "groupwise_log"):
         rise = CTX.log(1 + x / number["a"]) + step
     else:
         power = 1 / number["k"]

@@ -98,7 +98,8 @@ class Mechanism(ABC):
     Guarantee: for two sets of microdata that differ in one record of influence Δ, and every order α > 1, the Rényi
     divergence of M's outputs, in both directions, is at most α·P(Δ), P(Δ) = `loss_at(Δ)` (PRzCDP); the max divergence
     is at most `pure_loss_at(Δ)` where that is not None (PRDP). Influences are in the measure's unit, totals are whole
-    numbers of `step`, at most 2⁶³ − 1 in magnitude. Every public cell is released, with independent bits.
+    numbers of `step`, at most 2⁶³ − 1 in magnitude. Every public cell is released, with independent bits. A mechanism
+    that is `counts_only` is for counts of records, not for sums of a measure.
 
     Subclasses are final, hold exact numbers (udfs.exact) and raise ParameterError on construction.
     """
@@ -108,6 +109,7 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     additive: ClassVar[bool]
     needs_nonnegative: ClassVar[bool]
+    counts_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", exact(self.step))

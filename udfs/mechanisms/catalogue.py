@@ -7,6 +7,8 @@ from typing import Any
 
 from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.groupwise_log import GroupwiseLog
+from udfs.mechanisms.groupwise_noisy import GroupwiseNoisy
 from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
@@ -15,7 +17,17 @@ from udfs.mechanisms.splitting import UnitSplitting
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
     {
         mechanism.kind: mechanism
-        for mechanism in (Gaussian, Laplace, GeneralizedGaussian, ExponentialPolylog, Root, Log, UnitSplitting)
+        for mechanism in (
+            Gaussian,
+            Laplace,
+            GeneralizedGaussian,
+            ExponentialPolylog,
+            Root,
+            Log,
+            UnitSplitting,
+            GroupwiseLog,
+            GroupwiseNoisy,
+        )
     }
 )
 
