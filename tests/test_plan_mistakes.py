@@ -22,6 +22,7 @@ NAME = "must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, with
 MAPPING = "must be a mapping of keys to values"
 TAKEN = "this name has another meaning; choose another"
 FILES_OR_TABLE = "must have either path (files) or source (a table of Spark's catalog)"
+COUNTS = "is for count: records alone; for a sum choose log"
 EITHER = "must have either sum (a measure) or count: records"
 
 CASES = [
@@ -198,6 +199,13 @@ CASES = [
     ("kind: gaussian", "kind: [gaussian]", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
     ("kind: gaussian", "kind: 3", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
     ("{kind: gaussian, sigma: 2}", "gaussian", f"queries[0].mechanism: {MAPPING}"),
+    ("kind: log, a: 1", "kind: groupwise_log, a: 1", f"queries[1].mechanism.kind: groupwise_log {COUNTS}"),
+    ("kind: log, a: 1", "kind: groupwise_noisy, r: 1", f"queries[1].mechanism.kind: groupwise_noisy {COUNTS}"),
+    (
+        "{kind: log, a: 1, sigma: 0.5}",
+        '{by: naics2, parts: {"31-33": {kind: groupwise_noisy, r: 1, sigma: 1}}}',
+        f"queries[1].mechanism.parts.31-33.kind: groupwise_noisy {COUNTS}",
+    ),
     ("policy: paper", "policy: tight", "queries[2].mechanism.policy: must be paper"),
     ("a: 1, ", "a: 0, ", "queries[1].mechanism.a: must be above 0"),
     # the budget

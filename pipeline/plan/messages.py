@@ -12,6 +12,7 @@ from pipeline.errors import in_a_line
 from pipeline.nearest import SAME_WORD, likeness, nearest
 from pipeline.plan.schema import PlanSpec, Spec
 from pipeline.plan.values import OWN_RULE
+from udfs import groupwise_direct
 
 KeyPath = tuple[str | int, ...]
 
@@ -23,6 +24,10 @@ _RULES = {
     "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
     "model_attributes_type": "must be a mapping of keys to values",
+}
+
+NEVER_RELEASED = {
+    groupwise_direct.KIND: f"no plan can release it: {groupwise_direct.WARNING}; choose groupwise_log",
 }
 
 
@@ -98,7 +103,8 @@ def _mistake(error: ErrorDetails, path: KeyPath) -> Mistake:
         words = _words(facts["expected"].replace(" or ", ", "))
         rule = "must be " + (words[0] if len(words) == 1 else "one of " + ", ".join(words))
     elif kind == "union_tag_invalid":
-        rule = f"unknown kind; nearest known kind: {nearest(facts['tag'], _words(facts['expected_tags']))}"
+        known = f"nearest known kind: {nearest(facts['tag'], _words(facts['expected_tags']))}"
+        rule = NEVER_RELEASED.get(facts["tag"], f"unknown kind; {known}")
     return Mistake((*path, "kind") if kind == "union_tag_invalid" else path, rule)
 
 
