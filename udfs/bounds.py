@@ -6,6 +6,7 @@ correctly rounded; SLACK covers every rounding here many times over.
 
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 DIGITS = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN)
 MORE_DIGITS = Context(prec=120, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -84,6 +85,7 @@ def exp_above(x: Fraction) -> Fraction:
     return _exp(x) * SLACK
 
 
+@lru_cache(maxsize=4096)
 def ln(x: Fraction) -> float:
     """Return ln x, x > 0, as the nearest double: also for an x near 1 and beyond the doubles."""
     return float(MORE_DIGITS.ln(_decimal(x, MORE_DIGITS)))

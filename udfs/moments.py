@@ -86,7 +86,8 @@ def beyond(weights: "LogWeights", c: int) -> float:
 def quantile(weights: "LogWeights", beta: Fraction) -> int:
     """Return the smallest c ≤ 2⁶⁴ with P(|Z| > c) ≤ β·(1 − 4·ERROR): it covers in spite of the errors here."""
     wanted = float(beta) * (1 - 4 * ERROR)
-    low, high = -1, FARTHEST
+    near = DIRECT - 2  # up to it one tail serves all sums
+    low, high = (-1, near) if beyond(weights, near) <= wanted else (near, FARTHEST)
     while high - low > 1:
         middle = (low + high) // 2
         if beyond(weights, middle) <= wanted:
@@ -117,6 +118,7 @@ def _near_sums(weights: "LogWeights", order: int) -> NDArray[np.float64]:
     return logs_of_sums
 
 
+@lru_cache(maxsize=1024)
 def _log_tail(weights: "LogWeights", n: int, order: int) -> float:
     t = math.log(n)
     value, slope = _value_and_slope(weights, t, order)
