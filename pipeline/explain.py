@@ -7,9 +7,10 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from pipeline.accounting.convert import SIZE, approximate_epsilon, best_power
+from pipeline.accounting.convert import SIZE
+from pipeline.accounting.curves import DELTA, Floats, meaning
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.reference import At, AtFirm, Loss, at_of, losses_at, policy_of, simple_losses_at
+from pipeline.accounting.reference import At, AtFirm, Loss, at_of, curve_at, losses_at, policy_of, simple_losses_at
 from pipeline.accuracy import accuracy, warnings
 from pipeline.curves import table
 from pipeline.errors import PlanError
@@ -18,7 +19,6 @@ from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
 from udfs.exact import as_json, exact, up_float, up_text
 
-DELTA = 1e-9
 _PLAIN_NUMBER = re.compile(r"[-+0-9.eE]+")  # Python would also read 1_000, and digits of other scripts
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
@@ -31,8 +31,8 @@ OF_FIRMS = (
 )
 
 OF_TESTS = (
-    "(ε, δ) is what rho and epsilon imply. best test: how often somebody who knows all else, and may be wrong about",
-    f"{SIZE:.0%} of absent records, could at most find a present one; {SIZE:g} is guessing.",
+    "(ε, δ) is what the divergences of all orders imply. best test: how often somebody who knows all else, and may be",
+    f"wrong about {SIZE:.0%} of absent records, could at most find a present one; {SIZE:g} is guessing.",
 )
 OF_GROUPS = (
     "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
@@ -84,9 +84,9 @@ def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA)
         for i, query in enumerate(plan.queries)
     ]
     total = [_told(at, loss, simple[-1]) for at, _, loss, simple in promised]
-    meaning = [_meaning(loss, delta) for _, _, loss, _ in promised]
+    means = [_meaning(loss, curve_at(plan, policy, at), delta) for at, _, loss, _ in promised]
     told = {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
-    return told | {"total_means": meaning}
+    return told | {"total_means": means}
 
 
 def _simple(plan: Plan, policy: PolicySum, at: At | AtFirm) -> Sequence[Fraction | None]:
@@ -103,15 +103,8 @@ def _told(at: At | AtFirm, loss: Loss, simple: Fraction | None, influence: Fract
     return told | ({} if simple is None else {"rho_simple": up_float(simple)})
 
 
-def _meaning(loss: Loss, delta: float) -> dict[str, Any]:
-    """Return an (ε, δ) that the loss implies, and what the best test for the record or firm could achieve."""
-    rho, pure = up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon)
-    return {
-        "epsilon": approximate_epsilon(rho, delta, pure),
-        "delta": delta,
-        "power": best_power(rho, pure),
-        "size": SIZE,
-    }
+def _meaning(loss: Loss, curve: Floats | None, delta: float) -> dict[str, Any]:
+    return meaning(curve, up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon), delta)
 
 
 def render(explained: dict[str, Any], plan: Plan) -> str:
@@ -227,7 +220,8 @@ def _totals(losses: Sequence[dict[str, Any]], meanings: Sequence[dict[str, Any]]
 
 
 def _words(meaning: dict[str, Any]) -> str:
-    approximate = f"(ε, δ) = ({_up(meaning['epsilon'])}, {meaning['delta']:g})"
+    epsilon = "infinite" if meaning["epsilon"] is None else _up(meaning["epsilon"])
+    approximate = f"(ε, δ) = ({epsilon}, {meaning['delta']:g})"
     return f"{approximate}   best test {_power(meaning['power'])}"
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting.accountant import BudgetLimit, Charged
+from pipeline.accounting.curves import DELTA, Floats, added, meaning
 from pipeline.accounting.firm import Firm
 from pipeline.accounting.policy import Reference
 from pipeline.errors import PlanError
@@ -23,7 +24,8 @@ class Spending:
     """What releases cost the reference `at`, and `left`: what later ones can cost it at most (None: no limit binds).
 
     `spent`: (release, state, loss) of every release that is charged, in order. `limit` is the one that leaves least;
-    what it leaves at its own reference is left to every smaller record. All losses are upper bounds.
+    what it leaves at its own reference is left to every smaller record. `curve` bounds what a record lost at all orders
+    (None for a firm). All losses are upper bounds.
     """
 
     dataset: str
@@ -31,6 +33,7 @@ class Spending:
     spent: tuple[tuple[ReleaseState, Fraction], ...]
     limit: BudgetLimit | None
     left: Fraction | None
+    curve: Floats | None
 
     @property
     def total(self) -> Fraction:
@@ -41,6 +44,11 @@ class Spending:
     def label(self) -> str:
         """The reference in words."""
         return label_of(self.at)
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """What it means, as (ε, δ) and the power of the best test: the releases' curves added, converted once."""
+        return meaning(self.curve, up_float(self.total), None, DELTA)
 
     def to_json(self) -> dict[str, Any]:
         """The spending as JSON; spent is rounded up, left down."""
@@ -54,6 +62,7 @@ class Spending:
             ],
             "limit": None if self.limit is None else {"at": self.limit.label, "rho": as_json(self.limit.rho)},
             "left": None if self.left is None else -up_float(-self.left),
+            "means": self.means,
         }
 
 
@@ -82,7 +91,10 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
         limits += [(limit, [s for s in states if s.dataset in kin]) for limit in budgets[budget.family].stated]
     left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if reaches(limit.anywhere().at, at)]
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
-    return Spending(dataset, at, tuple((s, _loss(wanted, charged(s, s.charges))) for s in mine), limit, least)
+    releases = [charged(state, state.charges) for state in mine]
+    spent = tuple((state, _loss(wanted, release)) for state, release in zip(mine, releases, strict=True))
+    curve = None if isinstance(at, tuple) else added([release.curve(at) for release in releases])
+    return Spending(dataset, at, spent, limit, least, curve)
 
 
 def _lost(limit: BudgetLimit, states: Sequence[ReleaseState]) -> Fraction:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from jobs.cli import show_json
@@ -130,6 +131,10 @@ def _show_spending(ledger: Ledger, given: argparse.Namespace) -> None:
         rows = [("    release", "state", "charged", "rho")]
         rows += [(f"    {s.release}", s.status, str(s.charges), up_text(loss)) for s, loss in spending.spent]
         print_columns([*rows, ("    spent", "", "", up_text(spending.total))])
+        means = spending.means
+        epsilon = "infinite" if means["epsilon"] is None else up_text(Fraction(means["epsilon"]))
+        test = f"best test {means['power']:.4f} at {means['size']:g}"
+        print(f"    which implies (ε, δ) = ({epsilon}, {means['delta']:g}); {test}")
         if spending.limit is None or spending.left is None:
             print("    no limit binds it: its loss may grow without end")
         else:

@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import numpy as np
+
+from pipeline.accounting.curves import ORDERS, Floats, added, record_curve
 from pipeline.accounting.firm import Firm, anywhere, firm_loss
 from pipeline.accounting.policy import Place, PolicySum, Reference
 from pipeline.errors import BudgetRefused, PlanError
-from udfs.exact import as_json, up_text
+from udfs.divergences import of_zcdp
+from udfs.exact import as_json, up_float, up_text
 
 MOST_NAMED = 10  # releases in a refusal
 
@@ -43,6 +47,15 @@ class BudgetLimit:
         return firm_loss(policy, self.at) if isinstance(self.at, tuple) else policy.loss_at(self.at, self.places)
 
 
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """Bounds at a reference as they were stated when a release was charged: ρ, and D_α at ORDERS where it is kept."""
+
+    at: Reference | Firm
+    rho: Fraction
+    curve: Floats | None = None
+
+
 @dataclass(frozen=True)
 class Charged:
     """A release whose policy counts `times` times: once, or for every draw where draws may have been seen.
@@ -53,7 +66,7 @@ class Charged:
     release: str
     policy: PolicySum
     times: int
-    certified: tuple[tuple[Reference | Firm, Fraction], ...] = ()
+    certified: tuple[Certified, ...] = ()
 
     def loss(self, limit: BudgetLimit) -> Fraction:
         """Return what the reference of `limit` has lost by this release, at its worst place."""
@@ -64,8 +77,17 @@ class Charged:
         """Return what the reference of `limit` would lose, in its own place, which is one of this release's."""
         return self.times * (self._bound(limit) if limit == limit.anywhere() else limit.loss(self.policy))
 
+    def curve(self, at: Reference) -> Floats:
+        """Return upper bounds of D_α at ORDERS that a record with the values `at` has lost, at its worst place.
+
+        A bound once stated is not lowered: where ρ alone was stated for the reference, αρ is at most what counts.
+        """
+        stated = [known for known in self.certified if known.at == at]
+        curves = [known.curve if known.curve is not None else of_zcdp(up_float(known.rho), ORDERS) for known in stated]
+        return added([np.maximum.reduce([record_curve(self.policy, at), *curves])] * self.times)
+
     def _bound(self, wide: BudgetLimit) -> Fraction:
-        return max([wide.loss(self.policy), *(rho for at, rho in self.certified if at == wide.at)])
+        return max([wide.loss(self.policy), *(known.rho for known in self.certified if known.at == wide.at)])
 
 
 @dataclass(frozen=True)

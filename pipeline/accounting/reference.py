@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pipeline.accounting.accountant import BudgetLimit
+from pipeline.accounting.curves import Floats, record_curve
 from pipeline.accounting.firm import (
     Firm,
     Row,
@@ -130,6 +131,11 @@ def losses_at(plan: Plan, policy: PolicySum, at: At | AtFirm) -> tuple[tuple[tup
         if missing:
             raise PlanError(f"reference {record.label}: it must also name {', '.join(missing)}, which a query sums")
     return _firm_losses(plan, policy, at) if isinstance(at, AtFirm) else _record_losses(plan, policy, at)
+
+
+def curve_at(plan: Plan, policy: PolicySum, at: At | AtFirm) -> Floats | None:
+    """Return the record's Rényi curve in the whole release; None of a firm or a group, whose ρ says all."""
+    return None if isinstance(at, AtFirm) else record_curve(policy, at.values, places_of(plan, at.keys))
 
 
 def _firm_losses(plan: Plan, policy: PolicySum, at: AtFirm) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:

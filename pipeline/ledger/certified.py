@@ -6,9 +6,12 @@ from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.accounting.accountant import BudgetLimit
-from pipeline.accounting.firm import Firm, query_loss
-from pipeline.accounting.policy import PolicySum, Reference
+import numpy as np
+
+from pipeline.accounting.accountant import BudgetLimit, Certified
+from pipeline.accounting.curves import ORDERS, record_curve
+from pipeline.accounting.firm import query_loss
+from pipeline.accounting.policy import PolicySum
 from pipeline.errors import StateError
 from pipeline.ledger.limits import limit_json, limit_of
 from udfs.exact import exact, up_decimal
@@ -24,13 +27,22 @@ def certified_json(policy: PolicySum, limits: Sequence[BudgetLimit]) -> dict[str
     distinct = [limit for i, limit in enumerate(wide) if limit.at not in [other.at for other in wide[:i]]]
     bounds = [
         {"reference": limit_json(limit), "rho": up_decimal(limit.loss(policy)), "queries": _by_query(policy, limit)}
+        | _curve_json(policy, limit)
         for limit in distinct
     ]
-    return {"version": VERSION, "prdp": version("prdp"), "bounds": bounds}
+    return {"version": VERSION, "prdp": version("prdp"), "orders": ORDERS.tolist(), "bounds": bounds}
 
 
-def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[tuple[Reference | Firm, Fraction], ...]:
-    """Return the bounds that `certified_json` wrote, by reference; older entries hold none.
+def _curve_json(policy: PolicySum, limit: BudgetLimit) -> dict[str, Any]:
+    """Return the divergences of all orders at a record; a firm's are those that its rho says."""
+    if isinstance(limit.at, tuple):
+        return {}
+    curve = np.minimum(record_curve(policy, limit.at), float(LARGEST))
+    return {"divergences": curve.tolist()}
+
+
+def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certified, ...]:
+    """Return the bounds that `certified_json` wrote; older entries hold none, or none of the curves.
 
     Raises StateError where a later version of prdp wrote them in a form that is unknown here.
     """
@@ -38,7 +50,15 @@ def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[tuple[Re
         return ()
     if data["version"] != VERSION:
         raise StateError(f"release {release}: was charged by a later version of prdp: use that, or a later one")
-    return tuple((limit_of(bound["reference"]).at, exact(bound["rho"])) for bound in data["bounds"])
+    known = data.get("orders") == ORDERS.tolist()
+    return tuple(
+        Certified(
+            at=limit_of(bound["reference"]).at,
+            rho=exact(bound["rho"]),
+            curve=np.array(bound["divergences"]) if known and "divergences" in bound else None,
+        )
+        for bound in data["bounds"]
+    )
 
 
 def _by_query(policy: PolicySum, limit: BudgetLimit) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.exact import as_json, exact
+from udfs.divergences import of_pure, of_zcdp
+from udfs.exact import as_json, exact, up_float
 from udfs.keystream import Bits
 from udfs.lattice import LatticeTable, build_table
 from udfs.weights import LogWeights
@@ -151,6 +152,12 @@ class Mechanism(ABC):
     @abstractmethod
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return the PRDP loss as `loss_at` does, or None where the mechanism has none."""
+
+    def renyi_at(self, influence: Fraction, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return upper bounds of D_α at the orders α > 1, in both directions, for a record of this influence."""
+        curve = of_zcdp(up_float(self.loss_at(influence)), orders)
+        pure = self.pure_loss_at(influence)
+        return curve if pure is None else np.minimum(curve, of_pure(up_float(pure), orders))
 
     @abstractmethod
     def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
