@@ -56,6 +56,20 @@ def parser() -> argparse.ArgumentParser:
         "a group (repeatable; default: those of the budget)",
     )
     explain.add_argument(
+        "--change",
+        action="append",
+        default=[],
+        metavar="VALUES",
+        help="what it costs a record that its values are one or the other, such as employment=10:12 (repeatable)",
+    )
+    explain.add_argument(
+        "--factor",
+        action="append",
+        default=[],
+        metavar="C",
+        help="what it costs a record that its values are any ones, or others within a factor, such as 1.1 (repeatable)",
+    )
+    explain.add_argument(
         "--delta", type=_probability, default=1e-9, metavar="D", help="the δ for which (ε, δ) is told (default 1e-9)"
     )
     explain.add_argument("--plot", type=Path, metavar="FILE", help="draw the policy curves into an SVG or PNG file")

@@ -7,8 +7,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from pipeline.accounting import curves
 from pipeline.accounting.convert import SIZE
-from pipeline.accounting.curves import DELTA, Floats, meaning
+from pipeline.accounting.curves import DELTA, Floats
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.reference import At, AtFirm, Loss, at_of, curve_at, losses_at, policy_of, simple_losses_at
 from pipeline.accuracy import accuracy, warnings
@@ -59,10 +60,9 @@ def _record(text: str, plan: Plan) -> At:
         if not equals or name in found:
             raise PlanError(f"--at {text}: write each measure once as name=value, separated by commas")
         if name in levels:
-            _require_code(plan, name, value)
-            found[name] = value
+            found[name] = code_typed("--at", plan, name, value)
         elif name in measures:
-            found[name] = _number(name, value)
+            found[name] = number_typed("--at", name, value)
         else:
             raise PlanError(f"--at {name}: unknown measure or level; nearest known: {nearest(name, measures | levels)}")
     return At.of(found)
@@ -84,7 +84,7 @@ def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA)
         for i, query in enumerate(plan.queries)
     ]
     total = [_told(at, loss, simple[-1]) for at, _, loss, simple in promised]
-    means = [_meaning(loss, curve_at(plan, policy, at), delta) for at, _, loss, _ in promised]
+    means = [meaning(loss, delta, curve_at(plan, policy, at)) for at, _, loss, _ in promised]
     told = {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
     return told | {"total_means": means}
 
@@ -103,8 +103,9 @@ def _told(at: At | AtFirm, loss: Loss, simple: Fraction | None, influence: Fract
     return told | ({} if simple is None else {"rho_simple": up_float(simple)})
 
 
-def _meaning(loss: Loss, curve: Floats | None, delta: float) -> dict[str, Any]:
-    return meaning(curve, up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon), delta)
+def meaning(loss: Loss, delta: float, curve: Floats | None = None) -> dict[str, Any]:
+    """Return an (ε, δ) that the loss, and the `curve` if any, imply, and what the best test could achieve."""
+    return curves.meaning(curve, up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon), delta)
 
 
 def render(explained: dict[str, Any], plan: Plan) -> str:
@@ -141,20 +142,23 @@ def _unit(plan: Plan) -> str:
     return plan.dataset.unit if owner is None else f"a firm, all records with one value of {owner}"
 
 
-def _require_code(plan: Plan, level: str, code: str) -> None:
+def code_typed(option: str, plan: Plan, level: str, code: str) -> str:
+    """Return a code that was typed after an option; raises PlanError where the domain does not have it."""
     try:
         plan.domain.require_code(level, code)
     except PlanError as error:
-        raise PlanError(f"--at {level}: {error}") from None
+        raise PlanError(f"{option} {level}: {error}") from None
+    return code
 
 
-def _number(name: str, text: str) -> Fraction:
+def number_typed(option: str, name: str, text: str) -> Fraction:
+    """Return a record's value that was typed after an option; raises PlanError unless it is a number ≥ 0."""
     try:
         number = exact(text) if _PLAIN_NUMBER.fullmatch(text) else Fraction(-1)
     except ValueError:
         number = Fraction(-1)
     if not number >= 0:
-        raise PlanError(f"--at {name}: must be a number of at least 0")
+        raise PlanError(f"{option} {name}: must be a number of at least 0")
     return number
 
 
@@ -209,17 +213,18 @@ def _place(at: dict[str, Any]) -> str:
 def _table(losses: Sequence[dict[str, Any]]) -> list[str]:
     shown = ["; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])) for loss in losses]
     width = max(map(len, shown), default=0)
-    return [f"    {at:<{width}}   {_loss(loss)}" for at, loss in zip(shown, losses, strict=True)]
+    return [f"    {at:<{width}}   {loss_words(loss)}" for at, loss in zip(shown, losses, strict=True)]
 
 
 def _totals(losses: Sequence[dict[str, Any]], meanings: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of total losses, each with what it means to people."""
     lines = _table(losses)
     width = max(map(len, lines), default=0)
-    return [f"{line:<{width}}   {_words(meaning)}" for line, meaning in zip(lines, meanings, strict=True)]
+    return [f"{line:<{width}}   {words(meaning)}" for line, meaning in zip(lines, meanings, strict=True)]
 
 
-def _words(meaning: dict[str, Any]) -> str:
+def words(meaning: dict[str, Any]) -> str:
+    """Return what `meaning` returned in words."""
     epsilon = "infinite" if meaning["epsilon"] is None else _up(meaning["epsilon"])
     approximate = f"(ε, δ) = ({epsilon}, {meaning['delta']:g})"
     return f"{approximate}   best test {_power(meaning['power'])}"
@@ -229,7 +234,8 @@ def _power(power: float) -> str:
     return "> 0.9999" if power > 0.9999 else f"{ceil(power * 10_000) / 10_000:.4f}"
 
 
-def _loss(loss: dict[str, Any]) -> str:
+def loss_words(loss: dict[str, Any]) -> str:
+    """Return a loss, as JSON, in words."""
     epsilon = "-" if loss["epsilon"] is None else _up(loss["epsilon"])
     simple = f"   simple group bound {_up(loss['rho_simple'])}" if "rho_simple" in loss else ""
     return f"rho {_up(loss['rho']):<12} epsilon {epsilon}{simple}"

@@ -159,6 +159,18 @@ class Mechanism(ABC):
         pure = self.pure_loss_at(influence)
         return curve if pure is None else np.minimum(curve, of_pure(up_float(pure), orders))
 
+    def change_losses_at(self, low: Fraction, high: Fraction) -> tuple[Fraction, Fraction | None]:
+        """Return rho and epsilon of a record's value that is `low` or `high` ≥ `low`, all else being equal.
+
+        As `loss_at` and `pure_loss_at` of the difference: the totals are those of a record of that influence, present
+        or absent. Transformations lose less: their totals are at least `low` (docs/mathematics.md, section 10).
+        """
+        return self.loss_at(high - low), self.pure_loss_at(high - low)
+
+    def factor_losses_at(self, factor: Fraction) -> tuple[Fraction, Fraction | None] | None:
+        """Return the same for any value and any other within a `factor` ≥ 1 of it; None where there is no bound."""
+        return (Fraction(0), Fraction(0)) if factor == 1 else None
+
     @abstractmethod
     def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return upper bounds of P for whole arrays of influences ≥ 0, within one part in 10¹¹."""

@@ -15,11 +15,15 @@ from udfs.highprec import context, fraction, real
 from udfs.lattice import LARGEST
 from udfs.mechanisms.base import Mechanism, ParameterError, above
 from udfs.mechanisms.transformation import (
+    NOTHING,
     Floats,
     estimator_choice,
     interval_of_transformed,
+    loss_of_rise,
     noise_choice,
+    pure_loss_of_rise,
     release_transformed,
+    transformed_change_losses_at,
     transformed_formula,
     transformed_loss,
     transformed_loss_at,
@@ -64,6 +68,7 @@ class Log(Mechanism):
     weights = transformed_weights
     loss_at = transformed_loss_at
     pure_loss_at = transformed_pure_loss_at
+    change_losses_at = transformed_change_losses_at
     loss = transformed_loss
     pure_loss = transformed_pure_loss
     release = release_transformed
@@ -90,9 +95,16 @@ class Log(Mechanism):
         """λ."""
         return self.lattice_step
 
-    def rise_at(self, influence: Fraction) -> Fraction:
-        """Return an upper bound of ln(1 + Δ/a) + λ."""
-        return log1p_above(influence / self.a) + self.lattice_step
+    def rise_at(self, influence: Fraction, above: Fraction = NOTHING) -> Fraction:
+        """Return an upper bound of ln(1 + Δ/(above + a)) + λ."""
+        return log1p_above(influence / (above + self.a)) + self.lattice_step
+
+    def factor_losses_at(self, factor: Fraction) -> tuple[Fraction, Fraction | None] | None:
+        """Return the losses with D = ln(factor) + λ, as (cq + a)/(q + a) ≤ c for every total q ≥ 0 and c ≥ 1."""
+        if factor == 1:
+            return Fraction(0), Fraction(0)
+        rise = log1p_above(factor - 1) + self.lattice_step
+        return loss_of_rise(self, rise), pure_loss_of_rise(self, rise)
 
     def rise(self, influence: Floats) -> Floats:
         """Return ln(1 + Δ/a) + λ."""

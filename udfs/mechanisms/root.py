@@ -15,12 +15,14 @@ from udfs.mechanisms.additive import lattice_mean_absolute_error, lattice_varian
 from udfs.mechanisms.base import Mechanism, ParameterError, above, at_least, require_scale
 from udfs.mechanisms.root_moments import clipped_variance, evaluated, power, unbiased, variance_polynomial
 from udfs.mechanisms.transformation import (
+    NOTHING,
     Floats,
     absolute_error_of_transformed,
     estimator_choice,
     interval_of_transformed,
     noise_choice,
     release_transformed,
+    transformed_change_losses_at,
     transformed_formula,
     transformed_loss,
     transformed_loss_at,
@@ -69,6 +71,7 @@ class Root(Mechanism):
     weights = transformed_weights
     loss_at = transformed_loss_at
     pure_loss_at = transformed_pure_loss_at
+    change_losses_at = transformed_change_losses_at
     loss = transformed_loss
     pure_loss = transformed_pure_loss
     release = release_transformed
@@ -112,9 +115,9 @@ class Root(Mechanism):
         """λ; nothing is rounded for k = 1."""
         return self.lattice_step if self.k > 1 else Fraction(0)
 
-    def rise_at(self, influence: Fraction) -> Fraction:
-        """Return an upper bound of (Δ + a)^{1/k} − a^{1/k} + λ."""
-        return root_rise_above(influence, self.offset, self.degree) + self.rounding
+    def rise_at(self, influence: Fraction, above: Fraction = NOTHING) -> Fraction:
+        """Return an upper bound of (Δ + above + a)^{1/k} − (above + a)^{1/k} + λ."""
+        return root_rise_above(influence, above + self.offset, self.degree) + self.rounding
 
     def rise(self, influence: Floats) -> Floats:
         """Return (Δ + a)^{1/k} − a^{1/k} + λ, as a^{1/k}·((1 + Δ/a)^{1/k} − 1) + λ where a > 0."""

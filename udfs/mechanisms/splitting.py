@@ -68,6 +68,10 @@ class UnitSplitting(Mechanism):
         """Return ρ·⌈Δ/T⌉², exactly."""
         return self.rho * self._pieces(influence) ** 2
 
+    def change_losses_at(self, low: Fraction, high: Fraction) -> tuple[Fraction, Fraction | None]:
+        """Return d²/(2σ²) of the difference d: what is drawn is Gaussian noise, whatever the pieces."""
+        return (high - low) ** 2 / (2 * self.sigma**2), no_pure_loss_at(self, high - low)
+
     def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ρ·⌈Δ/T⌉², rounded up; an influence means its shortest decimal where it is near a multiple of T."""
         pieces = influence / float(self.threshold)

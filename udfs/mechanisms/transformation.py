@@ -27,6 +27,7 @@ from udfs.reproducible import in_units
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 Floats = NDArray[np.float64]
+NOTHING = Fraction(0)
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 SERIES = 0.01  # below it P − 1 + e^{−P} is summed as a series
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
@@ -71,8 +72,8 @@ class Transformation(Protocol):
     def weights(self) -> LogWeights:
         """The noise's log-weights."""
 
-    def rise_at(self, influence: Fraction) -> Fraction:
-        """Return an upper bound of D for an influence > 0."""
+    def rise_at(self, influence: Fraction, above: Fraction = NOTHING) -> Fraction:
+        """Return an upper bound of D for an influence > 0, of totals of at least `above` ≥ 0."""
 
     def rise(self, influence: Floats) -> Floats:
         """Return D for influences ≥ 0, within 2⁻⁴⁵ relatively; what it returns at 0 is not used."""
@@ -108,9 +109,12 @@ def transformed_formula(mechanism: Transformation) -> str:
 
 def transformed_loss_at(mechanism: Transformation, influence: Fraction) -> Fraction:
     """Return an upper bound of the PRzCDP loss, and 0 at no influence."""
-    if not influence:
-        return Fraction(0)
-    ratio = mechanism.rise_at(influence) / mechanism.sigma
+    return loss_of_rise(mechanism, mechanism.rise_at(influence)) if influence else Fraction(0)
+
+
+def loss_of_rise(mechanism: Transformation, rise: Fraction) -> Fraction:
+    """Return an upper bound of the PRzCDP loss where transformed totals are `rise` apart, once rounded."""
+    ratio = rise / mechanism.sigma
     if mechanism.noise == "laplace":
         return laplace_zcdp_above(ratio, mechanism.lattice_step / mechanism.sigma)
     return ratio**2 / 2
@@ -118,9 +122,25 @@ def transformed_loss_at(mechanism: Transformation, influence: Fraction) -> Fract
 
 def transformed_pure_loss_at(mechanism: Transformation, influence: Fraction) -> Fraction | None:
     """Return an upper bound of D/σ for Laplace noise, None for Gaussian noise, and 0 at no influence."""
-    if not influence:
-        return Fraction(0)
-    return mechanism.rise_at(influence) / mechanism.sigma if mechanism.noise == "laplace" else None
+    return pure_loss_of_rise(mechanism, mechanism.rise_at(influence)) if influence else Fraction(0)
+
+
+def pure_loss_of_rise(mechanism: Transformation, rise: Fraction) -> Fraction | None:
+    """Return the PRDP loss likewise; None for Gaussian noise."""
+    return rise / mechanism.sigma if mechanism.noise == "laplace" else None
+
+
+def transformed_change_losses_at(
+    mechanism: Transformation, low: Fraction, high: Fraction
+) -> tuple[Fraction, Fraction | None]:
+    """Return the losses of a value that is `low` or `high`, with D = f(high + a) − f(low + a) + λ, and 0 for the same.
+
+    Other contributions being ≥ 0, the smaller total is at least `low`; f is concave.
+    """
+    if low == high:
+        return Fraction(0), Fraction(0)
+    rise = mechanism.rise_at(high - low, low)
+    return loss_of_rise(mechanism, rise), pure_loss_of_rise(mechanism, rise)
 
 
 def transformed_loss(mechanism: Transformation, influence: Floats) -> Floats:
