@@ -5,7 +5,7 @@ safe, and arithmetic in doubles is met by a slack far above its error. A loss ρ
 ending in `_of` take any curve, as bounds of D_α at orders α > 1, in both directions.
 """
 
-from math import exp, expm1, inf, log
+from math import exp, expm1, inf, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +30,7 @@ def approximate_epsilon_of(orders: ArrayLike, divergences: ArrayLike, delta: flo
     long arrays, at least one order, each finite and above 1; bounds at least 0, or infinite where none is known. Raises
     ValueError otherwise, and unless 0 < δ < 1.
     """
-    alpha, bounds = _curve(orders, divergences)
+    alpha, bounds = curve(orders, divergences)
     if not 0 < delta < 1:
         raise ValueError("delta: must be above 0 and below 1")
     if not bounds.all():
@@ -44,7 +44,7 @@ def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> 
     That of `approximate_epsilon_of` for D_α = αρ, within a thousandth of the minimum over all α > 1. Raises ValueError
     unless ρ ≥ 0 and 0 < δ < 1.
     """
-    _require(rho)
+    require_rho(rho)
     if not 0 < delta < 1:
         raise ValueError("delta: must be above 0 and below 1")
     if rho == 0:
@@ -62,6 +62,18 @@ def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> 
     return _stated(best, pure)
 
 
+def simple_epsilon(rho: float, delta: float, pure: float | None = None) -> float:
+    """Return ε = ρ + 2√(ρ·ln(1/δ)), and at most the pure loss, rounded up: the bound that is easy to check by hand.
+
+    With probability at least 1 − δ the log-likelihood ratio is at most ε, which is more than (ε, δ)-DP says (Bun and
+    Steinke 2016, lemma 3.5). Raises ValueError unless ρ ≥ 0 and 0 < δ < 1.
+    """
+    require_rho(rho)
+    if not 0 < delta < 1:
+        raise ValueError("delta: must be above 0 and below 1")
+    return _stated(rho + 2 * sqrt(-log(delta)) * sqrt(rho), pure)
+
+
 def best_power_of(orders: ArrayLike, divergences: ArrayLike, pure: float | None = None, size: float = SIZE) -> float:
     """Return a bound on the power, at false-alarm rate `size`, of every test between distributions of this curve.
 
@@ -69,7 +81,7 @@ def best_power_of(orders: ArrayLike, divergences: ArrayLike, pure: float | None 
     the `orders`, in both directions, and at most e^ε·size and 1 − e^(−ε)·(1 − size), ε being the pure loss: the outcome
     of a test is post-processing. Arrays and errors as in `approximate_epsilon_of`; ValueError unless 0 < size < 1.
     """
-    alpha, bounds = _curve(orders, divergences)
+    alpha, bounds = curve(orders, divergences)
     if not 0 < size < 1:
         raise ValueError("size: must be above 0 and below 1")
     by_pure = 1.0 if pure is None else min(exp(min(pure, 700.0)) * size, size - expm1(-pure) * (1 - size))
@@ -91,7 +103,7 @@ def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> flo
 
     That of `best_power_of` for D_α = αρ, at orders from 1.0001 to 10⁸. Raises ValueError unless ρ ≥ 0 and 0 < size < 1.
     """
-    _require(rho)
+    require_rho(rho)
     orders = 1 + np.geomspace(*ORDERS_BETWEEN, ORDERS)
     return best_power_of(orders, _of_rho(orders, rho), pure, size)
 
@@ -130,7 +142,8 @@ def _of_rho(orders: Floats, rho: float) -> Floats:
         return orders * rho
 
 
-def _curve(orders: ArrayLike, divergences: ArrayLike) -> tuple[Floats, Floats]:
+def curve(orders: ArrayLike, divergences: ArrayLike) -> tuple[Floats, Floats]:
+    """Return a curve as two arrays; raises ValueError where `approximate_epsilon_of` does."""
     alpha, bounds = np.asarray(orders, dtype=np.float64), np.asarray(divergences, dtype=np.float64)
     if alpha.ndim != 1 or not alpha.size or not ((alpha > 1) & np.isfinite(alpha)).all():
         raise ValueError("orders: must be at least one number, all finite and above 1")
@@ -139,6 +152,7 @@ def _curve(orders: ArrayLike, divergences: ArrayLike) -> tuple[Floats, Floats]:
     return alpha, bounds
 
 
-def _require(rho: float) -> None:
+def require_rho(rho: float) -> None:
+    """Return if `rho` is a loss; raises ValueError otherwise."""
     if not rho >= 0:
         raise ValueError("rho: must be at least 0")
