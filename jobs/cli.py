@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.acts import add_acts, add_ledger
+from jobs.calibrating import add_options
 from pipeline.errors import PlanError, PrdpError
 from pipeline.log import JsonLog, Log
 from pipeline.terminal import Progress
 
 LOG_JSON = "--log-json"
-COMMANDS = ("generate", "explain", "prepare", "release", "diagnose", "verify", "ledger")
+COMMANDS = ("generate", "explain", "calibrate", "prepare", "release", "diagnose", "verify", "ledger")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,6 +75,11 @@ def parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--plot", type=Path, metavar="FILE", help="draw the policy curves into an SVG or PNG file")
     explain.add_argument("--json", action="store_true", help="print JSON")
+
+    calibrate = commands.add_parser(
+        "calibrate", parents=[debug], help="from an accuracy or a loss to parameters; reads no microdata"
+    )
+    add_options(calibrate)
 
     prepare = commands.add_parser(
         "prepare", parents=[debug], help="confidential: checked, typed, sorted microdata for repeated releases"

@@ -19,7 +19,7 @@ def accuracy(query: Query, interval: Fraction) -> list[dict[str, Any]]:
     Additive noise is stated at total 0 alone: its errors are the same at all. null stands for an infinite one.
     """
     return [
-        ({} if part.name is None else {"part": part.name}) | _at(part.mechanism, total, interval)
+        ({} if part.name is None else {"part": part.name}) | errors_at(part.mechanism, total, interval)
         for part in query.parts
         for total in (TOTALS[:1] if part.mechanism.additive else TOTALS)
     ]
@@ -49,7 +49,8 @@ def _of_errors(mechanism: Mechanism) -> Iterator[str]:
         )
 
 
-def _at(mechanism: Mechanism, total: float, interval: Fraction) -> dict[str, Any]:
+def errors_at(mechanism: Mechanism, total: float, interval: Fraction) -> dict[str, Any]:
+    """Return the errors of a released value at a true total as JSON; null stands for an infinite one."""
     lower, upper = mechanism.interval_around(total, interval)
     error = sqrt(mechanism.variance(total)), mechanism.mean_absolute_error(total)
     return {

@@ -119,10 +119,10 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
         what = f"sum of {query.measure.name}" if query.measure else "count of records"
         lines.append(f"{entry['name']}: {what} by {' × '.join(query.by)}{_where(query.where)}")
         for part in query.parts:
-            lines.append(f"    {_part(query, part)}{_mechanism(part.mechanism.describe())}")
+            lines.append(f"    {_part(query, part)}{in_words(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")
         lines += _table(entry["losses"])
-        lines += _errors(entry["accuracy"], plan.interval)
+        lines += error_lines(entry["accuracy"], plan.interval)
         lines.append("")
     who = "a record of these values" if plan.dataset.owner is None else "a firm of these records"
     lines.append(f"total: the most that {who} loses in this release, wherever it is")
@@ -176,7 +176,8 @@ def _part(query: Query, part: Part) -> str:
     return "" if query.split is None else f"{query.split} {part.name}: "
 
 
-def _mechanism(described: dict[str, Any]) -> str:
+def in_words(described: dict[str, Any]) -> str:
+    """Return a mechanism's kind and parameters for people."""
     parameters = ", ".join(f"{name} {value}" for name, value in described.items() if name != "kind")
     return f"{described['kind']} ({parameters})"
 
@@ -185,7 +186,7 @@ def _up(bound: float) -> str:
     return up_text(Fraction(bound))
 
 
-def _errors(accuracy: Sequence[dict[str, Any]], interval: Fraction) -> list[str]:
+def error_lines(accuracy: Sequence[dict[str, Any]], interval: Fraction) -> list[str]:
     """Return the errors at some totals in aligned columns; those of additive noise are the same at all totals."""
     heads = ("", "standard error", "mean error", f"{float(100 * interval):.4g} % interval, were the noise 0")
     totals = Counter(entry.get("part") for entry in accuracy)

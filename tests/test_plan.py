@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.accounting.calibrate import scale_of
 from pipeline.canonical import canonical_json
 from pipeline.canonical import digest as digest_of
 from pipeline.plan.load import load_plan
@@ -145,9 +146,12 @@ def test_the_schema_knows_every_mechanism_and_parameter() -> None:
     for kind, mechanism in CATALOGUE.items():
         known = schema["$defs"][kind]
         assert known["additionalProperties"] is False
-        assert set(known["properties"]) == {"kind", *mechanism.parameters()}
+        scale = scale_of(mechanism)
+        calibrated = set() if scale is None else {"calibrate"}
+        assert set(known["properties"]) == {"kind", *mechanism.parameters(), *calibrated}
         required = {name for name, parameter in mechanism.parameters().items() if parameter.default is None}
-        assert set(known["required"]) == {"kind", *required}
+        assert set(known["required"]) == {"kind", *(required - {scale})}
+        assert ("oneOf" in known) == bool(calibrated)
         for name, parameter in mechanism.parameters().items():
             if parameter.minimum is not None:
                 bound = "exclusiveMinimum" if parameter.exclusive else "minimum"

@@ -20,7 +20,7 @@ from math import inf
 from pipeline.accounting.crossing import LOWEST, crossing, decimal, number_below
 from pipeline.accounting.targets import CalibrationError, LossTarget, Target, shown
 from udfs.exact import exact
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 
 Given = Fraction | int | float | str
@@ -41,6 +41,9 @@ def solve(kind: str, fixed: Mapping[str, Given], step: Fraction, target: Target)
     Raises CalibrationError where the target cannot be met, with the best that can be had; ParameterError on an unknown
     kind, or a fixed parameter that is unknown, missing or breaks its rule.
     """
+    step = exact(step)
+    if not SMALLEST <= step <= 1 / SMALLEST:
+        raise ParameterError("step", "between 1e-50 and 1e50")
     if kind not in CATALOGUE:
         build({"kind": kind}, step)  # says so
     name = scale_of(CATALOGUE[kind])
@@ -48,7 +51,7 @@ def solve(kind: str, fixed: Mapping[str, Given], step: Fraction, target: Target)
         raise CalibrationError(f"{kind} has no noise scale to be found")
     if name in fixed:
         raise CalibrationError(f"{name} is what calibration finds; leave it out")
-    return _solved(kind, name, tuple(sorted(fixed.items())), exact(step), target)
+    return _solved(kind, name, tuple(sorted(fixed.items())), step, target)
 
 
 @lru_cache(maxsize=512)

@@ -12,14 +12,25 @@ from pipeline import storage
 from pipeline.domain import Domain
 from pipeline.errors import PlanError
 from pipeline.nearest import nearest
+from pipeline.plan.calibration import Statistic, mechanism_mistakes
 from pipeline.plan.codes import ALL_LEVELS, code_rule, level_rule
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import RECORD
 from pipeline.plan.partition import partition_mistakes
-from pipeline.plan.schema import DatasetSpec, LimitSpec, MeasureSpec, PartsSpec, PlanSpec, QuerySpec, RecordValues, Spec
+from pipeline.plan.schema import (
+    INTERVAL,
+    DatasetSpec,
+    LimitSpec,
+    MeasureSpec,
+    PartsSpec,
+    PlanSpec,
+    QuerySpec,
+    RecordValues,
+    Spec,
+)
 from udfs.codes import dimension_of
-from udfs.mechanisms.base import SMALLEST, ParameterError
-from udfs.mechanisms.catalogue import build
+from udfs.exact import exact
+from udfs.mechanisms.base import SMALLEST
 
 TAKEN = (*ALL_LEVELS, "records")  # levels, and the count
 
@@ -33,7 +44,8 @@ def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mista
     queries: Sequence[QuerySpec] = _given(plan, "queries") or []
     if dataset is not None:
         yield from dataset_mistakes(dataset, measures or {})
-    yield from _queries(queries, measures, domain)
+    coverage = _given(plan, "interval") or exact(INTERVAL)  # of a broken one another mistake is told
+    yield from _queries(queries, measures, domain, coverage)
     for i, limit in enumerate(_given(plan, "budget") or []):
         path: KeyPath = ("budget", i, "at")
         if isinstance(_given(limit, "at"), list) and _given(dataset, "unit") == RECORD:
@@ -73,7 +85,10 @@ def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) 
 
 
 def _queries(
-    queries: Sequence[QuerySpec], measures: Mapping[str, MeasureSpec] | None, domain: Domain | None
+    queries: Sequence[QuerySpec],
+    measures: Mapping[str, MeasureSpec] | None,
+    domain: Domain | None,
+    coverage: Fraction,
 ) -> Iterator[Mistake]:
     seen: set[str] = set()
     for i, query in enumerate(queries):
@@ -87,7 +102,8 @@ def _queries(
         yield from _statistic(query, path, measures)
         yield from _by(_given(query, "by") or [], (*path, "by"), domain)
         yield from _where(_given(query, "where") or {}, (*path, "where"), domain)
-        yield from _mechanisms(query, (*path, "mechanism"), measures or {}, domain)
+        of = _statistic_of(query, measures or {}, coverage)
+        yield from _mechanisms(query, of, (*path, "mechanism"), domain)
 
 
 def _statistic(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec] | None) -> Iterator[Mistake]:
@@ -130,33 +146,28 @@ def _where(where: Mapping[str, Sequence[str]], path: KeyPath, domain: Domain | N
         yield Mistake(path, "no cell of the domain meets it")
 
 
-def _mechanisms(
-    query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec], domain: Domain | None
-) -> Iterator[Mistake]:
+def _mechanisms(query: QuerySpec, of: Statistic, path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
     spec = _given(query, "mechanism")
-    measure = measures.get(_given(query, "sum") or "")
-    step = (measure and measure.step) or Fraction(1)
-    counts = _given(query, "sum") is None
     if not isinstance(spec, PartsSpec):
-        yield from _mechanism(spec, step, counts, path)
+        yield from _mechanism(spec, of, path)
         return
     for code, part in (_given(spec, "parts") or {}).items():
-        yield from _mechanism(part, step, counts, (*path, "parts", code))
-    yield from _mechanism(_given(spec, "others"), step, counts, (*path, "others"))
+        yield from _mechanism(part, of, (*path, "parts", code))
+    yield from _mechanism(_given(spec, "others"), of, (*path, "others"))
     yield from partition_mistakes(query, spec, path, domain)
 
 
-def _mechanism(spec: Spec | None, step: Fraction, counts: bool, path: KeyPath) -> Iterator[Mistake]:
-    """Yield a rule that ties several parameters, or the statistic, together; the schema has checked each alone."""
-    if spec is None:
-        return
-    try:
-        mechanism = build(dict(spec), step)
-    except ParameterError as error:
-        yield Mistake((*path, error.parameter), f"must be {error.rule}")
-        return
-    if mechanism.counts_only and not counts:
-        yield Mistake((*path, "kind"), f"{mechanism.kind} is for count: records alone; for a sum choose log")
+def _mechanism(spec: Spec | None, of: Statistic, path: KeyPath) -> Iterator[Mistake]:
+    if spec is not None:
+        yield from mechanism_mistakes(spec, of, path)
+
+
+def _statistic_of(query: QuerySpec, measures: Mapping[str, MeasureSpec], coverage: Fraction) -> Statistic:
+    name = _given(query, "sum")
+    measure = measures.get(name or "")
+    known = name is None or measure is not None
+    step = (measure and measure.step) or Fraction(1)
+    return Statistic(name, step if known else None, measures, coverage)
 
 
 def _records(limit: LimitSpec, path: KeyPath) -> Iterator[tuple[KeyPath, RecordValues]]:

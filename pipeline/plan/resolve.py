@@ -1,16 +1,18 @@
 """A plan without mistakes → frozen facts, every default explicit."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 from pipeline.domain import Domain
 from pipeline.frozenmap import FrozenMap
+from pipeline.plan.calibration import Statistic, mechanism_of
 from pipeline.plan.model import OTHERS, Dataset, Limit, Measure, Part, Plan, Query
-from pipeline.plan.schema import DatasetSpec, LimitSpec, PartsSpec, PlanSpec, QuerySpec
+from pipeline.plan.schema import DatasetSpec, LimitSpec, PartsSpec, PlanSpec, QuerySpec, Spec
 from pipeline.storage import place
-from udfs.mechanisms.catalogue import build
+from udfs.mechanisms.base import Mechanism
 
 
 def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
@@ -23,7 +25,7 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         dataset=dataset,
         domain=domain,
         interval=spec.interval,
-        queries=tuple(_query(query, measures, domain) for query in spec.queries),
+        queries=tuple(_query(query, measures, domain, spec.interval) for query in spec.queries),
         budget=tuple(_limit(limit, dataset) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
     )
@@ -47,10 +49,10 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     )
 
 
-def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain) -> Query:
+def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, coverage: Fraction) -> Query:
     measure = measures[spec.sum] if spec.sum is not None else None
     step = measure.step if measure else Fraction(1)
-    split, parts = _parts(spec, domain, step)
+    split, parts = _parts(spec, domain, partial(mechanism_of, of=Statistic(spec.sum, step, measures, coverage)))
     return Query(
         name=spec.name,
         measure=measure,
@@ -61,15 +63,17 @@ def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain) -> 
     )
 
 
-def _parts(spec: QuerySpec, domain: Domain, step: Fraction) -> tuple[str | None, tuple[Part, ...]]:
+def _parts(
+    spec: QuerySpec, domain: Domain, mechanism: Callable[[Spec], Mechanism]
+) -> tuple[str | None, tuple[Part, ...]]:
     """Return the level by which the query's mechanism is given, and the parts; those that it names, then the rest."""
     given = spec.mechanism
     if not isinstance(given, PartsSpec):
-        return None, (Part(None, (), build(dict(given), step)),)
-    parts = [Part(code, (code,), build(dict(each), step)) for code, each in sorted(given.parts.items())]
+        return None, (Part(None, (), mechanism(given)),)
+    parts = [Part(code, (code,), mechanism(each)) for code, each in sorted(given.parts.items())]
     if given.others is not None:
         rest = tuple(code for code in domain.codes_met(given.by, spec.where) if code not in given.parts)
-        parts.append(Part(OTHERS, rest, build(dict(given.others), step)))
+        parts.append(Part(OTHERS, rest, mechanism(given.others)))
     return given.by, tuple(parts)
 
 

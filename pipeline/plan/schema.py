@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
 
+from pipeline.accounting.calibrate import scale_of
 from pipeline.plan.model import RECORD
 from pipeline.plan.values import (
     Name,
@@ -48,12 +49,56 @@ def _parameter_type(parameter: Parameter) -> Any:
     return Annotated[number_type(parameter.rule, parameter.allows, **given), Field(description=parameter.doc)]
 
 
+ASKED = ("standard_error", "mean_absolute_error", "interval", "loss")
+
+
+class CalibrateSpec(Spec):
+    """What is asked in place of a noise scale: an error, or an interval's width, at a true total; or a record's loss.
+
+    Numbers are in the measure's unit.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["standard_error"], "properties": {"at": False}},
+                {"required": ["mean_absolute_error"], "properties": {"at": False}},
+                {"required": ["interval"], "properties": {"at": False}},
+                {"required": ["loss"], "properties": {"total": False}},
+            ]
+        }
+    )
+    standard_error: Positive | None = None
+    mean_absolute_error: Positive | None = None
+    interval: Positive | None = None
+    loss: Positive | None = None
+    total: NonNegative | None = None
+    at: dict[Name, NonNegative] | None = None
+
+
+def _scaled(scale: str | None) -> type[Spec]:
+    """Return the base of the kinds whose noise scale may be left to calibration."""
+    if scale is None:
+        return Spec
+    config = ConfigDict(json_schema_extra={"oneOf": [{"required": [scale]}, {"required": ["calibrate"]}]})
+    return type("Scaled", (Spec,), {"model_config": config, "__module__": __name__})
+
+
 def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
+    scale = scale_of(mechanism)
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
     for name, parameter in mechanism.parameters().items():
-        keys[name] = (_parameter_type(parameter), ... if parameter.default is None else parameter.default)
+        absent = _nothing() if name == scale else ...
+        keys[name] = (_parameter_type(parameter), absent if parameter.default is None else parameter.default)
+    if scale is not None:
+        keys["calibrate"] = (CalibrateSpec, _nothing())
     doc = (mechanism.__doc__ or "").split("\n\n")[0]
-    return new_model(kind, __base__=Spec, __doc__=doc, **keys)
+    return new_model(kind, __base__=_scaled(scale), __doc__=doc, **keys)
+
+
+def _nothing() -> Any:
+    """Return the field of a key that may be left out, but not be null."""
+    return Field(default_factory=lambda: None)
 
 
 if TYPE_CHECKING:

@@ -62,6 +62,22 @@ _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
 _Loader.add_constructor(None, _Loader.refuse_tag)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that the loader above, or another reader of YAML, would take for anything but text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _kind, (_pattern, _first) in _SCALARS.items():
+    _Dumper.add_implicit_resolver(_TAG + _kind, re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def written(data: dict[str, Any]) -> str:
+    """Return the text of a plan that reads as `data`, plain data, its keys in their order."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+
+
 @dataclass(frozen=True)
 class PlanText:
     """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None)."""

@@ -1,10 +1,14 @@
 """A picture of a plan's policy functions: loss over influence, on logarithmic axes."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.curves import curves
 from pipeline.errors import PlanError
 from pipeline.plan.model import Limit, Plan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png")
 LINES = ("-", "--", "-.", ":")  # so that curves are told apart without colours
@@ -15,8 +19,7 @@ def plot_curves(plan: Plan, target: Path) -> None:
 
     Raises PlanError for another kind of file, or one that cannot be written.
     """
-    if target.suffix.lower() not in FORMATS:
-        raise PlanError(f"--plot {target}: name a file that ends in {' or '.join(FORMATS)}")
+    require_format(target)
     import matplotlib as mpl  # noqa: PLC0415 — the half second of its import is for pictures alone
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -36,10 +39,21 @@ def plot_curves(plan: Plan, target: Path) -> None:
             axes.set_ylabel("loss ρ (per-record zCDP)")
             axes.grid(visible=True, which="major", color="0.93")
             axes.legend(frameon=False)
-        try:
-            figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
-        except OSError as error:
-            raise PlanError(f"--plot {target}: it cannot be written ({error.strerror})") from None
+        saved(figure, target)
+
+
+def require_format(target: Path) -> None:
+    """Raise PlanError unless `target` is named as a picture that can be drawn."""
+    if target.suffix.lower() not in FORMATS:
+        raise PlanError(f"--plot {target}: name a file that ends in {' or '.join(FORMATS)}")
+
+
+def saved(figure: "Figure", target: Path) -> None:
+    """Write a figure, the same bytes every time; raises PlanError where it cannot be written."""
+    try:
+        figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
+    except OSError as error:
+        raise PlanError(f"--plot {target}: it cannot be written ({error.strerror})") from None
 
 
 def _references(plan: Plan, measure: str) -> set[float]:

@@ -1,0 +1,166 @@
+"""All families at equal accuracy, ranked by what records of public sizes would lose: a choice made without microdata.
+
+Every candidate meets the same accuracy at the same true total, so what differs is the policy function alone. An
+objective says which is best:
+
+- largest: the least loss of the largest record;
+- mean: the least mean loss of a record;
+- share: the largest share of records that lose at most a limit, and of equals the one with the least mean.
+
+None of them binds anything: the promise is the plan's policy function, whoever chose it, as long as no confidential
+number went into the choice (MATH sections 1 and 10).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.accounting.calibrate import solve
+from pipeline.accounting.targets import CalibrationError, LossTarget, Target
+from pipeline.comparison.families import family, shapes
+from pipeline.comparison.sizes import Sizes
+from udfs.exact import as_json
+from udfs.mechanisms.base import Mechanism, ParameterError
+
+SHOWN = (0.5, 0.9, 0.99, 0.999)  # quantiles of the losses
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is best: `name` is largest, mean or share; `limit` is a loss, which share needs and the others tell of."""
+
+    name: str
+    limit: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("largest", "mean", "share"):
+            raise ValueError("objective: must be one of largest, mean, share")
+        if self.name == "share" and self.limit is None:
+            raise ValueError("limit: the objective share needs one")
+        if self.limit is not None and not self.limit > 0:
+            raise ValueError("limit: must be above 0")
+
+    def score(self, candidate: "Candidate") -> tuple[float, ...]:
+        """Return what is least for the best candidate."""
+        if self.name == "share":
+            return (-(candidate.share or 0.0), candidate.mean)
+        first, second = candidate.largest, candidate.mean
+        return (first, second) if self.name == "largest" else (second, first)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A mechanism that meets the target, and the losses of the distribution's records, in the order of its values."""
+
+    mechanism: Mechanism
+    losses: NDArray[np.float64]
+    largest: float
+    mean: float
+    share: float | None  # of records that lose at most the limit, where there is one
+    quantiles: tuple[float, ...]  # at SHOWN: so many records lose at most so much
+
+    @property
+    def family(self) -> str:
+        """The family whose shape this is."""
+        return family(self.mechanism.describe())
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The candidates, the best first, and why other shapes are none."""
+
+    target: Target
+    objective: Objective
+    sizes: Sizes
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[tuple[str, dict[str, str], str], ...]
+
+    @property
+    def best(self) -> tuple[Candidate, ...]:
+        """The best candidate of each family, the best family first."""
+        first: dict[str, Candidate] = {}
+        for candidate in self.candidates:
+            first.setdefault(candidate.family, candidate)
+        return tuple(first.values())
+
+
+def compare(
+    target: Target,
+    sizes: Sizes,
+    objective: Objective,
+    step: Fraction = Fraction(1),
+    on_try: Callable[[int], None] = lambda tried: None,
+) -> Comparison:
+    """Return every family and shape at the accuracy `target`, ranked by `objective`.
+
+    `on_try`(n) is called before the n-th shape. Raises ValueError on a target that is a loss.
+    """
+    if isinstance(target, LossTarget):
+        raise ValueError("target: must be an accuracy")
+    found: list[Candidate] = []
+    left_out: list[tuple[str, dict[str, str], str]] = []
+    for tried, (kind, shape) in enumerate(shapes()):
+        on_try(tried)
+        try:
+            found.append(_candidate(solve(kind, shape, step, target), sizes, objective.limit))
+        except (CalibrationError, ParameterError) as error:
+            left_out.append((kind, shape, str(error)))
+    ranked = sorted(found, key=objective.score)
+    return Comparison(target, objective, sizes, tuple(ranked), tuple(left_out))
+
+
+def _candidate(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Candidate:
+    losses = mechanism.loss(sizes.value)
+    part = sizes.count / sizes.records
+    below = np.minimum(np.cumsum(part), 1.0)
+    at = [min(int(np.searchsorted(below, share)), len(losses) - 1) for share in SHOWN]
+    return Candidate(
+        mechanism=mechanism,
+        losses=losses,
+        largest=float(losses[-1]),
+        mean=float(losses @ part),
+        share=None if limit is None else float(part[losses <= float(limit)].sum()),
+        quantiles=tuple(losses[at].tolist()),
+    )
+
+
+def to_json(found: Comparison, at: Iterable[float] = ()) -> dict[str, Any]:
+    """Return the comparison as JSON; errors are told at the true totals `at`."""
+    target = {name: as_json(value) for name, value in vars(found.target).items()}
+    totals = tuple(at)
+    return {
+        "target": target,
+        "objective": found.objective.name,
+        "limit": None if found.objective.limit is None else as_json(found.objective.limit),
+        "records": found.sizes.records,
+        "largest_size": float(found.sizes.value[-1]),
+        "families": [_told(found, candidate, totals) for candidate in found.best],
+        "candidates": [_told(found, candidate, totals) for candidate in found.candidates],
+        "left_out": [{"mechanism": {"kind": kind} | shape, "why": why} for kind, shape, why in found.left_out],
+    }
+
+
+def _told(found: Comparison, candidate: Candidate, totals: tuple[float, ...]) -> dict[str, Any]:
+    share = {} if candidate.share is None else {"share": candidate.share}
+    return {
+        "family": candidate.family,
+        "mechanism": candidate.mechanism.describe(),
+        "largest": candidate.largest,
+        "mean": candidate.mean,
+        **share,
+        "quantiles": dict(zip(map(str, SHOWN), candidate.quantiles, strict=True)),
+        "errors": [{"total": total, "error": error_at(found.target, candidate, total)} for total in totals],
+    }
+
+
+def error_at(target: Target, candidate: Candidate, total: float) -> float | None:
+    """Return what the target asks for (standard error, …) at another true total; None stands for an infinite one."""
+    if isinstance(target, LossTarget):
+        raise TypeError("a loss is meant at no total")
+    value = float(replace(target, total=Fraction(total)).value(candidate.mechanism))
+    return value if isfinite(value) and value < inf else None
