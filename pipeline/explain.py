@@ -15,6 +15,7 @@ from pipeline.accounting.reference import At, AtFirm, Loss, at_of, curve_at, los
 from pipeline.accuracy import accuracy, warnings
 from pipeline.curves import table
 from pipeline.errors import PlanError
+from pipeline.groups import group_losses
 from pipeline.nearest import nearest
 from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
@@ -37,6 +38,10 @@ OF_TESTS = (
 )
 OF_GROUPS = (
     "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
+)
+OF_COUNTS = (
+    "in a cell of n records: rho of one of them, where larger groups lose less. The count of an actual cell is",
+    "confidential, and so is this loss: it must not be published cell by cell.",
 )
 
 
@@ -81,6 +86,7 @@ def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA)
             "accuracy": accuracy(query, plan.interval),
             "warnings": warnings(query),
         }
+        | ({"groups": groups} if (groups := group_losses(query)) else {})
         for i, query in enumerate(plan.queries)
     ]
     total = [_told(at, loss, simple[-1]) for at, _, loss, simple in promised]
@@ -122,6 +128,7 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
             lines.append(f"    {_part(query, part)}{in_words(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")
         lines += _table(entry["losses"])
+        lines += _groups(entry.get("groups", ()))
         lines += error_lines(entry["accuracy"], plan.interval)
         lines.append("")
     who = "a record of these values" if plan.dataset.owner is None else "a firm of these records"
@@ -133,6 +140,8 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
     lines += OF_TESTS
     if any("rho_simple" in loss for loss in explained["total"]):
         lines += OF_GROUPS
+    if any("groups" in entry for entry in explained["queries"]):
+        lines += OF_COUNTS
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
     return "\n".join(lines)
 
@@ -184,6 +193,14 @@ def in_words(described: dict[str, Any]) -> str:
 
 def _up(bound: float) -> str:
     return up_text(Fraction(bound))
+
+
+def _groups(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each part, of the losses in groups of some sizes."""
+    found: dict[str, list[str]] = {}
+    for entry in groups:
+        found.setdefault(entry.get("part", ""), []).append(f"{entry['count']:,}: {up_text(Fraction(entry['rho']), 4)}")
+    return [f"    {part + ', ' if part else ''}in a cell of n records   {'   '.join(of)}" for part, of in found.items()]
 
 
 def error_lines(accuracy: Sequence[dict[str, Any]], interval: Fraction) -> list[str]:

@@ -199,3 +199,29 @@ def test_a_picture_that_cannot_be_written_is_told(
 ) -> None:
     assert main(["explain", str(TABLE_1), "--plot", str(tmp_path / name)]) == 2
     assert capsys.readouterr().err.startswith("error: --plot")
+
+
+def test_group_wise_losses_are_shown_at_public_counts_alone(tmp_path: Path) -> None:
+    grouped, plain = {"kind": "groupwise_log", "a": 5, "sigma": 0.02}, {"kind": "gaussian", "sigma": 2}
+    split = {"by": "naics2", "parts": {"31-33": grouped}, "others": plain}
+    queries = [
+        {"name": f"q{i}", "count": "records", "by": ["naics3", "county"], "mechanism": mechanism}
+        for i, mechanism in enumerate((grouped, plain, split))
+    ]
+    plan = load_plan(write_world(tmp_path, records(10), queries=queries, budget=[]))
+    explained = explain(plan, [])
+    whole, none, parts = explained["queries"]
+    assert [entry["count"] for entry in whole["groups"]] == [1, 10, 100, 1_000, 10_000]
+    for entry in whole["groups"]:
+        assert entry["rho"] == pytest.approx((log(1 + 1 / (entry["count"] + 4)) / 0.02) ** 2 / 2, rel=1e-5)
+    assert whole["groups"][0]["rho"] == whole["losses"][0]["rho"]  # the policy, which every record has
+    assert "groups" not in none
+    assert {entry["part"] for entry in parts["groups"]} == {"31-33"}
+    shown = render(explained, plan)
+    assert shown.count("in a cell of n records   1: 41.56") == 2
+    assert "31-33, in a cell of n records   1: 41.56" in shown
+    assert "must not be published cell by cell" in shown
+    assert OF_MEANS in oddities(plan)
+    alone = load_plan(write_world(tmp_path / "alone", records(10), queries=queries[1:2], budget=[]))
+    assert "cell by cell" not in render(explain(alone, []), alone)
+    assert OF_MEANS not in oddities(alone)

@@ -12,6 +12,7 @@ from scipy import integrate, special, stats
 from tests.support.bits import TEST_KEY, Injected, cell_bits, words_that_draw
 from tests.support.lattice import Noise
 from tests.support.mechanisms import INTERVAL
+from tests.support.mixture import masses, ranks
 from tests.support.statistics import chi_square, dependence, level
 from udfs.keystream import MAX_DRAWS, SECOND, CellBits, SecondNoise
 from udfs.lattice import LARGEST, draw_noise
@@ -24,23 +25,6 @@ Floats = NDArray[np.float64]
 
 def mechanism(r: str, sigma: str, step: str = "1") -> GroupwiseNoisy:
     return GroupwiseNoisy(r=Fraction(r), sigma=Fraction(sigma), step=Fraction(step))
-
-
-def masses(sigma: str, reach: int = 9) -> dict[int, float]:
-    """P(Z = k) up to `reach` scales, and nothing of udfs."""
-    noise, most = Noise(2, Fraction(sigma)), int(reach * float(sigma)) + 2
-    return {k: float(noise.probability(k)) for k in range(-most, most + 1)}
-
-
-def ranks(value: Floats, x: int, r: float, sigma: str) -> Floats:
-    """P(Y < value) + ½·P(Y = value), Y = (x + Z)(1 + rW)."""
-    found = np.zeros_like(value)
-    for k, mass in masses(sigma).items():
-        if x + k == 0:
-            found += mass * np.where(value == 0, 0.5, value > 0)
-        else:
-            found += mass * special.ndtr((value / (x + k) - 1) / r * np.sign(x + k))
-    return found
 
 
 def uniform_fit(rank: Floats, atom: float) -> float:

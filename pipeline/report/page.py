@@ -19,13 +19,14 @@ from pipeline.storage import Place, opened, parquet_files
 from pipeline.tables import VALUES
 from udfs.exact import up_text
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.groupwise_log import GroupwiseLog
 
 LARGEST_SHOWN = 10
 
 HOW_TO_READ = (
     ("value", "the published figure: the true total of the cell plus random noise, so single cells can be well off"),
     ("lower, upper", "an interval that holds the true total with at least the stated probability, cell by cell"),
-    ("standard_error", "the typical size of the error; of log and root mechanisms it is estimated from the figure"),
+    ("standard_error", "the typical size of the error; of log, root, groupwise kinds it is estimated from the figure"),
 )
 ODDITIES = (
     "Every public cell has a row, also those without any establishment: a figure in an empty cell is noise alone.",
@@ -36,8 +37,8 @@ ODDITIES = (
     "For a sum of n cells, standard errors add as the root of the sum of their squares.",
 )
 OF_MEANS = (
-    "A figure of a log or root mechanism with estimator mean is unbiased, while its interval is centred on the median: "
-    "small figures can lie outside their own interval."
+    "A figure of a log or root mechanism with estimator mean, or of groupwise_log, is unbiased, while its interval is "
+    "centred on the median: small figures can lie outside their own interval."
 )
 OF_MEDIANS = (
     "A figure with estimator median is as often too high as too low, and not right on average: sums made from such "
@@ -100,7 +101,7 @@ def oddities(plan: Plan) -> list[str]:
     mechanisms = [mechanism for query in plan.queries for mechanism in query.mechanisms]
     estimators = {mechanism.describe().get("estimator") for mechanism in mechanisms}
     told = {
-        OF_MEANS: "mean" in estimators,
+        OF_MEANS: "mean" in estimators or any(mechanism.kind == GroupwiseLog.kind for mechanism in mechanisms),
         OF_MEDIANS: "median" in estimators,
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
         OF_OTHER: bool(plan.domain.other),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tests.support.parity import AMPLE, COUNTRY, MECHANISMS, as_parquet
+from tests.support.parity import AMPLE, COUNTRY, MECHANISMS, as_parquet, counts_only
 from tests.support.world import COUNTIES, NAICS, records, write_world
 
 FACTORS: dict[str, tuple[str, ...]] = {
@@ -26,8 +26,9 @@ COUNTIES_OF_WIDE = tuple(sorted({*COUNTRY[::5], *COUNTIES}))
 
 
 def whole_product() -> list[Choice]:
-    """Every choice."""
-    return list(product(*FACTORS.values()))
+    """Every choice; some mechanisms are for counts alone."""
+    every = product(*FACTORS.values())
+    return [choice for choice in every if choice[1] == "count" or not counts_only(MECHANISMS[choice[0]])]
 
 
 def pairs_of(choices: Iterable[Choice]) -> set[tuple[tuple[str, str], ...]]:
@@ -69,7 +70,7 @@ def _query(mechanism: str, summed: str, form: str) -> dict[str, Any]:
         return query | {"by": ["naics3", "state"], "where": {"naics2": ["31-33", "72"], "state": ["01", "36", "06"]}}
     if form == "wide":
         return query | {"by": ["naics6", "county"]}
-    names = list(MECHANISMS)
+    names = [name for name, given in MECHANISMS.items() if summed == "count" or not counts_only(given)]
     others = MECHANISMS[names[names.index(mechanism) - 1]]
     split = {"by": "naics2", "parts": {"31-33": MECHANISMS[mechanism]}, "others": others}
     return query | {"by": ["naics4", "state"], "mechanism": split}

@@ -16,6 +16,7 @@ from pipeline.engines.protocol import Engine
 from tests.support.spark import ROOT, Cluster
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree, write_world
+from udfs.mechanisms.catalogue import CATALOGUE
 
 RELEASE = "small-release"
 COUNTRY = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties
@@ -33,6 +34,8 @@ MECHANISMS: Mapping[str, dict[str, Any]] = {
     "log": {"kind": "log", "a": 50, "sigma": 0.5},
     "log_laplace": {"kind": "log", "a": 5, "sigma": 0.2, "noise": "laplace", "estimator": "median"},
     "unit_splitting": {"kind": "unit_splitting", "threshold": 100, "rho": 0.1},
+    "groupwise_log": {"kind": "groupwise_log", "a": 5, "sigma": 0.1},
+    "groupwise_noisy": {"kind": "groupwise_noisy", "r": 0.1, "sigma": 3},
 }
 PARTS = {
     "by": "naics2",
@@ -42,10 +45,15 @@ PARTS = {
 BY = (["naics6", "county"], ["county", "naics3"], ["naics2", "state"], ["state"], ["nation"], ["naics4", "county"])
 
 
+def counts_only(mechanism: Mapping[str, Any]) -> bool:
+    return CATALOGUE[mechanism["kind"]].counts_only
+
+
 def every_mechanism() -> list[dict[str, Any]]:
     """One query a mechanism, each by other levels, and parts."""
     single = [
-        {"name": name, "sum": ("employment", "payroll")[i % 2], "by": BY[i % len(BY)], "mechanism": mechanism}
+        {"name": name, "by": BY[i % len(BY)], "mechanism": mechanism}
+        | ({"count": "records"} if counts_only(mechanism) else {"sum": ("employment", "payroll")[i % 2]})
         for i, (name, mechanism) in enumerate(MECHANISMS.items())
     ]
     where = {"naics2": ["31-33", "44-45"], "state": ["01", "06", "36"]}

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from udfs.keystream import Bits, SecondNoise
 from udfs.lattice import LARGEST, LatticeTable, add_noise, build_table, draw_noise
-from udfs.mechanisms.additive import no_pure_loss, no_pure_loss_at, own_step, spread
-from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above, require_scale
+from udfs.mechanisms.additive import Gaussian, no_pure_loss, no_pure_loss_at, own_step, spread
+from udfs.mechanisms.base import Mechanism, Released, above, require_scale
 from udfs.reproducible import in_units
 from udfs.weights import GaussianWeights, LogWeights
 
@@ -52,17 +52,22 @@ class GroupwiseNoisy(Mechanism):
     pure_loss_at = no_pure_loss_at
     pure_loss = no_pure_loss
 
+    @cached_property
+    def first(self) -> Gaussian:
+        """The mechanism whose output X is."""
+        return Gaussian(sigma=self.sigma, step=self.step)
+
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return Δ²/(2σ²), exactly."""
-        return influence**2 / (2 * self.sigma**2)
+        return self.first.loss_at(influence)
 
     def loss(self, influence: Floats) -> Floats:
         """Return Δ²/(2σ²), rounded up."""
-        return (influence / float(self.sigma)) ** 2 / 2 * (1 + FLOAT_SLACK)
+        return self.first.loss(influence)
 
     def weights(self) -> LogWeights:
-        """Return −k²/(2s²), s = σ/step: the noise that protects."""
-        return GaussianWeights(scale=self.sigma / self.step)
+        """Return the log-weights of the noise of X, which is what protects."""
+        return self.first.weights()
 
     @cached_property
     def factors(self) -> LatticeTable:
@@ -107,7 +112,7 @@ class GroupwiseNoisy(Mechanism):
     @cached_property
     def noise_variance(self) -> float:
         """The variance of X, whatever the count."""
-        return self.weights().variance() * float(self.step) ** 2
+        return self.first.variance(0.0)
 
     def variance(self, total: float) -> float:
         """Return r²x² + σ²(1 + r²)."""
