@@ -175,7 +175,7 @@ def adds(m: Mechanism) -> bool:
 
 def centres(m: Any, totals: np.ndarray) -> np.ndarray:
     """Where the noise is centred, in lattice steps: the totals themselves, or what they are transformed to."""
-    return totals if adds(m) else m.transformed(totals)
+    return totals * m.fineness if adds(m) else m.transformed(totals)
 
 
 def violations(noise: LatticeNoise, pairs: Iterable[Neighbours], policy: Policy) -> list[str]:
