@@ -36,6 +36,19 @@ class GeneralizedGaussianWeights(LogWeights):
         """Return −(k/s)^p."""
         return -np.power(k * float(1 / self.scale), float(self.p))
 
+    def fall(self, k: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return w(k) − w(k + steps), steps ≥ 0, within 4·`fast_error` (relative) for numbers up to 2⁶⁴.
+
+        (k/s)^p·((1 + steps/k)^p − 1), where nothing cancels.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = -self.fast(k) * np.expm1(float(self.p) * np.log1p(steps / k))
+        return np.where(k > 0, fall, -self.fast(steps))
+
+    def bend(self, k: NDArray[np.float64], steps: float) -> NDArray[np.float64]:
+        """Return 0: w(j) − w(j + steps) is convex in j, since w‴ ≤ 0."""
+        return np.zeros_like(k)
+
     def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return −e^{p(t − ln s)}."""
         with np.errstate(over="ignore"):
@@ -87,6 +100,38 @@ class PolylogWeights(LogWeights):
     def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return w without cancellation, from r = ln(k/(s·a) + 1)."""
         return self._of_rise(np.log1p(k * float(1 / (self.scale * self.a))))
+
+    def fall(self, k: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return w(k) − w(k + steps), steps ≥ 0, within 4·`fast_error` (relative) for numbers up to 2⁶⁴.
+
+        d·t^p·((1 + r/t)^p − 1), t = ln(k/s + a), r = ln(1 + steps/(k + s·a)), where nothing cancels.
+        """
+        r = np.log1p(steps / (k + float(self.scale * self.a)))
+        if self.p == 1:
+            return float(self.d) * r
+        p, t = float(self.p), self._log(k)
+        return float(self.d) * np.power(t, p) * np.expm1(p * np.log1p(r / t))
+
+    def bend(self, k: NDArray[np.float64], steps: float) -> NDArray[np.float64]:
+        """Bound minus the second derivative of w(j) − w(j + steps) over all j ≥ k, where ln(k/s + a) ≥ p − 1.
+
+        It is w″(j + steps) − w″(j). With t = ln(j/s + a), y = j + s·a, and t ≥ p − 1,
+
+            w″ = d·p·t^{p−2}·(t − (p − 1))/y² ≤ d·p·t^{p−1}/y²,
+            w‴ = d·p·t^{p−3}·(−2t² + 3(p − 1)t − (p − 1)(p − 2))/y³ ≤ d·p·(p − 1)·t^{p−3}/y³,
+
+        both bounds falling in j, and w″ ≥ 0: so it is at most the first, and at most `steps` times the second.
+        """
+        if self.p == 1:
+            return np.zeros_like(k)
+        p, d, t, y = float(self.p), float(self.d), self._log(k), k + float(self.scale * self.a)
+        second = d * p * np.power(t, p - 1) / y**2
+        third = d * p * (p - 1) * np.power(t, p - 3) / y**3
+        return np.minimum(second, steps * third)
+
+    def _log(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+        # ln(k/s + a): both terms are positive
+        return self.log_a + np.log1p(k * float(1 / (self.scale * self.a)))
 
     def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return w, from r = ln(1 + e^{t − ln(s·a)})."""
