@@ -20,9 +20,10 @@ from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 Floats = NDArray[np.float64]
 MOST_STEPS = 2**64
+EXACT = 2**53
 DIGITS = 7  # of a stated loss, rounded up
 LARGEST_EXPONENT = 700.0  # e to it is a double with room to spare
-LEAST_PURE = 1e-100  # below it squares leave the doubles
+LEAST_PURE, MOST_PURE = 1e-100, 1e9  # squares of smaller ones leave the doubles; larger ones are the loss itself
 LARGEST_ERROR = 2.0**-44  # of a family's log-weights, relatively, that UP covers
 WIDER = 1 + 2.0**-40  # far above the rounding of tanh(P/2)·P
 
@@ -46,7 +47,7 @@ def tight_loss(weights: LogWeights, steps: int) -> float:
         raise TypeError(f"{type(weights).__name__}: no tight loss is known of this family")
     pure = pure_above(weights, steps)
     paper = float(np.tanh(pure / 2)) * pure * WIDER
-    if not (weights.fast_error <= LARGEST_ERROR and pure >= LEAST_PURE):
+    if not (_error(weights) <= LARGEST_ERROR and LEAST_PURE <= pure <= MOST_PURE):
         return paper
     found = supremum(_log_moment(weights, steps, pure), pure) * UP
     return float(up_text(Fraction(found), DIGITS)) if found < paper else paper
@@ -67,22 +68,30 @@ def renyi_curve(weights: LogWeights, steps: int, orders: NDArray[np.float64]) ->
     if not steps:
         return np.zeros_like(excess)
     pure = pure_above(weights, steps)
-    if not (weights.fast_error <= LARGEST_ERROR and pure >= LEAST_PURE):
+    if not (_error(weights) <= LARGEST_ERROR and LEAST_PURE <= pure <= MOST_PURE):
         return np.full_like(excess, pure)
     return np.minimum(_log_moment(weights, steps, pure)(excess) / excess * UP, pure)
 
 
 def pure_above(weights: LogWeights, steps: int) -> float:
     """Return an upper bound of w(0) − w(steps)."""
-    distance = np.array([up_float(Fraction(steps))])
-    return float(-weights.fast(distance)[0]) * (1 + 2 * weights.fast_error)
+    return float(-weights.fast(np.array([_distance(steps)]))[0]) * (1 + 2 * _error(weights))
+
+
+def _distance(steps: int) -> float:
+    return float(steps) if steps < EXACT else up_float(Fraction(steps))
+
+
+@lru_cache(maxsize=64)
+def _error(weights: LogWeights) -> float:
+    return weights.fast_error
 
 
 def _log_moment(
     weights: GeneralizedGaussianWeights | PolylogWeights, steps: int, pure: float
 ) -> Callable[[Floats], Floats]:
     """Return ψ̄: upper bounds of ε·D_{1+ε} = ln(1 + Σ p·Ψ_ε(L)) at arrays of ε > 0, none above ε·`pure`."""
-    mass, ratios, rest = nodes_of(weights).ratios(up_float(Fraction(steps)))
+    mass, ratios, rest = nodes_of(weights).ratios(_distance(steps))
     mass, rest = mass * UP, rest * UP
     spared = -np.expm1(-ratios)
 

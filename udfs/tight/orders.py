@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 FINENESS = 48
-STRIDE = 8  # fine intervals in one that is looked at first
-CHUNK = 16 * STRIDE
+STRIDE = 4  # fine intervals in one that is looked at first
+CHUNK = 24 * STRIDE
 ALMOST = 1 - 2.0**-30  # the interval beside the best order is kept in spite of rounding
 LARGEST_ORDER = 1e60
 

@@ -1,0 +1,132 @@
+"""The tight loss as a table over all influences: a step function above it, within half a per cent (docs/tight.md).
+
+Knots depend on a family's parameters alone, so that one value can be computed by itself and is that of the whole table.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+from math import ceil, inf, isfinite, log2, tanh
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udfs.exact import exact
+from udfs.tight.loss import pure_above, tight_loss
+from udfs.weights import LogWeights
+
+OCTAVES = 40  # knots reach 2⁴⁰ steps, about 10¹², unless the paper's bound is as good before
+STEEP = 2.0  # ln ρ rises at most about twice as fast as ln Δ, since √ρ is subadditive
+LARGE = 8.0  # pure loss from which ln ρ rises at most about twice as fast as its logarithm
+KNOTS_A_RISE = 200  # knots while ρ rises by the factor e
+COARSEST = 25
+ENOUGH = 1.003  # the paper's bound this near ρ is as good
+SMALL = 1 << 16  # steps below which losses are looked up directly
+
+
+@dataclass(frozen=True)
+class TightCurve:
+    """Upper bounds of the tight loss: `rho[i]` for influences above `steps[i − 1]` up to `steps[i]` lattice steps.
+
+    Beyond the last knot the curve says nothing, and is infinite: the paper's bound is for the caller to take.
+    Raises ValueError unless knots rise from 1 or above and losses are finite, above 0 and never fall.
+    """
+
+    steps: tuple[int, ...]
+    rho: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps or len(self.steps) != len(self.rho):
+            raise ValueError("a curve of losses needs as many losses as knots")
+        if not (self.steps[0] >= 1 and all(low < high for low, high in pairwise(self.steps))):
+            raise ValueError("a curve of losses needs knots that rise from 1 or above")
+        if not (self.rho[0] > 0 and isfinite(self.rho[-1]) and all(low <= high for low, high in pairwise(self.rho))):
+            raise ValueError("a curve of losses needs finite losses that never fall")
+
+    def at(self, steps: int) -> Fraction | float:
+        """Return the loss of an influence of `steps` ≥ 0 lattice steps; 0 at 0, infinite beyond the last knot."""
+        if steps <= 0:
+            return Fraction(0)
+        place = bisect_left(self.steps, steps)
+        return exact(self.rho[place]) if place < len(self.steps) else inf
+
+    def over(self, steps: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the same of whole arrays of numbers of steps, whole ones as integers or doubles."""
+        small = self._small
+        found: NDArray[np.float64] = np.take(small, np.minimum(steps, len(small) - 1).astype(np.intp), mode="clip")
+        large = np.flatnonzero(steps >= len(small))
+        if len(large):
+            found[large] = self._padded[np.searchsorted(self._knots, steps[large])]
+        return found
+
+    def to_json(self) -> dict[str, list[int] | list[float]]:
+        """Return the knots and losses; a loss means its shortest decimal."""
+        return {"steps": list(self.steps), "rho": list(self.rho)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "TightCurve":
+        """Return the curve that `to_json` gave; raises ValueError on anything else."""
+        steps, rho = document.get("steps"), document.get("rho")
+        if set(document) != {"steps", "rho"} or not isinstance(steps, list) or not isinstance(rho, list):
+            raise ValueError("a curve of losses has lists steps and rho, and nothing else")
+        if not all(type(knot) is int for knot in steps) or not all(type(loss) in (int, float) for loss in rho):
+            raise ValueError("a curve of losses holds whole knots and losses that are numbers")
+        return cls(tuple(steps), tuple(float(loss) for loss in rho))
+
+    @cached_property
+    def _knots(self) -> NDArray[np.int64]:
+        return np.array(self.steps, dtype=np.int64)
+
+    @cached_property
+    def _padded(self) -> NDArray[np.float64]:
+        return np.append(np.array(self.rho), inf)
+
+    @cached_property
+    def _small(self) -> NDArray[np.float64]:
+        found = self._padded[np.searchsorted(self._knots, np.arange(SMALL))]
+        found[0] = 0.0
+        return found
+
+
+@lru_cache(maxsize=64)
+def tight_curve(weights: LogWeights) -> TightCurve:
+    """Return the whole curve of a family: some hundred to ten thousand knots, about half a millisecond each."""
+    steps = knots(weights)
+    return TightCurve(steps, tuple(accumulate((tight_loss(weights, knot) for knot in steps), max)))
+
+
+def curve_at(weights: LogWeights, steps: int) -> Fraction | float:
+    """Return what `tight_curve` says of an influence of `steps` ≥ 0, from one knot alone."""
+    if steps <= 0:
+        return Fraction(0)
+    known = knots(weights)
+    place = bisect_left(known, steps)
+    return exact(tight_loss(weights, known[place])) if place < len(known) else inf
+
+
+@lru_cache(maxsize=256)
+def knots(weights: LogWeights) -> tuple[int, ...]:
+    """Return the knots of a family: each a whole number above the last by one part in n, or by 1 where that is more.
+
+    n is chosen for each octave so that ρ rises by less than half a per cent between two.
+    """
+    pure = [pure_above(weights, 1 << octave) for octave in range(OCTAVES + 1)]
+    found = [1]
+    for octave in range(_last_octave(weights, pure)):
+        slope = min(STEEP, 2 * log2(pure[octave + 1] / pure[octave])) if pure[octave] >= LARGE else STEEP
+        parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST)
+        while found[-1] < 2 << octave:
+            found.append(min(2 << octave, found[-1] + max(1, found[-1] // parts)))
+    return tuple(found)
+
+
+def _last_octave(weights: LogWeights, pure: list[float]) -> int:
+    """Return the first octave from which on the paper's bound is ENOUGH at its ends; OCTAVES where none is."""
+    for octave in range(OCTAVES, -1, -1):
+        if tanh(pure[octave] / 2) * pure[octave] > ENOUGH * tight_loss(weights, 1 << octave):
+            return min(octave + 1, OCTAVES)
+    return 0
