@@ -47,6 +47,10 @@ class QueryLoss:
     county: Int64s
     mechanisms: tuple[Mechanism, ...]
 
+    def __post_init__(self) -> None:
+        for mechanism in self.mechanisms:
+            _ = mechanism.loss_curve  # computed here, on the driver: workers read it
+
     def parts(self, records: Records) -> Int64s | None:
         """Return the part in which each record of the domain is, negative where in none; None: all in the only one."""
         whole = len(self.mechanisms) == 1 and not self.naics.any() and not self.county.any()

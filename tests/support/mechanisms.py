@@ -44,6 +44,8 @@ def random_specs(kind: str, random: Random) -> dict[str, str]:
 
     declared = CATALOGUE[kind].parameters().values()
     spec = {p.name: number() if p.kind == "number" else random.choice(p.choices) for p in declared}
+    if "tight" in spec.values() and kind != "laplace":
+        spec["policy"] = "paper"  # the tight one is a curve: tests of its own
     if kind == "generalized_gaussian":
         spec["p"] = random.choice(["1", f"{random.uniform(0.2, 1):.4f}"])
     elif kind == "exponential_polylog":
@@ -79,6 +81,9 @@ def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tupl
             "generalized_gaussian": lambda: (x / sigma) ** number["p"],
             "exponential_polylog": lambda: polylog(number, x),
         }[m.kind]()
+        if spec.get("policy") == "tight":
+            s = real(m.step) / sigma
+            return pure + s / CTX.sinh(s) * CTX.expm1(-pure), pure
         return CTX.tanh(pure / 2) * pure, pure
     step = real(m.lattice_step)
     if m.kind in ("log", "groupwise_log"):

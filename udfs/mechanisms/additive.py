@@ -7,14 +7,15 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.bounds import tanh_above
+from udfs.bounds import laplace_zcdp_above, tanh_above
 from udfs.keystream import Bits
 from udfs.lattice import LARGEST, add_noise, draw_noise
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, Released, above, choice, require_scale
 from udfs.rounded import rounded_distance, rounded_moments, rounded_quantile
+from udfs.tight.laplace import laplace_zcdp
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
-POLICY = "which proven bound states the loss"
+POLICY = "which proven bound states the loss: paper, that of all pure mechanisms; tight, that of this noise"
 
 
 LATTICES = ("auto", "measure", "fine")
@@ -133,7 +134,7 @@ class Gaussian(Mechanism):
     """
 
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc=POLICY)
+    policy: str = choice("paper", doc="which proven bound states the loss: the paper's is exact")
 
     kind: ClassVar[str] = "gaussian"
     additive: ClassVar[bool] = True
@@ -173,21 +174,21 @@ class Laplace(Mechanism):
 
     Source: paper 1, theorem on additive mechanisms with w(z) = −z/σ (generalized Gaussian, p = 1), and its lemma
     that P-PRDP implies tanh(P/2)·P-PRzCDP. Influences are multiples of the step: the microdata contract sees to it.
+    With the tight policy PRzCDP with P − (s/sinh s)·(1 − e^{−P}), s = λ/σ, which no smaller one is (docs/tight.md).
     """
 
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc=POLICY)
+    policy: str = choice("paper", "tight", doc=POLICY)
     lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "laplace"
     additive: ClassVar[bool] = True
     needs_nonnegative: ClassVar[bool] = False
-    formula: ClassVar[str] = "tanh(P/2)·P with the pure loss P = Δ/σ"
     pure_formula: ClassVar[str | None] = "Δ/σ"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_lattice(self, tight=False)
+        resolve_lattice(self, tight=self.policy == "tight")
         require_scale("sigma", self.sigma / self.lattice_step)
 
     @property
@@ -200,8 +201,26 @@ class Laplace(Mechanism):
     mean_absolute_error = lattice_mean_absolute_error
     interval_around = interval_of_width
     release = release_additive
-    loss_at = loss_of_pure_at
-    loss = loss_of_pure
+
+    @property
+    def formula(self) -> str:
+        """The policy function."""
+        if self.policy == "tight":
+            return "P − (s/sinh s)·(1 − e^(−P)) with the pure loss P = Δ/σ and s = λ/σ"
+        return "tanh(P/2)·P with the pure loss P = Δ/σ"
+
+    def loss_at(self, influence: Fraction) -> Fraction:
+        """Return the policy's loss, rounded up; the tight one is never above the paper's."""
+        paper = loss_of_pure_at(self, influence)
+        if self.policy == "paper":
+            return paper
+        return min(paper, laplace_zcdp_above(influence / self.sigma, self.lattice_step / self.sigma))
+
+    def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the policy's loss, rounded up."""
+        if self.policy == "paper":
+            return loss_of_pure(self, influence)
+        return laplace_zcdp(influence / float(self.sigma), self.lattice_step / self.sigma) * (1 + FLOAT_SLACK)
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return Δ/σ, exactly."""

@@ -1,12 +1,13 @@
 """The one abstract class of mechanisms, and how their parameters are declared and checked."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from udfs.divergences import of_pure, of_zcdp
 from udfs.exact import as_json, exact, up_float
 from udfs.keystream import Bits
 from udfs.lattice import LatticeTable, build_table
+from udfs.tight.curve import TightCurve, tight_curve
 from udfs.weights import LogWeights
 
 FLOAT_SLACK = 2.0**-40  # losses of whole arrays are computed in doubles and raised by this: far above their error
@@ -217,6 +219,24 @@ class Mechanism(ABC):
     def table(self) -> LatticeTable:
         """The sampler's table: built on first use, on the driver, and pickled with the mechanism."""
         return build_table(self.weights())
+
+    @property
+    def tabled(self) -> bool:
+        """Whether the policy is a curve that is computed, not a formula."""
+        return False
+
+    @cached_property
+    def loss_curve(self) -> TightCurve | None:
+        """The curve of a tabled policy: computed on first use, on the driver, and pickled with the mechanism."""
+        return tight_curve(self.weights()) if self.tabled else None
+
+    def with_curve(self, curve: TightCurve) -> Self:
+        """Return this mechanism with the losses of a stored curve; raises TypeError unless its policy is tabled."""
+        if not self.tabled:
+            raise TypeError(f"{self.kind}: its policy is a formula and takes no curve")
+        held = copy.copy(self)
+        held.__dict__["loss_curve"] = curve
+        return held
 
     @abstractmethod
     def release(self, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:

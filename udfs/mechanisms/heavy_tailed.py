@@ -18,8 +18,6 @@ from udfs.mechanisms.additive import (
     interval_of_width,
     lattice_mean_absolute_error,
     lattice_variance,
-    loss_of_pure,
-    loss_of_pure_at,
     own_step,
     release_additive,
     resolve_lattice,
@@ -34,6 +32,7 @@ from udfs.mechanisms.base import (
     require_range,
     require_scale,
 )
+from udfs.mechanisms.tight import formula_by_policy, loss_by_policy, loss_by_policy_at, states_tight
 from udfs.weights import LogWeights
 
 BOUNDS = Fraction(1, 10**27)  # what bounds of ln(…)^p may lie above it, relatively
@@ -45,23 +44,23 @@ class GeneralizedGaussian(Mechanism):
     """Noise with weights e^{−(|z|/σ)^p} on the lattice: PRDP with P(Δ) = (Δ/σ)^p, PRzCDP with tanh(P/2)·P.
 
     Proof: x ↦ x^p is concave for p ≤ 1, so | |z/σ|^p − |(z − Δ)/σ|^p | ≤ (Δ/σ)^p for every lattice point z.
-    Sources: paper 1, theorem 5.3 and corollary 5.6 (which needs p > 0), and its lemma from PRDP to PRzCDP.
+    Sources: paper 1, theorem 5.3 and corollary 5.6 (which needs p > 0), and its lemma from PRDP to PRzCDP; the tight
+    policy: docs/tight.md.
     """
 
     p: Fraction = above(0, "exponent of the distance in the log-density: the loss grows like Δ^p", at_most=1)
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc=POLICY)
+    policy: str = choice("paper", "tight", doc=POLICY)
     lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "generalized_gaussian"
     additive: ClassVar[bool] = True
     needs_nonnegative: ClassVar[bool] = False
-    formula: ClassVar[str] = "tanh(P/2)·P with the pure loss P = (Δ/σ)^p"
     pure_formula: ClassVar[str | None] = "(Δ/σ)^p"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_lattice(self, tight=False)
+        resolve_lattice(self, tight=self.policy == "tight")
         require_scale("sigma", self.sigma / self.lattice_step)
         require_range(self, "sigma", "smaller")
 
@@ -75,8 +74,10 @@ class GeneralizedGaussian(Mechanism):
     mean_absolute_error = lattice_mean_absolute_error
     interval_around = interval_of_width
     release = release_additive
-    loss_at = loss_of_pure_at
-    loss = loss_of_pure
+    loss_at = loss_by_policy_at
+    loss = loss_by_policy
+    tabled = property(states_tight)
+    formula = property(formula_by_policy)
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return an upper bound of (Δ/σ)^p, exact for p = 1."""
@@ -99,25 +100,25 @@ class ExponentialPolylog(Mechanism):
     PRzCDP with tanh(P/2)·P. Proof: w(z) = −d·ln(z/σ + a)^p falls and is convex on the lattice, so that
     |w(|z|) − w(|z − Δ|)| ≤ w(0) − w(Δ) = P(Δ) for every lattice point z. w is convex where z/σ + a ≥ e^{p−1}; for an
     `a` a little below it, as a decimal of e is, w need only be convex in its first step, which is checked: beyond it
-    the function is. Sources: paper 1, theorem 5.3, corollary 5.7 and the lemma from PRDP to PRzCDP; MATH section 4.
+    the function is. Sources: paper 1, theorem 5.3, corollary 5.7 and the lemma from PRDP to PRzCDP; MATH section 4; the
+    tight policy: docs/tight.md.
     """
 
     p: Fraction = at_least(1, "power of the logarithm in the log-density: the loss grows like ln(Δ)^p", at_most=100)
     d: Fraction = above(0, "factor of the logarithm's power: the higher, the lighter the tails")
     a: Fraction = at_least(1, "offset inside the logarithm, in noise scales")
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc=POLICY)
+    policy: str = choice("paper", "tight", doc=POLICY)
     lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "exponential_polylog"
     additive: ClassVar[bool] = True
     needs_nonnegative: ClassVar[bool] = False
-    formula: ClassVar[str] = "tanh(P/2)·P with the pure loss P = d·(ln(Δ/σ + a)^p − ln(a)^p)"
     pure_formula: ClassVar[str | None] = "d·(ln(Δ/σ + a)^p − ln(a)^p)"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_lattice(self, tight=False)
+        resolve_lattice(self, tight=self.policy == "tight")
         if self.p == 1 and not self.d > 1:
             raise ParameterError("d", "above 1 where p is 1: the noise has no distribution otherwise")
         self._require_convexity()
@@ -146,8 +147,10 @@ class ExponentialPolylog(Mechanism):
     mean_absolute_error = lattice_mean_absolute_error
     interval_around = interval_of_width
     release = release_additive
-    loss_at = loss_of_pure_at
-    loss = loss_of_pure
+    loss_at = loss_by_policy_at
+    loss = loss_by_policy
+    tabled = property(states_tight)
+    formula = property(formula_by_policy)
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return an upper bound of d·[ln(Δ/σ + a)^p − ln(a)^p]."""

@@ -19,17 +19,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.bounds import laplace_zcdp_above, s_over_sinh
+from udfs.bounds import laplace_zcdp_above
 from udfs.keystream import Bits
 from udfs.lattice import REACH, LatticeTable, add_noise, draw_noise
 from udfs.mechanisms.base import FLOAT_SLACK, Released, choice
 from udfs.reproducible import in_units
+from udfs.tight.laplace import laplace_zcdp
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 Floats = NDArray[np.float64]
 NOTHING = Fraction(0)
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
-SERIES = 0.01  # below it P − 1 + e^{−P} is summed as a series
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
 POINTS = 1 << 14  # on each side, of the sum for the mean absolute error
 NOISE_DOC = "gaussian: per-record zCDP; laplace: pure per-record DP, better for giants, worse for small records"
@@ -147,9 +147,7 @@ def transformed_loss(mechanism: Transformation, influence: Floats) -> Floats:
     """Return the PRzCDP loss of whole arrays, rounded up, and 0 at no influence."""
     ratio = mechanism.rise(influence) / float(mechanism.sigma)
     if mechanism.noise == "laplace":
-        # P − c·(1 − e^{−P}) = (P − 1 + e^{−P}) + (1 − c)·(1 − e^{−P}),  c = s/sinh s
-        spared = -np.expm1(-ratio)
-        loss = _excess(ratio) + float(1 - s_over_sinh(mechanism.lattice_step / mechanism.sigma)) * spared
+        loss = laplace_zcdp(ratio, mechanism.lattice_step / mechanism.sigma)
     else:
         loss = ratio**2 / 2
     return np.where(influence > 0, loss * (1 + FLOAT_SLACK), 0.0)
@@ -218,14 +216,6 @@ def absolute_error_of_transformed(mechanism: Transformation, total: float, sprea
         error = np.abs(mechanism.estimate(mechanism.curve(total) + z * sigma) - total)
         found = float(np.sum(error * mass) / np.sum(mass))
     return found if math.isfinite(found) else math.inf
-
-
-def _excess(pure: Floats) -> Floats:
-    # P − 1 + e^{−P} = P²/2·(1 − P/3·(1 − P/4·(1 − …))) where the difference would cancel
-    small, series = np.minimum(pure, SERIES), np.ones_like(pure)
-    for n in range(9, 2, -1):
-        series = 1 - small / n * series
-    return np.where(pure < SERIES, small**2 / 2 * series, pure + np.expm1(-pure))
 
 
 def _held(values: Floats) -> Floats:

@@ -1,0 +1,59 @@
+"""The policy that additive mechanisms of heavy tails state: the paper's, or their noise's own (docs/tight.md)."""
+
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udfs.mechanisms.additive import loss_of_pure, loss_of_pure_at
+from udfs.mechanisms.base import Mechanism
+from udfs.tight.curve import curve_at
+
+Floats = NDArray[np.float64]
+NEAREST = 1 - 2.0**-48  # more than what a double of an influence, which may be rounded up, lies off a whole step
+FEW = 64  # influences for which the whole curve is not computed
+
+TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1 of the noise Z on its lattice, from above (docs/tight.md), at most "
+
+
+def states_tight(mechanism: Mechanism) -> bool:
+    """Return whether the policy is the tight one."""
+    return getattr(mechanism, "policy", None) == "tight"
+
+
+def formula_by_policy(mechanism: Mechanism) -> str:
+    """Return the policy function."""
+    return (TIGHT if mechanism.tabled else "") + f"tanh(P/2)·P with the pure loss P = {mechanism.pure_formula}"
+
+
+def loss_by_policy_at(mechanism: Mechanism, influence: Fraction) -> Fraction:
+    """Return the paper's tanh(P/2)·P, or the smaller tight loss; an influence between two steps has the next one's."""
+    paper = loss_of_pure_at(mechanism, influence)
+    if not mechanism.tabled:
+        return paper
+    steps = ceil(influence / mechanism.lattice_step)
+    curve = mechanism.__dict__.get("loss_curve")
+    bound = curve_at(mechanism.weights(), steps) if curve is None else curve.at(steps)
+    return paper if bound >= paper else Fraction(bound)
+
+
+def loss_by_policy(mechanism: Mechanism, influence: Floats) -> Floats:
+    """Return the same of whole arrays: of multiples of the step, whose doubles may lie three last bits off them."""
+    paper = loss_of_pure(mechanism, influence)
+    if not mechanism.tabled:
+        return paper
+    steps = np.ceil(influence / float(mechanism.lattice_step) * NEAREST)
+    return np.minimum(paper, _bounds(mechanism, steps))
+
+
+def _bounds(mechanism: Mechanism, steps: Floats) -> Floats:
+    if "loss_curve" not in mechanism.__dict__ and steps.size <= FEW:
+        weights = mechanism.weights()
+        return np.array([float(curve_at(weights, int(n))) if n < np.inf else n for n in steps.flat]).reshape(
+            steps.shape
+        )
+    curve = mechanism.loss_curve
+    if curve is None:
+        raise TypeError(f"{mechanism.kind} has no curve of losses")
+    return curve.over(steps)
