@@ -228,7 +228,7 @@ class Mechanism(ABC):
     @cached_property
     def loss_curve(self) -> TightCurve | None:
         """The curve of a tabled policy: computed on first use, on the driver, and pickled with the mechanism."""
-        return tight_curve(self.weights()) if self.tabled else None
+        return tight_curve(self.weights(), self.fineness) if self.tabled else None
 
     def with_curve(self, curve: TightCurve) -> Self:
         """Return this mechanism with the losses of a stored curve; raises TypeError unless its policy is tabled."""

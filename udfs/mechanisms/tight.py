@@ -32,9 +32,9 @@ def loss_by_policy_at(mechanism: Mechanism, influence: Fraction) -> Fraction:
     paper = loss_of_pure_at(mechanism, influence)
     if not mechanism.tabled:
         return paper
-    steps = ceil(influence / mechanism.lattice_step)
+    steps = ceil(influence / mechanism.step)
     curve = mechanism.__dict__.get("loss_curve")
-    bound = curve_at(mechanism.weights(), steps) if curve is None else curve.at(steps)
+    bound = curve_at(mechanism.weights(), steps, mechanism.fineness) if curve is None else curve.at(steps)
     return paper if bound >= paper else Fraction(bound)
 
 
@@ -43,16 +43,15 @@ def loss_by_policy(mechanism: Mechanism, influence: Floats) -> Floats:
     paper = loss_of_pure(mechanism, influence)
     if not mechanism.tabled:
         return paper
-    steps = np.ceil(influence / float(mechanism.lattice_step) * NEAREST)
+    steps = np.ceil(influence / float(mechanism.step) * NEAREST)
     return np.minimum(paper, _bounds(mechanism, steps))
 
 
 def _bounds(mechanism: Mechanism, steps: Floats) -> Floats:
     if "loss_curve" not in mechanism.__dict__ and steps.size <= FEW:
-        weights = mechanism.weights()
-        return np.array([float(curve_at(weights, int(n))) if n < np.inf else n for n in steps.flat]).reshape(
-            steps.shape
-        )
+        weights, unit = mechanism.weights(), mechanism.fineness
+        found = [float(curve_at(weights, int(n), unit)) if n < np.inf else n for n in steps.flat]
+        return np.array(found).reshape(steps.shape)
     curve = mechanism.loss_curve
     if curve is None:
         raise TypeError(f"{mechanism.kind} has no curve of losses")

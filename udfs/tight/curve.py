@@ -19,7 +19,7 @@ from udfs.exact import exact
 from udfs.tight.loss import pure_above, tight_loss
 from udfs.weights import LogWeights
 
-OCTAVES = 40  # knots reach 2⁴⁰ steps, about 10¹², unless the paper's bound is as good before
+OCTAVES = 40  # knots reach 2⁴⁰ units, about 10¹², unless the paper's bound is as good before
 STEEP = 2.0  # ln ρ rises at most about twice as fast as ln Δ, since √ρ is subadditive
 LARGE = 8.0  # pure loss from which ln ρ rises at most about twice as fast as its logarithm
 KNOTS_A_RISE = 200  # knots while ρ rises by the factor e
@@ -30,7 +30,7 @@ SMALL = 1 << 16  # steps below which losses are looked up directly
 
 @dataclass(frozen=True)
 class TightCurve:
-    """Upper bounds of the tight loss: `rho[i]` for influences above `steps[i − 1]` up to `steps[i]` lattice steps.
+    """Upper bounds of the tight loss: `rho[i]` for influences above `steps[i − 1]` up to `steps[i]` steps.
 
     Beyond the last knot the curve says nothing, and is infinite: the paper's bound is for the caller to take.
     Raises ValueError unless knots rise from 1 or above and losses are finite, above 0 and never fall.
@@ -48,7 +48,7 @@ class TightCurve:
             raise ValueError("a curve of losses needs finite losses that never fall")
 
     def at(self, steps: int) -> Fraction | float:
-        """Return the loss of an influence of `steps` ≥ 0 lattice steps; 0 at 0, infinite beyond the last knot."""
+        """Return the loss of an influence of `steps` ≥ 0 steps; 0 at 0, infinite beyond the last knot."""
         if steps <= 0:
             return Fraction(0)
         place = bisect_left(self.steps, steps)
@@ -93,30 +93,33 @@ class TightCurve:
 
 
 @lru_cache(maxsize=64)
-def tight_curve(weights: LogWeights) -> TightCurve:
-    """Return the whole curve of a family: some hundred to ten thousand knots, about half a millisecond each."""
-    steps = knots(weights)
-    return TightCurve(steps, tuple(accumulate((tight_loss(weights, knot) for knot in steps), max)))
+def tight_curve(weights: LogWeights, unit: int = 1) -> TightCurve:
+    """Return the whole curve of a family: some hundred to ten thousand knots, about half a millisecond each.
+
+    Its steps are of `unit` steps of the noise's lattice each: those of the measure, of which influences are multiples.
+    """
+    steps = knots(weights, unit)
+    return TightCurve(steps, tuple(accumulate((tight_loss(weights, knot * unit) for knot in steps), max)))
 
 
-def curve_at(weights: LogWeights, steps: int) -> Fraction | float:
+def curve_at(weights: LogWeights, steps: int, unit: int = 1) -> Fraction | float:
     """Return what `tight_curve` says of an influence of `steps` ≥ 0, from one knot alone."""
     if steps <= 0:
         return Fraction(0)
-    known = knots(weights)
+    known = knots(weights, unit)
     place = bisect_left(known, steps)
-    return exact(tight_loss(weights, known[place])) if place < len(known) else inf
+    return exact(tight_loss(weights, known[place] * unit)) if place < len(known) else inf
 
 
 @lru_cache(maxsize=256)
-def knots(weights: LogWeights) -> tuple[int, ...]:
+def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
     """Return the knots of a family: each a whole number above the last by one part in n, or by 1 where that is more.
 
     n is chosen for each octave so that ρ rises by less than half a per cent between two.
     """
-    pure = [pure_above(weights, 1 << octave) for octave in range(OCTAVES + 1)]
+    pure = [pure_above(weights, unit << octave) for octave in range(OCTAVES + 1)]
     found = [1]
-    for octave in range(_last_octave(weights, pure)):
+    for octave in range(_last_octave(weights, unit, pure)):
         slope = min(STEEP, 2 * log2(pure[octave + 1] / pure[octave])) if pure[octave] >= LARGE else STEEP
         parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST)
         while found[-1] < 2 << octave:
@@ -124,9 +127,9 @@ def knots(weights: LogWeights) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _last_octave(weights: LogWeights, pure: list[float]) -> int:
+def _last_octave(weights: LogWeights, unit: int, pure: list[float]) -> int:
     """Return the first octave from which on the paper's bound is ENOUGH at its ends; OCTAVES where none is."""
     for octave in range(OCTAVES, -1, -1):
-        if tanh(pure[octave] / 2) * pure[octave] > ENOUGH * tight_loss(weights, 1 << octave):
+        if tanh(pure[octave] / 2) * pure[octave] > ENOUGH * tight_loss(weights, unit << octave):
             return min(octave + 1, OCTAVES)
     return 0
