@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from pipeline.accounting.policy import curve_json
 from pipeline.accounting.reference import at_of, losses_at, policy_of
 from pipeline.guarantee import guarantee
 from pipeline.plan.model import Plan, Query
@@ -72,4 +73,4 @@ def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
         "lattice_step": float(mechanism.lattice_step),
         "influence": f"|{query.measure.name}|" if query.measure else "1",
         "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
-    }
+    } | curve_json(mechanism)

@@ -22,7 +22,8 @@ from pipeline.public import public_policy
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
 from udfs.keystream import SecretKey
-from udfs.mechanisms.additive import Gaussian, Laplace
+from udfs.mechanisms.additive import Gaussian
+from udfs.mechanisms.laplace import Laplace
 from udfs.noise import release_cells, release_parts
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 500}

@@ -19,8 +19,9 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Measure
 from pipeline.plan.schema import export_schema
 from tests.support.plans import DATA, NAICS, load
-from udfs.mechanisms.additive import Gaussian, Laplace
+from udfs.mechanisms.additive import Gaussian
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.log import Log
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from pipeline.accounting.convert import approximate_epsilon, simple_epsilon
 from pipeline.accounting.posterior import largest_posterior, largest_posterior_of, mean_posterior
 from tests.support.lattice import CTX, Noise
-from udfs.mechanisms.additive import Laplace
+from udfs.mechanisms.laplace import Laplace
 
 PRIORS = (0.01, 0.5, 0.9)
 RHOS = (1e-3, 0.05, 0.5, 3.0)

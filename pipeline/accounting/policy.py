@@ -15,6 +15,7 @@ from typing import Any
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
+from udfs.tight.curve import TightCurve
 
 Place = frozenset[int]
 Reference = Mapping[str, Fraction]  # measure name → a record's value
@@ -88,6 +89,7 @@ class PolicySum:
                 "mechanism": query.mechanism.describe(),
                 "step": as_json(query.mechanism.step),
             }
+            | curve_json(query.mechanism)
             | ({} if query.part is None else {"part": query.part})
             for query in self.queries
         ]
@@ -97,10 +99,20 @@ class PolicySum:
     def from_json(cls, data: Mapping[str, Any]) -> "PolicySum":
         """Return the policy that `to_json` wrote."""
         queries = tuple(
-            QueryPolicy(entry["name"], entry["measure"], build(entry["mechanism"], entry["step"]), entry.get("part"))
-            for entry in data["queries"]
+            QueryPolicy(entry["name"], entry["measure"], _stored(entry), entry.get("part")) for entry in data["queries"]
         )
         return cls(queries, tuple(frozenset(place) for place in data["places"]))
 
     def _or_all(self, places: Iterable[Place] | None) -> Sequence[Place]:
         return self.places if places is None else tuple(places)
+
+
+def curve_json(mechanism: Mechanism) -> dict[str, Any]:
+    """Return as JSON the curve of a policy that is a table, so that a bound once stated is the one that counts."""
+    curve = mechanism.loss_curve
+    return {} if curve is None else {"curve": curve.to_json()}
+
+
+def _stored(entry: Mapping[str, Any]) -> Mechanism:
+    mechanism = build(entry["mechanism"], entry["step"])
+    return mechanism.with_curve(TightCurve.from_json(entry["curve"])) if "curve" in entry else mechanism

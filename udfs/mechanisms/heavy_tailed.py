@@ -32,7 +32,7 @@ from udfs.mechanisms.base import (
     require_range,
     require_scale,
 )
-from udfs.mechanisms.tight import formula_by_policy, loss_by_policy, loss_by_policy_at, states_tight
+from udfs.mechanisms.tight import formula_by_policy, loss_by_policy, loss_by_policy_at, renyi_by_policy, states_tight
 from udfs.weights import LogWeights
 
 BOUNDS = Fraction(1, 10**27)  # what bounds of ln(…)^p may lie above it, relatively
@@ -76,6 +76,7 @@ class GeneralizedGaussian(Mechanism):
     release = release_additive
     loss_at = loss_by_policy_at
     loss = loss_by_policy
+    renyi_at = renyi_by_policy
     tabled = property(states_tight)
     formula = property(formula_by_policy)
 
@@ -149,6 +150,7 @@ class ExponentialPolylog(Mechanism):
     release = release_additive
     loss_at = loss_by_policy_at
     loss = loss_by_policy
+    renyi_at = renyi_by_policy
     tabled = property(states_tight)
     formula = property(formula_by_policy)
 

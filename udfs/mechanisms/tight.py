@@ -6,9 +6,12 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.heavy import GeneralizedGaussianWeights
 from udfs.mechanisms.additive import loss_of_pure, loss_of_pure_at
 from udfs.mechanisms.base import Mechanism
 from udfs.tight.curve import curve_at
+from udfs.tight.loss import MOST_STEPS, renyi_curve
+from udfs.weights import LaplaceWeights
 
 Floats = NDArray[np.float64]
 NEAREST = 1 - 2.0**-48  # more than what a double of an influence, which may be rounded up, lies off a whole step
@@ -45,6 +48,18 @@ def loss_by_policy(mechanism: Mechanism, influence: Floats) -> Floats:
         return paper
     steps = np.ceil(influence / float(mechanism.step) * NEAREST)
     return np.minimum(paper, _bounds(mechanism, steps))
+
+
+def renyi_by_policy(mechanism: Mechanism, influence: Fraction, orders: Floats) -> Floats:
+    """Return upper bounds of D_α: what the losses say, and of the tight policy those of the noise on its lattice."""
+    by_losses = Mechanism.renyi_at(mechanism, influence, orders)
+    if not states_tight(mechanism):
+        return by_losses
+    weights = mechanism.weights()
+    if isinstance(weights, LaplaceWeights):
+        weights = GeneralizedGaussianWeights(p=Fraction(1), scale=weights.scale)
+    steps = ceil(influence / mechanism.step) * mechanism.fineness
+    return np.minimum(by_losses, renyi_curve(weights, steps, orders)) if steps <= MOST_STEPS else by_losses
 
 
 def _bounds(mechanism: Mechanism, steps: Floats) -> Floats:
