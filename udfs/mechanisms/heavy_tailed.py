@@ -50,7 +50,7 @@ class GeneralizedGaussian(Mechanism):
 
     p: Fraction = above(0, "exponent of the distance in the log-density: the loss grows like Δ^p", at_most=1)
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", "tight", doc=POLICY)
+    policy: str = choice("tight", "paper", doc=POLICY)
     lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "generalized_gaussian"
@@ -109,7 +109,7 @@ class ExponentialPolylog(Mechanism):
     d: Fraction = above(0, "factor of the logarithm's power: the higher, the lighter the tails")
     a: Fraction = at_least(1, "offset inside the logarithm, in noise scales")
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", "tight", doc=POLICY)
+    policy: str = choice("tight", "paper", doc=POLICY)
     lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "exponential_polylog"

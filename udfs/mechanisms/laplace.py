@@ -39,7 +39,7 @@ class Laplace(Mechanism):
     """
 
     sigma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", "tight", doc=POLICY)
+    policy: str = choice("tight", "paper", doc=POLICY)
     lattice: str = choice(*LATTICES, doc=LATTICE)
 
     kind: ClassVar[str] = "laplace"
