@@ -7,7 +7,8 @@ from typing import Any
 from pipeline.accounting.change import Change, Factor, change_losses
 from pipeline.accounting.reference import policy_of
 from pipeline.errors import PlanError
-from pipeline.explain import code_typed, loss_words, meaning, number_typed, words
+from pipeline.explain import code_typed, loss_words, number_typed
+from pipeline.meaning import meaning, words
 from pipeline.nearest import nearest
 from pipeline.plan.model import Plan
 from udfs.codes import LEVELS

@@ -4,18 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from math import ceil
 from typing import Any
 
-from pipeline.accounting import curves
-from pipeline.accounting.convert import SIZE
-from pipeline.accounting.curves import DELTA, Floats
+from pipeline.accounting.curves import DELTA
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.reference import At, AtFirm, Loss, at_of, curve_at, losses_at, policy_of, simple_losses_at
 from pipeline.accuracy import accuracy, warnings
+from pipeline.by_paper import paper_losses, tight_queries
 from pipeline.curves import table
 from pipeline.errors import PlanError
 from pipeline.groups import group_losses
+from pipeline.meaning import OF_POSTERIORS, OF_TESTS, meaning, posterior_table, words
 from pipeline.nearest import nearest
 from pipeline.plan.model import Part, Plan, Query
 from udfs.codes import LEVELS
@@ -32,10 +31,6 @@ OF_FIRMS = (
     "large, in the places that these name; a firm with more or larger records loses more, without a limit.",
 )
 
-OF_TESTS = (
-    "(ε, δ) is what the divergences of all orders imply. best test: how often somebody who knows all else, and may be",
-    f"wrong about {SIZE:.0%} of absent records, could at most find a present one; {SIZE:g} is guessing.",
-)
 OF_GROUPS = (
     "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
 )
@@ -92,7 +87,8 @@ def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA)
     total = [_told(at, loss, simple[-1]) for at, _, loss, simple in promised]
     means = [meaning(loss, delta, curve_at(plan, policy, at)) for at, _, loss, _ in promised]
     told = {"plan_digest": plan.digest, "unit": plan.dataset.unit, "queries": queries, "total": total}
-    return told | {"total_means": means}
+    paper = paper_losses(plan, wanted)
+    return told | {"total_means": means} | ({"paper": paper} if paper else {})
 
 
 def _simple(plan: Plan, policy: PolicySum, at: At | AtFirm) -> Sequence[Fraction | None]:
@@ -109,11 +105,6 @@ def _told(at: At | AtFirm, loss: Loss, simple: Fraction | None, influence: Fract
     return told | ({} if simple is None else {"rho_simple": up_float(simple)})
 
 
-def meaning(loss: Loss, delta: float, curve: Floats | None = None) -> dict[str, Any]:
-    """Return an (ε, δ) that the loss, and the `curve` if any, imply, and what the best test could achieve."""
-    return curves.meaning(curve, up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon), delta)
-
-
 def render(explained: dict[str, Any], plan: Plan) -> str:
     """Return the explanation for people."""
     lines = [
@@ -121,23 +112,26 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
         f"plan     {explained['plan_digest']}",
         "",
     ]
+    paper, tight = explained.get("paper", ()), tight_queries(plan)
     for entry, query in zip(explained["queries"], plan.queries, strict=True):
         what = f"sum of {query.measure.name}" if query.measure else "count of records"
         lines.append(f"{entry['name']}: {what} by {' × '.join(query.by)}{_where(query.where)}")
         for part in query.parts:
             lines.append(f"    {_part(query, part)}{in_words(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")
-        lines += _table(entry["losses"])
+        lines += _table(entry["losses"], [at["queries"][query.name] for at in paper] if query.name in tight else ())
         lines += _groups(entry.get("groups", ()))
         lines += error_lines(entry["accuracy"], plan.interval)
         lines.append("")
     who = "a record of these values" if plan.dataset.owner is None else "a firm of these records"
     lines.append(f"total: the most that {who} loses in this release, wherever it is")
     lines += _totals(explained["total"], explained["total_means"])
+    lines += posterior_table(_places(explained["total"]), explained["total_means"])
     if not explained["total"]:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
     lines += ["", *table(plan), "", *(OF_RECORDS if plan.dataset.owner is None else OF_FIRMS)]
     lines += OF_TESTS
+    lines += OF_POSTERIORS
     if any("rho_simple" in loss for loss in explained["total"]):
         lines += OF_GROUPS
     if any("groups" in entry for entry in explained["queries"]):
@@ -228,10 +222,17 @@ def _place(at: dict[str, Any]) -> str:
     return ", ".join(f"{k}={v}" for k, v in at.items()) or "any record"
 
 
-def _table(losses: Sequence[dict[str, Any]]) -> list[str]:
-    shown = ["; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])) for loss in losses]
+def _places(losses: Sequence[dict[str, Any]]) -> list[str]:
+    return ["; ".join(map(_place, loss["at"] if isinstance(loss["at"], list) else [loss["at"]])) for loss in losses]
+
+
+def _table(losses: Sequence[dict[str, Any]], paper: Sequence[float] = ()) -> list[str]:
+    """Return a line for each loss; `paper`: rho of the same noise by the paper's policy, where another is stated."""
+    shown = _places(losses)
     width = max(map(len, shown), default=0)
-    return [f"    {at:<{width}}   {loss_words(loss)}" for at, loss in zip(shown, losses, strict=True)]
+    beside = [f"   (paper's bound: rho {_up(rho)})" for rho in paper] or [""] * len(losses)
+    rows = zip(shown, losses, beside, strict=True)
+    return [f"    {at:<{width}}   {loss_words(loss)}{other}" for at, loss, other in rows]
 
 
 def _totals(losses: Sequence[dict[str, Any]], meanings: Sequence[dict[str, Any]]) -> list[str]:
@@ -239,17 +240,6 @@ def _totals(losses: Sequence[dict[str, Any]], meanings: Sequence[dict[str, Any]]
     lines = _table(losses)
     width = max(map(len, lines), default=0)
     return [f"{line:<{width}}   {words(meaning)}" for line, meaning in zip(lines, meanings, strict=True)]
-
-
-def words(meaning: dict[str, Any]) -> str:
-    """Return what `meaning` returned in words."""
-    epsilon = "infinite" if meaning["epsilon"] is None else _up(meaning["epsilon"])
-    approximate = f"(ε, δ) = ({epsilon}, {meaning['delta']:g})"
-    return f"{approximate}   best test {_power(meaning['power'])}"
-
-
-def _power(power: float) -> str:
-    return "> 0.9999" if power > 0.9999 else f"{ceil(power * 10_000) / 10_000:.4f}"
 
 
 def loss_words(loss: dict[str, Any]) -> str:

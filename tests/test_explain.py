@@ -167,9 +167,19 @@ def test_totals_are_told_in_words_of_people(capsys: pytest.CaptureFixture[str]) 
     assert (means["delta"], means["size"]) == (1e-6, 0.05)
     assert rho < means["epsilon"] < rho + 2 * sqrt(rho * 6 * log(10))  # the simple bound
     assert norm.cdf(sqrt(2 * rho) - norm.isf(0.05)) < means["power"] < 0.9  # a Gaussian mechanism of that loss
+    assert means["epsilon_simple"] == pytest.approx(rho + 2 * sqrt(rho * 6 * log(10)), rel=1e-8)
+    for told_of_prior, prior in zip(means["posteriors"], (0.01, 0.5), strict=True):
+        odds = prior / (1 - prior)
+        mean, largest = odds * exp(2 * rho), odds * exp(means["epsilon_simple"])
+        assert told_of_prior["prior"] == prior
+        assert told_of_prior["mean"] == pytest.approx(mean / (1 + mean), rel=1e-8)
+        assert told_of_prior["largest"] == pytest.approx(largest / (1 + largest), rel=1e-8)
     assert main(["explain", str(TABLE_1), "--at", "employment=10"]) == 0
     shown = capsys.readouterr().out
     assert "best test 0.84" in shown
+    told_to_people = next(line for line in shown.splitlines() if " / " in line)
+    mean = told_to_people.split()[1]
+    assert float(mean) == pytest.approx(0.01 * exp(2 * rho) / (0.99 + 0.01 * exp(2 * rho)), abs=1e-4)
     curve = next(line for line in shown.splitlines() if line.lstrip().startswith("fourth_root  "))
     assert [float(loss) for loss in curve.split()[1:]] == pytest.approx(  # paper 1: √Δ / (2·2²)
         [sqrt(10**power) / 8 for power in range(8)], rel=1e-3
