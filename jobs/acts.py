@@ -43,6 +43,11 @@ def add_acts(acts: "argparse._SubParsersAction[Any]", debug: argparse.ArgumentPa
         if name == "raise":
             stating.add_argument("--reason", required=True, type=_reason, metavar="TEXT", help="why, for the record")
 
+    check = act("check", "whether a plan's release would be reserved or refused; reserves nothing, reads no record")
+    check.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
+    for option, what in (("data", "microdata"), ("out", "output"), ("staging", "staging")):
+        check.add_argument(f"--{option}", metavar="URI", help=f"the {what} place, as prdp release would be given it")
+
     show = act("show", "releases and budgets; with --at what is spent and left at a reference")
     show.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
     show.add_argument("--dataset", metavar="DATASET", help="only this dataset")

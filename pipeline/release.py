@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.reference import limits_of, policy_of
 from pipeline.accuracy import warnings
 from pipeline.attempts import attempt_of, destroy, destroy_strays, live_staging, recorded
 from pipeline.build import code_digest
@@ -26,16 +25,14 @@ from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.facts import Facts
 from pipeline.finish import finish, require_published
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata.duplicates import records_of
-from pipeline.microdata.pinned import Pinned, Table, pinned, require_there, source_of
+from pipeline.microdata.pinned import Pinned, pinned, require_there
 from pipeline.microdata.prepared import is_prepared
 from pipeline.plan.model import Plan
 from pipeline.public import policy_document
-from pipeline.publish import check_output_place
 from pipeline.report.page import report_page
+from pipeline.reserve import Request, require_free_place, reservation_of
 from pipeline.staging import Staging, prepare_root, staging_at
 from pipeline.storage import Place
 from pipeline.tables import ranges, sweep, write_csv
@@ -44,25 +41,13 @@ from udfs.keystream import CellBits, SecretKey
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One run of a release: what to release, where from and where to, and with what."""
+class Job(Request):
+    """One run of a release: what it asks of the ledger, and with what it is made."""
 
-    plan: Plan
-    microdata: Place | Table
-    out: Place
-    ledger: Ledger
     engine: Engine
-    staging: Place | None = None  # None: beside the ledger
     csv: bool = False
-    hold: bool = False
-    registered_only: bool = False  # the dataset must be registered in the ledger
     new_key: Callable[[], SecretKey] = SecretKey.fresh
     log: Log = field(default_factory=Log)
-
-    @property
-    def staging_root(self) -> Place:
-        """Where this run stages what it draws."""
-        return self.staging or self.ledger.staging_root
 
 
 @dataclass(frozen=True)
@@ -114,9 +99,8 @@ def run(job: Job) -> Outcome:
 
 def _check(job: Job) -> None:
     """Return if the release can be made, from these microdata and at this place; nothing is charged before."""
+    require_free_place(job)
     state = job.ledger.state(job.plan.release)
-    chosen = state.attempt if state and state.status in ("published", "settled") else None
-    check_output_place(job.out, job.plan.release, job.staging_root, chosen)
     for warning in (text for query in job.plan.queries for text in warnings(query)):
         job.log.warning(warning)
     if state is None or state.refunded:
@@ -138,31 +122,12 @@ def _hold_or_publish(job: Job, facts: Facts) -> ReleaseState:
 
 def _reserve(job: Job) -> ReleaseState:
     """Reserve the release; a reservation by another build of prdp, whose policies may differ, is made anew."""
-    state = job.ledger.reserve(_reservation(job), job.registered_only)
+    state = job.ledger.reserve(reservation_of(job), job.registered_only)
     if state.status == "reserved" and state.draws == 0 and state.reservation["code"] != code_digest():
         job.ledger.abort(state.release)
-        again = replace(_reservation(job), hold=job.hold or state.hold)
+        again = replace(reservation_of(job), hold=job.hold or state.hold)
         state = job.ledger.reserve(again, job.registered_only)
     return state
-
-
-def _reservation(job: Job) -> Reservation:
-    plan = job.plan
-    return Reservation(
-        release=plan.release,
-        supersedes=plan.supersedes,
-        dataset=plan.dataset.name,
-        dataset_facts=plan.dataset.facts(),
-        digest=plan.digest,
-        plan=plan.resolved(),
-        policy=policy_of(plan),
-        limits=limits_of(plan),
-        out=str(job.out),
-        code=code_digest(),
-        staging=recorded(job.ledger, job.staging_root),
-        source=source_of(job.microdata),
-        hold=job.hold,
-    )
 
 
 def _staged_before(job: Job, state: ReleaseState) -> Facts | None:

@@ -15,7 +15,8 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.officers import approve, purge, reject, withdraw
 from pipeline.plan.load import load_plan
 from pipeline.publish import MANIFEST
-from pipeline.release import Job, _reservation
+from pipeline.release import Job
+from pipeline.reserve import reservation_of
 from pipeline.staging import staging_at
 from pipeline.verify import verify_release
 from pipeline.withdrawn import NOTE
@@ -140,7 +141,7 @@ def test_what_another_build_reserved_to_be_held_is_still_held(place: Place) -> N
     plan = load_plan(place.plan)
     engine = DaskEngine(workers=1)
     job = Job(plan=plan, microdata=plan.dataset.path, out=place.out, ledger=place.ledger(), engine=engine, hold=True)
-    place.ledger().reserve(replace(_reservation(job), code="sha256:another build"))
+    place.ledger().reserve(replace(reservation_of(job), code="sha256:another build"))
     assert submit(place, key=None).state == "held"
 
 

@@ -16,7 +16,8 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import open_ledger
 from pipeline.log import Log
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, _reservation, run
+from pipeline.release import Job, run
+from pipeline.reserve import reservation_of
 from pipeline.staging import staging_at
 from pipeline.totals import sum_spec
 from pipeline.verify import verify_release
@@ -41,7 +42,7 @@ def reserve_by_another_build(place: Place) -> None:
     job = Job(
         plan=plan, microdata=plan.dataset.path, out=place.out, ledger=place.ledger(), engine=DaskEngine(workers=1)
     )
-    place.ledger().reserve(replace(_reservation(job), code="sha256:another build"))
+    place.ledger().reserve(replace(reservation_of(job), code="sha256:another build"))
 
 
 def test_what_another_build_reserved_is_reserved_anew(tmp_path: Path) -> None:

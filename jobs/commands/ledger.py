@@ -66,6 +66,28 @@ def _verify(ledger: Ledger, given: argparse.Namespace) -> None:
         print(f"{release}: what is published is what the chain says")
 
 
+def _check(ledger: Ledger, given: argparse.Namespace) -> None:
+    from jobs.places import microdata_of, out_of, place_given  # noqa: PLC0415 — as above
+    from pipeline.plan.load import load_plan  # noqa: PLC0415
+    from pipeline.reserve import Request, check  # noqa: PLC0415
+
+    plan = load_plan(given.plan)
+    request = Request(
+        plan=plan,
+        microdata=microdata_of(given, plan),
+        out=out_of(given, plan),
+        ledger=ledger,
+        staging=place_given(given.staging, "--staging"),
+        registered_only=given.registered_only,
+    )
+    state = check(request)
+    status = None if state is None else state.status
+    if given.json:
+        show_json({"release": plan.release, "dataset": plan.dataset.name, "plan_digest": plan.digest, "state": status})
+    else:
+        print(f"release {plan.release}: {'fits the budget; nothing is reserved' if status is None else f'is {status}'}")
+
+
 def _approve(ledger: Ledger, given: argparse.Namespace) -> None:
     from pipeline.officers import approve  # noqa: PLC0415 — a second of imports that reading does not need
 
@@ -115,6 +137,7 @@ def _purge(ledger: Ledger, given: argparse.Namespace) -> None:
 ACTS: Mapping[str, Callable[[Ledger, argparse.Namespace], None]] = {
     "init": _init,
     "raise": _raise,
+    "check": _check,
     "show": show,
     "verify": _verify,
     "approve": _approve,

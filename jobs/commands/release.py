@@ -9,15 +9,14 @@ import pyarrow.parquet as pq
 
 from jobs.cli import show_json
 from jobs.engine import chosen_engine
+from jobs.places import microdata_of, out_of, place_given
 from pipeline.errors import StateError
 from pipeline.ledger.store import open_ledger
 from pipeline.lineage import append_new, run_events
-from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
-from pipeline.plan.model import Plan
 from pipeline.release import Job, Outcome
 from pipeline.release import run as run_job
-from pipeline.storage import Place, opened, place, resolved
+from pipeline.storage import opened, place
 
 ROWS_SHOWN = 4
 
@@ -28,9 +27,9 @@ def run(given: argparse.Namespace) -> None:
         plan = load_plan(given.plan)
         job = Job(
             plan=plan,
-            microdata=_microdata(given, plan),
-            out=_place(given.out, "--out") or resolved(plan.path.parent / "releases", "--out"),
-            staging=_place(given.staging, "--staging"),
+            microdata=microdata_of(given, plan),
+            out=out_of(given, plan),
+            staging=place_given(given.staging, "--staging"),
             engine=engine,
             ledger=open_ledger(given.ledger).signed(given.operator),
             csv=given.csv,
@@ -64,15 +63,6 @@ def _lineage(job: Job, target: Path | None) -> Iterator[None]:
 
 def _append_lineage(job: Job, target: Path) -> None:
     append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), target)
-
-
-def _microdata(given: argparse.Namespace, plan: Plan) -> Place | Table:
-    at = _place(given.data, "--data") or plan.dataset.path
-    return Table(plan.dataset.table or "") if at is None else resolved(at, "microdata")
-
-
-def _place(text: str | None, option: str) -> Place | None:
-    return None if text is None else resolved(place(text, what=option), option)
 
 
 def _show(outcome: Outcome) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from pipeline.accounting.accountant import Charged
-from pipeline.errors import StateError
-from pipeline.ledger.budget import charged_states, require_covers, require_fits
+from pipeline.ledger.asked import require_reservable, standing
+from pipeline.ledger.budget import require_covers, require_fits
 from pipeline.ledger.chain import verified
 from pipeline.ledger.database import Database
 from pipeline.ledger.databases import database_at
@@ -23,16 +22,14 @@ from pipeline.ledger.datasets import (
     Budget,
     budget_step,
     budgets_of,
-    require_agreement,
     require_fits_releases,
     require_new,
-    require_same_facts,
     require_same_record,
 )
 from pipeline.ledger.diagnosed import Diagnosed
 from pipeline.ledger.entries import DIAGNOSED, Act, Entry
-from pipeline.ledger.fold import ENDED, ReleaseState, charges_with_next_draw, require_free_for_draw
-from pipeline.ledger.reservation import Reservation, charged, limits_of, require_same, require_superseded
+from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, require_free_for_draw
+from pipeline.ledger.reservation import Reservation, charged, limits_of
 from pipeline.ledger.rows import advance, append, entries, head_of, require_state, state_of, states_of
 from pipeline.ledger.schema import ENTRIES
 
@@ -166,22 +163,23 @@ class Ledger:
         or where what it supersedes is no published release of the dataset.
         """
         with self._writing() as connection:
-            state = state_of(connection, wanted.release)
-            if state is None or state.refunded or state.status in ("reserved", "drawn"):
-                require_agreement(budgets_of(connection), wanted, registered_only)
-            if state is not None and not state.refunded:
-                if state.status in ENDED:
-                    raise StateError(f"release {wanted.release}: was {ENDED[state.status]}: choose another name")
-                require_same(state, wanted)
+            state = standing(connection, wanted, registered_only)
+            if state is not None:
                 return state
-            others = charged_states(connection, [wanted.dataset])
-            require_superseded(wanted, others)
-            if others:  # the first that counts fixes the dataset's facts
-                require_same_facts(wanted.dataset, others[0].reservation["dataset_facts"], wanted.dataset_facts)
-            requested = Charged(wanted.release, wanted.policy, 1)
-            stated = require_fits(connection, wanted.dataset, requested, wanted.limits)
+            stated = require_reservable(connection, wanted)
             act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts(stated))
-            return advance(connection, state, self._signed(act))
+            return advance(connection, state_of(connection, wanted.release), self._signed(act))
+
+    def check(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState | None:
+        """Return the state of a reservation that stands already, None where `reserve` would make it; writes nothing.
+
+        Raises what `reserve` would. Another release may come before this one: `reserve` alone decides.
+        """
+        with self._reading() as connection:
+            state = standing(connection, wanted, registered_only)
+            if state is None:
+                require_reservable(connection, wanted)
+            return state
 
     def draw(self, release: str, pin: str, staging: str | None = None) -> str:
         """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.
