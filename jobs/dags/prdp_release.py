@@ -64,7 +64,7 @@ PARAMS = {
     ),
 }
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("prdp")
 
 
 class Step:
