@@ -9,6 +9,7 @@ RECORDS ?= 1000000
 BIN := .venv/bin
 READY := .venv/.ready
 WORK := .work
+AIRFLOW := $(WORK)/airflow
 LEDGER := $(WORK)/ledger/ledger.sqlite
 
 .PHONY: help
@@ -46,8 +47,21 @@ lint: $(READY) ## ruff, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+$(AIRFLOW)/.ready: conf/airflow/requirements.txt conf/airflow/constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
+	@test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install -q --python $(AIRFLOW)/bin/python -c $(word 2,$^) -r $<; \
+	else \
+		$(AIRFLOW)/bin/python -m pip install -q --disable-pip-version-check -c $(word 2,$^) -r $<; \
+	fi
+	@touch $@
+
+.PHONY: airflow
+airflow: $(AIRFLOW)/.ready ## install Airflow, in an environment of its own
+
 .PHONY: drill
-drill: $(READY) ## the longer drills
+drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow
 	$(BIN)/python -m pytest -m drill
 
 .PHONY: bench
@@ -70,6 +84,7 @@ pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 .PHONY: lock
 lock: ## write the lock of what was tested (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --all-extras pyproject.toml -o constraints.txt
+	uv pip compile -q --universal --python-version 3.11 conf/airflow/requirements.txt -o conf/airflow/constraints.txt
 
 .PHONY: clean
 clean: ## remove what was made: the data, ledger, staging and releases of .work too

@@ -22,6 +22,7 @@ HOMES = {  # an engine's library → where alone it may be imported
     "distributed": ("pipeline.engines.dask",),
     "pyspark": ("pipeline.engines.spark", "jobs.spark"),
     "py4j": ("pipeline.engines.spark",),
+    "airflow": ("jobs.dags.",),
 }
 
 
@@ -127,7 +128,7 @@ def loaded(folder: Path, program: str, banned: Iterable[str], *arguments: str) -
 EXPLAIN = "import jobs.cli, jobs.commands.explain"
 RUN_EXPLAIN = "import sys, jobs.cli\nassert jobs.cli.main(['explain', sys.argv[1], '--json']) == 0"
 OPEN_A_FILE = "import sys\nfrom pipeline.ledger.store import open_ledger\nopen_ledger(sys.argv[1] + '/state/ledger')"
-NOT_IN_EXPLAIN = ("dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy", "psycopg")
+NOT_IN_EXPLAIN = ("airflow", "dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy", "psycopg")
 NOT_IN_COMMAND = (*NOT_IN_EXPLAIN, "numpy", "scipy", "pydantic", "yaml", "mpmath", "cryptography")
 
 
@@ -174,6 +175,8 @@ BROKEN = {
     ),
     "pyspark elsewhere": ({"pipeline/engines/dask.py": "import pyspark.sql"}, "imports pyspark.sql, away"),
     "dask in spark": ({"pipeline/engines/spark.py": "import dask.dataframe"}, "imports dask.dataframe, away"),
+    "airflow elsewhere": ({"jobs/cli.py": "import airflow.sdk"}, "jobs.cli imports airflow.sdk, away"),
+    "airflow in pipeline": ({"pipeline/a.py": "from airflow import sdk"}, "pipeline.a imports airflow, away"),
     "relative": ({"pipeline/a.py": "from .b import c"}, "by a relative name"),
     "circle": ({"pipeline/a.py": "import pipeline.b", "pipeline/b.py": "from pipeline import a"}, "a circle"),
     "circle of three": (
@@ -213,6 +216,7 @@ def test_a_tree_that_keeps_the_rules_passes(tmp_path: Path) -> None:
         "pipeline/engines/dask.py": "import dask.dataframe\nfrom distributed import Client",
         "pipeline/engines/spark.py": "import pyspark.sql",
         "jobs/spark_release.py": "import pyspark\nimport pipeline.p.c",
+        "jobs/dags/a.py": "from airflow.sdk import DAG",
     }
     assert violations(plant(tmp_path, files)) == []
 

@@ -175,14 +175,13 @@ def run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Don
         )
     except OSError as error:
         raise Refused(f"{command[0]} cannot be run: {error.strerror}; see Airflow's variable prdp_bin") from None
-    assert process.stdout is not None
-    assert process.stderr is not None
     errors: list[str] = []
-    listener = Thread(target=lambda lines: errors.extend(listen(lines, say)), args=(process.stderr,))
-    listener.start()
-    out = process.stdout.read()
-    listener.join()
-    return Done(process.wait(), out, errors)
+    with process:
+        listener = Thread(target=lambda: errors.extend(listen(process.stderr or (), say)))
+        listener.start()
+        out = process.stdout.read() if process.stdout else ""
+        listener.join()
+    return Done(process.returncode, out, errors)
 
 
 def answer(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Any:
