@@ -10,8 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, Param, Variable, get_current_context, task
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, Connection, Param, Variable, get_current_context, task
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
 from prdp_steps import (
     Done,
@@ -21,7 +26,6 @@ from prdp_steps import (
     answer,
     approved,
     listen,
-    published,
     require_released,
     run,
     story_in,
@@ -95,12 +99,19 @@ class Step:
         """Return what the ledger says of the release, None where it does not know it."""
         return story_in(self.answer("ledger", "show", self.release, *self.site.ledger_option()))
 
+    def check(self) -> Any:
+        """Return what the ledger would say to the plan's release: its name, and its state where it is reserved."""
+        return self.answer("ledger", "check", self.site.plan(self.params["plan"]), *self.site.places())
+
     def make_release(self, run: Callable[[list[str]], Done]) -> None:
         """Release by `run`, or go on where another try stopped; one that is published already is left as it is.
 
         Whatever becomes of the process, the ledger must say in the end that the release is published or held.
         """
-        if published(self.story()):
+        found = self.check()
+        if found["release"] != self.release:
+            raise Refused("the plan names another release by now: clear the run from its first task")
+        if found["state"] == "settled":
             log.info("release %s: is published already", self.release)
             return
         done = run(self.site.release(self.params["plan"], hold=self.params["hold"], csv=self.params["csv"]))
@@ -137,7 +148,7 @@ def check_plan() -> None:
 def check_budget() -> str:
     """Ask the ledger whether it would reserve the release, and return its name: nothing is reserved."""
     with step() as this:
-        found = this.answer("ledger", "check", this.site.plan(this.params["plan"]), *this.site.places())
+        found = this.check()
         log.info("release %s: %s", found["release"], found["state"] or "fits the budget")
         return str(found["release"])
 
@@ -183,6 +194,16 @@ def diagnose_on_dask() -> None:
             raise done.failure()
 
 
+def require_client_mode() -> None:
+    """Return if the connection has the driver run here: the provider would go on without one, and choose YARN."""
+    try:
+        mode = Connection.get(CONNECTION).extra_dejson.get("deploy-mode")
+    except AirflowNotFoundException:
+        raise Refused(f"Airflow has no connection {CONNECTION}: it names Spark's master") from None
+    if mode not in (None, "client"):
+        raise Refused(f"Airflow's connection {CONNECTION}: its deploy-mode must be client")
+
+
 class SubmitStep(SparkSubmitOperator):
     """A task that runs a script of jobs/ by spark-submit, of whose output nothing but prdp's own lines is logged."""
 
@@ -192,6 +213,7 @@ class SubmitStep(SparkSubmitOperator):
 
     def submit(self, this: Step, arguments: list[str], context: Any) -> Done:
         """Run the script to its end; nothing is raised for what it came to."""
+        require_client_mode()
         site, errors = this.site, []
         self.application = f"{site.home}/jobs/{self.script}.py"
         self.application_args = arguments

@@ -219,11 +219,6 @@ def require_released(done: Done, story: Mapping[str, Any] | None) -> str:
     raise Unfinished(f"the ledger does not say that it is published: {done.why()}")
 
 
-def published(story: Mapping[str, Any] | None) -> bool:
-    """Whether nothing is left to do for a release."""
-    return story is not None and story["state"] == "settled"
-
-
 def approved(story: Mapping[str, Any] | None) -> bool:
     """Whether a release waits for an officer no longer; raises Refused where it never will be published."""
     state = None if story is None else story["state"]
