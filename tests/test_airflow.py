@@ -21,7 +21,7 @@ from tests.support.world import records, write_world
 
 pytestmark = [
     pytest.mark.drill,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not (BIN / "airflow").exists(), reason="no Airflow here: make airflow installs one"),
 ]
 CANARY = "E-canary-4711"

@@ -59,7 +59,7 @@ def settings(folder: Path, port: int, **variables: str) -> dict[str, str]:
     }
 
 
-def waited(for_what: str, found: Callable[[], Any], seconds: float = 240, pause: float = 1) -> Any:
+def waited(for_what: str, found: Callable[[], Any], seconds: float = 600, pause: float = 1) -> Any:
     """Return what is found in the end; AssertionError where it takes too long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -109,7 +109,7 @@ class Run:
         return {each["task_id"]: each["state"] for each in found}
 
     def ended(self) -> str:
-        return str(waited(f"the end of {self.name}", self._end, seconds=400))
+        return str(waited(f"the end of {self.name}", self._end, seconds=900))
 
     def _end(self) -> str | None:
         state = self.airflow.call(self.at)["state"]
