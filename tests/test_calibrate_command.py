@@ -115,5 +115,5 @@ def test_a_wrong_call_is_one_plain_line(call: str, says: str, capsys: pytest.Cap
 
 def test_an_accuracy_that_no_family_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.comparison.compare.shapes", lambda: iter([("gaussian", {}), ("laplace", {})]))
-    assert main("calibrate --compare --standard-error 1e30 --total 9".split()) == 2
+    assert main(["calibrate", "--compare", "--standard-error", "1e30", "--total", "9"]) == 2
     assert capsys.readouterr().err == "error: --compare: no family can have this accuracy; ask for another\n"
