@@ -214,6 +214,14 @@ def test_intervals_have_as_much_noise_as_they_hold(kind: str, fixed: dict[str, A
     assert not keeps_interval(next_door(found, more=True), half, 0.95)
 
 
+def test_a_large_total_does_not_swallow_an_interval() -> None:
+    near, far = (
+        solve("laplace", {}, ONE, IntervalTarget(interval=exact(3), coverage=exact(0.9), total=exact(total)))
+        for total in (0, 10**18)
+    )
+    assert near == far
+
+
 @pytest.mark.parametrize(("kind", "fixed"), TRANSFORMED, ids=str)
 def test_intervals_of_transformations_are_as_wide_as_asked(kind: str, fixed: dict[str, Any]) -> None:
     target = IntervalTarget(interval=exact(60), coverage=exact(0.9), total=exact(500))

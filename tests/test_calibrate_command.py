@@ -88,6 +88,7 @@ WRONG = [
     (f"{ONE} --loss nan --at 3", "--loss: must be a number"),
     (f"{ONE} --loss 0 --at 3", "--loss: must be above 0"),
     (f"{ONE} --loss 1 --at 0", "--at: must be above 0"),
+    (f"{ONE} --standard-error 1e320", "--standard-error: must be between 1e-50 and 1e50"),
     (f"{ONE} --standard-error 3 --total -1", "--total: must be at least 0"),
     (f"{ONE} --interval 3 --coverage 2", "--coverage: must be below 1"),
     (f"{ONE} --standard-error 3 --step 0", "--step: must be between 1e-50 and 1e50"),

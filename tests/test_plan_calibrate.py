@@ -180,6 +180,7 @@ CASES = [
         ".calibrate: cannot be had: the largest standard error with these parameters is 3.60288e+16 "
         "(sigma: must be at most 2⁵⁵ steps of the measure)",
     ),
+    (GAUSSIAN, "calibrate: {standard_error: 1e70}}", ".calibrate: standard_error: must be between 1e-50 and 1e50"),
     (
         LOG,
         "calibrate: {standard_error: 30}}",

@@ -10,7 +10,7 @@ from math import inf, log, sqrt
 from typing import Any, ClassVar
 
 from udfs.exact import exact, up_text
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import SMALLEST, Mechanism
 from udfs.moments import beyond
 
 
@@ -32,6 +32,8 @@ class _Target:
             least = field.name == "total"
             if not (number > 0 or (least and number == 0)):
                 raise CalibrationError(f"{field.name}: must be {'at least' if least else 'above'} 0")
+            if number and not SMALLEST <= number <= 1 / SMALLEST:
+                raise CalibrationError(f"{field.name}: must be between 1e-50 and 1e50")
             object.__setattr__(self, field.name, number)
 
 
@@ -97,7 +99,8 @@ class IntervalTarget(_Target):
 
     def value(self, mechanism: Mechanism) -> float:
         """Return the width that `mechanism` has."""
-        lower, upper = mechanism.interval_around(float(self.total), self.coverage)
+        total = 0.0 if mechanism.additive else float(self.total)  # a large one would swallow the width
+        lower, upper = mechanism.interval_around(total, self.coverage)
         return upper - lower
 
     def gap(self, mechanism: Mechanism) -> float:

@@ -64,11 +64,13 @@ def plot(found: Comparison, target: Path) -> None:
         shares, sizes = figure.subplots(1, 2)
         below = np.cumsum(found.sizes.count) / found.sizes.records
         there = found.sizes.value > 0
+        rising = np.concatenate([below[~there][-1:], below[there]]) if (~there).any() else np.append(0.0, below)
         for i, candidate in enumerate(found.best):
             line = {"color": f"C{i % 10}", "linestyle": LINES[i % len(LINES)], "linewidth": 1.4}
             name = f"{candidate.family} ({_parameters(candidate.mechanism.describe())})"
-            shares.step(candidate.losses[there], below[there], where="post", label=name, **line)
-            sizes.loglog(found.sizes.value[there], candidate.losses[there], **line)
+            losses = candidate.losses[there]
+            shares.step(np.append(losses[0], losses), rising, where="post", label=name, **line)
+            sizes.loglog(found.sizes.value[there], losses, **line)
         shares.set(xscale="log", xlabel="loss ρ (per-record zCDP)", ylabel="share of records that lose at most so much")
         shares.set_ylim(0, 1.02)
         sizes.set(xlabel="size of the record", ylabel="loss ρ (per-record zCDP)")
