@@ -302,6 +302,27 @@ def test_every_kind_of_the_catalogue_has_a_scale() -> None:
     assert {kind for kind, m in CATALOGUE.items() if scale_of(m) is not None} >= {kind for kind, _ in EVERY}
 
 
+@pytest.mark.parametrize(("kind", "fixed"), EVERY, ids=str)
+def test_a_scale_is_found_in_few_tries(kind: str, fixed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trying a heavy family costs some milliseconds, and halving alone takes forty tries: explain has half a second."""
+    tried: list[object] = []
+
+    def counting(spec: dict[str, Any], step: Fraction) -> Mechanism:
+        tried.append(spec)
+        return build(spec, step)
+
+    monkeypatch.setattr("pipeline.accounting.calibrate.build", counting)
+    for target in (
+        standard_error(31.25, 600),
+        AbsoluteErrorTarget(mean_absolute_error=exact(17.5), total=exact(600)),
+        IntervalTarget(interval=exact(76), coverage=exact(0.95), total=exact(600)),
+        loss("0.75", 12),
+    ):
+        tried.clear()
+        solve(kind, fixed, ONE, target)
+        assert 0 < len(tried) <= 20
+
+
 # -- the search -----------------------------------------------------------------------------------------------------
 
 
