@@ -69,6 +69,7 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.influence
+	$(BIN)/python -m benchmarks.tight
 	$(BIN)/python -m benchmarks.spark
 	$(BIN)/python -m benchmarks.prepared
 
