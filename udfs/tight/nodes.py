@@ -46,13 +46,15 @@ GRID = _grid()
 class Nodes:
     """Distances k_i and upper bounds of probabilities c_i·p(k_i) in their place, the tail's with the last.
 
-    `chord` is (k_{i+1} − k_i)²/8, what of a bend a block rises above its chord; 0 where nothing lies between.
+    `chord` is (k_{i+1} − k_i)²/8, what of a bend a block rises above its chord, and `allowance` what Ψ_ε/ε may, of a
+    log-ratio that is linear there and falls at most twice as far as w: both 0 where nothing lies between.
     """
 
     weights: Falling
     k: Floats
     mass: Floats
     chord: Floats
+    allowance: Floats
 
     def ratios(self, steps: float) -> tuple[Floats, Floats, float]:
         """Return masses m, log-ratios ℓ > 0 and a rest Γ that bound, for a shift, every sum below.
@@ -76,11 +78,8 @@ class Nodes:
 
     def _part(self, ratios: Floats, bends: Floats, first: int) -> tuple[Floats, Floats, float]:
         """Return m, ℓ and Γ of the nodes from number `first` on, which has nothing between it and the next."""
-        # in a block L ≤ ℓ, the chord of L + bend, and Ψ(ℓ) ≤ chord of Ψ + ε·e^{−3}·(fall of ℓ)²/8 where ℓ exceeds 2
-        chord = self.chord[: len(ratios)]
-        over = (ratios + bends > CONCAVE_FROM) & (chord > 0)
-        falls = np.append(ratios[:-1] - ratios[1:], 0.0)
-        rises = np.where(over, falls * falls * (CONCAVITY / 8), 0.0)
+        # in a block L ≤ ℓ, the chord of L + bend, and Ψ(ℓ) ≤ chord of Ψ + ε·allowance where ℓ exceeds 2
+        rises = np.where(ratios + bends > CONCAVE_FROM, self.allowance[: len(ratios)], 0.0)
         mass = self.mass[first : len(ratios)]
         return mass, (ratios + _of_both_sides(bends))[first:], float(np.dot(mass, _of_both_sides(rises)[first:]))
 
@@ -105,8 +104,15 @@ def nodes_of(weights: Falling) -> Nodes:
     tail = float(weights.tail(int(k[-1]), ctx)[1]) * UP + SMALLEST
     mass = counts * np.maximum(density[: end + 1], SMALLEST)
     mass[-1] += tail
-    chord = np.append(np.where(length > 1, length * length / 8, 0.0), 0.0)
-    return Nodes(weights=weights, k=k, mass=mass / _normaliser(weights), chord=chord)
+    falls = 2 * weights.fall(k[:-1], length)
+    between = length > 1
+    return Nodes(
+        weights=weights,
+        k=k,
+        mass=mass / _normaliser(weights),
+        chord=np.append(np.where(between, length * length / 8, 0.0), 0.0),
+        allowance=np.append(np.where(between, falls * falls * (CONCAVITY / 8), 0.0), 0.0),
+    )
 
 
 def _normaliser(weights: Falling) -> float:

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 FINENESS = 48
 STRIDE = 4  # fine intervals in one that is looked at first
 CHUNK = 24 * STRIDE
-ALMOST = 1 - 2.0**-30  # the interval beside the best order is kept in spite of rounding
+ALMOST = 1 - 2.0**-10  # intervals with a bound so near the best quotient are looked at
 LARGEST_ORDER = 1e60
 
 
