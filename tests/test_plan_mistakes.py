@@ -206,7 +206,7 @@ CASES = [
         '{by: naics2, parts: {"31-33": {kind: groupwise_noisy, r: 1, sigma: 1}}}',
         f"queries[1].mechanism.parts.31-33.kind: groupwise_noisy {COUNTS}",
     ),
-    ("policy: paper", "policy: tight", "queries[2].mechanism.policy: must be paper"),
+    ("policy: paper", "policy: tighter", "queries[2].mechanism.policy: must be one of tight, paper"),
     ("a: 1, ", "a: 0, ", "queries[1].mechanism.a: must be above 0"),
     # the budget
     ("rho: 2.0", "rho: -1", "budget[0].rho: must be at least 0"),

@@ -13,7 +13,7 @@ import pytest
 from tests.support.families import weights_of
 from tests.support.mechanisms import EXAMPLES, ONE
 from tests.support.tight import HALF, SQUARE
-from udfs.exact import exact
+from udfs.exact import exact, up_float
 from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
 from udfs.influence import QueryLoss
 from udfs.mechanisms import base
@@ -34,6 +34,7 @@ HEAVY = [
     {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 20, "policy": "tight"},
 ]
 LOSSES = (0.001, 0.002, 0.002, 0.004)
+RAISED = tuple(up_float(exact(loss)) for loss in LOSSES)
 STEPPED = TightCurve((1, 5, 8), (0.001, 0.002, 0.004))
 
 
@@ -43,8 +44,8 @@ def test_one_value_by_itself_is_that_of_the_whole_curve(weights: Any) -> None:
     assert curve.steps == knots(weights)
     some = [*range(8), *(random.randrange(1 << random.randint(1, 44)) for _ in range(300)), *curve.steps[-3:]]
     assert [curve_at(weights, step) for step in some] == [curve.at(step) for step in some]
-    assert curve.over(np.array(some)).tolist() == [float(curve.at(step)) for step in some]
-    assert curve.over(np.array(some, dtype=np.float64)).tolist() == [float(curve.at(step)) for step in some]
+    doubles = [up_float(at) if isinstance(at, Fraction) else at for at in map(curve.at, some)]
+    assert curve.over(np.array(some)).tolist() == curve.over(np.array(some, dtype=np.float64)).tolist() == doubles
     assert curve.rho == tuple(tight_loss(weights, step) for step in curve.steps)  # none had to be raised
 
 
@@ -61,8 +62,8 @@ def test_a_curve_is_above_every_loss_and_near_it(weights: Any) -> None:
 
 def test_beyond_its_knots_a_curve_says_nothing() -> None:
     assert [STEPPED.at(step) for step in (0, 1, 2, 5, 8, 9, 10**30)] == [0, *map(exact, LOSSES), inf, inf]
-    assert STEPPED.over(np.array([0, 1, 2, 5, 8, 9, 1 << 62])).tolist() == [0, *LOSSES, inf, inf]
-    assert STEPPED.over(np.array([0.0, 8.0, 1e300, inf])).tolist() == [0, 0.004, inf, inf]
+    assert STEPPED.over(np.array([0, 1, 2, 5, 8, 9, 1 << 62])).tolist() == [0, *RAISED, inf, inf]
+    assert STEPPED.over(np.array([0.0, 8.0, 1e300, inf])).tolist() == [0, RAISED[-1], inf, inf]
 
 
 def test_curves_are_json() -> None:
@@ -115,7 +116,7 @@ def test_arrays_and_single_influences_lose_the_same(spec: dict[str, Any], step: 
     for n, loss, array in zip(steps, single, whole.tolist(), strict=True):
         bound = paper.loss_at(n * unit)
         assert loss == min(bound, Fraction(curve_at(m.weights(), n)) if n <= knots(m.weights())[-1] else bound)
-        assert float(loss) <= array <= float(loss) * (1 + 1e-11)
+        assert loss <= Fraction(array) <= loss * (1 + Fraction(1, 10**11))
     assert single[1] < paper.loss_at(unit)
 
 
@@ -124,9 +125,9 @@ def test_influences_between_two_steps_lose_what_the_next_one_does(spec: dict[str
     m = build(spec, ONE)
     steps = m.with_curve(STEPPED)
     assert steps.loss_at(Fraction(21, 4)) == steps.loss_at(Fraction(8)) > steps.loss_at(Fraction(5))
-    assert steps.loss(np.array([5.25])).tolist() == [0.004]
+    assert steps.loss(np.array([5.25])).tolist() == [RAISED[-1]]
     near = np.array([5.0, 5 * (1 + 2.0**-49), 5 * (1 - 2.0**-52), 5 * (1 + 2.0**-40)])  # three last bits are none
-    assert steps.loss(near).tolist() == [0.002, 0.002, 0.002, 0.004]
+    assert steps.loss(near).tolist() == [*RAISED[1:2] * 3, RAISED[-1]]
 
 
 @pytest.mark.parametrize("spec", HEAVY)
@@ -142,7 +143,7 @@ def test_a_stored_curve_is_read_and_travels(spec: dict[str, Any], monkeypatch: p
     for held in (m, there):
         assert held.loss_at(Fraction(4)) == Fraction(1, 500) < paper.loss_at(Fraction(4))
         assert held.loss_at(large) == paper.loss_at(large)
-        assert held.loss(np.full(100, 4.0)).tolist() == [float(held.loss_at(Fraction(4)))] * 100
+        assert held.loss(np.full(100, 4.0)).tolist() == [up_float(held.loss_at(Fraction(4)))] * 100
     with pytest.raises(TypeError):
         QueryLoss("q", 0, "x", ONE, np.zeros(1, int), np.zeros(1, int), (build(spec, ONE),))
 

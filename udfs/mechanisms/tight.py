@@ -1,11 +1,12 @@
 """The policy that additive mechanisms of heavy tails state: the paper's, or their noise's own (docs/tight.md)."""
 
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.exact import up_float
 from udfs.heavy import GeneralizedGaussianWeights
 from udfs.mechanisms.additive import loss_of_pure, loss_of_pure_at
 from udfs.mechanisms.base import Mechanism
@@ -65,8 +66,8 @@ def renyi_by_policy(mechanism: Mechanism, influence: Fraction, orders: Floats) -
 def _bounds(mechanism: Mechanism, steps: Floats) -> Floats:
     if "loss_curve" not in mechanism.__dict__ and steps.size <= FEW:
         weights, unit = mechanism.weights(), mechanism.fineness
-        found = [float(curve_at(weights, int(n), unit)) if n < np.inf else n for n in steps.flat]
-        return np.array(found).reshape(steps.shape)
+        bounds = [curve_at(weights, int(n), unit) if n < inf else inf for n in steps.flat]
+        return np.array([up_float(Fraction(b)) if b < inf else inf for b in bounds]).reshape(steps.shape)
     curve = mechanism.loss_curve
     if curve is None:
         raise TypeError(f"{mechanism.kind} has no curve of losses")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.exact import exact
+from udfs.exact import exact, up_float
 from udfs.tight.loss import pure_above, tight_loss
 from udfs.weights import LogWeights
 
@@ -55,7 +55,7 @@ class TightCurve:
         return exact(self.rho[place]) if place < len(self.steps) else inf
 
     def over(self, steps: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the same of whole arrays of numbers of steps, whole ones as integers or doubles."""
+        """Return the same, rounded up to doubles, of whole numbers of steps as integers or doubles."""
         small = self._small
         found: NDArray[np.float64] = np.take(small, np.minimum(steps, len(small) - 1).astype(np.intp), mode="clip")
         large = np.flatnonzero(steps >= len(small))
@@ -83,7 +83,7 @@ class TightCurve:
 
     @cached_property
     def _padded(self) -> NDArray[np.float64]:
-        return np.append(np.array(self.rho), inf)
+        return np.array([*(up_float(exact(loss)) for loss in self.rho), inf])
 
     @cached_property
     def _small(self) -> NDArray[np.float64]:
