@@ -41,6 +41,8 @@ MECHANISMS = (
     {"kind": "root", "k": 2, "a": 1, "sigma": 0.15, "noise": "laplace"},
     {"kind": "log", "a": 1, "sigma": 0.1},
     {"kind": "log", "a": 1, "sigma": 0.1, "noise": "laplace"},
+    {"kind": "groupwise_log", "a": 5, "sigma": 0.1},
+    {"kind": "groupwise_noisy", "r": 0.1, "sigma": 3},
 )
 INTERVAL = Fraction(19, 20)
 
