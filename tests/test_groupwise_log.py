@@ -7,6 +7,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from tests.support.bits import cell_bits
@@ -79,6 +81,24 @@ def test_larger_groups_lose_less_and_none_more_than_the_policy(m: GroupwiseLog) 
     for wrong in ((Fraction(-1), ONE), (ONE, Fraction(-1))):
         with pytest.raises(ValueError, match="at least 0"):
             m.group_loss_at(*wrong)
+
+
+@given(
+    st.fractions(min_value=Fraction(1, 1000), max_value=1000, max_denominator=1000),
+    st.integers(0, 10**12),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+)
+def test_a_groups_loss_falls_with_its_count_and_grows_with_what_leaves_it(
+    a: Fraction, count: int, more: int, influence: int
+) -> None:
+    m = GroupwiseLog(a=a, sigma=Fraction("0.1"))
+
+    def v(x: int, d: int) -> Fraction:
+        return m.group_loss_at(Fraction(x), Fraction(d))
+
+    assert v(count + more, influence) <= v(count, influence) <= v(0, influence) == m.loss_at(Fraction(influence))
+    assert v(count, influence) <= v(count, influence + more)
 
 
 def test_it_releases_and_promises_what_the_log_mechanism_does() -> None:
