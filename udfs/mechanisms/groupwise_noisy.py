@@ -1,4 +1,4 @@
-"""Counts with relative error by noise on noise: today's practice in zCDP (paper 5, algorithm 1)."""
+"""Counts with relative error by noise on noise: a noisy count times a noisy factor (paper 5, algorithm 1)."""
 
 import math
 from dataclasses import dataclass
