@@ -1,0 +1,212 @@
+"""The symmetric α-stable density at any precision, 1 < α < 2: two series, each with a proven remainder.
+
+p is the density whose characteristic function is e^{−|t|^α}. With f = p/p(0), p(0) = Γ(1/α)/(πα), and x > 0:
+
+near:  f(x) = Σ_{n ≥ 0} (−1)^n·a_n·x^{2n},    a_n = Γ((2n + 1)/α)/(Γ(1/α)·(2n)!),
+far:   f(x) = (α/Γ(1/α))·[Σ_{0 < k < n} C_k·x^{−αk−1} + R_n],    C_k = (−1)^{k+1}·Γ(αk + 1)/k!·sin(kαπ/2),
+       |R_n| ≤ Γ(αn + 1)/n!·(x·sin θ)^{−αn−1},    θ = π/(2α).
+
+The near series converges everywhere; its terms' ratios fall with n, so what follows a term that is smaller than the one
+before it is at most that term. Its digits cancel: it is summed in integers with as many digits more. The far series
+diverges, and is used where its smallest bound is small enough. Proofs: docs/mathematics.md, section 4.
+Sources: Bergström 1952 (both series; paper 4, eq. 25, prints the second without 1/k!); the bound of R_n is proved there.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from udfs.highprec import context, real
+
+GUARD = 40  # digits beyond those asked for: far more than all roundings here add up to
+COARSE = 256  # coefficients are kept at precisions that are multiples of it
+MOST_TERMS = 1 << 17
+LEAST = Fraction(1, 2)  # nearer points are summed with its scaled terms
+
+
+def log_ratio(alpha: Fraction, x: Fraction, ctx: Any) -> Any:
+    """Return ln(p(x)/p(0)), x ≥ 0, right to some last bits of `ctx`, relatively, also next to 0."""
+    if not x:
+        return ctx.mpf(0)
+    bits = ctx.prec + GUARD
+    far = _far(alpha, x, bits, power=1)
+    inner = context(64 * math.ceil(bits / 64))
+    return +ctx.convert(inner.log1p(-_drop(alpha, x, bits)) if far is None else inner.log(inner.convert(far)))
+
+
+def tail_integral(alpha: Fraction, x: Fraction, ctx: Any) -> Any:
+    """Return ∫_x^∞ p/p(0), x ≥ 0, right to some last bits of `ctx`, relatively."""
+    bits = ctx.prec + GUARD
+    far = _far(alpha, x, bits, power=0)
+    return +ctx.convert(_beyond(alpha, x, bits) if far is None else far)
+
+
+# -- the near series -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """b_n = a_n·X^{2n} for x ≤ X = `end` as integers with `digits` binary digits behind the point, n from 0 on."""
+
+    end: Fraction
+    digits: int
+    finer: int  # digits of (x/X)²: an error there is multiplied by the largest b_n
+    terms: tuple[int, ...]
+    integrated: tuple[int, ...]  # b_n/(2n + 1)
+
+    def square(self, x: Fraction) -> int:
+        """Return (x/X)² ≤ 1 as an integer with `finer` digits."""
+        s = (x / self.end) ** 2
+        return (s.numerator << self.finer) // s.denominator
+
+    def alternating(self, terms: tuple[int, ...], s: int) -> int:
+        """Return Σ (−1)^n·b_n·s^n: each step errs by less than three units, s ≤ 1, so all by 3 for a term."""
+        total = 0
+        for b in reversed(terms):
+            total = b - (total * s >> self.finer)
+        return total
+
+
+@lru_cache(maxsize=256)
+def _near(alpha: Fraction, end: Fraction, bits: int) -> _Near:
+    """Return the terms that give f(x), x ≤ `end`, within 2^−bits of f(end)."""
+    digits = bits + 24 + _fall(alpha, end)
+    log_end = math.log(end)
+    peak, last = 0.0, 0
+    for n in range(1, MOST_TERMS):
+        size = (_log_a(alpha, n) + 2 * n * log_end) / math.log(2)
+        if size < -digits - 2 and size < peak:  # beyond the peak the terms fall faster and faster
+            last = n
+            break
+        peak = max(peak, size)
+    if not last:
+        raise ArithmeticError(f"a stable density of exponent {float(alpha)} has too long a series")
+    largest = math.ceil(peak) + last.bit_length() + 2
+    precision = COARSE * math.ceil((digits + largest + 32) / COARSE)
+    a, ctx = near_coefficients(alpha, precision, last), context(precision)
+    square, power, terms = real(ctx, end**2), ctx.ldexp(1, digits), []
+    for n in range(last):
+        terms.append(int(a[n] * power))
+        power *= square
+    return _Near(end, digits, digits + largest, tuple(terms), tuple(b // (2 * n + 1) for n, b in enumerate(terms)))
+
+
+def _end(alpha: Fraction, x: Fraction) -> Fraction:
+    """Return an X ≥ x on a grid so fine that the largest of X's terms is not far above that of x's."""
+    if x <= LEAST:
+        return LEAST
+    octave = (x.numerator // x.denominator).bit_length() - 1
+    step = Fraction(2) ** (octave - math.ceil(math.log2(alpha / (alpha - 1))))
+    return -(-x // step) * step
+
+
+def _fall(alpha: Fraction, x: Fraction) -> int:
+    """Return about log₂(p(0)/p(x)), or more: what it is by the first term of the far series."""
+    log = math.lgamma(1 / alpha) - math.log(alpha) - log_first(alpha) + (1 + float(alpha)) * max(math.log(x), 0)
+    return max(4, math.ceil(log / math.log(2)) + 8)
+
+
+def log_first(alpha: Fraction) -> float:
+    """Return ln C_1; sin(απ/2) = sin((2 − α)π/2) does not cancel."""
+    return math.lgamma(1 + alpha) + math.log(math.sin(float(2 - alpha) * math.pi / 2))
+
+
+def _log_a(alpha: Fraction, n: int) -> float:
+    return math.lgamma((2 * n + 1) / alpha) - math.lgamma(2 * n + 1) - math.lgamma(1 / alpha)
+
+
+class _Grown(list[Any]):
+    """Coefficients of a series as far as anybody has asked for them."""
+
+
+@lru_cache(maxsize=64)
+def _known(alpha: Fraction, bits: int, far: bool) -> _Grown:
+    return _Grown()
+
+
+def near_coefficients(alpha: Fraction, bits: int, size: int) -> list[Any]:
+    """Return at least `size` of the a_n, with `bits` digits."""
+    known, ctx = _known(alpha, bits, False), context(bits)
+    first = ctx.gamma(real(ctx, 1 / alpha))
+    for n in range(len(known), size):
+        known.append(ctx.gamma(real(ctx, (2 * n + 1) / alpha)) / ctx.factorial(2 * n) / first)
+    return known
+
+
+def _drop(alpha: Fraction, x: Fraction, bits: int) -> Any:
+    """Return 1 − f(x), right relatively, and so that f(x) is too."""
+    near = _near(alpha, _end(alpha, x), bits)
+    s = near.square(x)
+    inner = context(64 * math.ceil((bits + near.digits) / 64))
+    inside = near.alternating(near.terms[1:], s)  # Σ_{n ≥ 1} (−1)^{n−1}·b_n·s^{n−1}
+    drop = inner.ldexp(inside, -near.digits) * real(inner, (x / near.end) ** 2)
+    if not inner.ldexp(1 - drop, near.digits - bits) > 4 * len(near.terms):
+        raise ArithmeticError("digits of a stable density cancelled")
+    return drop
+
+
+def _beyond(alpha: Fraction, x: Fraction, bits: int) -> Any:
+    """Return 1/(2·p(0)) − ∫_0^x f,  ∫_0^x f = x·Σ (−1)^n·b_n·s^n/(2n + 1)."""
+    near = _near(alpha, _end(alpha, x), bits)
+    inner = context(64 * math.ceil((bits + near.digits) / 64))
+    inside = inner.ldexp(near.alternating(near.integrated, near.square(x)), -near.digits)
+    whole = inner.pi * real(inner, alpha) / (2 * inner.gamma(real(inner, 1 / alpha)))
+    return whole - real(inner, x) * inside
+
+
+# -- the far series --------------------------------------------------------------------------------------------------
+
+
+def _far(alpha: Fraction, x: Fraction, bits: int, power: int) -> Any:
+    """Return f(x) (power 1) or ∫_x^∞ f (power 0) within 2^−bits, relatively; None where no number of terms gives it."""
+    n = far_terms(alpha, x, bits + 2)
+    if n is None:
+        return None
+    ctx = context(COARSE * math.ceil((bits + 32) / COARSE))
+    c = far_coefficients(alpha, ctx.prec, n)
+    a = real(ctx, alpha)
+    q = ctx.exp(-a * ctx.log(real(ctx, x)))
+    total = ctx.mpf(0)
+    for k in range(n - 1, 0, -1):
+        total = (total + (c[k] if power else c[k] / (a * k))) * q
+    first = (c[1] if power else c[1] / a) * q
+    if not 2 * total > first:
+        return None
+    return total * a / ctx.gamma(1 / a) / (real(ctx, x) if power else 1)
+
+
+def far_terms(alpha: Fraction, x: Fraction, bits: int) -> int | None:
+    """Return the least n whose remainder is at most 2^−bits of the first term (and so is that of the integral)."""
+    if x < 1:
+        return None
+    log_x, a = math.log(x.numerator) - math.log(x.denominator), float(alpha)
+    # ln|R_n·x|, by its bound, against ln(C_1·x^−α·2^−bits)
+    enough = log_first(alpha) - a * log_x - bits * math.log(2) - 1
+    before = math.inf
+    for n in count(2):
+        bound = math.lgamma(a * n + 1) - math.lgamma(n + 1) - a * n * log_x - (a * n + 1) * log_sine(alpha)
+        if bound <= enough:
+            return n
+        if bound >= before:
+            return None
+        before = bound
+    raise AssertionError("unreachable")
+
+
+def log_sine(alpha: Fraction) -> float:
+    """Return ln sin(π/(2α))."""
+    return math.log(math.sin(math.pi / (2 * float(alpha))))
+
+
+def far_coefficients(alpha: Fraction, bits: int, size: int) -> list[Any]:
+    """Return C_0 = 0, C_1, …, at least `size` of them, with `bits` digits."""
+    known, ctx = _known(alpha, bits, True), context(bits)
+    for k in range(len(known), size):
+        turns = k * alpha / 2
+        whole = round(turns)  # sin(kαπ/2) = (−1)^whole·sin(π·(turns − whole)): no digits cancel
+        sine = ctx.sinpi(real(ctx, turns - whole)) * (-1) ** (whole + k + 1)
+        known.append(ctx.gamma(real(ctx, alpha * k + 1)) / ctx.factorial(k) * sine)
+    return known
