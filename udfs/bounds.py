@@ -22,6 +22,15 @@ def log1p_above(x: Fraction) -> Fraction:
     return Fraction(DIGITS.ln(_decimal(1 + x))) * SLACK
 
 
+def asinh_above(x: Fraction) -> Fraction:
+    """Return an upper bound of arsinh x, x ≥ 0; it is 0 at 0, and never above x by more than one part in 10²⁹."""
+    if x < SMALL:
+        return x  # arsinh x ≤ x
+    # arsinh x = ln(1 + x + (√(1 + x²) − 1)),  √(1 + x²) − 1 = x²/(1 + √(1 + x²))
+    root = Fraction(DIGITS.sqrt(_decimal(1 + x**2))) / SLACK
+    return log1p_above(x + x**2 / (1 + root))
+
+
 def tanh_above(x: Fraction) -> Fraction:
     """Return an upper bound of tanh x, x ≥ 0; it is 0 at 0, and never above 1 or x."""
     if x < SMALL:

@@ -14,6 +14,7 @@ from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
 from udfs.mechanisms.splitting import UnitSplitting
+from udfs.mechanisms.stable import SymmetricStable
 
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
     {
@@ -23,6 +24,7 @@ CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
             Laplace,
             GeneralizedGaussian,
             ExponentialPolylog,
+            SymmetricStable,
             Root,
             Log,
             UnitSplitting,

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udfs.highprec import context, real
-from udfs.stable.series import far_coefficients, far_terms, log_first, log_ratio, log_sine, near_coefficients
+from udfs.stable.series import far_coefficients, far_terms, log_ratio, near_coefficients
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ OF_LIBRARY = 4 * ULP  # relative error of NumPy's logarithms and exponentials
 OF_X = 3 * ULP  # relative error of x = k/s: of k, of 1/s, of their product
 PRECISION = 57  # digits that cut series and interpolation leave
 LEFT_OVER = 2.0**-PRECISION
-BITS = 128  # of the values that are interpolated
+BITS = 96  # of the values that are interpolated
 FIXED = 200  # digits of the integers that make polynomials of them
 START = 0.5
 DEGREE = 16
@@ -133,7 +133,7 @@ def _widest(alpha: Fraction, start: Fraction, limit: Fraction) -> tuple[Fraction
     width = Fraction(2) ** math.floor(math.log2(min(start, limit - start)))
     while True:
         least = math.exp(_value(alpha, start + width)[1])
-        remainder = 4 * _derivative(alpha, DEGREE + 1, start) * (float(width) / 4) ** (DEGREE + 1)
+        remainder = 4 * derivative_bound(float(alpha), DEGREE + 1, float(start)) * (float(width) / 4) ** (DEGREE + 1)
         if remainder / math.factorial(DEGREE + 1) <= LEFT_OVER / 2 * least:
             break
         width /= 2
@@ -153,12 +153,12 @@ def _value(alpha: Fraction, x: Fraction) -> tuple[int, float]:
     return int(ctx.ldexp(ctx.exp(log), FIXED)), float(log)
 
 
-def _derivative(alpha: Fraction, m: int, x: Fraction) -> float:
-    """Return M_m: a bound of |f^{(m)}| from x on."""
-    a = float(alpha)
-    anywhere = math.lgamma((m + 1) / a)
-    beyond = math.log(a) + math.lgamma(m + 1) - (m + 1) * (math.log(x) + log_sine(alpha))
-    return math.exp(min(anywhere, beyond) - math.lgamma(1 / a)) * (1 + 2.0**-30)
+def derivative_bound(alpha: float, m: int, x: float) -> float:
+    """Return M_m: a bound of |f^{(m)}| from x ≥ 0 on."""
+    anywhere = math.lgamma((m + 1) / alpha)
+    log_reach = math.log(x * math.sin(math.pi / (2 * alpha))) if x > 0 else -math.inf
+    beyond = math.log(alpha) + math.lgamma(m + 1) - (m + 1) * log_reach
+    return math.exp(min(anywhere, beyond) - math.lgamma(1 / alpha)) * (1 + 2.0**-30)
 
 
 def _far_piece(alpha: Fraction) -> tuple[Fraction, float, Floats, float]:

@@ -16,13 +16,12 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
 from typing import Any
 
 from udfs.highprec import context, real
 
-GUARD = 40  # digits beyond those asked for: far more than all roundings here add up to
-COARSE = 256  # coefficients are kept at precisions that are multiples of it
+GUARD = 24  # digits beyond those asked for: far more than all roundings here add up to
+COARSE = 512  # coefficients of the near series are kept at precisions that are multiples of it
 MOST_TERMS = 1 << 17
 LEAST = Fraction(1, 2)  # nearer points are summed with its scaled terms
 
@@ -74,24 +73,38 @@ class _Near:
 def _near(alpha: Fraction, end: Fraction, bits: int) -> _Near:
     """Return the terms that give f(x), x ≤ `end`, within 2^−bits of f(end)."""
     digits = bits + 24 + _fall(alpha, end)
-    log_end = math.log(end)
-    peak, last = 0.0, 0
-    for n in range(1, MOST_TERMS):
-        size = (_log_a(alpha, n) + 2 * n * log_end) / math.log(2)
-        if size < -digits - 2 and size < peak:  # beyond the peak the terms fall faster and faster
-            last = n
-            break
-        peak = max(peak, size)
-    if not last:
-        raise ArithmeticError(f"a stable density of exponent {float(alpha)} has too long a series")
-    largest = math.ceil(peak) + last.bit_length() + 2
-    precision = COARSE * math.ceil((digits + largest + 32) / COARSE)
+    last, largest = _extent(alpha, end, digits)
+    precision = COARSE * math.ceil((digits + largest + 24) / COARSE)
     a, ctx = near_coefficients(alpha, precision, last), context(precision)
     square, power, terms = real(ctx, end**2), ctx.ldexp(1, digits), []
     for n in range(last):
         terms.append(int(a[n] * power))
         power *= square
+    largest = sum(terms).bit_length() - digits
+    if not (digits + largest + last.bit_length() + 4 <= precision and terms[-1] <= 1):
+        raise ArithmeticError("the extent of a stable density's series was misjudged")
     return _Near(end, digits, digits + largest, tuple(terms), tuple(b // (2 * n + 1) for n, b in enumerate(terms)))
+
+
+def _extent(alpha: Fraction, end: Fraction, digits: int) -> tuple[int, int]:
+    """Return how many b_n there are until they fall below 2^−digits, and log₂ of the largest, both roughly."""
+    a, log_end = float(alpha), math.log(end)
+
+    def size(n: int) -> float:
+        log = math.lgamma((2 * n + 1) / a) - math.lgamma(2 * n + 1) - math.lgamma(1 / a) + 2 * n * log_end
+        return log / math.log(2)
+
+    peak = int(math.exp((a * log_end - math.log(a)) / (a - 1)) / 2)
+    if peak > MOST_TERMS:
+        raise ArithmeticError(f"a stable density of exponent {a} has too long a series")
+    high = 2 * peak + 16
+    while size(high) > -digits - 2:
+        high *= 2
+    low = peak
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(middle) > -digits - 2 else (low, middle)
+    return high + 1, math.ceil(max(0.0, size(peak), size(peak + 1))) + 8
 
 
 def _end(alpha: Fraction, x: Fraction) -> Fraction:
@@ -105,17 +118,14 @@ def _end(alpha: Fraction, x: Fraction) -> Fraction:
 
 def _fall(alpha: Fraction, x: Fraction) -> int:
     """Return about log₂(p(0)/p(x)), or more: what it is by the first term of the far series."""
-    log = math.lgamma(1 / alpha) - math.log(alpha) - log_first(alpha) + (1 + float(alpha)) * max(math.log(x), 0)
+    a = float(alpha)
+    log = math.lgamma(1 / a) - math.log(a) - log_first(alpha) + (1 + a) * max(math.log(x), 0)
     return max(4, math.ceil(log / math.log(2)) + 8)
 
 
 def log_first(alpha: Fraction) -> float:
     """Return ln C_1; sin(απ/2) = sin((2 − α)π/2) does not cancel."""
-    return math.lgamma(1 + alpha) + math.log(math.sin(float(2 - alpha) * math.pi / 2))
-
-
-def _log_a(alpha: Fraction, n: int) -> float:
-    return math.lgamma((2 * n + 1) / alpha) - math.lgamma(2 * n + 1) - math.lgamma(1 / alpha)
+    return math.lgamma(1 + float(alpha)) + math.log(math.sin(float(2 - alpha) * math.pi / 2))
 
 
 class _Grown(list[Any]):
@@ -165,7 +175,7 @@ def _far(alpha: Fraction, x: Fraction, bits: int, power: int) -> Any:
     n = far_terms(alpha, x, bits + 2)
     if n is None:
         return None
-    ctx = context(COARSE * math.ceil((bits + 32) / COARSE))
+    ctx = context(64 * math.ceil((bits + 32) / 64))
     c = far_coefficients(alpha, ctx.prec, n)
     a = real(ctx, alpha)
     q = ctx.exp(-a * ctx.log(real(ctx, x)))
@@ -180,20 +190,21 @@ def _far(alpha: Fraction, x: Fraction, bits: int, power: int) -> Any:
 
 def far_terms(alpha: Fraction, x: Fraction, bits: int) -> int | None:
     """Return the least n whose remainder is at most 2^−bits of the first term (and so is that of the integral)."""
-    if x < 1:
-        return None
-    log_x, a = math.log(x.numerator) - math.log(x.denominator), float(alpha)
-    # ln|R_n·x|, by its bound, against ln(C_1·x^−α·2^−bits)
+    a, log_x = float(alpha), math.log(x.numerator) - math.log(x.denominator)
+    slope = log_x + log_sine(alpha)
+
+    def bound(n: int) -> float:  # ln|R_n·x|
+        return math.lgamma(a * n + 1) - math.lgamma(n + 1) - a * n * slope - log_sine(alpha)
+
     enough = log_first(alpha) - a * log_x - bits * math.log(2) - 1
-    before = math.inf
-    for n in count(2):
-        bound = math.lgamma(a * n + 1) - math.lgamma(n + 1) - a * n * log_x - (a * n + 1) * log_sine(alpha)
-        if bound <= enough:
-            return n
-        if bound >= before:
-            return None
-        before = bound
-    raise AssertionError("unreachable")
+    lowest = a * (slope - math.log(a)) / (a - 1)  # ln of the n from which the bounds rise again
+    low, high = 1, math.ceil(math.exp(min(lowest, math.log(MOST_TERMS))))
+    if high < 2 or not bound(high) <= enough:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(middle) <= enough else (middle, high)
+    return high
 
 
 def log_sine(alpha: Fraction) -> float:

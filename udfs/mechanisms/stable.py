@@ -1,0 +1,89 @@
+"""The symmetric α-stable mechanism: additive noise with power tails, whose pure loss grows like ln Δ (MATH section 5)."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udfs.bounds import asinh_above
+from udfs.mechanisms.additive import (
+    POLICY,
+    interval_of_width,
+    lattice_mean_absolute_error,
+    lattice_variance,
+    loss_of_pure,
+    loss_of_pure_at,
+    own_step,
+    release_additive,
+)
+from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, ParameterError, above, at_least, choice, require_scale
+from udfs.stable.policy import envelope
+from udfs.stable.weights import CauchyWeights, StableWeights
+from udfs.weights import LogWeights
+
+LEAST, MOST = Fraction("1.01"), Fraction("1.999")  # between 1 and 2 series and tables stay of a size to compute
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SymmetricStable(Mechanism):
+    """Noise of weights p(z/γ)/p(0) on the lattice, p of characteristic function e^{−|t|^α}: PRDP, PRzCDP tanh(P/2)·P.
+
+    P(Δ) = sup_x ln[p(x − Δ/γ)/p(x)] over all real x, so that the loss on any lattice is at most P: for α = 1 (Cauchy)
+    2·arsinh(Δ/(2γ)); for 1.01 ≤ α ≤ 1.999 no closed form is known and a certified bound is stated, at most one part in
+    1000 above P (udfs.stable.policy). The variance is infinite, for α = 1 the mean absolute error too. Continuous
+    noise of this family is closed under sums: that of n cells added has scale γ·n^(1/α); on a lattice nearly.
+    Sources: paper 4, theorems 16 (P is finite) and 25 (α = 1, its eq. 73); paper 1's lemma from PRDP to PRzCDP.
+    """
+
+    alpha: Fraction = at_least(1, "exponent of the characteristic function: tails fall like |z|^(−1−α)", at_most=2)
+    gamma: Fraction = above(0, "noise scale, in the measure's unit")
+    policy: str = choice("paper", doc=POLICY)
+
+    kind: ClassVar[str] = "symmetric_stable"
+    additive: ClassVar[bool] = True
+    needs_nonnegative: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.alpha == 1 or LEAST <= self.alpha <= MOST):
+            raise ParameterError("alpha", f"1, or from {float(LEAST)} to {float(MOST)} (2 is the kind gaussian)")
+        require_scale("gamma", self.gamma / self.step)
+
+    @property
+    def formula(self) -> str:
+        """The policy function."""
+        return f"tanh(P/2)·P with the pure loss P = {self.pure_formula}"
+
+    @property
+    def pure_formula(self) -> str:
+        """In closed form for α = 1, else as the supremum of which a certified bound is stated."""
+        return "2·arsinh(Δ/(2γ))" if self.alpha == 1 else "sup ln(p(x − Δ/γ)/p(x)), p the stable density of exponent α"
+
+    lattice_step = property(own_step)
+    variance = lattice_variance
+    mean_absolute_error = lattice_mean_absolute_error
+    interval_around = interval_of_width
+    release = release_additive
+    loss_at = loss_of_pure_at
+    loss = loss_of_pure
+
+    def pure_loss_at(self, influence: Fraction) -> Fraction | None:
+        """Return a certified upper bound of P; it never falls with the influence."""
+        if self.alpha == 1:
+            return 2 * asinh_above(influence / (2 * self.gamma))
+        return envelope(self.alpha).at(influence / self.gamma)
+
+    def pure_loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the same, rounded up."""
+        u = influence / float(self.gamma)
+        pure = 2 * np.arcsinh(u / 2) if self.alpha == 1 else envelope(self.alpha)(u)
+        return pure * (1 + FLOAT_SLACK)
+
+    def weights(self) -> LogWeights:
+        """Return ln(p(k/s)/p(0)), s = γ/step."""
+        if self.alpha == 1:
+            return CauchyWeights(scale=self.gamma / self.step)
+        return StableWeights(alpha=self.alpha, scale=self.gamma / self.step)
