@@ -13,6 +13,7 @@ from tests.support.bits import TEST_KEY, cell_bits
 from tests.support.families import HEAVY, noise_fit, tail_bins, weights_of
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import LatticeNoise, Noise
+from tests.support.stable import Stable
 from tests.support.statistics import binned_fit, chi_square, dependence, fit, level, moments, repeats
 from udfs import lattice
 from udfs.keystream import Bits, CellBits
@@ -68,11 +69,14 @@ def test_wide_noise_has_its_exact_distribution(noise: Noise) -> None:
 
 
 @pytest.mark.parametrize("noise", HEAVY, ids=str)
-def test_heavy_tailed_noise_has_its_exact_distribution(noise: GeneralizedGaussian | Polylog) -> None:
+def test_heavy_tailed_noise_has_its_exact_distribution(noise: GeneralizedGaussian | Polylog | Stable) -> None:
     values, ends = draws(noise), tail_bins(noise, range(-6, 6))
     assert noise_fit(values, noise, ends) > level(1)
     # The broken twin: tails that are a little too light or too heavy.
-    shape = {"p": noise.p * Fraction(97, 100)} if isinstance(noise, GeneralizedGaussian) else {"d": noise.d * OTHER}
+    if isinstance(noise, Stable):
+        shape = {"alpha": noise.alpha * OTHER}
+    else:
+        shape = {"p": noise.p * Fraction(97, 100)} if isinstance(noise, GeneralizedGaussian) else {"d": noise.d * OTHER}
     assert noise_fit(values, replace(noise, **shape), ends) < level(1)
 
 

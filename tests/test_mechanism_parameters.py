@@ -97,6 +97,7 @@ REFUSALS = {  # what is refused for the sake of other parameters, by kind and th
     "laplace": {"sigma"},
     "generalized_gaussian": {"sigma"},
     "exponential_polylog": {"d", "a", "sigma"},
+    "symmetric_stable": {"alpha", "gamma"},
     "root": {"sigma"},
     "log": {"sigma"},
     "unit_splitting": {"threshold"},
@@ -140,6 +141,8 @@ def test_every_allowed_parameter_can_be_released(kind: str) -> None:
         ({"kind": "exponential_polylog", "p": 2, "d": 1, "a": 2.718, "sigma": 1e9}, "a"),  # below e: not convex
         ({"kind": "exponential_polylog", "p": 1.5, "d": 1, "a": 1, "sigma": 1}, "a"),
         ({"kind": "generalized_gaussian", "p": 0.03, "sigma": 1}, "sigma"),  # all beyond 63 bits
+        ({"kind": "symmetric_stable", "alpha": 1.005, "gamma": 1}, "alpha"),  # a series too long to sum
+        ({"kind": "symmetric_stable", "alpha": 2, "gamma": 1}, "alpha"),  # the Gaussian
         ({"kind": "log", "a": 1, "sigma": 1, "noise": "laplace"}, "sigma"),  # no mean
         ({"kind": "root", "k": 100, "a": 0, "sigma": 1e4}, "sigma"),  # no variance that a double holds
     ],
@@ -156,6 +159,9 @@ def test_parameters_that_do_not_go_together_are_refused(spec: dict[str, Any], pa
         {"kind": "exponential_polylog", "p": 1, "d": 1.05, "a": 1, "sigma": 1},
         {"kind": "exponential_polylog", "p": 2, "d": 1, "a": 2.718281828459045, "sigma": 1e9},  # a decimal of e
         {"kind": "generalized_gaussian", "p": 0.05, "sigma": "1e-24"},
+        {"kind": "symmetric_stable", "alpha": 1, "gamma": 1},
+        {"kind": "symmetric_stable", "alpha": 1.01, "gamma": 1},
+        {"kind": "symmetric_stable", "alpha": 1.999, "gamma": 1},
         {"kind": "log", "a": 1, "sigma": 1, "noise": "laplace", "estimator": "median"},
         {"kind": "root", "k": 100, "a": 0, "sigma": 0.1},
     ],

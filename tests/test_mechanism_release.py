@@ -98,6 +98,7 @@ def test_what_each_kind_asks_of_the_data_is_declared() -> None:
         "laplace": (True, False),
         "generalized_gaussian": (True, False),
         "exponential_polylog": (True, False),
+        "symmetric_stable": (True, False),
         "root": (False, True),
         "log": (False, True),
         "unit_splitting": (True, False),

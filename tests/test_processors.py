@@ -27,6 +27,8 @@ SPECS = [
     {"kind": "exponential_polylog", "p": 1, "d": 3.5, "a": 1, "sigma": 20},
     {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 20},
     {"kind": "exponential_polylog", "p": 1.5, "d": 2, "a": 1.7, "sigma": 3},
+    {"kind": "symmetric_stable", "alpha": 1, "gamma": 4},
+    {"kind": "symmetric_stable", "alpha": 1.7, "gamma": 12},
     {"kind": "root", "k": 1, "a": 0, "sigma": 3},
     {"kind": "root", "k": 2, "a": 0, "sigma": 2},
     {"kind": "root", "k": 4, "a": 1, "sigma": 0.5, "noise": "laplace"},

@@ -121,7 +121,7 @@ def max_divergence(noise: LatticeNoise, shift: int) -> Any:
     near = range(-20, 21)
     between = range(0, n, max(1, n // 200))
     far = (10**j for j in range(1, 19))
-    places = {sign * k for sign in (1, -1) for k in (*near, *between, *(n + k for k in near), *far)}
+    places = {sign * k for sign in (1, -1) for k in (*near, *between, *(n + k for k in near), *noise.beside(n), *far)}
     return max(noise.log_weight(k) - noise.log_weight(k - shift) for k in places)
 
 

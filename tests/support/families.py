@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import LatticeNoise, Noise
+from tests.support.stable import Stable
 from tests.support.statistics import binned_fit
 from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.stable.weights import CauchyWeights, StableWeights
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 E = Fraction("2.718281828459045")
 TAILS = [Fraction(tail) for tail in ("0.001", "0.005", "0.02", "0.05", "0.1", "0.2", "0.3", "0.4")]
-HEAVY: list[GeneralizedGaussian | Polylog] = [
+HEAVY: list[GeneralizedGaussian | Polylog | Stable] = [
     GeneralizedGaussian(Fraction("0.05"), Fraction("1e-20")),
     GeneralizedGaussian(Fraction("0.5"), Fraction(5)),
     GeneralizedGaussian(Fraction("0.9"), Fraction("0.3")),
@@ -27,6 +29,9 @@ HEAVY: list[GeneralizedGaussian | Polylog] = [
     Polylog(Fraction(2), Fraction(50), E, Fraction(20)),
     Polylog(Fraction("1.5"), Fraction(2), Fraction("1.7"), Fraction("0.5")),
     Polylog(Fraction(3), Fraction("0.5"), Fraction("7.4"), Fraction(10)),
+    Stable(Fraction(1), Fraction(3)),
+    Stable(Fraction("1.5"), Fraction("2.5")),
+    Stable(Fraction("1.9"), Fraction(6)),
 ]
 
 
@@ -36,8 +41,14 @@ def weights_of(noise: LatticeNoise) -> LogWeights:
         return GeneralizedGaussianWeights(p=noise.p, scale=noise.scale)
     if isinstance(noise, Polylog):
         return PolylogWeights(p=noise.p, d=noise.d, a=noise.a, scale=noise.scale)
+    if isinstance(noise, Stable):
+        return stable_weights(noise.alpha, noise.scale)
     assert isinstance(noise, Noise)
     return LaplaceWeights(scale=noise.scale) if noise.power == 1 else GaussianWeights(scale=noise.scale)
+
+
+def stable_weights(alpha: Fraction, scale: Fraction) -> LogWeights:
+    return CauchyWeights(scale=scale) if alpha == 1 else StableWeights(alpha=alpha, scale=scale)
 
 
 def tail_bins(noise: LatticeNoise, near: Iterable[int] = ()) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 from tests.support.divergence import max_divergence, renyi
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import CTX, LatticeNoise, Noise, real
+from tests.support.stable import Stable
 from udfs.exact import exact
 from udfs.lattice import LARGEST
 from udfs.mechanisms.base import Mechanism
@@ -62,6 +63,14 @@ PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5, "policy": "tight", "lattice": "measure"}, "1"),
         ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5}, "1"),
         ({"p": 3, "d": 0.5, "a": 7.4, "sigma": 10, "lattice": "measure"}, "1"),
+    ],
+    "symmetric_stable": [
+        ({"alpha": 1, "gamma": 3}, "1"),
+        ({"alpha": 1, "gamma": 0.05}, "0.01"),
+        ({"alpha": 1.2, "gamma": 5}, "1"),
+        ({"alpha": 1.5, "gamma": 0.5}, "0.25"),
+        ({"alpha": 1.9, "gamma": 10}, "1"),
+        ({"alpha": 1.99, "gamma": 4}, "1"),
     ],
     "root": [
         ({"k": 1, "a": 5, "sigma": 3.7}, "1"),
@@ -127,6 +136,8 @@ def noise_of(m: Mechanism) -> LatticeNoise:
     if m.kind == "unit_splitting":  # σ² = T²/(2ρ), known to 60 digits
         square = number["threshold"] ** 2 / (2 * number["rho"])
         return Noise(2, nearest(CTX.sqrt(real(square))) / m.step)
+    if m.kind == "symmetric_stable":
+        return Stable(number["alpha"], number["gamma"] / m.lattice_step)
     scale = number["sigma"] / m.lattice_step
     if m.kind == "generalized_gaussian":
         return GeneralizedGaussian(number["p"], scale)

@@ -5,7 +5,7 @@ noise. Heavy tails are in tests.support.heavy, divergences in tests.support.dive
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -45,6 +45,10 @@ class LatticeNoise(ABC):
 
     def weight(self, k: int) -> Any:
         return CTX.exp(self.log_weight(k))
+
+    def beside(self, shift: int) -> Iterable[int]:
+        """Where the loss of a shift may be largest, but near 0 and near the shift: nowhere, if w is convex."""
+        return ()
 
     @cached_property
     def normaliser(self) -> Any:

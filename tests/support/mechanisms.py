@@ -18,6 +18,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "laplace": {"sigma": 2.5},
     "generalized_gaussian": {"p": 0.5, "sigma": 2.5},
     "exponential_polylog": {"p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 2.5},
+    "symmetric_stable": {"alpha": 1.5, "gamma": 2.5},
     "root": {"k": 2, "a": 400, "sigma": 0.5},
     "log": {"a": 1, "sigma": 0.2},
     "unit_splitting": {"threshold": 10, "rho": 2},
@@ -53,6 +54,8 @@ def random_specs(kind: str, random: Random) -> dict[str, str]:
         least = 0.1 if float(p) >= 2 else 1.05  # of d, else hardly a value lies in the range
         a = ceil(1e4 * exp(float(p) - 1) * random.choice([1, random.uniform(1, 100)])) / 1e4
         spec |= {"p": p, "d": f"{random.uniform(least, 20):.4f}", "a": f"{a:.4f}"}
+    elif kind == "symmetric_stable":
+        spec["alpha"] = random.choice(["1", "1", "1.2", "1.5", "1.99"])
     elif kind == "root":
         k = random.choice([1, 2, 3, 4, random.randint(5, 12), random.randint(13, 100)])
         spec |= {"k": str(k), "a": random.choice(["0", number()])}
@@ -72,6 +75,10 @@ def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tupl
     number = {name: real(value) for name, value in given.items()}
     if m.kind == "unit_splitting":
         return number["rho"] * int(-(-influence // given["threshold"])) ** 2, None
+    if m.kind == "symmetric_stable":
+        assert given["alpha"] == 1  # others have no closed form: tests/test_stable_policy.py
+        pure = 2 * CTX.asinh(x / (2 * number["gamma"]))
+        return CTX.tanh(pure / 2) * pure, pure
     sigma = number["sigma"]
     if m.kind in ("gaussian", "groupwise_noisy"):
         return x**2 / (2 * sigma**2), None
