@@ -18,7 +18,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "laplace": {"sigma": 2.5},
     "generalized_gaussian": {"p": 0.5, "sigma": 2.5},
     "exponential_polylog": {"p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 2.5},
-    "symmetric_stable": {"alpha": 1.5, "gamma": 2.5},
+    "symmetric_stable": {"alpha": 1.2, "gamma": 2.5},
     "root": {"k": 2, "a": 400, "sigma": 0.5},
     "log": {"a": 1, "sigma": 0.2},
     "unit_splitting": {"threshold": 10, "rho": 2},
