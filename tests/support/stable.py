@@ -16,17 +16,24 @@ from mpmath import MPContext
 from tests.support.heavy import Doubles, HeavyNoise, Series
 from tests.support.lattice import CTX, real
 
-WIDE: Any = MPContext()  # for the power series
-WIDE.prec = 1000
-ENOUGH = CTX.ldexp(1, -290)
+BITS = 290  # of log-weights
 OF_SUMS = CTX.ldexp(1, -130)
 
 
 @cache
-def near_term(alpha: Fraction, n: int) -> Any:
+def wide(bits: int) -> Any:
+    """A context for the power series of a result of so many bits: three times as many cancel at most."""
+    ctx = MPContext()
+    ctx.prec = 4 * bits - 100
+    return ctx
+
+
+@cache
+def near_term(alpha: Fraction, n: int, bits: int) -> Any:
     """(−1)^n·Γ((2n + 1)/α)/(2n)!."""
-    z = WIDE.mpf((2 * n + 1) * alpha.denominator) / alpha.numerator
-    return (-1) ** n * WIDE.gamma(z) / WIDE.factorial(2 * n)
+    ctx = wide(bits)
+    z = ctx.mpf((2 * n + 1) * alpha.denominator) / alpha.numerator
+    return (-1) ** n * ctx.gamma(z) / ctx.factorial(2 * n)
 
 
 @cache
@@ -51,17 +58,17 @@ def far_terms(alpha: Fraction, x: Fraction, small: Any) -> int:
 
 
 @cache
-def density(alpha: Fraction, x: Fraction) -> Any:
+def density(alpha: Fraction, x: Fraction, bits: int) -> Any:
     """π·α·p(x), p the density of scale 1, by the power series."""
-    with WIDE.workprec(WIDE.prec):
-        square = (WIDE.mpf(x.numerator) / x.denominator) ** 2
-        total, power, n = WIDE.mpf(0), WIDE.mpf(1), 0
-        while True:
-            term = near_term(alpha, n) * power
-            total += term
-            if n > 4 and abs(term) < WIDE.ldexp(1, -350):
-                return CTX.convert(total)
-            n, power = n + 1, power * square
+    ctx = wide(bits)
+    square = (ctx.mpf(x.numerator) / x.denominator) ** 2
+    total, power, n = ctx.mpf(0), ctx.mpf(1), 0
+    while True:
+        term = near_term(alpha, n, bits) * power
+        total += term
+        if n > 4 and abs(term) < ctx.ldexp(1, -60 - bits):
+            return CTX.convert(total)
+        n, power = n + 1, power * square
 
 
 @dataclass(frozen=True)
@@ -122,13 +129,13 @@ class Stable(HeavyNoise):
 
 
 @cache
-def log_ratio(alpha: Fraction, x: Fraction) -> Any:
-    """ln(p(x)/p(0)), to 85 digits; next to 0 as many after the point."""
+def log_ratio(alpha: Fraction, x: Fraction, bits: int = BITS) -> Any:
+    """ln(p(x)/p(0)), to so many bits; next to 0 as many after the point."""
     if alpha == 1:
         return -CTX.log1p(real(x) ** 2)
     at_zero = CTX.gamma(1 / real(alpha))
-    terms = far_terms(alpha, x, ENOUGH) if x > 1 else 0
+    terms = far_terms(alpha, x, CTX.ldexp(1, -bits)) if x > 1 else 0
     if not terms:
-        return CTX.log(density(alpha, x) / at_zero)
+        return CTX.log(density(alpha, x, bits) / at_zero)
     total = CTX.fsum(far_term(alpha, k) * real(x) ** -real(alpha * k + 1) for k in range(1, terms))
     return CTX.log(real(alpha) * total / at_zero)

@@ -9,7 +9,7 @@ far:   f(x) = (α/Γ(1/α))·[Σ_{0 < k < n} C_k·x^{−αk−1} + R_n],    C_k 
 The near series converges everywhere; its terms' ratios fall with n, so what follows a term that is smaller than the one
 before it is at most that term. Its digits cancel: it is summed in integers with as many digits more. The far series
 diverges, and is used where its smallest bound is small enough. Proofs: docs/mathematics.md, section 4.
-Sources: Bergström 1952 (both series; paper 4, eq. 25, prints the second without 1/k!); the bound of R_n is proved there.
+Source of both series: Bergström 1952 (paper 4, eq. 25, prints the second without 1/k!).
 """
 
 import math
@@ -190,6 +190,8 @@ def _far(alpha: Fraction, x: Fraction, bits: int, power: int) -> Any:
 
 def far_terms(alpha: Fraction, x: Fraction, bits: int) -> int | None:
     """Return the least n whose remainder is at most 2^−bits of the first term (and so is that of the integral)."""
+    if not x > 1:
+        return None
     a, log_x = float(alpha), math.log(x.numerator) - math.log(x.denominator)
     slope = log_x + log_sine(alpha)
 
