@@ -1,4 +1,4 @@
-"""The policy of symmetric stable noise: never below the loss, which is searched for in high precision, and barely above.
+"""The policy of symmetric stable noise: never below the loss that a search in high precision finds, and barely above.
 
 The densities of the search are those of tests/support/stable.py, which tests/test_stable_series.py holds against the
 cosine integral. What it finds is a lower bound of the loss, short of it by far less than one part in 10⁶.
@@ -69,7 +69,7 @@ def test_the_policy_is_at_least_the_loss_and_barely_above(alpha: str) -> None:
     assert understated(stated, alpha, SHIFTS) == []
     for u in map(Fraction, SHIFTS):
         assert stated(u) <= loss(Fraction(alpha), u)[0] * (1 + CTX.mpf(ABOVE))
-    # Broken twins: a thousandth less; half a per cent more noise than is drawn; w(0) − w(Δ), the policy of convex weights.
+    # Broken twins: a thousandth less; half a per cent more noise than is drawn; w(0) − w(Δ), right for convex weights.
     assert understated(lambda u: stated(u) * (1 - CTX.mpf(10) ** -3), alpha, SHIFTS) == SHIFTS
     assert set(understated(lambda u: stated(u / Fraction("1.005")), alpha, SHIFTS)) >= set(SHIFTS[:4])
     assert understated(lambda u: -log_ratio(Fraction(alpha), u), alpha, SHIFTS) == SHIFTS

@@ -1,4 +1,4 @@
-"""The stable density and its log-weights against the cosine integral, the papers' numbers and sums in high precision."""
+"""The stable density and its log-weights against the cosine integral, paper 4's numbers and sums in high precision."""
 
 from fractions import Fraction
 from functools import cache
@@ -28,7 +28,7 @@ def real(x: Fraction) -> Any:
 
 
 def cosine_integral(alpha: Fraction, x: Fraction) -> Any:
-    """p(x) = Re ∫ e^{−t^α + ixt} dt/π along t = r·e^{iπ/(4α)}, where it does not oscillate, by the trapezoidal rule in ln r.
+    """p(x) = Re ∫ e^{−t^α + ixt} dt/π along t = r·e^{iπ/(4α)}, where it falls fast, by the trapezoidal rule in ln r.
 
     Another way than the product's series: the same integral of the characteristic function, its path turned.
     """
@@ -180,7 +180,7 @@ def test_moments_are_the_sums(alpha: str, scale: str) -> None:
     ("alpha", "error"), [("1.999", 1.1289), ("1.99", 1.1340), ("1.95", 1.1576), ("1.9", 1.1903), ("1.8", 1.2687)]
 )
 def test_mean_absolute_errors_are_the_papers(alpha: str, error: float) -> None:
-    """(2γ/π)·Γ(1 − 1/α) of continuous noise, to which that of wide lattice noise tends; that of narrow noise differs."""
+    """(2γ/π)·Γ(1 − 1/α) of continuous noise; that of wide lattice noise tends to it, that of narrow noise differs."""
     a = Fraction(alpha)
     continuous = float(2 / MP.pi * MP.gamma(1 - 1 / real(a)))
     assert round(continuous, 4) == error

@@ -1,4 +1,4 @@
-"""The symmetric α-stable mechanism: additive noise with power tails, whose pure loss grows like ln Δ (MATH section 5)."""
+"""The symmetric α-stable mechanism: additive noise with power tails, whose loss grows like ln Δ (MATH section 5)."""
 
 from dataclasses import dataclass
 from fractions import Fraction

@@ -97,11 +97,11 @@ class _Shape:
     def bound(self, order: int, x: Floats) -> Floats:
         """Return a bound of |L″| (order 2) or |L‴| (order 3) from x on."""
         one, two, three = self.far
-        far = (one**2 + two, three + 3 * one * two + 2 * one**3)[order - 2] / np.maximum(
-            x, self.curve.far_from
-        ) ** order
-        near: Floats = self.second_and_third[order - 2][np.searchsorted(self.edges, x, side="right") - 1]
-        return np.where(x < self.curve.far_from, near, far * ROUNDING)
+        beyond = (one**2 + two, three + 3 * one * two + 2 * one**3)[order - 2] * ROUNDING
+        near = self.second_and_third[order - 2][np.searchsorted(self.edges, x, side="right") - 1]
+        far = beyond / np.maximum(x, self.curve.far_from) ** order
+        found: Floats = np.where(x < self.curve.far_from, near, far)
+        return found
 
     def of_share(self, x: float) -> float:
         """Return ln((1 + s)/(1 − s)), s the share of what is no power law from x on."""
