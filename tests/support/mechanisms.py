@@ -83,15 +83,7 @@ def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tupl
     if m.kind in ("gaussian", "groupwise_noisy"):
         return x**2 / (2 * sigma**2), None
     if m.additive:
-        pure = {
-            "laplace": lambda: x / sigma,
-            "generalized_gaussian": lambda: (x / sigma) ** number["p"],
-            "exponential_polylog": lambda: polylog(number, x),
-        }[m.kind]()
-        if spec.get("policy") == "tight":
-            s = real(m.step) / sigma
-            return pure + s / CTX.sinh(s) * CTX.expm1(-pure), pure
-        return CTX.tanh(pure / 2) * pure, pure
+        return additive(m, number, x, tight=spec.get("policy") == "tight")
     step = real(m.lattice_step)
     if m.kind in ("log", "groupwise_log"):
         rise = CTX.log(1 + x / number["a"]) + step
@@ -102,6 +94,19 @@ def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tupl
         return rise**2 / (2 * sigma**2), None
     pure, s = rise / sigma, step / sigma
     return pure + s / CTX.sinh(s) * CTX.expm1(-pure), pure
+
+
+def additive(m: Mechanism, number: Mapping[str, Any], x: Any, *, tight: bool) -> tuple[Any, Any]:
+    sigma = number["sigma"]
+    pure = {
+        "laplace": lambda: x / sigma,
+        "generalized_gaussian": lambda: (x / sigma) ** number["p"],
+        "exponential_polylog": lambda: polylog(number, x),
+    }[m.kind]()
+    if tight:
+        s = real(m.lattice_step) / sigma
+        return pure + s / CTX.sinh(s) * CTX.expm1(-pure), pure
+    return CTX.tanh(pure / 2) * pure, pure
 
 
 def polylog(number: Mapping[str, Any], x: Any) -> Any:

@@ -11,7 +11,7 @@ On a panel of half-width δ that starts at a, polynomial and f differ by at most
     2·(δ/2)^m·2·M_m/m!,    m = DEGREE + 1,    |f^{(m)}| ≤ M_m = min(Γ((m + 1)/α), α·m!·(a·sin θ)^{−m−1})/Γ(1/α),
 
 the remainder of interpolation at points that are Chebyshev's but for 10⁻⁶; panels are cut until it is below a part in
-2^PRECISION of f. What doubles add is counted operation by operation. Proofs: docs/mathematics.md, section 4.
+2^PRECISION of f. What doubles add is counted operation by operation. Proofs: docs/mathematics.md, section 11.
 """
 
 import math

@@ -14,7 +14,7 @@ D(y) ≤ (1 + α)·ln(1 + u/Y) + ln((1 + s)/(1 − s)), and D(y) ≤ κ·ln(1 + 
 
 Between nodes: P is a supremum of functions of u whose second derivative is at least −B₂, so it lies below its chord
 plus h²/8·B₂. Left of the first node u₀: P(u) ≤ u·sup L′, and sup L′ ≤ P(u₀)/u₀ + u₀²·B₃/24. Right of the last, U:
-P(u) ≤ P(U) + (1 + α)·ln(u/U) + ln((1 + s)/(1 − s)), s of U. Proofs: docs/mathematics.md, section 4.
+P(u) ≤ P(U) + (1 + α)·ln(u/U) + ln((1 + s)/(1 − s)), s of U. Proofs: docs/mathematics.md, section 11.
 """
 
 import math
@@ -109,8 +109,8 @@ class _Shape:
 
     def fall(self, y: Floats) -> tuple[Floats, Floats]:
         """Return bounds of L."""
-        found = -self.curve.log_ratio(y.ravel()).reshape(y.shape)
-        return found * (1 - self.curve.error), found * (1 + self.curve.error)
+        found, error = -self.curve.log_ratio(y.ravel()).reshape(y.shape), self.curve.error + 2.0**-50  # of the products
+        return found * (1 - error), found * (1 + error)
 
     def loss(self, u: Floats) -> Floats:
         """Return upper bounds of P at the nodes `u`, by the certificate above."""
@@ -130,7 +130,8 @@ class _Shape:
         np.maximum.at(found, row, most)
         beyond = np.log1p(u / self.edges[-1])
         tail = np.minimum(self.far[0] * beyond, (1 + self.curve.alpha) * beyond + self.of_share(self.curve.far_from))
-        return np.maximum(found, tail * ROUNDING)
+        most_of_all: Floats = np.maximum(found, tail * ROUNDING)
+        return most_of_all
 
     def _rise(self, y: Floats, u: Floats) -> tuple[Floats, Floats]:
         """Return bounds of D(y); the upper one at a sum that is rounded up, as L rises."""

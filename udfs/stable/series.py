@@ -8,7 +8,7 @@ far:   f(x) = (α/Γ(1/α))·[Σ_{0 < k < n} C_k·x^{−αk−1} + R_n],    C_k 
 
 The near series converges everywhere; its terms' ratios fall with n, so what follows a term that is smaller than the one
 before it is at most that term. Its digits cancel: it is summed in integers with as many digits more. The far series
-diverges, and is used where its smallest bound is small enough. Proofs: docs/mathematics.md, section 4.
+diverges, and is used where its smallest bound is small enough. Proofs: docs/mathematics.md, section 11.
 Source of both series: Bergström 1952 (paper 4, eq. 25, prints the second without 1/k!).
 """
 

@@ -1,7 +1,7 @@
 """Log-weights of symmetric α-stable noise: w(k) = ln(p(k/s)/p(0)), p the density of scale 1, s = `scale` steps.
 
 p is symmetric and falls from its peak (stable densities are unimodal: Wintner 1936, Yamazato 1978), so w does too. It
-is not convex: the policy of section 4 of the mathematics, w(0) − w(Δ), is not that of this noise (udfs.stable.policy).
+is not convex: the policy of additive mechanisms in MATH section 4, w(0) − w(Δ), is not its own (udfs.stable.policy).
 """
 
 import math
