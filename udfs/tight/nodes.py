@@ -29,7 +29,7 @@ BITS = 96
 CONCAVE_FROM = 2.0
 CONCAVITY = math.exp(-3)  # −Ψ_ε″ ≤ ε·e^{−L}·(L − 2) ≤ ε·e^{−3} for L > 2, and Ψ_ε is convex up to 2
 SMALLEST = 2.0**-1000  # masses are raised to it: nothing underflows
-UP = 1 + 2.0**-30  # far above the rounding of the bends, and of the tail's mass and the normaliser as doubles
+UP = 1 + 2.0**-26  # far above the rounding of the bends, and of the tail's mass and the normaliser as doubles
 
 
 def _grid() -> Floats:
