@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 NEAREST = 1 - 2.0**-48  # more than what a double of an influence, which may be rounded up, lies off a whole step
 FEW = 64  # influences for which the whole curve is not computed
 
-TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1 of the noise Z on its lattice, from above (docs/tight.md), at most "
+TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1, Z being the noise on its lattice (docs/tight.md); at most "
 
 
 def states_tight(mechanism: Mechanism) -> bool:
