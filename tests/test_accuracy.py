@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.support.bits import Injected, words_that_draw
-from tests.support.heavy_sums import MP, Family, beyond, moment
+from tests.support import heavy_sums
+from tests.support.heavy_sums import MP, Family
+from tests.support.stable import Stable
 from udfs.lattice import LARGEST
 from udfs.mechanisms.additive import spread
 from udfs.mechanisms.base import Mechanism
@@ -28,24 +30,36 @@ SPECS: list[dict[str, Any]] = [
     {"kind": "exponential_polylog", "p": "1", "d": "2.5", "a": "4", "sigma": "2"},
     {"kind": "exponential_polylog", "p": "1", "d": "1.5", "a": "1", "sigma": "2"},
     {"kind": "exponential_polylog", "p": "3", "d": "0.2", "a": "8", "sigma": "0.5"},
+    {"kind": "symmetric_stable", "alpha": "1", "gamma": "2"},
+    {"kind": "symmetric_stable", "alpha": "1.2", "gamma": "0.3"},
     {"kind": "unit_splitting", "threshold": "10", "rho": "0.01"},
     {"kind": "root", "k": 1, "a": "3", "sigma": "7", "noise": "laplace"},
     {"kind": "root", "k": 1, "a": "3", "sigma": "7", "noise": "gaussian"},
 ]
 
 
-def family(spec: dict[str, Any], step: Fraction) -> Family:
+def family(spec: dict[str, Any], step: Fraction) -> Family | Stable:
     """The noise in steps, straight from the parameters (MATH sections 3 and 4)."""
     given = {name: Fraction(spec[name]) for name in ("p", "d", "a") if name in spec}
     if spec["kind"] == "unit_splitting":
         sigma = Fraction(spec["threshold"]) / Fraction(str(sqrt(2 * float(spec["rho"]))))
         return Family("gaussian", sigma / step)
+    if spec["kind"] == "symmetric_stable":
+        return Stable(Fraction(spec["alpha"]), Fraction(spec["gamma"]) / step)
     scale = Fraction(spec["sigma"]) / step
     if spec["kind"] == "generalized_gaussian":
         return Family("generalized", scale, **given)
     if spec["kind"] == "exponential_polylog":
         return Family("polylog", scale, **given)
     return Family(spec.get("noise", spec["kind"]), scale)
+
+
+def moment(noise: Family | Stable, order: int) -> Any:
+    return MP.convert(noise.moment(order)) if isinstance(noise, Stable) else heavy_sums.moment(noise, order)
+
+
+def beyond(noise: Family | Stable, c: int) -> Any:
+    return MP.convert(noise.beyond(c)) if isinstance(noise, Stable) else heavy_sums.beyond(noise, c)
 
 
 def cases() -> list[tuple[dict[str, Any], Fraction]]:
