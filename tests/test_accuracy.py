@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.bits import Injected, words_that_draw
 from tests.support import heavy_sums
+from tests.support.bits import Injected, words_that_draw
 from tests.support.heavy_sums import MP, Family
 from tests.support.stable import Stable
 from udfs.lattice import LARGEST

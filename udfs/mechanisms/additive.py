@@ -17,22 +17,14 @@ from udfs.weights import GaussianWeights, LogWeights
 POLICY = "which proven bound states the loss: paper, that of all pure mechanisms; tight, that of this noise"
 
 
-LATTICES = ("auto", "measure", "fine")
-LATTICE = (
-    "where noise is drawn: on the measure's steps, or on a fine lattice and rounded to them; auto: fine where tight"
-)
+LATTICES = ("measure", "fine")
+LATTICE = "where noise is drawn: on the measure's steps, or on a finer lattice and rounded to them"
 FINE = 1000  # steps of the fine lattice in a noise scale, where the measure's are fewer
 
 
 def own_step(mechanism: Mechanism) -> Fraction:
     """The lattice of additive noise is that of the measure, or the finer one that the mechanism names."""
     return mechanism.step / mechanism.fineness
-
-
-def resolve_lattice(mechanism: Mechanism, *, tight: bool) -> None:
-    """Make `lattice: auto` explicit: a fine lattice lowers tight policies, and no others."""
-    if getattr(mechanism, "lattice") == "auto":  # noqa: B009 — not all mechanisms have it
-        object.__setattr__(mechanism, "lattice", "fine" if tight else "measure")
 
 
 def fineness_of(lattice: str, scale: Fraction) -> int:

@@ -20,7 +20,6 @@ from udfs.mechanisms.additive import (
     lattice_variance,
     own_step,
     release_additive,
-    resolve_lattice,
 )
 from udfs.mechanisms.base import (
     FLOAT_SLACK,
@@ -60,7 +59,6 @@ class GeneralizedGaussian(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_lattice(self, tight=self.policy == "tight")
         require_scale("sigma", self.sigma / self.lattice_step)
         require_range(self, "sigma", "smaller")
 
@@ -119,7 +117,6 @@ class ExponentialPolylog(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_lattice(self, tight=self.policy == "tight")
         if self.p == 1 and not self.d > 1:
             raise ParameterError("d", "above 1 where p is 1: the noise has no distribution otherwise")
         self._require_convexity()

@@ -20,7 +20,6 @@ from udfs.mechanisms.additive import (
     loss_of_pure_at,
     own_step,
     release_additive,
-    resolve_lattice,
 )
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, above, choice, require_scale
 from udfs.mechanisms.tight import renyi_by_policy
@@ -49,7 +48,6 @@ class Laplace(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        resolve_lattice(self, tight=self.policy == "tight")
         require_scale("sigma", self.sigma / self.lattice_step)
 
     @property
