@@ -17,7 +17,7 @@ from pipeline.log import JsonLog, Log
 from pipeline.terminal import Progress
 
 LOG_JSON = "--log-json"
-COMMANDS = ("generate", "explain", "calibrate", "prepare", "release", "diagnose", "verify", "ledger")
+COMMANDS = ("generate", "explain", "calibrate", "prepare", "release", "diagnose", "evaluate", "verify", "ledger")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -130,6 +130,18 @@ def parser() -> argparse.ArgumentParser:
     _add_engine(diagnose)
     diagnose.add_argument("--json", action="store_true", help="print JSON")
 
+    evaluate = commands.add_parser(
+        "evaluate", parents=[debug], help="a study: mechanisms beside each other on synthetic microdata"
+    )
+    evaluate.add_argument(
+        "study", type=Path, metavar="STUDY", help="the study, a YAML file such as conf/studies/slides.yaml"
+    )
+    evaluate.add_argument("--records", type=_count, metavar="N", help="number of records (default: the study's)")
+    evaluate.add_argument("--seed", type=_count, metavar="S", help="of the microdata (default: the study's)")
+    evaluate.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
+    _add_runner(evaluate)
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+
     verify = commands.add_parser("verify", parents=[debug], help="for outsiders: the files match the manifest")
     verify.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
     verify.add_argument("--json", action="store_true", help="print JSON")
@@ -141,12 +153,17 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_engine(command: argparse.ArgumentParser) -> None:
     """Add the options that say what runs a command over microdata, and with which ledger."""
+    _add_runner(command)
+    add_ledger(command)
+
+
+def _add_runner(command: argparse.ArgumentParser) -> None:
+    """Add the options that say what runs a command over microdata."""
     command.add_argument("--engine", choices=["dask", "spark"], default="dask", help="what runs it (default dask)")
     command.add_argument("--scheduler", metavar="ADDRESS", help="dask: a scheduler's address (default: threads)")
     command.add_argument("--workers", type=_at_least_one, metavar="N", help="dask: threads to use (default: all cores)")
     command.add_argument("--master", metavar="URL", help="spark: a master of this machine (default: local[*])")
     command.add_argument(LOG_JSON, action="store_true", help="write the log as JSON, one object a line; confidential")
-    add_ledger(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ def chosen_engine(given: argparse.Namespace) -> Iterator[Engine]:
     from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
     from pipeline.engines.spark_submit import in_cluster_mode  # noqa: PLC0415
 
-    if in_a_file(given.ledger) and in_cluster_mode():
+    if hasattr(given, "ledger") and in_a_file(given.ledger) and in_cluster_mode():
         raise PlanError(
             "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
             "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"

@@ -66,7 +66,7 @@ def generate(
         raise PlanError("--seed: a whole number of at least 0 is needed")
     _refuse_mixing(out)
     files = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE))))
-    industries, counties = (_codes(source) for source in DOMAIN.values())
+    industries, counties = (codes(source) for source in DOMAIN.values())
     batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, files=files, seed=seed)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -112,26 +112,27 @@ def _write_public(folder: Path) -> None:
 
 def _write_microdata(folder: Path, batches: Batches, threads: int, on_file: Callable[[int, int], None]) -> None:
     (folder / "microdata").mkdir()
-    industries, counties = (_codes(source) for source in DOMAIN.values())
+    industries, counties = (codes(source) for source in DOMAIN.values())
 
     def write(file: int) -> None:
         path = folder / "microdata" / f"part-{file:05d}.parquet"
-        _write_parquet(_table(batches.draw(file), industries, counties), path)
+        write_parquet(_table(batches.draw(file), industries, counties), path, ["naics", "county", "employment"])
 
     with ThreadPoolExecutor(threads) as pool:
         for done, _ in enumerate(pool.map(write, range(batches.files)), start=1):
             on_file(done, batches.files)
 
 
-def _codes(path: Path) -> list[str]:
+def codes(path: Path) -> list[str]:
+    """Return the codes of a list of conf/codes, in its order."""
     with path.open(encoding="utf-8", newline="") as lines:
         return [row["code"] for row in csv.DictReader(lines)]
 
 
 def _table(drawn: Establishments, industries: list[str], counties: list[str]) -> pa.Table:
     columns = {
-        "establishment_id": _ids("E", drawn.number),
-        "firm_id": _ids("F", drawn.firm),
+        "establishment_id": ids("E", drawn.number),
+        "firm_id": ids("F", drawn.firm),
         "naics": pa.DictionaryArray.from_arrays(pa.array(drawn.industry, pa.int32()), pa.array(industries)),
         "county": pa.DictionaryArray.from_arrays(pa.array(drawn.county, pa.int32()), pa.array(counties)),
         "employment": pa.array(drawn.employment),
@@ -140,7 +141,7 @@ def _table(drawn: Establishments, industries: list[str], counties: list[str]) ->
     return pa.table(columns)
 
 
-def _ids(letter: str, numbers: Ints) -> pa.StringArray:
+def ids(letter: str, numbers: Ints) -> pa.StringArray:
     """Return the letter and nine digits of each number below 10⁹; no Python string is made per record."""
     text = np.empty((len(numbers), 10), dtype=np.uint8)
     text[:, 0] = ord(letter)
@@ -152,11 +153,12 @@ def _ids(letter: str, numbers: Ints) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def _write_parquet(table: pa.Table, path: Path) -> None:
+def write_parquet(table: pa.Table, path: Path, coded: list[str]) -> None:
+    """Write microdata whose columns `coded` have few distinct values."""
     pq.write_table(
         table,
         path,
         row_group_size=RECORDS_A_GROUP,
-        use_dictionary=["naics", "county", "employment"],
+        use_dictionary=coded,
         store_schema=False,  # else readers would meet Arrow's dictionary type instead of plain strings
     )

@@ -1,1 +1,1 @@
-"""Beside other practices: what the study of mechanisms compares with. Nothing here is released or promised."""
+"""Studies: mechanisms beside each other on synthetic microdata, and beside other practices. Nothing is released."""

@@ -55,11 +55,15 @@ class ExponentialPolylog(Noise):
 
     def variance(self) -> float:
         """Return σ²(I_3 − 2a·I_2 + a²·I_1)/I_1; p = 1: 2σ²a²/((d−2)(d−3)), infinite for d ≤ 3."""
-        return float(self._moment(2))
+        return self.moment(2)
 
     def mean_absolute_error(self) -> float:
         """Return σ(I_2 − a·I_1)/I_1; p = 1: σa/(d−2), infinite for d ≤ 2."""
-        return float(self._moment(1))
+        return self.moment(1)
+
+    def moment(self, order: int) -> float:
+        """Return E|Z|^order, order ≥ 1; p = 1: (σa)^order·order!/((d−2)(d−3)…(d−1−order)), infinite for d ≤ order + 1."""
+        return float(self._moment(order))
 
     def _moment(self, order: int) -> Any:
         # (σa)^order·∫ (e^v − 1)^order e^{v − fall(v)} dv / R(0)
@@ -69,7 +73,7 @@ class ExponentialPolylog(Noise):
             d = ctx.mpf(self.d)
             if d <= order + 1:
                 return math.inf
-            return scale * order / (d - 2) / (d - 3) ** (order - 1)
+            return scale * math.factorial(order) / ctx.fprod(d - 1 - i for i in range(1, order + 1))
         if self.p == 2:
             integrals = [self._squared(j) for j in range(1, order + 2)]
             signed = [math.comb(order, j) * (-1) ** (order - j) * i for j, i in enumerate(integrals)]

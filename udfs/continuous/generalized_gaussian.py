@@ -32,13 +32,14 @@ class GeneralizedGaussian(Noise):
 
     def variance(self) -> float:
         """Return σ²·Γ(3/p)/Γ(1/p)."""
-        return self._moment(2)
+        return self.moment(2)
 
     def mean_absolute_error(self) -> float:
         """Return σ·Γ(2/p)/Γ(1/p)."""
-        return self._moment(1)
+        return self.moment(1)
 
-    def _moment(self, order: int) -> float:
+    def moment(self, order: int) -> float:
+        """Return E|Z|^order = σ^order·Γ((order + 1)/p)/Γ(1/p)."""
         ctx = context(CONSTANT_BITS)
         p = ctx.mpf(self.p)
         return float(ctx.mpf(self.sigma) ** order * ctx.gamma((order + 1) / p) / ctx.gamma(1 / p))

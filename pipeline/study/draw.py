@@ -1,0 +1,136 @@
+"""Pictures of a study: cumulative distributions of losses beside policy functions, and errors of published totals."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.study.collect import Cells, Collected
+from pipeline.study.errors import FLAGS, TODAY, PanelErrors
+from pipeline.study.losses import PanelLosses
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+COLOURS = ("#1b4f72", "#b9770e", "#1e8449", "#922b21", "#6c3483", "#117a65", "#7b7d7d", "#d35400")
+LINES = ("-", "--", "-.", ":")  # so that curves are told apart without colours
+SHOWN = (1e-2, 1e4)  # losses: beyond, no two mechanisms are worth telling apart
+SMALLEST_SHARE = 5e-4  # steps of a curve below it are not drawn: no eye sees them
+POINTS = 200  # of a policy function
+FORMATS = ("svg", "png")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as the bytes of its files, by format."""
+
+    name: str
+    title: str
+    files: dict[str, bytes]
+
+
+def losses_picture(panel: PanelLosses, found: Collected, measure: str) -> Picture:
+    """Return the share of records that lose at most so much, beside the loss over the influence."""
+    figure = _figure(11.5, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
+    largest = float(max(found.influences.max(initial=0), 10))
+    influences = np.geomspace(1, largest, POINTS)
+    for i, (line, losses) in enumerate(zip(panel.lines, panel.losses, strict=True)):
+        look = _look(i)
+        left.step(*_cumulative(losses, found.counts), where="post", label=line.label, **look)
+        right.loglog(influences, line.mechanism.loss(influences), **look)
+    low = min((float(loss[loss > 0].min(initial=SHOWN[1])) for loss in panel.losses), default=SHOWN[0])
+    high = max((float(loss.max(initial=0)) for loss in panel.losses), default=SHOWN[1])
+    left.set_xscale("log")
+    left.set_xlim(max(SHOWN[0], low / 2), min(SHOWN[1], 1.5 * max(high, 10 * low)))
+    left.set_ylim(0, 1.005)
+    left.set_xlabel("loss ρ (per-record zCDP)")
+    left.set_ylabel("share of records that lose at most ρ")
+    left.legend(frameon=False, loc="upper left", fontsize=8)
+    right.set_xlabel(f"influence: the record's {measure}")
+    right.set_ylabel("loss ρ")
+    return _saved(figure, f"losses-{panel.panel.name}", panel.panel.title, (left, right))
+
+
+def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -> Picture:
+    """Return standard errors over the true total, and relative ones: lines of mechanisms, points of today's practice."""
+    figure = _figure(11.5, 4.4)
+    left, right = figure.subplots(1, 2)
+    kept = np.flatnonzero(cells.totals > 0)
+    totals = cells.totals[kept]
+    order = np.argsort(totals, kind="stable")
+    for i, (label, errors) in enumerate(panel.errors.items()):
+        of_cell = errors[kept]
+        if label == TODAY:
+            edges, middle = _middles(totals, of_cell)
+            look: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 4, "color": "black"}
+            left.loglog(edges, middle, label=f"{label} (median cell)", **look)
+            right.loglog(edges, 100 * middle / edges, **look)
+        else:
+            distinct, first = np.unique(totals[order], return_index=True)
+            line = of_cell[order][first]
+            left.loglog(distinct, line, label=label, **_look(i))
+            right.loglog(distinct, 100 * line / distinct, **_look(i))
+    for flag, limit in FLAGS.items():
+        right.axhline(100 * limit, color="0.6", linewidth=0.8, linestyle=":")
+        right.text(float(totals.min(initial=1)), 100 * limit * 0.97, f" below: flag {flag}", fontsize=7.5, va="top")
+    left.set_xlabel(f"true total of the cell: {measure}")
+    left.set_ylabel("standard error")
+    right.set_xlabel(f"true total of the cell: {measure}")
+    right.set_ylabel("relative standard error, in %")
+    left.legend(frameon=False, fontsize=8)
+    return _saved(figure, f"errors-{panel.name}", title, (left, right))
+
+
+def _cumulative(losses: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    order = np.argsort(losses, kind="stable")
+    shares = np.cumsum(counts[order]) / counts.sum()
+    ends = np.append(np.diff(losses[order]) > 0, True)[: len(order)]  # equal losses are one step
+    x, y = losses[order][ends], shares[ends]
+    drawn = np.append(True, np.diff(np.floor(y / SMALLEST_SHARE)) > 0)[: len(y)]
+    drawn[-1:] = True
+    return np.maximum(x[drawn], SHOWN[0] / 10), y[drawn]
+
+
+def _middles(totals: NDArray[np.int64], errors: Floats) -> tuple[Floats, Floats]:
+    """Return median totals and errors of classes of cells, four to a tenfold."""
+    place = np.floor(4 * np.log10(totals)).astype(int)
+    groups = [place == group for group in np.unique(place)]
+    return (
+        np.array([np.median(totals[group]) for group in groups]),
+        np.array([np.median(errors[group]) for group in groups]),
+    )
+
+
+def _look(i: int) -> dict[str, Any]:
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": LINES[i % len(LINES)], "linewidth": 1.5}
+
+
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure  # noqa: PLC0415 — the half second of its import is for pictures alone
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _saved(figure: "Figure", name: str, title: str, panels: Sequence["Axes"]) -> Picture:
+    import matplotlib as mpl  # noqa: PLC0415
+
+    figure.suptitle(title, fontsize=11)
+    for axes in panels:
+        axes.grid(visible=True, which="major", color="0.93")
+        axes.spines[["top", "right"]].set_visible(False)
+    files = {}
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+        for form in FORMATS:
+            whole = io.BytesIO()
+            figure.savefig(
+                whole, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": None}
+            )
+            files[form] = whole.getvalue()
+    return Picture(name, title, files)

@@ -1,0 +1,75 @@
+"""Errors of published totals: those of a panel's mechanisms at the cells' true totals, beside today's practice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.study.collect import Cells
+from pipeline.study.equal import Lossy
+from pipeline.study.losses import PanelLosses
+
+Floats = NDArray[np.float64]
+
+CLASSES = (1, 10, 100, 1_000, 10_000, 100_000)  # the least true total of each class; totals of 0 are told apart
+FLAGS = {"G": 0.02, "H": 0.05}  # relative standard errors below which cells are so flagged; J (or no value) from there
+LAST_FLAG = "J"
+POINTS = 400  # of a variance as a function of the total
+TODAY = "multiplicative noise"
+
+
+@dataclass(frozen=True, eq=False)
+class PanelErrors:
+    """Standard errors of all cells that have records, by the label of their mechanism, in the cells' order."""
+
+    name: str
+    errors: Mapping[str, Floats]
+
+
+def panel_errors(panel: PanelLosses, cells: Cells, today: Floats | None) -> PanelErrors:
+    """Return the standard errors of the panel's mechanisms that have variances, and of today's practice if given."""
+    found: dict[str, Floats] = {}
+    for line in panel.lines:
+        variances = _variances(line.mechanism, cells.totals.astype(np.float64))
+        if np.isfinite(variances).all():
+            found[line.label] = np.sqrt(variances)
+    return PanelErrors(panel.panel.name, found if today is None else found | {TODAY: np.sqrt(today)})
+
+
+def described_errors(panel: PanelErrors, cells: Cells) -> dict[str, Any]:
+    """Return classes of cells by their true total with root mean squared errors, and the shares of flags, as JSON."""
+    place = np.searchsorted(CLASSES, cells.totals, side="right") - 1
+    classes = [
+        {"total_from": edge, "cells": int(np.count_nonzero(place == i)), "standard_error": _roots(panel, place == i)}
+        for i, edge in enumerate(CLASSES)
+    ]
+    positive = cells.totals > 0
+    return {
+        "classes": [row for row in classes if row["cells"]],
+        "flags": {label: _flags(errors[positive] / cells.totals[positive]) for label, errors in panel.errors.items()},
+    }
+
+
+def _variances(mechanism: Lossy, totals: Floats) -> Floats:
+    """Return variances at true totals ≥ 0, between points interpolated in logarithms: within one part in 10⁴."""
+    points = np.expm1(np.linspace(0, np.log1p(totals.max(initial=1.0)), POINTS))
+    variances = np.array([mechanism.variance(float(point)) for point in points])
+    found: Floats = np.exp(np.interp(np.log1p(totals), np.log1p(points), np.log(variances)))
+    return found
+
+
+def _roots(panel: PanelErrors, chosen: NDArray[np.bool_]) -> dict[str, float]:
+    if not chosen.any():
+        return {}
+    return {label: float(np.sqrt(np.mean(errors[chosen] ** 2))) for label, errors in panel.errors.items()}
+
+
+def _flags(relative: Floats) -> dict[str, float]:
+    """Return the shares of cells with a total above 0 that get each flag."""
+    if not len(relative):
+        return {}
+    place = np.searchsorted(list(FLAGS.values()), relative, side="right")
+    shares = np.bincount(place, minlength=len(FLAGS) + 1) / len(relative)
+    return dict(zip((*FLAGS, LAST_FLAG), shares.tolist(), strict=True))

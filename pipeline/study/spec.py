@@ -1,0 +1,246 @@
+"""A study's file → the study, or all its mistakes at once, told as those of plans are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from pipeline.accounting.calibrate import SCALES, scale_of
+from pipeline.errors import PlanError
+from pipeline.nearest import nearest
+from pipeline.plan.codes import level_rule
+from pipeline.plan.messages import KeyPath, Mistake, missing, shape_mistakes, without_echoes
+from pipeline.plan.schema import Spec
+from pipeline.plan.text import read_text
+from pipeline.plan.values import Name, NonNegative, Positive, Text, number_type
+from pipeline.study.model import Data, Entry, Equal, Panel, Study, Today
+from pipeline.study.synthetic import MEASURES
+from pipeline.study.transformed import HEAVY
+from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.log import Log
+from udfs.mechanisms.root import Root
+
+CURVES = (Root.kind, Log.kind)
+SIZES = (1, 10, 100, 1_000, 10_000)
+LIMITS = (Fraction(1, 10), Fraction(1), Fraction(10), Fraction(100))
+LARGEST_COUNT = 10**12
+TRIAL = Fraction(1, 8)  # a noise scale that every family takes, to check the other parameters with
+
+if TYPE_CHECKING:
+    Count = Fraction
+    Size = Fraction
+    Factor = Fraction
+else:
+    Count = number_type(
+        "a whole number of at least 0", lambda x: x.denominator == 1 and 0 <= x <= LARGEST_COUNT, minimum=0
+    )
+    Size = number_type(
+        "a whole number of at least 1", lambda x: x.denominator == 1 and 1 <= x <= LARGEST_COUNT, minimum=1
+    )
+    Factor = number_type("above 0 and at most 1", lambda x: 0 < x <= 1, exclusiveMinimum=0, maximum=1)
+
+
+class DataSpec(Spec):
+    """The synthetic microdata; a study never reads others."""
+
+    synthetic: Literal["establishments", "cattle"]
+    records: Count
+    seed: Count = Fraction(0)
+
+
+class TableSpec(Spec):
+    """The table that would be released."""
+
+    sum: Name
+    by: Annotated[list[str], Field(min_length=1, max_length=2)]
+
+
+class EqualSpec(Spec):
+    """The accuracy that all mechanisms of a panel have at a true total: a variance, or its root."""
+
+    variance: Positive | None = None
+    standard_error: Positive | None = None
+    total: NonNegative
+
+
+class EntrySpec(Spec):
+    """A mechanism without its noise scale."""
+
+    label: Text
+    mechanism: Annotated[dict[str, Any], Field(min_length=1)]
+    policies: Annotated[list[Text], Field(min_length=1)] = ["paper"]
+    equal: Literal["variance", "quartiles"] = "variance"
+
+
+class PanelSpec(Spec):
+    """Mechanisms that are drawn into one picture."""
+
+    name: Name
+    title: Text
+    equal: EqualSpec | None = None
+    errors: bool = False
+    entries: Annotated[list[EntrySpec], Field(min_length=1, max_length=20)]
+
+
+class TodaySpec(Spec):
+    """Multiplicative noise: how far from 1 a factor is, at least and at most."""
+
+    least: Factor
+    most: Factor
+
+
+class StudySpec(Spec):
+    """A study."""
+
+    study: Name
+    title: Text
+    data: DataSpec
+    query: TableSpec
+    equal: EqualSpec
+    sizes: Annotated[list[Size], Field(min_length=1)] = [Fraction(size) for size in SIZES]
+    limits: Annotated[list[Positive], Field(min_length=1)] = [*LIMITS]
+    panels: Annotated[list[PanelSpec], Field(min_length=1)]
+    today: TodaySpec | None = None
+
+
+def load_study(path: Path) -> Study:
+    """Return the study in the YAML file `path`; raises PlanError with one line for each mistake."""
+    text = read_text(path)
+    try:
+        spec = StudySpec.model_validate(text.data)
+    except ValidationError as error:
+        mistakes = list(shape_mistakes(error.errors(include_url=False), StudySpec))
+    else:
+        mistakes = list(_mistakes(spec))
+    if mistakes:
+        lines = sorted((text.position(mistake.path), f"{path}: {mistake.line}") for mistake in without_echoes(mistakes))
+        raise PlanError("\n".join(line for _, line in lines))
+    return _study(spec)
+
+
+def _mistakes(spec: StudySpec) -> Iterator[Mistake]:
+    known = MEASURES[spec.data.synthetic]
+    if spec.query.sum not in known:
+        hint = nearest(spec.query.sum, known)
+        yield Mistake(("query", "sum"), f"unknown measure of these data; nearest known measure: {hint}")
+    for i, level in enumerate(spec.query.by):
+        rule = level_rule(level, None)
+        if rule:
+            yield Mistake(("query", "by", i), rule)
+    yield from _equal(spec.equal, ("equal",))
+    if spec.today is not None and not spec.today.least < spec.today.most:
+        yield Mistake(("today", "most"), "must be above least")
+    names: set[str] = set()
+    for i, panel in enumerate(spec.panels):
+        path: KeyPath = ("panels", i)
+        if panel.name in names:
+            yield Mistake((*path, "name"), "another panel has this name")
+        names.add(panel.name)
+        if panel.equal is not None:
+            yield from _equal(panel.equal, (*path, "equal"))
+        labels: set[str] = set()
+        for j, entry in enumerate(panel.entries):
+            if entry.label in labels:
+                yield Mistake((*path, "entries", j, "label"), "another entry of the panel has this label")
+            labels.add(entry.label)
+            yield from _entry(entry, (*path, "entries", j))
+
+
+def _equal(equal: EqualSpec, path: KeyPath) -> Iterator[Mistake]:
+    if (equal.variance is None) == (equal.standard_error is None):
+        either = ((*path, "variance"), (*path, "standard_error"))
+        yield Mistake(path, "must have either variance or standard_error", absent=either)
+
+
+def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
+    given, at = dict(entry.mechanism), (*path, "mechanism")
+    noise = given.get("noise")
+    composed = isinstance(noise, dict) and given.get("kind") in CURVES
+    if composed:
+        del given["noise"]
+    wrong = [*_parameters(given, tuple(CATALOGUE), at)]
+    if composed:
+        wrong += _parameters(noise, HEAVY, (*at, "noise"))
+    yield from wrong
+    if composed and not wrong and given["kind"] == Root.kind and given["k"] == 1:
+        yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
+    if not wrong:
+        yield from _policies(entry, CATALOGUE[noise["kind"] if composed else given["kind"]], (*path, "policies"))
+    heavy_log = composed and given.get("kind") == Log.kind
+    if not wrong and heavy_log != (entry.equal == "quartiles"):
+        rule = "must be quartiles: no noise with heavier tails than Laplace's gives a logarithm's value a variance"
+        yield Mistake((*path, "equal"), rule if heavy_log else "must be variance: this mechanism has one")
+
+
+def _parameters(given: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
+    """Yield what is wrong with a mechanism that stands without its noise scale and its policy."""
+    kind = given.get("kind")
+    if kind is None:
+        yield missing((*path, "kind"))
+        return
+    if kind not in kinds:
+        yield Mistake((*path, "kind"), f"unknown kind; nearest known kind: {nearest(str(kind), kinds)}")
+        return
+    mechanism, scale = CATALOGUE[kind], scale_of(CATALOGUE[kind])
+    if scale is None:
+        yield Mistake((*path, "kind"), "has no noise scale that equality could decide")
+        return
+    known = [name for name in mechanism.parameters() if name not in (scale, "policy")]
+    wrong = False
+    for name in given:
+        if name in (*SCALES, "policy"):
+            wrong = True
+            rule = "leave it out: equality decides it" if name in SCALES else "leave it out, and name policies instead"
+            yield Mistake((*path, name), rule)
+        elif name not in (*known, "kind"):
+            wrong = True
+            yield Mistake(
+                (*path, name), f"unknown key; nearest known key: {nearest(name, ('kind', *known))}", unknown=True
+            )
+    for name in known:
+        if mechanism.parameters()[name].default is None and name not in given:
+            wrong = True
+            yield missing((*path, name))
+    if not wrong:
+        try:
+            build({**given, scale: TRIAL}, Fraction(1))
+        except ParameterError as error:
+            yield Mistake((*path, error.parameter), f"must be {error.rule}")
+
+
+def _policies(entry: EntrySpec, mechanism: type[Mechanism], path: KeyPath) -> Iterator[Mistake]:
+    declared = mechanism.parameters().get("policy")
+    choices = declared.choices if declared is not None else ("paper",)
+    for i, policy in enumerate(entry.policies):
+        if policy not in choices:
+            yield Mistake((*path, i), f"must be {'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}")
+        if policy in entry.policies[:i]:
+            yield Mistake((*path, i), "stands twice")
+
+
+def _study(spec: StudySpec) -> Study:
+    return Study(
+        name=spec.study,
+        title=spec.title,
+        data=Data(spec.data.synthetic, int(spec.data.records), int(spec.data.seed)),
+        measure=spec.query.sum,
+        by=tuple(spec.query.by),
+        sizes=tuple(int(size) for size in spec.sizes),
+        limits=tuple(spec.limits),
+        panels=tuple(_panel(panel, spec.equal) for panel in spec.panels),
+        today=None if spec.today is None else Today(spec.today.least, spec.today.most),
+    )
+
+
+def _panel(spec: PanelSpec, equal: EqualSpec) -> Panel:
+    entries = tuple(Entry(e.label, e.mechanism, tuple(e.policies), e.equal) for e in spec.entries)
+    return Panel(spec.name, spec.title, _equality(spec.equal or equal), entries, spec.errors)
+
+
+def _equality(spec: EqualSpec) -> Equal:
+    variance = spec.variance if spec.standard_error is None else spec.standard_error**2
+    assert variance is not None
+    return Equal(variance, spec.total)
