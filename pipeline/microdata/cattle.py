@@ -48,7 +48,7 @@ class Cattle:
 
 
 def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None) -> None:
-    """Write `records` farms (≥ 0, below 9·10⁸) as out/microdata/*.parquet, and out/domain; the same seed, the same bytes.
+    """Write `records` farms (≥ 0, at most 9·10⁸) as out/microdata/*.parquet, and out/domain; same seed, same bytes.
 
     Columns: `farm_id`, `firm_id` (each farm is its own firm), `naics`, `county`, `head` (≥ 1).
     """
@@ -58,8 +58,8 @@ def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None
     (out / "microdata").mkdir(parents=True)
     (out / "domain").mkdir()
     shutil.copyfile(DOMAIN["counties.csv"], out / "domain" / "counties.csv")
-    with (out / "domain" / "naics.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("code", "name"), *INDUSTRIES.items()])
+    with (out / "domain" / "naics.csv").open("w", encoding="utf-8", newline="") as lines:
+        csv.writer(lines, lineterminator="\n").writerows([("code", "name"), *INDUSTRIES.items()])
     counties = codes(DOMAIN["counties.csv"])
     shares = _county_shares(model, counties)
     files = max(1, -(-records // FARMS_A_FILE))

@@ -45,7 +45,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collected:
-    """Distinct influences in order and how many records have each; the cells that have records, and how many there are."""
+    """Distinct influences in order, how many records have each; the cells that have records, how many there are."""
 
     influences: Int64s
     counts: Int64s

@@ -52,14 +52,13 @@ def losses_picture(panel: PanelLosses, found: Collected, measure: str) -> Pictur
     left.set_ylim(0, 1.005)
     left.set_xlabel("loss ρ (per-record zCDP)")
     left.set_ylabel("share of records that lose at most ρ")
-    left.legend(frameon=False, loc="upper left", fontsize=8)
     right.set_xlabel(f"influence: the record's {measure}")
     right.set_ylabel("loss ρ")
     return _saved(figure, f"losses-{panel.panel.name}", panel.panel.title, (left, right))
 
 
 def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -> Picture:
-    """Return standard errors over the true total, and relative ones: lines of mechanisms, points of today's practice."""
+    """Return standard errors over the true total, and relative ones: lines of mechanisms, points of today's noise."""
     figure = _figure(11.5, 4.4)
     left, right = figure.subplots(1, 2)
     kept = np.flatnonzero(cells.totals > 0)
@@ -84,7 +83,6 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
     left.set_ylabel("standard error")
     right.set_xlabel(f"true total of the cell: {measure}")
     right.set_ylabel("relative standard error, in %")
-    left.legend(frameon=False, fontsize=8)
     return _saved(figure, f"errors-{panel.name}", title, (left, right))
 
 
@@ -122,6 +120,7 @@ def _saved(figure: "Figure", name: str, title: str, panels: Sequence["Axes"]) ->
     import matplotlib as mpl  # noqa: PLC0415
 
     figure.suptitle(title, fontsize=11)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8.5)
     for axes in panels:
         axes.grid(visible=True, which="major", color="0.93")
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,6 @@
 """Distributions of losses from exact counts of influences, and how mechanisms compare in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -75,7 +75,7 @@ def _line(line: Line, losses: Floats, panel: PanelLosses, found: Collected, stud
     }
 
 
-def _against(first: Floats, losses: Floats, found: Collected) -> Mapping[str, Any]:
+def _against(first: Floats, losses: Floats, found: Collected) -> dict[str, Any]:
     """Return how a curve compares with the panel's first: where it loses less, and what share of records does."""
     less = losses < first
     beyond = np.flatnonzero(~less)  # influences at which it does not lose less

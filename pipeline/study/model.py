@@ -1,4 +1,4 @@
-"""What a study asks: which mechanisms stand beside each other, at which equal accuracy, on which synthetic microdata."""
+"""What a study asks: which mechanisms stand beside each other, at which equal accuracy, on which microdata."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Study:
-    """A whole study; `sizes`: influences at which losses are told; `limits`: losses, of which it is told who keeps them.
+    """A whole study; `sizes`: influences at which losses are told; `limits`: losses for which shares of records are.
 
     The table is the sum of `measure` by the levels `by`.
     """

@@ -27,8 +27,8 @@ from pipeline.study.synthetic import written
 DOCUMENT, PAGE = "study.json", "study.html"
 NOTES = (
     "Synthetic microdata: no figure here is an estimate about real establishments or farms, nor confidential.",
-    "Losses are upper bounds under per-record zCDP (rho). All mechanisms of a panel have the same variance at its total; "
-    "where the noise has none, the quartiles of Gaussian noise on the same curve.",
+    "Losses are upper bounds under per-record zCDP (rho). All mechanisms of a panel have the same variance at its "
+    "total; where a value has none, its noise has the quartiles of Gaussian noise on the same curve.",
     "Entries marked for comparison only are no mechanisms of plans: prdp releases nothing with them.",
 )
 

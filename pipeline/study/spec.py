@@ -15,7 +15,7 @@ from pipeline.plan.messages import KeyPath, Mistake, missing, shape_mistakes, wi
 from pipeline.plan.schema import Spec
 from pipeline.plan.text import read_text
 from pipeline.plan.values import Name, NonNegative, Positive, Text, number_type
-from pipeline.study.model import Data, Entry, Equal, Panel, Study, Today
+from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, Panel, Study, Today
 from pipeline.study.synthetic import MEASURES
 from pipeline.study.transformed import HEAVY
 from udfs.mechanisms.base import Mechanism, ParameterError
@@ -24,7 +24,7 @@ from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
 
 CURVES = (Root.kind, Log.kind)
-SIZES = (1, 10, 100, 1_000, 10_000)
+SIZES = tuple(Fraction(10**n) for n in range(5))
 LIMITS = (Fraction(1, 10), Fraction(1), Fraction(10), Fraction(100))
 LARGEST_COUNT = 10**12
 TRIAL = Fraction(1, 8)  # a noise scale that every family takes, to check the other parameters with
@@ -71,8 +71,8 @@ class EntrySpec(Spec):
 
     label: Text
     mechanism: Annotated[dict[str, Any], Field(min_length=1)]
-    policies: Annotated[list[Text], Field(min_length=1)] = ["paper"]
-    equal: Literal["variance", "quartiles"] = "variance"
+    policies: Annotated[list[Text], Field(min_length=1, default_factory=lambda: [PAPER])]
+    equal: EqualBy = "variance"
 
 
 class PanelSpec(Spec):
@@ -100,8 +100,8 @@ class StudySpec(Spec):
     data: DataSpec
     query: TableSpec
     equal: EqualSpec
-    sizes: Annotated[list[Size], Field(min_length=1)] = [Fraction(size) for size in SIZES]
-    limits: Annotated[list[Positive], Field(min_length=1)] = [*LIMITS]
+    sizes: Annotated[list[Size], Field(min_length=1, default_factory=lambda: [*SIZES])]
+    limits: Annotated[list[Positive], Field(min_length=1, default_factory=lambda: [*LIMITS])]
     panels: Annotated[list[PanelSpec], Field(min_length=1)]
     today: TodaySpec | None = None
 
@@ -157,22 +157,22 @@ def _equal(equal: EqualSpec, path: KeyPath) -> Iterator[Mistake]:
 
 def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
     given, at = dict(entry.mechanism), (*path, "mechanism")
-    noise = given.get("noise")
-    composed = isinstance(noise, dict) and given.get("kind") in CURVES
-    if composed:
-        del given["noise"]
+    noise: dict[str, Any] | None = None
+    if isinstance(given.get("noise"), dict) and given.get("kind") in CURVES:
+        noise = given.pop("noise")
     wrong = [*_parameters(given, tuple(CATALOGUE), at)]
-    if composed:
+    if noise is not None:
         wrong += _parameters(noise, HEAVY, (*at, "noise"))
-    yield from wrong
-    if composed and not wrong and given["kind"] == Root.kind and given["k"] == 1:
+    if wrong:
+        yield from wrong
+        return
+    yield from _policies(entry, CATALOGUE[given["kind"] if noise is None else noise["kind"]], (*path, "policies"))
+    if noise is not None and given["kind"] == Root.kind and given["k"] == 1:
         yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
-    if not wrong:
-        yield from _policies(entry, CATALOGUE[noise["kind"] if composed else given["kind"]], (*path, "policies"))
-    heavy_log = composed and given.get("kind") == Log.kind
-    if not wrong and heavy_log != (entry.equal == "quartiles"):
+    without_variance = noise is not None and given["kind"] == Log.kind
+    if without_variance != (entry.equal == "quartiles"):
         rule = "must be quartiles: no noise with heavier tails than Laplace's gives a logarithm's value a variance"
-        yield Mistake((*path, "equal"), rule if heavy_log else "must be variance: this mechanism has one")
+        yield Mistake((*path, "equal"), rule if without_variance else "must be variance: this mechanism has one")
 
 
 def _parameters(given: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -> Iterator[Mistake]:

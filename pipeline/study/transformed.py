@@ -5,10 +5,10 @@ Guarantee. ṽ = ⌊f(q + a)/λ + ½⌋·λ + Z with f concave and increasing, c
 
     PRDP with P(Δ) = w(0) − w(D),        PRzCDP with tanh(P/2)·P.
 
-Proof. Let q' = q + Δ. As f is concave, f(q' + a) − f(q + a) ≤ f(Δ + a) − f(a) for every q ≥ 0, with equality at q = 0, and
-rounding adds at most λ: ṽ moves by s ≤ D. The additive theorem (paper 1, theorem 5.3; MATH section 4) bounds the max
-divergence of Z + s from Z in both directions by w(0) − w(s), which grows with s. What is computed from ṽ costs nothing.
-Without rounding P is tight: q = 0 and Z = 0 attain it.
+Proof. Let q' = q + Δ. As f is concave, f(q' + a) − f(q + a) ≤ f(Δ + a) − f(a) for every q ≥ 0, with equality at q = 0,
+and rounding adds at most λ: ṽ moves by s ≤ D. The additive theorem (paper 1, theorem 5.3; MATH section 4) bounds the
+max divergence of Z + s from Z in both directions by w(0) − w(s), which grows with s. What is computed from ṽ costs
+nothing. Without rounding P is tight: q = 0 and Z = 0 attain it.
 
 The value of a root is the mean-unbiased polynomial of udfs.continuous.appell. A logarithm has none: E e^Z is infinite
 for every noise with a heavier tail than Laplace's, so that its value e^ṽ − a, which is median-unbiased, has no mean.
@@ -42,11 +42,15 @@ BITS = 200  # of the moments: variances are sums in which they cancel
 class TransformedNoise:
     """A curve f with offset a, `root` (k ≥ 2) or `log`, and heavy-tailed noise on the curve's own fine lattice.
 
-    The curve's scale is the noise's: it fixes the lattice step λ, near σ·2⁻³⁰, and draws nothing.
+    The curve's scale fixes the lattice step λ, near σ·2⁻³⁰ where it is the noise's, and nothing else.
     """
 
     curve: Root | Log
     noise: HeavyTailed
+
+    def __post_init__(self) -> None:
+        if self.noise.step != self.curve.lattice_step:
+            raise ValueError("noise: it must lie on the curve's lattice")
 
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return an upper bound of the PRzCDP loss; 0 at no influence."""

@@ -4,8 +4,8 @@ For ṽ = v + Z with E Z^{2j} = m_{2j} (odd moments are 0, m_0 = 1),
 
     E ṽ^n = Σ_j C(n, 2j)·m_{2j}·v^{n−2j},        E g_n(ṽ) = v^n  for  g_n(x) = Σ_j C(n, 2j)·b_{2j}·x^{n−2j},
 
-where Σ_j b_{2j}·t^{2j}/(2j)! = 1/Σ_j m_{2j}·t^{2j}/(2j)!: the Appell polynomials of the noise. Gaussian noise makes them
-Hermite's (paper 1, table 2); k = 4: x⁴ − 6·m_2·x² + 6·m_2² − m_4.
+where Σ_j b_{2j}·t^{2j}/(2j)! = 1/Σ_j m_{2j}·t^{2j}/(2j)!: the Appell polynomials of the noise, for Gaussian noise those
+of Hermite (paper 1, table 2). k = 4: x⁴ − 6·m_2·x² + 6·m_2² − m_4.
 """
 
 from collections.abc import Sequence

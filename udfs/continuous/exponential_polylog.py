@@ -62,7 +62,7 @@ class ExponentialPolylog(Noise):
         return self.moment(1)
 
     def moment(self, order: int) -> float:
-        """Return E|Z|^order, order ≥ 1; p = 1: (σa)^order·order!/((d−2)(d−3)…(d−1−order)), infinite for d ≤ order + 1."""
+        """Return E|Z|^n, n = `order` ≥ 1; p = 1: (σa)^n·n!/((d−2)(d−3)…(d−1−n)), infinite for d ≤ n + 1."""
         return float(self._moment(order))
 
     def _moment(self, order: int) -> Any:
