@@ -21,7 +21,7 @@ from udfs.names import as_text, distinct
 from udfs.records import Decoder
 from udfs.scan import SumSpec
 
-BUCKETS = 32  # a bucket's records are in memory together
+BUCKETS = 16  # a bucket's records are in memory together
 CELL, OWNER, INFLUENCE = "(cell)", "(owner)", "(influence)"
 
 Int64s = NDArray[np.int64]
