@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 COLOURS = ("#1b4f72", "#b9770e", "#1e8449", "#922b21", "#6c3483", "#117a65", "#7b7d7d", "#d35400")
 LINES = ("-", "--", "-.", ":")  # so that curves are told apart without colours
+POLICIES = {"paper": ":", "tight": "-"}  # where a panel has both
 SHOWN = (1e-2, 1e4)  # losses: beyond, no two mechanisms are worth telling apart
 SMALLEST_SHARE = 5e-4  # steps of a curve below it are not drawn: no eye sees them
 POINTS = 200  # of a policy function
@@ -40,9 +41,10 @@ def losses_picture(panel: PanelLosses, found: Collected, measure: str) -> Pictur
     figure = _figure(11.5, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
     largest = float(max(found.influences.max(initial=0), 10))
-    influences = np.geomspace(1, largest, POINTS)
-    for i, (line, losses) in enumerate(zip(panel.lines, panel.losses, strict=True)):
-        look = _look(i)
+    influences = np.unique(np.rint(np.geomspace(1, largest, POINTS)))
+    several = len({line.policy for line in panel.lines}) > 1
+    for line, losses in zip(panel.lines, panel.losses, strict=True):
+        look = _look(line.entry, POLICIES.get(line.policy) if several else None)
         left.step(*_cumulative(losses, found.counts), where="post", label=line.label, **look)
         right.loglog(influences, line.mechanism.loss(influences), **look)
     low = min((float(loss[loss > 0].min(initial=SHOWN[1])) for loss in panel.losses), default=SHOWN[0])
@@ -106,8 +108,8 @@ def _middles(totals: NDArray[np.int64], errors: Floats) -> tuple[Floats, Floats]
     )
 
 
-def _look(i: int) -> dict[str, Any]:
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": LINES[i % len(LINES)], "linewidth": 1.5}
+def _look(i: int, style: str | None = None) -> dict[str, Any]:
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": style or LINES[i % len(LINES)], "linewidth": 1.5}
 
 
 def _figure(width: float, height: float) -> "Figure":

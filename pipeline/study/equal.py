@@ -50,8 +50,12 @@ class Lossy(Protocol):
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a panel: an entry's solved mechanism under one policy; `releasable`: whether a plan may name it."""
+    """One curve of a panel: the solved mechanism of one of its entries, by number, under one policy.
 
+    `releasable`: whether a plan may name it.
+    """
+
+    entry: int
     label: str
     policy: str
     mechanism: Lossy
@@ -61,7 +65,7 @@ class Line:
 
 def lines_of(panel: Panel) -> list[Line]:
     """Return the panel's curves, in order; raises PlanError where an entry cannot be made equal."""
-    found = [line for entry in panel.entries for line in _lines(entry, panel)]
+    found = [line for number in range(len(panel.entries)) for line in _lines(number, panel)]
     wrong = unequal(found, panel.equal)
     if wrong:
         raise PlanError(f"panel {panel.name}: no equal variance with {', '.join(wrong)}: choose another equality")
@@ -78,16 +82,16 @@ def unequal(lines: list[Line], equal: Equal) -> list[str]:
     ]
 
 
-def _lines(entry: Entry, panel: Panel) -> list[Line]:
+def _lines(number: int, panel: Panel) -> list[Line]:
+    entry = panel.entries[number]
     releasable = not isinstance(entry.mechanism.get("noise"), Mapping)
     try:
         solved = _catalogue(entry, panel.equal) if releasable else _composed(entry, panel.equal)
     except CalibrationError as error:
         raise PlanError(f"panel {panel.name}: {entry.label}: {error}") from None
-    several = len(solved) > 1
+    labels = {policy: f"{entry.label}, {policy}" if len(solved) > 1 else entry.label for policy in solved}
     return [
-        Line(f"{entry.label}, {policy}" if several else entry.label, policy, mechanism, releasable, entry.equal)
-        for policy, mechanism in solved.items()
+        Line(number, labels[policy], policy, mechanism, releasable, entry.equal) for policy, mechanism in solved.items()
     ]
 
 
@@ -107,7 +111,7 @@ def _composed(entry: Entry, equal: Equal) -> dict[str, Lossy]:
     curve = {name: value for name, value in entry.mechanism.items() if name != "noise"}
     noise = dict(entry.mechanism["noise"])
     sigma = _by_quartiles(curve, noise, equal) if entry.equal == "quartiles" else _by_variance(curve, noise, equal)
-    return {policy: transformed_noise(curve, noise, sigma, policy) for policy in entry.policies}
+    return {PAPER: transformed_noise(curve, noise, sigma)}
 
 
 def _by_variance(curve: dict[str, Any], noise: dict[str, Any], equal: Equal) -> Fraction:

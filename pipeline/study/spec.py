@@ -166,7 +166,7 @@ def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
     if wrong:
         yield from wrong
         return
-    yield from _policies(entry, CATALOGUE[given["kind"] if noise is None else noise["kind"]], (*path, "policies"))
+    yield from _policies(entry, CATALOGUE[given["kind"]], (*path, "policies"))
     if noise is not None and given["kind"] == Root.kind and given["k"] == 1:
         yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
     without_variance = noise is not None and given["kind"] == Log.kind

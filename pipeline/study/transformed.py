@@ -95,15 +95,13 @@ def unit_variance_terms(k: int, noise: HeavyTailed) -> tuple[float, ...]:
     return tuple(float(c) for c in variance_of_power(k, [ctx.mpf(moment) for moment in moments]))
 
 
-def transformed_noise(
-    curve: dict[str, object], noise: dict[str, object], sigma: Fraction, policy: str = "paper"
-) -> TransformedNoise:
+def transformed_noise(curve: dict[str, object], noise: dict[str, object], sigma: Fraction) -> TransformedNoise:
     """Return the mechanism of `curve` (kind root or log, k, a) and `noise` (kind and shape) at the noise scale.
 
     Raises ParameterError where a parameter breaks its rule.
     """
     shape = build({**curve, "sigma": sigma}, Fraction(1))
-    heavy = build({**noise, "sigma": sigma, "policy": policy}, shape.lattice_step)
+    heavy = build({**noise, "sigma": sigma}, shape.lattice_step)
     assert isinstance(shape, Root | Log)
     assert isinstance(heavy, HeavyTailed)
     return TransformedNoise(curve=shape, noise=heavy)
