@@ -21,10 +21,12 @@ from pipeline.microdata import source
 from pipeline.microdata.duplicates import scratch
 from pipeline.study.collect import Collected, collect
 from pipeline.study.equal import lines_of, unequal
+from pipeline.study.errors import factor_variances
 from pipeline.study.losses import quantile
 from pipeline.study.model import Equal, Panel
 from pipeline.study.spec import load_study
 from pipeline.study.synthetic import written as microdata_of
+from pipeline.study.today import FactorNoise
 from pipeline.study.transformed import TransformedNoise
 from tests.support import studies
 from udfs.continuous.exponential_polylog import ExponentialPolylog
@@ -133,6 +135,16 @@ def test_counts_and_cells_are_those_of_the_records(tmp_path: Path, monkeypatch: 
 def test_firms_with_several_records_in_a_cell_are_one(tmp_path: Path) -> None:
     found, records = collected(tmp_path / "state", query={"sum": "employment", "by": ["nation"]})
     assert found.cells.firms.sum() == records["firm_id"].nunique() < len(records)
+
+
+@pytest.mark.parametrize("own_magnitudes", [False, True])
+def test_todays_errors_are_those_of_the_records(tmp_path: Path, own_magnitudes: bool) -> None:
+    found, records = collected(tmp_path / "data", query={"sum": "employment", "by": ["state"]})
+    noise = FactorNoise(a=1.05, b=1.15, own_magnitudes=own_magnitudes)
+    states, state = np.unique(records["county"].str[:2], return_inverse=True)
+    firm = np.unique(records["firm_id"], return_inverse=True)[1]
+    exact = noise.cell_variance(records["employment"].to_numpy(np.float64), firm, state, len(states))
+    assert factor_variances(noise, found.cells).tolist() == pytest.approx(exact.tolist(), rel=1e-12)
 
 
 def test_quantiles_are_the_least_losses_that_cover_their_share() -> None:
@@ -266,7 +278,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         wrong_entry({"kind": "log", "a": 1}, policies=["tight"]),
         f"{AT}.policies[0]: must be paper",
     ),
-    "today": ({"today": {"least": 0.2, "most": 0.1}}, "today.most: must be above least"),
+    "today": ({"today": {"a": 1.2, "b": 1.1}}, "today.b: must be above a"),
 }
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.study.collect import Cells, Collected
-from pipeline.study.errors import FLAGS, TODAY, PanelErrors
+from pipeline.study.errors import TODAY, PanelErrors
 from pipeline.study.losses import PanelLosses
+from pipeline.study.today import FLAGS, HIGH, LOW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +66,7 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
     left, right = figure.subplots(1, 2)
     kept = np.flatnonzero(cells.totals > 0)
     totals = cells.totals[kept]
-    order = np.argsort(totals, kind="stable")
+    distinct, first = np.unique(totals, return_index=True)
     for i, (label, errors) in enumerate(panel.errors.items()):
         of_cell = errors[kept]
         if label == TODAY:
@@ -74,11 +75,9 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
             left.loglog(edges, middle, label=f"{label} (median cell)", **look)
             right.loglog(edges, 100 * middle / edges, **look)
         else:
-            distinct, first = np.unique(totals[order], return_index=True)
-            line = of_cell[order][first]
-            left.loglog(distinct, line, label=label, **_look(i))
-            right.loglog(distinct, 100 * line / distinct, **_look(i))
-    for flag, limit in FLAGS.items():
+            left.loglog(distinct, of_cell[first], label=label, **_look(i))
+            right.loglog(distinct, 100 * of_cell[first] / distinct, **_look(i))
+    for flag, limit in zip(FLAGS, (LOW, HIGH), strict=False):
         right.axhline(100 * limit, color="0.6", linewidth=0.8, linestyle=":")
         right.text(float(totals.min(initial=1)), 100 * limit * 0.97, f" below: flag {flag}", fontsize=7.5, va="top")
     left.set_xlabel(f"true total of the cell: {measure}")

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from pipeline.study.collect import Cells
 from pipeline.study.equal import Lossy
 from pipeline.study.losses import PanelLosses
+from pipeline.study.today import FLAGS, HIGH, LOW, FactorNoise
 
 Floats = NDArray[np.float64]
 
 CLASSES = (1, 10, 100, 1_000, 10_000, 100_000)  # the least true total of each class; totals of 0 are told apart
-FLAGS = {"G": 0.02, "H": 0.05}  # relative standard errors below which cells are so flagged; J (or no value) from there
-LAST_FLAG = "J"
 POINTS = 400  # of a variance as a function of the total
 TODAY = "multiplicative noise"
 
@@ -28,14 +27,26 @@ class PanelErrors:
     errors: Mapping[str, Floats]
 
 
-def panel_errors(panel: PanelLosses, cells: Cells, today: Floats | None) -> PanelErrors:
-    """Return the standard errors of the panel's mechanisms that have variances, and of today's practice if given."""
+def panel_errors(panel: PanelLosses, cells: Cells, today: FactorNoise | None) -> PanelErrors:
+    """Return the standard errors of the panel's mechanisms that have variances, and of today's noise if given."""
     found: dict[str, Floats] = {}
     for line in panel.lines:
         variances = _variances(line.mechanism, cells.totals.astype(np.float64))
         if np.isfinite(variances).all():
             found[line.label] = np.sqrt(variances)
-    return PanelErrors(panel.panel.name, found if today is None else found | {TODAY: np.sqrt(today)})
+    if today is not None:
+        found[TODAY] = np.sqrt(factor_variances(today, cells))
+    return PanelErrors(panel.panel.name, found)
+
+
+def factor_variances(noise: FactorNoise, cells: Cells) -> Floats:
+    """Return the variance of each cell's total under multiplicative noise, from the cells' sums.
+
+    Var δ·ΣX² with firm totals X; with own magnitudes (E|δ − 1|)²·ΣX² + Var|δ − 1|·Σx² (MATH section 13).
+    """
+    if noise.own_magnitudes:
+        return noise.magnitude**2 * cells.firm_squares + noise.magnitude_variance * cells.squares
+    return noise.variance * cells.firm_squares
 
 
 def described_errors(panel: PanelErrors, cells: Cells) -> dict[str, Any]:
@@ -70,6 +81,5 @@ def _flags(relative: Floats) -> dict[str, float]:
     """Return the shares of cells with a total above 0 that get each flag."""
     if not len(relative):
         return {}
-    place = np.searchsorted(list(FLAGS.values()), relative, side="right")
-    shares = np.bincount(place, minlength=len(FLAGS) + 1) / len(relative)
-    return dict(zip((*FLAGS, LAST_FLAG), shares.tolist(), strict=True))
+    shares = np.bincount(np.searchsorted((LOW, HIGH), relative, side="right"), minlength=len(FLAGS)) / len(relative)
+    return dict(zip(FLAGS, shares.tolist(), strict=True))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from pipeline.study.today import FactorNoise
+
 PAPER = "paper"
 EqualBy = Literal["variance", "quartiles"]
 
@@ -43,14 +45,6 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Today:
-    """Multiplicative noise as agencies use it: factors between 1 + least and 1 + most, or as far below 1."""
-
-    least: Fraction
-    most: Fraction
-
-
-@dataclass(frozen=True)
 class Data:
     """Synthetic microdata: which kind, how many records, which seed."""
 
@@ -63,7 +57,7 @@ class Data:
 class Study:
     """A whole study; `sizes`: influences at which losses are told; `limits`: losses for which shares of records are.
 
-    The table is the sum of `measure` by the levels `by`.
+    The table is the sum of `measure` by the levels `by`. `today`: the multiplicative noise it is compared with.
     """
 
     name: str
@@ -74,4 +68,4 @@ class Study:
     sizes: tuple[int, ...]
     limits: tuple[Fraction, ...]
     panels: tuple[Panel, ...]
-    today: Today | None
+    today: FactorNoise | None

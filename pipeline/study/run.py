@@ -96,7 +96,7 @@ def _collected(job: StudyJob, folder: Path) -> Collected:
 def _found(study: Study, lines: Sequence[Sequence[Line]], collected: Collected) -> _Found:
     panels = [panel_losses(panel, own, collected) for panel, own in zip(study.panels, lines, strict=True)]
     asked = [losses for losses in panels if losses.panel.errors]
-    errors = {losses.panel.name: panel_errors(losses, collected.cells, None) for losses in asked}
+    errors = {losses.panel.name: panel_errors(losses, collected.cells, study.today) for losses in asked}
     return _Found(panels, errors, collected, study)
 
 

@@ -15,8 +15,9 @@ from pipeline.plan.messages import KeyPath, Mistake, missing, shape_mistakes, wi
 from pipeline.plan.schema import Spec
 from pipeline.plan.text import read_text
 from pipeline.plan.values import Name, NonNegative, Positive, Text, number_type
-from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, Panel, Study, Today
+from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, Panel, Study
 from pipeline.study.synthetic import MEASURES
+from pipeline.study.today import FactorNoise
 from pipeline.study.transformed import HEAVY
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
@@ -40,7 +41,7 @@ else:
     Size = number_type(
         "a whole number of at least 1", lambda x: x.denominator == 1 and 1 <= x <= LARGEST_COUNT, minimum=1
     )
-    Factor = number_type("above 0 and at most 1", lambda x: 0 < x <= 1, exclusiveMinimum=0, maximum=1)
+    Factor = number_type("above 1 and at most 2", lambda x: 1 < x <= 2, exclusiveMinimum=1, maximum=2)
 
 
 class DataSpec(Spec):
@@ -86,10 +87,11 @@ class PanelSpec(Spec):
 
 
 class TodaySpec(Spec):
-    """Multiplicative noise: how far from 1 a factor is, at least and at most."""
+    """Multiplicative noise as agencies use it: its factors lie between a and b, or as far below 1."""
 
-    least: Factor
-    most: Factor
+    a: Factor
+    b: Factor
+    own_magnitudes: bool = False
 
 
 class StudySpec(Spec):
@@ -131,8 +133,8 @@ def _mistakes(spec: StudySpec) -> Iterator[Mistake]:
         if rule:
             yield Mistake(("query", "by", i), rule)
     yield from _equal(spec.equal, ("equal",))
-    if spec.today is not None and not spec.today.least < spec.today.most:
-        yield Mistake(("today", "most"), "must be above least")
+    if spec.today is not None and not spec.today.a < spec.today.b:
+        yield Mistake(("today", "b"), "must be above a")
     names: set[str] = set()
     for i, panel in enumerate(spec.panels):
         path: KeyPath = ("panels", i)
@@ -222,6 +224,7 @@ def _policies(entry: EntrySpec, mechanism: type[Mechanism], path: KeyPath) -> It
 
 
 def _study(spec: StudySpec) -> Study:
+    today = spec.today
     return Study(
         name=spec.study,
         title=spec.title,
@@ -231,7 +234,9 @@ def _study(spec: StudySpec) -> Study:
         sizes=tuple(int(size) for size in spec.sizes),
         limits=tuple(spec.limits),
         panels=tuple(_panel(panel, spec.equal) for panel in spec.panels),
-        today=None if spec.today is None else Today(spec.today.least, spec.today.most),
+        today=None
+        if today is None
+        else FactorNoise(a=float(today.a), b=float(today.b), own_magnitudes=today.own_magnitudes),
     )
 
 

@@ -37,6 +37,7 @@ def study(**changes: Any) -> dict[str, Any]:
         "data": {"synthetic": "establishments", "records": 3000, "seed": 5},
         "query": {"sum": "employment", "by": ["naics3", "county"]},
         "equal": {"variance": 2, "total": 2},
+        "today": {"a": 1.05, "b": 1.15, "own_magnitudes": True},
         "panels": [
             {"name": "additive", "title": "Additive", "entries": ADDITIVE},
             {"name": "curves", "title": "Transformations", "entries": CURVES, "errors": True},
