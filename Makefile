@@ -74,10 +74,11 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.prepared
 
 .PHONY: figures
-figures: $(READY) ## the tables and pictures of docs/economy.md, docs/calibration.md, docs/groupwise.md, docs/stable.md
+figures: $(READY) ## the tables and pictures of the pages in docs/
 	$(BIN)/python -m benchmarks.economy
 	$(BIN)/python -m benchmarks.groupwise
 	$(BIN)/python -m benchmarks.stable
+	$(BIN)/python -m benchmarks.study
 	$(BIN)/python -m benchmarks.sizes
 	$(BIN)/prdp calibrate --compare --standard-error 30 --total 500 --limit 1 --plot docs/calibration/families.png
 

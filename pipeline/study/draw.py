@@ -1,6 +1,7 @@
 """Pictures of a study: cumulative distributions of losses beside policy functions, and errors of published totals."""
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ Floats = NDArray[np.float64]
 
 COLOURS = ("#1b4f72", "#b9770e", "#1e8449", "#922b21", "#6c3483", "#117a65", "#7b7d7d", "#d35400")
 LINES = ("-", "--", "-.", ":")  # so that curves are told apart without colours
-POLICIES = {"paper": ":", "tight": "-"}  # where a panel has both
+POLICIES, LONE = {"paper": ":", "tight": "-"}, "-."  # of entries with both, and of those with one beside them
 SHOWN = (1e-2, 1e4)  # losses: beyond, no two mechanisms are worth telling apart
 SMALLEST_SHARE = 5e-4  # steps of a curve below it are not drawn: no eye sees them
+ALIKE = 1e-3  # relative: such curves lie on each other
 POINTS = 200  # of a policy function
 FORMATS = ("svg", "png")
 
@@ -43,9 +45,11 @@ def losses_picture(panel: PanelLosses, found: Collected, measure: str) -> Pictur
     left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
     largest = float(max(found.influences.max(initial=0), 10))
     influences = np.unique(np.rint(np.geomspace(1, largest, POINTS)))
-    several = len({line.policy for line in panel.lines}) > 1
+    policies = Counter(line.entry for line in panel.lines)
+    alone = max(policies.values()) == 1  # no entry has several
     for line, losses in zip(panel.lines, panel.losses, strict=True):
-        look = _look(line.entry, POLICIES.get(line.policy) if several else None)
+        style = POLICIES.get(line.policy, "-") if policies[line.entry] > 1 else LONE
+        look = _look(line.entry, None if alone else style)
         left.step(*_cumulative(losses, found.counts), where="post", label=line.label, **look)
         right.loglog(influences, line.mechanism.loss(influences), **look)
     low = min((float(loss[loss > 0].min(initial=SHOWN[1])) for loss in panel.losses), default=SHOWN[0])
@@ -67,7 +71,7 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
     kept = np.flatnonzero(cells.totals > 0)
     totals = cells.totals[kept]
     distinct, first = np.unique(totals, return_index=True)
-    for i, (label, errors) in enumerate(panel.errors.items()):
+    for i, (label, errors) in enumerate(_distinct(panel).items()):
         of_cell = errors[kept]
         if label == TODAY:
             edges, middle = _middles(totals, of_cell)
@@ -79,7 +83,8 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
             right.loglog(distinct, 100 * of_cell[first] / distinct, **_look(i))
     for flag, limit in zip(FLAGS, (LOW, HIGH), strict=False):
         right.axhline(100 * limit, color="0.6", linewidth=0.8, linestyle=":")
-        right.text(float(totals.min(initial=1)), 100 * limit * 0.97, f" below: flag {flag}", fontsize=7.5, va="top")
+        place = right.get_yaxis_transform()  # across: of the axes, up: of the values
+        right.text(0.01, 97 * limit, f"below: flag {flag}", fontsize=7.5, va="top", transform=place)
     left.set_xlabel(f"true total of the cell: {measure}")
     left.set_ylabel("standard error")
     right.set_xlabel(f"true total of the cell: {measure}")
@@ -95,6 +100,18 @@ def _cumulative(losses: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floa
     drawn = np.append(True, np.diff(np.floor(y / SMALLEST_SHARE)) > 0)[: len(y)]
     drawn[-1:] = True
     return np.maximum(x[drawn], SHOWN[0] / 10), y[drawn]
+
+
+def _distinct(panel: PanelErrors) -> dict[str, Floats]:
+    """Return the errors under the labels of all mechanisms that have the same."""
+    found: dict[str, Floats] = {}
+    for label, errors in panel.errors.items():
+        same = next((other for other, known in found.items() if np.allclose(errors, known, rtol=ALIKE, atol=0)), None)
+        if same is None:
+            found[label] = errors
+        else:
+            found = {f"{other}; {label}" if other == same else other: known for other, known in found.items()}
+    return found
 
 
 def _middles(totals: NDArray[np.int64], errors: Floats) -> tuple[Floats, Floats]:

@@ -24,6 +24,7 @@ from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
 
+KINDS = tuple(kind for kind, mechanism in CATALOGUE.items() if not mechanism.counts_only)  # a study's table is a sum
 CURVES = (Root.kind, Log.kind)
 SIZES = tuple(Fraction(10**n) for n in range(5))
 LIMITS = (Fraction(1, 10), Fraction(1), Fraction(10), Fraction(100))
@@ -162,7 +163,7 @@ def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
     noise: dict[str, Any] | None = None
     if isinstance(given.get("noise"), dict) and given.get("kind") in CURVES:
         noise = given.pop("noise")
-    wrong = [*_parameters(given, tuple(CATALOGUE), at)]
+    wrong = [*_parameters(given, KINDS, at)]
     if noise is not None:
         wrong += _parameters(noise, HEAVY, (*at, "noise"))
     if wrong:
