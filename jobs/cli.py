@@ -112,6 +112,19 @@ def parser() -> argparse.ArgumentParser:
     release.add_argument("--csv", action="store_true", help="write every table as CSV too")
     release.add_argument("--json", action="store_true", help="print JSON")
 
+    _add_diagnose(commands, debug)
+    _add_evaluate(commands, debug)
+
+    verify = commands.add_parser("verify", parents=[debug], help="for outsiders: the files match the manifest")
+    verify.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
+    verify.add_argument("--json", action="store_true", help="print JSON")
+
+    ledger = commands.add_parser("ledger", help="for disclosure officers: budgets, approvals, what is spent")
+    add_acts(ledger.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=_Parser), debug)
+    return main_parser
+
+
+def _add_diagnose(commands: Any, debug: argparse.ArgumentParser) -> None:
     diagnose = commands.add_parser(
         "diagnose", parents=[debug], help="confidential: the losses of the actual records, errors against the truth"
     )
@@ -130,6 +143,8 @@ def parser() -> argparse.ArgumentParser:
     _add_engine(diagnose)
     diagnose.add_argument("--json", action="store_true", help="print JSON")
 
+
+def _add_evaluate(commands: Any, debug: argparse.ArgumentParser) -> None:
     evaluate = commands.add_parser(
         "evaluate", parents=[debug], help="a study: mechanisms beside each other on synthetic microdata"
     )
@@ -141,14 +156,6 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
     _add_runner(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print JSON")
-
-    verify = commands.add_parser("verify", parents=[debug], help="for outsiders: the files match the manifest")
-    verify.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
-    verify.add_argument("--json", action="store_true", help="print JSON")
-
-    ledger = commands.add_parser("ledger", help="for disclosure officers: budgets, approvals, what is spent")
-    add_acts(ledger.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=_Parser), debug)
-    return main_parser
 
 
 def _add_engine(command: argparse.ArgumentParser) -> None:

@@ -44,7 +44,7 @@ def test_gaussian_transformations_lose_more_at_every_size() -> None:
     )
     of_laplace = lines("products")["log, Laplace"].mechanism.loss(SIZES)
     polylog = additive["exponential polylogarithmic"].mechanism.loss(SIZES)
-    assert ((of_laplace < polylog) == (SIZES >= 10)).all()
+    assert ((of_laplace < polylog) == (SIZES >= 9)).all()
 
 
 def test_orders_of_growth() -> None:
