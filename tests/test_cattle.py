@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+from pipeline.errors import PlanError
 from pipeline.microdata.cattle import Cattle, write_cattle
 from tests.support.statistics import FALSE_ALARM
 from tests.support.world import tree
@@ -71,7 +72,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_numbers_of_farms_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="from 0 to 900000000"):
+    with pytest.raises(PlanError, match="from 0 to 900000000"):
         write_cattle(-1, 1, tmp_path / "data")
     write_cattle(0, 1, tmp_path / "none")
     assert len(pq.read_table(tmp_path / "none" / "microdata")) == 0

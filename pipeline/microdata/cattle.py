@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.errors import PlanError
 from pipeline.microdata.generate import DOMAIN, codes, ids, write_parquet
 from pipeline.microdata.sizes import evenly
 
@@ -50,10 +51,11 @@ class Cattle:
 def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None) -> None:
     """Write `records` farms (≥ 0, at most 9·10⁸) as out/microdata/*.parquet, and out/domain; same seed, same bytes.
 
-    Columns: `farm_id`, `firm_id` (each farm is its own firm), `naics`, `county`, `head` (≥ 1).
+    Columns: `farm_id`, `firm_id` (each farm is its own firm), `naics`, `county`, `head` (≥ 1). Raises PlanError on
+    another number.
     """
     if not 0 <= records <= MOST_FARMS:
-        raise ValueError(f"a number of farms from 0 to {MOST_FARMS} is needed")
+        raise PlanError(f"--records: a number from 0 to {MOST_FARMS} is needed")
     model = model or Cattle()
     (out / "microdata").mkdir(parents=True)
     (out / "domain").mkdir()
