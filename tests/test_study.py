@@ -20,9 +20,10 @@ from pipeline.errors import PlanError
 from pipeline.microdata import source
 from pipeline.microdata.duplicates import scratch
 from pipeline.study.collect import Collected, collect
+from pipeline.study.draw import SMALLEST_SHARE, cumulative
 from pipeline.study.equal import lines_of, unequal
-from pipeline.study.errors import factor_variances
-from pipeline.study.losses import quantile
+from pipeline.study.errors import TODAY, described_errors, factor_variances, panel_errors
+from pipeline.study.losses import panel_losses, quantile
 from pipeline.study.model import Equal, Panel
 from pipeline.study.spec import load_study
 from pipeline.study.synthetic import written as microdata_of
@@ -145,6 +146,37 @@ def test_todays_errors_are_those_of_the_records(tmp_path: Path, own_magnitudes: 
     firm = np.unique(records["firm_id"], return_inverse=True)[1]
     exact = noise.cell_variance(records["employment"].to_numpy(np.float64), firm, state, len(states))
     assert factor_variances(noise, found.cells).tolist() == pytest.approx(exact.tolist(), rel=1e-12)
+
+
+def test_errors_and_flags_are_those_of_single_cells(tmp_path: Path) -> None:
+    found, _ = collected(tmp_path / "data", query={"sum": "payroll", "by": ["naics3", "county"]})
+    (panel,) = (own for own in load_study(tmp_path / "data" / "study.yaml").panels if own.errors)
+    losses = panel_losses(panel, lines_of(panel), found)
+    errors = panel_errors(losses, found.cells, FactorNoise(a=1.05, b=1.15))
+    assert set(errors.errors) == {"fourth root", "log", "fourth root, heavy", TODAY}  # the others have no variance
+    flags = described_errors(errors, found.cells)["flags"]
+    for line in losses.lines[:3]:
+        exact = np.array([line.mechanism.variance(float(total)) for total in found.cells.totals]) ** 0.5
+        assert errors.errors[line.label] == pytest.approx(exact, rel=1e-4)
+        relative = [error / total for error, total in zip(exact, found.cells.totals, strict=True) if total]
+        counts = {"G": sum(r < 0.02 for r in relative), "H": sum(0.02 <= r < 0.05 for r in relative)}
+        for flag, count in counts.items():
+            assert flags[line.label][flag] == pytest.approx(count / len(relative), abs=1.5 / len(relative))
+        assert sum(flags[line.label].values()) == pytest.approx(1)
+
+
+def test_what_is_drawn_is_the_cumulative_distribution() -> None:
+    random = np.random.default_rng(1)
+    losses, counts = np.round(random.exponential(3, 4000), 2), random.integers(1, 50, 4000)
+    x, y = cumulative(losses, counts)
+    assert (np.diff(x) > 0).all()
+    assert y[-1] == 1
+    shares = [counts[losses <= at].sum() / counts.sum() for at in x]
+    assert y == pytest.approx(shares, abs=1e-12)
+    at = random.exponential(3, 200) + x[0]
+    drawn = y[np.searchsorted(x, at, side="right") - 1]
+    exact = np.array([counts[losses <= one].sum() / counts.sum() for one in at])
+    assert np.abs(drawn - exact).max() <= 2 * SMALLEST_SHARE
 
 
 def test_quantiles_are_the_least_losses_that_cover_their_share() -> None:

@@ -50,7 +50,7 @@ def losses_picture(panel: PanelLosses, found: Collected, measure: str) -> Pictur
     for line, losses in zip(panel.lines, panel.losses, strict=True):
         style = POLICIES.get(line.policy, "-") if policies[line.entry] > 1 else LONE
         look = _look(line.entry, None if alone else style)
-        left.step(*_cumulative(losses, found.counts), where="post", label=line.label, **look)
+        left.step(*cumulative(losses, found.counts), where="post", label=line.label, **look)
         right.loglog(influences, line.mechanism.loss(influences), **look)
     low = min((float(loss[loss > 0].min(initial=SHOWN[1])) for loss in panel.losses), default=SHOWN[0])
     high = max((float(loss.max(initial=0)) for loss in panel.losses), default=SHOWN[1])
@@ -92,7 +92,8 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
     return _saved(figure, f"errors-{panel.name}", title, (left, right))
 
 
-def _cumulative(losses: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def cumulative(losses: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return losses and the shares of records that lose at most those, without steps too small to be seen."""
     order = np.argsort(losses, kind="stable")
     shares = np.cumsum(counts[order]) / counts.sum()
     ends = np.append(np.diff(losses[order]) > 0, True)[: len(order)]  # equal losses are one step
