@@ -11,6 +11,10 @@ from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
 
 OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
+CURVE = (
+    "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last of "
+    "them, and wherever it is less, tanh(P/2)·P with the pure loss P"
+)
 OF_A_FIRM = (
     "P(f) = Σ P_q(Σ Δ_q(r)) over the queries and their cells, the inner sum over the firm's records r in the cell; at "
     "a reference at most (√P + √P(u_1) + √P(u_2) + …)², with P of the records whose keys tell their cells, and each "
@@ -73,4 +77,9 @@ def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
         "lattice_step": float(mechanism.lattice_step),
         "influence": f"|{query.measure.name}|" if query.measure else "1",
         "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
-    } | curve_json(mechanism)
+    } | _curve(mechanism)
+
+
+def _curve(mechanism: Mechanism) -> dict[str, Any]:
+    curve = curve_json(mechanism)
+    return curve | ({"curve_says": CURVE} if curve else {})
