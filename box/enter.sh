@@ -1,0 +1,16 @@
+#!/bin/sh
+# Writes what this container's secrets say into files of its memory that its user alone can read, then runs the command.
+set -eu
+umask 077
+mkdir -p "$SPARK_CONF_DIR"
+cp /opt/prdp/etc/log4j2.properties "$SPARK_CONF_DIR/"
+
+if [ -f /run/secrets/spark_secret ]; then
+    { cat /opt/prdp/etc/standalone.conf /opt/prdp/etc/box.conf
+      printf 'spark.authenticate.secret %s\n' "$(cat /run/secrets/spark_secret)"
+    } > "$SPARK_CONF_DIR/spark-defaults.conf"
+fi
+if [ -f /run/secrets/ledger_password ]; then
+    printf 'ledger:5432:ledger:%s:%s\n' "$PGUSER" "$(cat /run/secrets/ledger_password)" > "$PGPASSFILE"
+fi
+exec "$@"

@@ -1,0 +1,4 @@
+-- Who is who in conf/ledger/roles.sql: whoever releases decides nothing, whoever decides draws nothing.
+GRANT prdp_owner TO owner;
+GRANT prdp_release TO releaser;
+GRANT prdp_officer TO officer;
