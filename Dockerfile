@@ -17,13 +17,13 @@ COPY udfs udfs
 RUN /opt/prdp/bin/pip install --no-cache-dir --no-deps . \
     && /opt/prdp/bin/python -c 'from pathlib import Path; from pipeline.engines.java import java_home; java_home({}, Path("/opt/prdp"))' \
     && chmod 0755 /opt/prdp/java/bin/java \
-    && ln -s "$(/opt/prdp/bin/python -c 'import pyspark; print(pyspark.__path__[0])')" /opt/prdp/spark \
+    && ln -s "$(/opt/prdp/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" /opt/prdp/home \
+    && ln -s home/pyspark /opt/prdp/spark \
     && /opt/prdp/bin/python -m compileall -q /opt/prdp/lib
 COPY box/enter.sh /opt/prdp/bin/enter
 COPY box/worker.sh /opt/prdp/bin/worker
 COPY box/log4j2.properties conf/spark/standalone.conf /opt/prdp/etc/
 COPY box/spark.conf /opt/prdp/etc/box.conf
-COPY jobs/release.py jobs/diagnose.py /opt/prdp/submit/
 
 FROM ${BASE} AS prdp
 # One user releases, and runs the workers: they share the microdata and the staging folder, which are its own.
@@ -56,3 +56,24 @@ COPY box/ledger.sh box/hba.conf box/logins.sql box/members.sql conf/ledger/roles
 ENV PGHOST=/run/prdp/private
 USER 10002:10002
 CMD ["/opt/ledger/ledger.sh"]
+
+FROM ${BASE} AS airflow-libraries
+COPY conf/airflow/constraints.txt conf/airflow/requirements.txt /src/
+RUN python3 -m venv /opt/airflow \
+    && /opt/airflow/bin/pip install --no-cache-dir -c /src/constraints.txt -r /src/requirements.txt \
+    && /opt/airflow/bin/python -m compileall -q /opt/airflow/lib
+
+# Airflow has an environment of its own, and calls that of prdp by its path: the two pin different libraries.
+FROM prdp AS airflow
+USER 0
+COPY --from=airflow-libraries /opt/airflow /opt/airflow
+RUN install -d -o prdp -g prdp -m 0700 /srv/airflow
+COPY box/airflow.sh /opt/airflow/bin/run-airflow
+COPY box/airflow.cfg /opt/airflow/
+COPY box/trigger.py /opt/airflow/bin/trigger-release
+COPY jobs/dags /opt/airflow/dags
+ENV PATH=/opt/prdp/bin:/opt/airflow/bin:$PATH \
+    AIRFLOW_HOME=/srv/airflow \
+    AIRFLOW_CONFIG=/opt/airflow/airflow.cfg
+USER 10001:10001
+CMD ["run-airflow"]

@@ -87,6 +87,34 @@ pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 	@mkdir -p $(WORK)
 	$(BIN)/python -m jobs.pack $(WORK)/prdp.zip
 
+# The cluster in a box (docker-compose.yml): Docker where an engine runs, else podman-compose.
+COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then echo docker compose; \
+	else command -v podman-compose; fi)
+BOX = $(COMPOSE) --profile people
+SECRETS := $(WORK)/box/secrets
+export PRDP_SECRETS := $(CURDIR)/$(SECRETS)
+
+$(SECRETS): box/make_secrets.py | $(READY)
+	$(BIN)/python box/make_secrets.py $@
+
+.PHONY: up
+up: $(SECRETS) ## start the cluster in a box: Spark, the ledger on PostgreSQL, Airflow
+	@test -n "$(COMPOSE)" || { echo "error: docker compose with a running engine, or podman-compose, is needed" >&2; exit 1; }
+	$(COMPOSE) build master ledger airflow
+	$(COMPOSE) up -d
+	@echo "Airflow: http://127.0.0.1:$${AIRFLOW_PORT:-8080}, as admin with the password in $(SECRETS)/airflow_password"
+
+.PHONY: demo-cluster
+demo-cluster: ## release synthetic microdata on the cluster in a box, through Airflow, and verify what was published
+	$(BOX) run --rm generate
+	$(BOX) exec -T airflow trigger-release demo/plan.yaml
+	$(BOX) run --rm submit prdp verify /srv/prdp/releases/cbp-synthetic
+	$(BOX) run --rm submit prdp ledger show
+
+.PHONY: down
+down: ## stop the cluster in a box; its volumes stay, with the ledger, the microdata and the releases
+	$(BOX) down
+
 .PHONY: lock
 lock: ## write the lock of what was tested (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --all-extras pyproject.toml -o constraints.txt

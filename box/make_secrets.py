@@ -11,12 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-WORDS = ("spark_secret", "ledger_owner", "ledger_releaser", "ledger_officer", "airflow_password", "airflow_jwt")
+WORDS = (
+    *("spark_secret", "ledger_owner", "ledger_releaser", "ledger_officer"),
+    *("airflow_password", "airflow_session", "airflow_jwt"),
+)
 SERVER = "ledger"
 DAYS = 825
 
@@ -28,6 +32,8 @@ def make(folder: Path) -> None:
     for name in WORDS:
         if not (folder / name).exists():
             _write(folder / name, secrets.token_hex(32).encode())
+    if not (folder / "airflow_fernet").exists():
+        _write(folder / "airflow_fernet", Fernet.generate_key())
     if not (folder / "ledger_certificate").exists():
         authority, certificate, key = _certificates()
         _write(folder / "ledger_ca", authority)
