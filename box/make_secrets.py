@@ -1,6 +1,6 @@
 """Makes the box's secrets, each a file of a folder of mode 0700: python box/make_secrets.py FOLDER.
 
-What is there is kept, so that a ledger outlives a restart. The files are readable by all, because Docker hands them to a
+What is there is kept, so that a ledger outlives a restart. All may read the files, because Docker hands them to a
 container's own user with the mode they have here: it is the folder that keeps others out.
 """
 

@@ -45,7 +45,7 @@ BROKEN_COMPOSE = {
     "a worker at the ledger": ("  networks: [spark]\n  secrets", "  networks: [spark, ledger]\n  secrets"),
     "microdata that change": ("data:/srv/prdp/data:ro", "data:/srv/prdp/data"),
     "staging for all": ('volumes: ["data:/srv/prdp/data"]', 'volumes: ["staging:/srv/prdp/staging"]'),
-    "the engine's socket": ('volumes: ["ledger:/var/lib/ledger"]', 'volumes: ["/var/run/docker.sock:/run/docker.sock"]'),
+    "the engine's socket": ('volumes: ["ledger:/var/lib/ledger"]', 'volumes: ["/run/docker.sock:/run/docker.sock"]'),
     "no check": ("    healthcheck: *reachable\n", ""),
 }  # fmt: skip
 
