@@ -13,4 +13,5 @@ fi
 if [ -f /run/secrets/ledger_password ]; then
     printf 'ledger:5432:ledger:%s:%s\n' "$PGUSER" "$(cat /run/secrets/ledger_password)" > "$PGPASSFILE"
 fi
+umask 022  # what is published may be read by all
 exec "$@"
