@@ -27,7 +27,10 @@ plan["queries"] = [{"name": "small", "count": "records", "by": ["naics2", "state
                     "mechanism": {"kind": "gaussian", "sigma": 100}}]
 yaml.safe_dump(plan, open("/tmp/second.yaml", "w"))
 """
-RELEASE_SECOND = 'python -c "$SECOND" && spark-submit /opt/prdp/home/jobs/release.py /tmp/second.yaml --out releases --staging staging'
+RELEASE_SECOND = (
+    'python -c "$SECOND" && spark-submit /opt/prdp/home/jobs/release.py /tmp/second.yaml '
+    "--out releases --staging staging --hold"
+)
 
 
 def has_docker() -> bool:
@@ -122,7 +125,7 @@ def test_the_whole_story(box: Box) -> None:
 
     # A worker dies; a release that is held meanwhile is approved by an officer, and by nobody else.
     box.compose("kill", "worker2")
-    assert "held" in box.as_one("submit", RELEASE_SECOND + " --hold").stdout
+    assert "held" in box.as_one("submit", RELEASE_SECOND).stdout
     refused = box.as_one("submit", "prdp ledger approve second; echo code $?")
     assert "code 5" in refused.stdout
     assert shown(box, "second")["state"] == "held"

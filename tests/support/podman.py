@@ -1,6 +1,6 @@
 """Containers for a drill where no Docker engine runs: podman, kept to one folder, on a machine without systemd.
 
-Needs root and Debian's packages of PACKAGES. Images are built from a base that debootstrap makes, not from a registry's.
+Needs root and Debian's packages of PACKAGES. Images are built from a base that debootstrap makes.
 Everything lies below one folder, which may be kept, so that a second drill builds little anew.
 """
 
