@@ -91,18 +91,15 @@ pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then echo docker compose; \
 	else command -v podman-compose; fi)
 BOX = $(COMPOSE) --profile people
-SECRETS := $(WORK)/box/secrets
-export PRDP_SECRETS := $(CURDIR)/$(SECRETS)
-
-$(SECRETS): box/make_secrets.py | $(READY)
-	$(BIN)/python box/make_secrets.py $@
+export PRDP_SECRETS ?= $(CURDIR)/$(WORK)/box/secrets
 
 .PHONY: up
-up: $(SECRETS) ## start the cluster in a box: Spark, the ledger on PostgreSQL, Airflow
+up: $(READY) ## start the cluster in a box: Spark, the ledger on PostgreSQL, Airflow
 	@test -n "$(COMPOSE)" || { echo "error: docker compose with a running engine, or podman-compose, is needed" >&2; exit 1; }
+	$(BIN)/python box/make_secrets.py $(PRDP_SECRETS)
 	$(COMPOSE) build master ledger airflow
 	$(COMPOSE) up -d
-	@echo "Airflow: http://127.0.0.1:$${AIRFLOW_PORT:-8080}, as admin with the password in $(SECRETS)/airflow_password"
+	@echo "Airflow: http://127.0.0.1:$${AIRFLOW_PORT:-8080}, as admin with the password in $(PRDP_SECRETS)/airflow_password"
 
 .PHONY: demo-cluster
 demo-cluster: ## release synthetic microdata on the cluster in a box, through Airflow, and verify what was published
