@@ -88,7 +88,7 @@ def box() -> Iterator[Box]:
     reason = why_not()
     if reason:
         pytest.skip(f"no Docker engine runs here, and {reason}")
-    with podman(ROOT / ".work" / "box" / "engine") as compose:
+    with podman((ROOT / ".work" / "box" / "engine").resolve()) as compose:
         yield from started(Box(settings | {"COMPOSE": str(compose), "BASE": BASE}, [str(compose)]))
 
 
