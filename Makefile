@@ -97,7 +97,7 @@ export PRDP_SECRETS ?= $(CURDIR)/$(WORK)/box/secrets
 up: $(READY) ## start the cluster in a box: Spark, the ledger on PostgreSQL, Airflow
 	@test -n "$(COMPOSE)" || { echo "error: docker compose with a running engine, or podman-compose, is needed" >&2; exit 1; }
 	$(BIN)/python box/make_secrets.py $(PRDP_SECRETS)
-	$(COMPOSE) build master ledger airflow
+	for each in master ledger airflow; do $(COMPOSE) build $$each || exit 1; done  # one after the other: they share stages
 	$(COMPOSE) up -d
 	@echo "Airflow: http://127.0.0.1:$${AIRFLOW_PORT:-8080}, as admin with the password in $(PRDP_SECRETS)/airflow_password"
 
