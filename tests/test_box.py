@@ -44,6 +44,10 @@ BROKEN_COMPOSE = {
     "a worker that leaves": ("  networks: [spark]\n  secrets", "  networks: [spark, door]\n  secrets"),
     "a worker at the ledger": ("  networks: [spark]\n  secrets", "  networks: [spark, ledger]\n  secrets"),
     "microdata that change": ("data:/srv/prdp/data:ro", "data:/srv/prdp/data"),
+    "microdata for officers": (
+        'volumes: ["staging:/srv/prdp/staging", "releases',
+        'volumes: ["data:/srv/prdp/data:ro", "staging:/srv/prdp/staging", "releases',
+    ),
     "staging for all": ('volumes: ["data:/srv/prdp/data"]', 'volumes: ["staging:/srv/prdp/staging"]'),
     "the engine's socket": ('volumes: ["ledger:/var/lib/ledger"]', 'volumes: ["/run/docker.sock:/run/docker.sock"]'),
     "no check": ("    healthcheck: *reachable\n", ""),

@@ -72,7 +72,11 @@ def as_mapping(told: Any) -> dict[str, Any]:
 def of_volumes(name: str, volumes: list[str]) -> Iterator[str]:
     """Yield where a service may write, or sees, what it should not."""
     writers = {"data": {"generate"}, "releases": {"submit", "officer", "airflow"}, "ledger": {"ledger"}}
-    readers = {"staging": {"worker1", "worker2", "submit", "officer", "airflow"}, "airflow": {"airflow"}}
+    readers = {
+        "data": {"worker1", "worker2", "submit", "airflow", "generate"},
+        "staging": {"worker1", "worker2", "submit", "officer", "airflow"},
+        "airflow": {"airflow"},
+    }
     for volume in volumes:
         source, _, mode = (*volume.split(":"), "")[:3]
         if source.startswith((".", "/")):
