@@ -104,7 +104,7 @@ def of_dockerfile(text: str) -> list[str]:
                 stages[stage] = user
             case ["ADD", *_]:
                 found.append(f"{stage}: ADD may fetch what nobody pinned")
-    for name, user in stages.items():
-        if not name.endswith("libraries") and not USER.fullmatch(user or ""):
+    for name, last in stages.items():
+        if not name.endswith("libraries") and not USER.fullmatch(last or ""):
             found.append(f"{name}: runs as root")
     return found
