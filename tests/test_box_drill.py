@@ -1,6 +1,6 @@
 """The cluster in a box for real: built, started, a release through Airflow, an officer, a dead worker, an end.
 
-Slow (about ten minutes, of which most builds images the first time), and only where containers run: with Docker, or as
+Slow (a quarter of an hour, of which most builds images the first time), and only where containers run: with Docker, or as
 root with podman and Debian's packages (tests/support/podman.py). Images and the base stay in .work/box/engine.
 """
 
