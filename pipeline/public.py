@@ -12,8 +12,8 @@ from udfs.mechanisms.base import Mechanism
 
 OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
 CURVE = (
-    "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last of "
-    "them, and wherever it is less, tanh(P/2)·P with the pure loss P"
+    "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last "
+    "of them, and wherever it is less, tanh(P/2)·P with the pure loss P"
 )
 OF_A_FIRM = (
     "P(f) = Σ P_q(Σ Δ_q(r)) over the queries and their cells, the inner sum over the firm's records r in the cell; at "

@@ -1,7 +1,7 @@
 """The cluster in a box for real: built, started, a release through Airflow, an officer, a dead worker, an end.
 
-Slow (a quarter of an hour, of which most builds images the first time), and only where containers run: with Docker, or as
-root with podman and Debian's packages (tests/support/podman.py). Images and the base stay in .work/box/engine.
+Slow (a quarter of an hour, of which most builds images the first time), and only where containers run: with Docker, or
+as root with podman and Debian's packages (tests/support/podman.py). Images and the base stay in .work/box/engine.
 """
 
 import json
