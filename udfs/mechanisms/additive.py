@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,11 @@ def fineness_of(lattice: str, scale: Fraction) -> int:
         return 1
     wanted = min(FINE, -(-FINE // scale))  # ⌈FINE/scale⌉
     return wanted + 1 - wanted % 2
+
+
+def own_fineness(mechanism: Any) -> int:
+    """As the mechanism's lattice says, for its scale."""
+    return fineness_of(mechanism.lattice, mechanism.sigma / mechanism.step)
 
 
 def lattice_variance(mechanism: Mechanism, total: float) -> float:

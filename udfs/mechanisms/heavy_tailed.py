@@ -14,10 +14,10 @@ from udfs.mechanisms.additive import (
     LATTICE,
     LATTICES,
     POLICY,
-    fineness_of,
     interval_of_width,
     lattice_mean_absolute_error,
     lattice_variance,
+    own_fineness,
     own_step,
     release_additive,
 )
@@ -62,11 +62,7 @@ class GeneralizedGaussian(Mechanism):
         require_scale("sigma", self.sigma / self.lattice_step)
         require_range(self, "sigma", "smaller")
 
-    @property
-    def fineness(self) -> int:
-        """As the lattice says."""
-        return fineness_of(self.lattice, self.sigma / self.step)
-
+    fineness = property(own_fineness)
     lattice_step = property(own_step)
     variance = lattice_variance
     mean_absolute_error = lattice_mean_absolute_error
@@ -135,11 +131,7 @@ class ExponentialPolylog(Mechanism):
     def _fall(self, steps: int) -> Fraction:
         return log_power_rise_above(steps * self.lattice_step / (self.sigma * self.a), self.a, self.p)
 
-    @property
-    def fineness(self) -> int:
-        """As the lattice says."""
-        return fineness_of(self.lattice, self.sigma / self.step)
-
+    fineness = property(own_fineness)
     lattice_step = property(own_step)
     variance = lattice_variance
     mean_absolute_error = lattice_mean_absolute_error

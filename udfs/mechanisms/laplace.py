@@ -12,12 +12,12 @@ from udfs.mechanisms.additive import (
     LATTICE,
     LATTICES,
     POLICY,
-    fineness_of,
     interval_of_width,
     lattice_mean_absolute_error,
     lattice_variance,
     loss_of_pure,
     loss_of_pure_at,
+    own_fineness,
     own_step,
     release_additive,
 )
@@ -50,11 +50,7 @@ class Laplace(Mechanism):
         super().__post_init__()
         require_scale("sigma", self.sigma / self.lattice_step)
 
-    @property
-    def fineness(self) -> int:
-        """As the lattice says."""
-        return fineness_of(self.lattice, self.sigma / self.step)
-
+    fineness = property(own_fineness)
     lattice_step = property(own_step)
     variance = lattice_variance
     mean_absolute_error = lattice_mean_absolute_error
