@@ -1,15 +1,13 @@
 """A comparison for people: a ranked table, and a picture of losses."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pipeline.comparison.compare import Comparison, error_at
 from pipeline.report.curves import LINES, require_format, saved
 from udfs.exact import as_json
-
-PARAMETERS_LEFT_OUT = ("kind", "noise", "estimator", "policy")  # told by the family's name, or alike for all
+from udfs.mechanisms.base import Mechanism
 
 
 def table(found: Comparison, totals: tuple[float, ...]) -> str:
@@ -23,14 +21,16 @@ def table(found: Comparison, totals: tuple[float, ...]) -> str:
         losses = (candidate.largest, candidate.mean, candidate.quantiles[0], candidate.quantiles[2])
         errors = (error_at(found.target, candidate, total) for total in totals)
         shown = ["infinite" if error is None else f"{error:,.4g}" for error in errors]
-        parameters = _parameters(candidate.mechanism.describe())
+        parameters = _parameters(candidate.mechanism)
         rows.append([f"{place}", candidate.family, parameters, *(f"{loss:.4g}" for loss in losses), *share, *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("   ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def _parameters(described: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.6g}" for name, value in described.items() if name not in PARAMETERS_LEFT_OUT)
+def _parameters(mechanism: Mechanism) -> str:
+    """Return the numbers; the words (noise, estimator, policy, lattice) the family's name tells, or all have alike."""
+    numbers = [p.name for p in mechanism.parameters().values() if p.kind == "number"]
+    return ", ".join(f"{name} {float(getattr(mechanism, name)):.6g}" for name in numbers)
 
 
 def summary(found: Comparison) -> str:
@@ -67,7 +67,7 @@ def plot(found: Comparison, target: Path) -> None:
         rising = np.concatenate([below[~there][-1:], below[there]]) if (~there).any() else np.append(0.0, below)
         for i, candidate in enumerate(found.best):
             line = {"color": f"C{i % 10}", "linestyle": LINES[i % len(LINES)], "linewidth": 1.4}
-            name = f"{candidate.family} ({_parameters(candidate.mechanism.describe())})"
+            name = f"{candidate.family} ({_parameters(candidate.mechanism)})"
             losses = candidate.losses[there]
             shares.step(np.append(losses[0], losses), rising, where="post", label=name, **line)
             sizes.loglog(found.sizes.value[there], losses, **line)
