@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from math import erf, exp, expm1, factorial, inf, log, sqrt
+from math import erf, exp, expm1, factorial, inf, log, sinh, sqrt
 from typing import Any
 
 import pytest
@@ -174,11 +174,14 @@ def test_losses_are_kept_by_as_little_as_can_be(kind: str, fixed: dict[str, Any]
 
 
 def test_losses_are_those_of_the_formulas() -> None:
-    """P(10) = 100/(2σ²) = ½; Laplace: tanh(P/2)·P at P = 10/σ; log: ln(11)²/(2σ²)."""
+    """P(10) = 100/(2σ²) = ½; Laplace at P = 10/σ: P − (s/sinh s)(1 − e^(−P)), s = 1/σ, by the paper tanh(P/2)·P."""
     gaussian: Any = solve("gaussian", {}, ONE, loss("0.5", 10))
-    laplace: Any = solve("laplace", {}, ONE, loss("0.5", 10))
+    tight: Any = solve("laplace", {}, ONE, loss("0.5", 10))
+    laplace: Any = solve("laplace", {"policy": "paper"}, ONE, loss("0.5", 10))
     logarithm: Any = solve("log", {"a": 1}, ONE, loss("0.5", 10))
     assert gaussian.sigma == 10
+    s = 1 / float(tight.sigma)
+    assert 10 * s - s / sinh(s) * (1 - exp(-10 * s)) == pytest.approx(0.5, rel=2e-7)
     pure = 10 / float(laplace.sigma)
     assert (exp(pure) - 1) / (exp(pure) + 1) * pure == pytest.approx(0.5, rel=2e-7)
     assert float(logarithm.sigma) == pytest.approx(log(11), rel=2e-7)

@@ -12,6 +12,9 @@ import pytest
 from jobs.cli import COMMANDS, main
 from tests.support.world import BUDGET, QUERIES, records, write_world
 
+TIGHT = 0.36893174760753610  # 1 − (0.1/sinh 0.1)(1 − 1/e): Laplace noise of scale 10 at influence 10
+PAPER = 0.46211715726000976  # tanh(½)·1
+
 
 def prdp(*arguments: object, state: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the real command in a process of its own."""
@@ -62,18 +65,19 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explained = run_json(capsys, "explain", plan, "--at", "employment=10,payroll=500", "--at", "employment=0,payroll=0")
-    assert list(explained) == ["plan_digest", "unit", "queries", "total", "total_means"]
+    assert list(explained) == ["plan_digest", "unit", "queries", "total", "total_means", "paper"]
     assert explained["unit"] == "record"
     establishments, employment, payroll = explained["queries"]
-    assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "paper", "lattice": "measure"}
+    assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "tight", "lattice": "measure"}
     at = {"employment": 10, "payroll": 500}
     assert establishments["losses"][0] == {"at": at, "influence": 1, "rho": 0.125, "epsilon": None}
     assert employment["losses"][0]["epsilon"] == 1
-    # tanh(1/2) and (ln 11)²/(2·0.25), upper bounds: the last with the rounding step, near 2⁻³¹
-    assert 0 <= employment["losses"][0]["rho"] - 0.46211715726000975 < 1e-15
+    # upper bounds: (ln 11)²/(2·0.25) with the rounding step, near 2⁻³¹
+    assert 0 <= employment["losses"][0]["rho"] - TIGHT < 1e-15
     assert 0 <= payroll["losses"][0]["rho"] - 11.499803478617546 < 1e-8
     assert [loss["influence"] for loss in payroll["losses"]] == [500, 0]
-    assert explained["total"][0]["rho"] == pytest.approx(0.125 + 0.46211715726 + 11.49980348, rel=1e-8)
+    assert explained["total"][0]["rho"] == pytest.approx(0.125 + TIGHT + 11.49980348, rel=1e-8)
+    assert 0 <= explained["paper"][0]["queries"]["employment_sector_county"] - PAPER < 1e-15
     assert explained["total"][1] == {"at": {"employment": 0, "payroll": 0}, "rho": 0.125, "epsilon": None}
 
 
@@ -96,7 +100,7 @@ def test_explain_reads_no_microdata_and_speaks_to_people(plan: Path, capsys: pyt
     assert main(["explain", str(plan)]) == 0
     text = capsys.readouterr().out
     assert "employment=10, payroll=500" in text
-    assert "rho 12.0870" in text  # 12.08692…, rounded up
+    assert "rho 11.9938" in text  # 11.99373…, rounded up
 
 
 WRONG_CALLS = [

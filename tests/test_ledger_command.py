@@ -18,7 +18,7 @@ from tests.support.ledgers import entries, raw, reservation
 from tests.support.world import MEASURES, budget_file, records, write_world
 
 RELEASE = "small-release"
-AT = "employment=10,payroll=500"  # a release of the small world loses 12.0869 here
+AT = "employment=10,payroll=500"  # a release of the small world loses 11.99374 here: 1/8 + 0.36893 + (ln 11)²/(2·¼)
 OLD = Path(__file__).parent / "support" / "ledger_0_1.jsonl"  # every kind of entry that version 0.1 wrote
 
 Prdp = Callable[..., Any]
@@ -58,7 +58,7 @@ def test_from_a_registered_dataset_to_a_withdrawal(prdp: Prdp, world: Path) -> N
     assert release(prdp, world, "first", "--hold")["state"] == "held"
     assert prdp("ledger", "approve", "first", "--operator", "chief")[0]["state"] == "settled"
     refused = release(prdp, world, "second", code=3)
-    assert "requested rho 12.0870, spent 12.0870 by first 12.0870, limit 20;" in refused
+    assert "requested rho 11.9938, spent 11.9938 by first 11.9938, limit 20;" in refused
     assert "the limit of dataset small-world" in refused
     prdp("ledger", "raise", "small-world", "--budget", budget_file(world, 30), "--reason", "a second table")
     assert release(prdp, world, "second", "--hold")["state"] == "held"
@@ -69,8 +69,8 @@ def test_from_a_registered_dataset_to_a_withdrawal(prdp: Prdp, world: Path) -> N
         ("first", "withdrawn"),
         ("second", "rejected"),
     ]
-    assert spending["spent"] == pytest.approx(2 * 12.08692, rel=1e-5)
-    assert spending["left"] == pytest.approx(30 - 2 * 12.08692, rel=1e-5)
+    assert spending["spent"] == pytest.approx(2 * 11.993735, rel=1e-5)
+    assert spending["left"] == pytest.approx(30 - 2 * 11.993735, rel=1e-5)
     assert spending["limit"]["rho"] == 30
     first, second, budget = prdp("ledger", "show")
     assert (budget["dataset"], budget["reason"]) == ("small-world", "a second table")
@@ -101,8 +101,8 @@ def test_the_tables_are_for_people(prdp: Prdp, world: Path, tmp_path: Path, caps
     assert header.index("state") == row.index("held")
     assert main(["ledger", "show", "--at", AT, *ledger]) == 0
     text = capsys.readouterr().out
-    assert [line.split() for line in text.splitlines()][3] == ["spent", "12.0870"]
-    assert "left 7.91307, by the limit 20 at employment=10, payroll=500" in text
+    assert [line.split() for line in text.splitlines()][3] == ["spent", "11.9938"]
+    assert "left 8.00626, by the limit 20 at employment=10, payroll=500" in text
     assert main(["ledger", "show", "first", *ledger]) == 0
     assert "draw 1: held" in capsys.readouterr().out
     assert main(["ledger", "verify", *ledger]) == 0

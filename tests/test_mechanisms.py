@@ -39,7 +39,7 @@ def test_table_1_of_the_paper(spec: dict[str, object], losses: list[float]) -> N
     ],
 )
 def test_the_papers_bounds_of_math_section_9(spec: dict[str, object], losses: dict[int, float]) -> None:
-    m = build(spec, ONE)
+    m = build(spec | {"policy": "paper"}, ONE)
     assert {x: float(f"{float(m.loss_at(Fraction(x))):.4g}") for x in losses} == losses
 
 

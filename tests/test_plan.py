@@ -66,7 +66,7 @@ def test_the_resolved_plan_is_complete_and_canonical(folder: Path) -> None:
         "count": None,
         "by": ["naics2"],
         "where": {"naics2": ["31-33", "44-45"], "state": ["01", "02", "36"]},
-        "mechanism": {"kind": "laplace", "sigma": 20, "policy": "paper", "lattice": "measure", "step": 0.5},
+        "mechanism": {"kind": "laplace", "sigma": 20, "policy": "tight", "lattice": "measure", "step": 0.5},
     }
     assert resolved["dataset"] == {
         "name": "cbp-2023",

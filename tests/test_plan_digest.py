@@ -29,6 +29,7 @@ DEFAULTS: list[tuple[tuple[str | int, ...], str]] = [
     (("queries", 2), "where"),
     (("queries", 0, "mechanism"), "policy"),
     (("queries", 1, "mechanism"), "policy"),
+    (("queries", 1, "mechanism"), "lattice"),
 ]
 
 
@@ -102,6 +103,8 @@ OTHER: list[tuple[tuple[str | int, ...], Any]] = [
     (("queries", 0, "mechanism", "kind"), "laplace"),
     (("queries", 0, "mechanism", "sigma"), 2.0000000000000004),
     (("queries", 1, "sum"), "employment"),
+    (("queries", 1, "mechanism", "policy"), "paper"),
+    (("queries", 1, "mechanism", "lattice"), "fine"),
     (("queries", 1, "where"), {"naics2": ["31-33", "44-45"]}),
     (("queries", 1, "where", "state"), ["36", "01"]),
     (("queries", 2, "mechanism", "a"), 2),

@@ -45,7 +45,7 @@ DATA: dict[str, Any] = {
             "sum": "payroll",
             "by": ["naics2"],
             "where": {"naics2": ["31-33", "44-45"], "state": ["36", "01", "02"]},
-            "mechanism": {"kind": "laplace", "sigma": 20, "policy": "paper"},
+            "mechanism": {"kind": "laplace", "sigma": 20, "policy": "tight", "lattice": "measure"},
         },
         {
             "name": "employment",
@@ -60,7 +60,6 @@ DATA: dict[str, Any] = {
         {"at": {"employment": 1, "payroll": 2}, "rho": 1.5},
     ],
 }
-# Every key that may be left out, with its default.
 
 
 def load(
