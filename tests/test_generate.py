@@ -3,7 +3,8 @@ import signal
 import subprocess
 import sys
 import time
-from math import exp, log, tanh
+from fractions import Fraction
+from math import exp, expm1, log, sinh
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,8 @@ import yaml
 
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.generate import DOMAIN, Generated, generate
+from tests.support.heavy import Polylog
+from tests.support.tight import largest
 from udfs.codes import is_county, is_naics
 
 RECORDS = 400_000
@@ -191,8 +194,8 @@ def test_code_lists() -> None:
         assert b"\r" not in path.read_bytes()
 
 
-def loss(mechanism: dict[str, object], influence: float) -> float:
-    """The loss of MATH sections 3 and 4, in floating point and written anew."""
+def loss(mechanism: dict[str, object], influence: int) -> float:
+    """The loss of MATH sections 3 and 4 and of docs/tight.md, in floating point and written anew."""
     p, d, a, sigma = (float(str(mechanism.get(name, 0))) for name in ("p", "d", "a", "sigma"))
     kind = mechanism["kind"]
     if kind == "gaussian":
@@ -201,9 +204,11 @@ def loss(mechanism: dict[str, object], influence: float) -> float:
         assert mechanism["noise"] == "laplace"
         pure = (log(1 + influence / a) + 1e-6) / sigma
         return pure - 1 + exp(-pure)
-    pure = influence / sigma if kind == "laplace" else d * (log(influence / sigma + a) ** p - log(a) ** p)
-    assert kind in ("laplace", "exponential_polylog")
-    return tanh(pure / 2) * pure
+    assert mechanism["policy"] == "tight"
+    if kind == "laplace":
+        return influence / sigma + expm1(-influence / sigma) / sigma / sinh(1 / sigma)
+    assert kind == "exponential_polylog"
+    return largest(Polylog(*map(Fraction, (p, d, a, sigma))), influence)
 
 
 def test_plan_fits_its_budget_with_a_little_room(made: Generated) -> None:
