@@ -4,12 +4,14 @@ Prints how each ended: 0 published, 3 refused. With `unguarded` the ledger's tra
 twin, whose racers overspend.
 """
 
+import multiprocessing
 import os
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier, Lock
 from typing import Any
 
 from sqlalchemy import Connection
@@ -20,8 +22,15 @@ from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import reservation
 
-ALL_CHECKED = 3.0  # seconds after which the twin's racers have read and checked, and append one after the other
-BETWEEN = 0.1
+LONGEST = 60.0  # seconds that racers wait for one another
+
+
+@dataclass(frozen=True)
+class Together:
+    """How the twin's racers wait until all have checked, append one after the other, and go on when all have."""
+
+    all_here: Barrier
+    turn: Lock
 
 
 @contextmanager
@@ -36,34 +45,37 @@ def statement_by_statement(database: Any) -> Iterator[Connection]:
         yield connection
 
 
-def slowed(check: Any, until: float) -> Any:
+def slowed(check: Any, together: Together) -> Any:
     def slow(*arguments: Any) -> None:
         check(*arguments)
-        time.sleep(max(0, until - time.monotonic()))
+        together.all_here.wait(LONGEST)
+        together.turn.acquire(timeout=LONGEST)
 
     return slow
 
 
-def reserve_unguarded(ledger: Ledger, wanted: Reservation, until: float) -> None:
+def reserve_unguarded(ledger: Ledger, wanted: Reservation, together: Together) -> None:
     database, check = type(ledger._database), budget.check
     writing = database.writing
-    database.writing, budget.check = statement_by_statement, slowed(check, until)
+    database.writing, budget.check = statement_by_statement, slowed(check, together)
     ledger.reserve(wanted)
+    together.turn.release()
     database.writing, budget.check = writing, check
+    together.all_here.wait(LONGEST)
 
 
-def race(address: str, release: str, fits: int, start: int, until: float | None) -> None:
-    """Publish `release` once the pipe `start` is closed, and exit; reserve unguarded at `until` where it is given."""
+def race(address: str, release: str, fits: int, start: int, together: Together | None) -> None:
+    """Publish `release` once the pipe `start` is closed, and exit; with `together`, reserve unguarded."""
     code = 1
     try:
         os.read(start, 1)
         ledger = open_ledger(address)
         with ledger.lock(release):
             wanted = reservation(release, draws=fits)
-            if until is None:
+            if together is None:
                 ledger.reserve(wanted)
             else:
-                reserve_unguarded(ledger, wanted, until)
+                reserve_unguarded(ledger, wanted, together)
             attempt = ledger.draw(release, "sha256:pin")
             ledger.publish(release, attempt, "sha256:contents")
             ledger.settle(release, attempt)
@@ -78,12 +90,13 @@ def race(address: str, release: str, fits: int, start: int, until: float | None)
 
 def main(address: str, number: int, fits: int, guarded: bool) -> None:
     start, gate = os.pipe()
-    racers, began = [], time.monotonic()
+    racers, fork = [], multiprocessing.get_context("fork")
+    together = None if guarded else Together(fork.Barrier(number), fork.Lock())
     for i in range(number):
         racer = os.fork()
         if racer == 0:
             os.close(gate)
-            race(address, f"r{i}", fits, start, None if guarded else began + ALL_CHECKED + BETWEEN * i)
+            race(address, f"r{i}", fits, start, together)
         racers.append(racer)
     os.close(gate)  # they all read the end of the pipe now
     print(*sorted(os.waitstatus_to_exitcode(os.waitpid(racer, 0)[1]) for racer in racers))
