@@ -15,6 +15,7 @@ COUNTIES = ("01001", "06037", "06075")
 CELLS = list(product(NAICS, COUNTIES))
 WITH_OTHER = list(product((*NAICS, "other"), (*COUNTIES, "other")))  # the cells where both keys declare `other`
 GAUSSIAN = {"kind": "gaussian", "sigma": 4}
+NATION = {"kind": "laplace", "sigma": 5, "policy": "paper"}
 PARTED = {
     "by": "naics2",
     "parts": {"31-33": {"kind": "gaussian", "sigma": 2}},
@@ -25,7 +26,7 @@ QUERIES = [
     {"name": "parted", "sum": "employment", "by": ["naics3", "state"], "mechanism": PARTED},
     {"name": "food", "sum": "employment", "by": ["state"], "where": {"naics2": ["31-33"]}, "mechanism": GAUSSIAN},
     {"name": "trade", "sum": "employment", "by": ["county"], "where": {"naics2": ["44-45"]}, "mechanism": GAUSSIAN},
-    {"name": "all", "sum": "employment", "by": ["nation"], "mechanism": {"kind": "laplace", "sigma": 5}},
+    {"name": "all", "sum": "employment", "by": ["nation"], "mechanism": NATION},
 ]
 SECTORS = {
     "by": "naics2",
