@@ -103,10 +103,10 @@ up: $(READY) ## start the cluster in a box: Spark, the ledger on PostgreSQL, Air
 
 .PHONY: demo-cluster
 demo-cluster: ## release synthetic microdata on the cluster in a box, through Airflow, and verify what was published
-	$(BOX) run --rm generate
+	$(BOX) run --rm --no-deps generate
 	$(BOX) exec -T airflow trigger-release demo/plan.yaml
-	$(BOX) run --rm submit prdp verify /srv/prdp/releases/cbp-synthetic
-	$(BOX) run --rm submit prdp ledger show
+	$(BOX) run --rm --no-deps submit prdp verify /srv/prdp/releases/cbp-synthetic
+	$(BOX) run --rm --no-deps submit prdp ledger show
 
 .PHONY: down
 down: ## stop the cluster in a box; its volumes stay, with the ledger, the microdata and the releases

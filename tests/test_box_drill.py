@@ -59,7 +59,9 @@ class Box:
 
     def as_one(self, service: str, command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a container of its own, as `submit` or `officer`."""
-        return self.compose("run", "--rm", "-T", "-e", f"SECOND={SECOND}", service, "sh", "-c", command, check=check)
+        return self.compose(
+            "run", "--rm", "--no-deps", "-T", "-e", f"SECOND={SECOND}", service, "sh", "-c", command, check=check
+        )
 
     def in_(self, service: str, command: str) -> str:
         """Run a command in a service that is up."""
