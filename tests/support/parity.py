@@ -29,8 +29,6 @@ MECHANISMS: Mapping[str, dict[str, Any]] = {
     "laplace": {"kind": "laplace", "sigma": 3},
     "generalized_gaussian": {"kind": "generalized_gaussian", "p": 0.5, "sigma": 4},
     "exponential_polylog": {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20, "lattice": "fine"},
-    "symmetric_stable": {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 4},
-    "cauchy": {"kind": "symmetric_stable", "alpha": 1, "gamma": 2},
     "root": {"kind": "root", "k": 2, "a": 10, "sigma": 2},
     "root_median": {"kind": "root", "k": 4, "a": 100, "sigma": 0.5, "noise": "laplace", "estimator": "median"},
     "log": {"kind": "log", "a": 50, "sigma": 0.5},
@@ -38,6 +36,8 @@ MECHANISMS: Mapping[str, dict[str, Any]] = {
     "unit_splitting": {"kind": "unit_splitting", "threshold": 100, "rho": 0.1},
     "groupwise_log": {"kind": "groupwise_log", "a": 5, "sigma": 0.1},
     "groupwise_noisy": {"kind": "groupwise_noisy", "r": 0.1, "sigma": 3},
+    "cauchy": {"kind": "symmetric_stable", "alpha": 1, "gamma": 2},
+    "symmetric_stable": {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 4000},
 }
 PARTS = {
     "by": "naics2",
