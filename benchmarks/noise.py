@@ -19,6 +19,7 @@ from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
 from udfs.keystream import CellBits, SecretKey
 from udfs.lattice import build_table, draw_noise
 from udfs.mechanisms.catalogue import build
+from udfs.stable.weights import CauchyWeights, StableWeights
 from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 SCALES = ("1/3", "1", "10", "1000", str(10**6), str(2**30), str(10**12))
@@ -29,6 +30,8 @@ FAMILIES: dict[str, Callable[[Fraction], LogWeights]] = {
     "generalized, p ⅒": lambda s: GeneralizedGaussianWeights(p=Fraction(1, 10), scale=s / 10**6),
     "polylog, p 1, d 2": lambda s: PolylogWeights(p=Fraction(1), d=Fraction(2), a=Fraction(3), scale=s),
     "polylog, p 2, d 1": lambda s: PolylogWeights(p=Fraction(2), d=Fraction(1), a=Fraction(3), scale=s),
+    "stable, α 1": lambda s: CauchyWeights(scale=s),
+    "stable, α 1½": lambda s: StableWeights(alpha=Fraction(3, 2), scale=s),
     "polylog, p 3½, d 1": lambda s: PolylogWeights(p=Fraction(7, 2), d=Fraction(1), a=Fraction(13), scale=s),
 }
 MECHANISMS = (
@@ -36,6 +39,7 @@ MECHANISMS = (
     {"kind": "laplace", "sigma": 10},
     {"kind": "generalized_gaussian", "p": 0.5, "sigma": 5},
     {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.72, "sigma": 20},
+    {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 10},
     {"kind": "unit_splitting", "threshold": 10, "rho": 0.5},
     {"kind": "root", "k": 4, "a": 1, "sigma": 0.15},
     {"kind": "root", "k": 2, "a": 1, "sigma": 0.15, "noise": "laplace"},

@@ -131,7 +131,7 @@ def test_the_cauchy_policy_is_the_papers_and_not_its_misprints() -> None:
     assert float(large) == pytest.approx(1e-9, rel=1e-12)  # eq. 84 would add 1
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", ["1", "1.2", "1.99"])
 def test_policies_of_arrays_are_those_of_numbers_and_never_fall(alpha: str) -> None:
     m = stable(alpha, "3.7", "0.01")
     random = np.random.default_rng(1)

@@ -76,7 +76,7 @@ def test_densities_are_the_cosine_integral_to_thirty_digits(alpha: str) -> None:
     assert abs(with_factorial / exact - 1) < abs(MP.fsum(without) / MP.pi / exact - 1) / 5
 
 
-@pytest.mark.parametrize("alpha", ["1.01", *ALPHAS, "1.999"])
+@pytest.mark.parametrize("alpha", ["1.01", "1.2", "1.9", "1.999"])
 def test_more_digits_confirm_fewer(alpha: str) -> None:
     # Where the two series meet, and at every precision that the sampler may ask for.
     a, random = Fraction(alpha), Random(3)

@@ -31,7 +31,6 @@ HEAVY: list[GeneralizedGaussian | Polylog | Stable] = [
     Polylog(Fraction(3), Fraction("0.5"), Fraction("7.4"), Fraction(10)),
     Stable(Fraction(1), Fraction(3)),
     Stable(Fraction("1.5"), Fraction("2.5")),
-    Stable(Fraction("1.9"), Fraction(2)),
 ]
 
 

@@ -67,7 +67,6 @@ PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "symmetric_stable": [
         ({"alpha": 1, "gamma": 3}, "1"),
         ({"alpha": 1, "gamma": 0.05}, "0.01"),
-        ({"alpha": 1.2, "gamma": 5}, "1"),
         ({"alpha": 1.5, "gamma": 0.5}, "0.25"),
         ({"alpha": 1.9, "gamma": 6}, "1"),
         ({"alpha": 1.99, "gamma": 4}, "1"),
