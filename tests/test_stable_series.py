@@ -1,5 +1,6 @@
 """The stable density and its log-weights against the cosine integral, paper 4's numbers and sums in high precision."""
 
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -13,6 +14,7 @@ from mpmath import MPContext
 from tests.support.stable import Stable
 from udfs.highprec import context
 from udfs.lattice import REACH
+from udfs.stable import series
 from udfs.stable.curve import Curve, curve
 from udfs.stable.series import far_terms, log_ratio, tail_integral
 from udfs.stable.weights import StableWeights
@@ -89,6 +91,20 @@ def test_more_digits_confirm_fewer(alpha: str) -> None:
             assert abs(finer.convert(log_ratio(a, x, ctx)) - exact) <= abs(exact) * finer.ldexp(1, 3 - bits)
             whole = tail_integral(a, x, finer)
             assert abs(finer.convert(tail_integral(a, x, ctx)) - whole) <= whole * finer.ldexp(1, 3 - bits)
+
+
+def test_threads_that_ask_at_once_get_the_same_numbers() -> None:
+    # Coefficients are kept for all threads: one that another thread had put out of its place would be seen.
+    a, points = Fraction("1.43"), [Fraction(i, 7) for i in range(1, 90, 4)]
+
+    def ask(x: Fraction) -> str:
+        return str(log_ratio(a, x, context(150)))
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, points * 3))
+    series._known.cache_clear()
+    series._near.cache_clear()
+    assert found == [ask(x) for x in points] * 3
 
 
 def test_tail_integrals_are_those_of_the_density() -> None:

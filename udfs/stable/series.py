@@ -13,6 +13,8 @@ Source of both series: Bergström 1952 (paper 4, eq. 25, prints the second witho
 """
 
 import math
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -128,22 +130,34 @@ def log_first(alpha: Fraction) -> float:
     return math.lgamma(1 + float(alpha)) + math.log(math.sin(float(2 - alpha) * math.pi / 2))
 
 
-class _Grown(list[Any]):
-    """Coefficients of a series as far as anybody has asked for them."""
-
-
 @lru_cache(maxsize=64)
-def _known(alpha: Fraction, bits: int, far: bool) -> _Grown:
-    return _Grown()
+def _known(alpha: Fraction, bits: int, far: bool) -> list[Any]:
+    """Return the list of a series' coefficients, as far as any thread has asked for them; it grows under the lock."""
+    return []
+
+
+_growing = threading.Lock()
+
+
+def _coefficients(alpha: Fraction, bits: int, far: bool, size: int, of: Callable[[int], Any]) -> list[Any]:
+    """Return the first coefficients, with `bits` digits, in this thread's context; the unknown ones by `of`."""
+    with _growing:
+        known = _known(alpha, bits, far)
+        for n in range(len(known), size):
+            known.append(of(n)._mpf_)
+        first = known[:size]
+    return [context(bits).make_mpf(number) for number in first]
 
 
 def near_coefficients(alpha: Fraction, bits: int, size: int) -> list[Any]:
-    """Return at least `size` of the a_n, with `bits` digits."""
-    known, ctx = _known(alpha, bits, False), context(bits)
+    """Return a_0, a_1, …, `size` of them, with `bits` digits."""
+    ctx = context(bits)
     first = ctx.gamma(real(ctx, 1 / alpha))
-    for n in range(len(known), size):
-        known.append(ctx.gamma(real(ctx, (2 * n + 1) / alpha)) / ctx.factorial(2 * n) / first)
-    return known
+
+    def of(n: int) -> Any:
+        return ctx.gamma(real(ctx, (2 * n + 1) / alpha)) / ctx.factorial(2 * n) / first
+
+    return _coefficients(alpha, bits, False, size, of)
 
 
 def _drop(alpha: Fraction, x: Fraction, bits: int) -> Any:
@@ -215,11 +229,13 @@ def log_sine(alpha: Fraction) -> float:
 
 
 def far_coefficients(alpha: Fraction, bits: int, size: int) -> list[Any]:
-    """Return C_0 = 0, C_1, …, at least `size` of them, with `bits` digits."""
-    known, ctx = _known(alpha, bits, True), context(bits)
-    for k in range(len(known), size):
+    """Return C_0 = 0, C_1, …, `size` of them, with `bits` digits."""
+    ctx = context(bits)
+
+    def of(k: int) -> Any:
         turns = k * alpha / 2
         whole = round(turns)  # sin(kαπ/2) = (−1)^whole·sin(π·(turns − whole)): no digits cancel
         sine = ctx.sinpi(real(ctx, turns - whole)) * (-1) ** (whole + k + 1)
-        known.append(ctx.gamma(real(ctx, alpha * k + 1)) / ctx.factorial(k) * sine)
-    return known
+        return ctx.gamma(real(ctx, alpha * k + 1)) / ctx.factorial(k) * sine
+
+    return _coefficients(alpha, bits, True, size, of)
