@@ -15,7 +15,7 @@ def paper_losses(plan: Plan, references: Sequence[At | AtFirm]) -> list[dict[str
 
     The noise is the same: only the bound that states its loss is another.
     """
-    if not any(_is_tight(part.mechanism) for query in plan.queries for part in query.parts):
+    if not any(is_tight(part.mechanism) for query in plan.queries for part in query.parts):
         return []
     other = replace(plan, queries=tuple(_by_paper(query) for query in plan.queries))
     policy = policy_of(other)
@@ -32,7 +32,7 @@ def paper_losses(plan: Plan, references: Sequence[At | AtFirm]) -> list[dict[str
 
 def tight_queries(plan: Plan) -> list[str]:
     """Return the names of the queries with a tight policy."""
-    return [query.name for query in plan.queries if any(_is_tight(part.mechanism) for part in query.parts)]
+    return [query.name for query in plan.queries if any(is_tight(part.mechanism) for part in query.parts)]
 
 
 def _by_paper(query: Query) -> Query:
@@ -41,8 +41,9 @@ def _by_paper(query: Query) -> Query:
 
 def by_paper(mechanism: Mechanism) -> Mechanism:
     """Return the same noise under the paper's policy."""
-    return replace(mechanism, policy="paper") if _is_tight(mechanism) else mechanism  # type: ignore[call-arg]
+    return replace(mechanism, policy="paper") if is_tight(mechanism) else mechanism  # type: ignore[call-arg]
 
 
-def _is_tight(mechanism: Mechanism) -> bool:
+def is_tight(mechanism: Mechanism) -> bool:
+    """Return whether the mechanism's policy is the tight one."""
     return getattr(mechanism, "policy", None) == "tight"

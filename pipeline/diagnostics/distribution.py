@@ -17,7 +17,9 @@ Floats = NDArray[np.float64]
 
 QUANTILES = ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999", "0.9999")
 CURVE_POINTS = 400  # of a cumulative curve, at most
-TOTAL = "total"  # the distribution of all; others: "size 3", "sector 31-33", "query <name>"
+TOTAL = "total"  # the family of the one distribution of all
+SIZE, SECTOR, QUERY = "size", "sector", "query"  # families whose distributions are told apart by a number
+PAPER_TOTAL, PAPER_SIZE, PAPER_QUERY = "paper total", "paper size", "paper query"  # the same by the paper's bound
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,10 +5,20 @@ from typing import Any
 
 from pipeline.diagnostics.accuracy import Sums
 from pipeline.diagnostics.accuracy import described as accuracy_of
-from pipeline.diagnostics.distribution import TOTAL, Counts, described
+from pipeline.diagnostics.distribution import (
+    PAPER_QUERY,
+    PAPER_SIZE,
+    PAPER_TOTAL,
+    QUERY,
+    SECTOR,
+    SIZE,
+    TOTAL,
+    Counts,
+    described,
+)
 from pipeline.diagnostics.firms import FirmSummary
 from pipeline.diagnostics.losses import LossSpec, size_labels
-from pipeline.diagnostics.records import QUERY, SECTOR, SIZE, RecordSummary
+from pipeline.diagnostics.records import RecordSummary
 from pipeline.plan.model import Plan
 
 NOTICE = (
@@ -56,6 +66,16 @@ def _losses(spec: LossSpec, counts: Distributions) -> dict[str, Any]:
         "total": described(counts.get((TOTAL, 0))),
         "by_query": {q.name: described(counts.get((QUERY, i))) for i, q in enumerate(spec.queries)},
         "by_size": _of_family(counts, SIZE, size_labels()),
+        "by_paper": _by_paper(spec, counts) if spec.by_paper else None,
+    }
+
+
+def _by_paper(spec: LossSpec, counts: Distributions) -> dict[str, Any]:
+    """Return what the paper's bound says of the same noise and records: in all, by size, and of each tight query."""
+    return {
+        "total": described(counts.get((PAPER_TOTAL, 0))),
+        "by_query": {spec.queries[i].name: described(counts.get((PAPER_QUERY, i))) for i in spec.by_paper},
+        "by_size": _of_family(counts, PAPER_SIZE, size_labels()),
     }
 
 

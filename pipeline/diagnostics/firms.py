@@ -4,7 +4,7 @@ In one cell of a query a firm's influences add up before the mechanism sees them
 (MATH section 2, pipeline/accounting/firm.py for records whose cells are known). Owners are compared as text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +12,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.diagnostics.distribution import TOTAL, Counts, Distributions, merged
+from pipeline.diagnostics.distribution import (
+    PAPER_QUERY,
+    PAPER_SIZE,
+    PAPER_TOTAL,
+    QUERY,
+    SIZE,
+    TOTAL,
+    Counts,
+    Distributions,
+    merged,
+)
 from pipeline.diagnostics.files import RowFile, names_of
 from pipeline.diagnostics.losses import LossSpec
-from pipeline.diagnostics.records import QUERY, SIZE
 from pipeline.engines.grouped import in_buckets
 from pipeline.engines.protocol import decoded
 from pipeline.microdata.source import Chunk
-from udfs.influence import UnitRows, in_domain, summed, unit_losses
+from udfs.influence import QueryLoss, UnitRows, in_domain, summed, unit_losses
 from udfs.names import as_text, buckets_of, distinct
 from udfs.records import Decoder
 
@@ -28,11 +37,15 @@ OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no m
 LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
+OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FirmSummary:
-    """How many firms have a record in the domain, and the distributions of their losses: in all, by size, by query."""
+    """How many firms have a record in the domain, and the distributions of their losses: in all, by size, by query.
+
+    Where a policy is tight, also by the paper's bound.
+    """
 
     firms: int
     counts: dict[tuple[str, int], Counts]
@@ -76,15 +89,16 @@ class FirmTask:
         firms, of_row = distinct(rows.column(OWNER).chunk(0))
         columns = {name: rows.column(name).to_numpy() for name in rows.column_names if name != OWNER}
         found = Distributions()
-        of_queries = [
-            self._query(number, columns, of_row, len(firms), found) for number in range(len(self.spec.queries))
-        ]
-        total = summed([losses for _, losses in of_queries])
-        found.count(TOTAL, 0, total)
-        if self.spec.size is not None:
-            sizes = np.zeros(len(firms), dtype=np.int64)
-            np.add.at(sizes, of_row, np.minimum(np.abs(columns[self.spec.size.name]), LARGEST_SIZE))
-            found.count_groups(SIZE, self.spec.size_class(sizes), total)
+        of_queries, by_paper = [], []
+        for number, query in enumerate(self.spec.queries):
+            met = self._rows(number, columns, of_row, len(firms))
+            of_queries.append(_counted(found, QUERY, number, query, met))
+            other = self.spec.by_paper.get(number)
+            by_paper.append(of_queries[-1] if other is None else _counted(found, PAPER_QUERY, number, other, met))
+        sizes = self._sizes(columns, of_row, len(firms))
+        total = _total(found, (TOTAL, SIZE), of_queries, sizes)
+        if self.spec.by_paper:
+            _total(found, (PAPER_TOTAL, PAPER_SIZE), by_paper, sizes)
         if self.folder is not None:
             table = _table(self.spec, firms, np.bincount(of_row), of_queries, total)
             file = RowFile(self.folder / f"part-{bucket:05d}.parquet")
@@ -92,21 +106,40 @@ class FirmTask:
             file.close()
         return FirmSummary(len(firms), found.counts())
 
-    def _query(
-        self, number: int, columns: dict[str, Int64s], of_row: Int64s, firms: int, found: Distributions
-    ) -> tuple[Floats, Floats]:
-        """Return each firm's influence on a query and its loss, and count the losses of those that are in its cells."""
+    def _rows(self, number: int, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> UnitRows:
+        """Return the rows that are in a query's cells, with their firms, cells and influences."""
         query, cells = self.spec.queries[number], self.spec.tables[number].cells
         naics, county = columns[NAICS], columns[COUNTY]
         parts = query.naics[naics] + query.county[county]
         met = np.flatnonzero(parts >= 0)
         of_cell = cells.numbers(cells.naics.position[naics[met]], cells.county.position[county[met]])
-        influences = np.abs(columns[query.addend][met])
-        of_firms = unit_losses(query, UnitRows(firms, of_row[met], of_cell, parts[met], influences))
-        in_query = np.zeros(firms, dtype=np.bool_)
-        in_query[of_row[met]] = True
-        found.count(QUERY, number, of_firms[1][in_query])
-        return of_firms
+        return UnitRows(firms, of_row[met], of_cell, parts[met], np.abs(columns[query.addend][met]))
+
+    def _sizes(self, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> Int64s | None:
+        """Return the class of each firm's size; None where no measure tells it."""
+        if self.spec.size is None:
+            return None
+        sizes = np.zeros(firms, dtype=np.int64)
+        np.add.at(sizes, of_row, np.minimum(np.abs(columns[self.spec.size.name]), LARGEST_SIZE))
+        return self.spec.size_class(sizes)
+
+
+def _total(found: Distributions, families: tuple[str, str], of_queries: OfQueries, sizes: Int64s | None) -> Floats:
+    """Return the sums of the firms' losses, and count them: all together, and by size."""
+    total = summed([losses for _, losses in of_queries])
+    found.count(families[0], 0, total)
+    if sizes is not None:
+        found.count_groups(families[1], sizes, total)
+    return total
+
+
+def _counted(found: Distributions, family: str, number: int, query: QueryLoss, rows: UnitRows) -> tuple[Floats, Floats]:
+    """Return each firm's influence on a query and its loss, and count the losses of those that are in its cells."""
+    of_firms = unit_losses(query, rows)
+    in_query = np.zeros(rows.count, dtype=np.bool_)
+    in_query[rows.units] = True
+    found.count(family, number, of_firms[1][in_query])
+    return of_firms
 
 
 def summed_up_firms(parts: Iterable[FirmSummary]) -> FirmSummary:
@@ -115,9 +148,7 @@ def summed_up_firms(parts: Iterable[FirmSummary]) -> FirmSummary:
     return FirmSummary(sum(part.firms for part in whole), merged(part.counts for part in whole))
 
 
-def _table(
-    spec: LossSpec, firms: pa.Array, records: Int64s, of_queries: list[tuple[Floats, Floats]], total: Floats
-) -> pa.Table:
+def _table(spec: LossSpec, firms: pa.Array, records: Int64s, of_queries: OfQueries, total: Floats) -> pa.Table:
     """Return a row for each firm: its name, its records in the domain, each query's influence and loss, their sum."""
     names = names_of(query.name for query in spec.queries)
     values = [column for pair in of_queries for column in pair]

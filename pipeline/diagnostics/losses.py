@@ -1,11 +1,12 @@
 """What of a plan the tasks of a diagnostics run need: how records become losses, and how they are classed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.by_paper import by_paper, is_tight
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.totals import Layout, Table
 from udfs.codes import dimension_of
@@ -23,6 +24,7 @@ Int64s = NDArray[np.int64]
 class LossSpec:
     """The scan, the tables, and each query's losses, in the plan's order.
 
+    `by_paper`: the paper's bound of the same noise, of each query whose policy is tight, by its place in `queries`.
     `size`: the measure that classes records by size, among those that the plan sums (None: there is none). `sector_of`:
     the place in `sectors` of each industry of the domain.
     """
@@ -30,6 +32,7 @@ class LossSpec:
     scan: SumSpec
     tables: tuple[Table, ...]
     queries: tuple[QueryLoss, ...]
+    by_paper: Mapping[int, QueryLoss]
     size: Measure | None
     sectors: tuple[str, ...]
     sector_of: Int64s
@@ -43,10 +46,12 @@ class LossSpec:
 def loss_spec(plan: Plan, layout: Layout) -> LossSpec:
     """Return what the tasks need; `layout` is that of the plan's release."""
     domain = plan.domain
+    queries = tuple(_query_loss(table, plan) for table in layout.tables)
     return LossSpec(
         scan=layout.spec,
         tables=layout.tables,
-        queries=tuple(_query_loss(table, plan) for table in layout.tables),
+        queries=queries,
+        by_paper={i: _by_paper(query) for i, query in enumerate(queries) if any(map(is_tight, query.mechanisms))},
         size=_size_measure(plan, layout.spec),
         sectors=domain.naics.level_codes(SECTOR),
         sector_of=domain.naics.parent(SECTOR).astype(np.int64),
@@ -92,6 +97,10 @@ def _query_loss(table: Table, plan: Plan) -> QueryLoss:
         county=numbers["county"],
         mechanisms=query.mechanisms,
     )
+
+
+def _by_paper(query: QueryLoss) -> QueryLoss:
+    return replace(query, mechanisms=tuple(by_paper(mechanism) for mechanism in query.mechanisms))
 
 
 def _parts(query: Query, plan: Plan) -> Int64s:

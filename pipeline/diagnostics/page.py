@@ -79,6 +79,7 @@ def _losses(what: str, losses: Mapping[str, Any], size: str | None) -> list[str]
         f"<h2>Losses of {what}</h2>",
         _curves({name: found for name, found in one.items() if found["count"]}, f"share of {what}"),
         _quantiles("table", one),
+        *_by_paper(what, losses),
     ]
     for key, words in (("by_size", f"size ({size})"), ("by_sector", "sector")):
         if losses.get(key):
@@ -90,13 +91,38 @@ def _losses(what: str, losses: Mapping[str, Any], size: str | None) -> list[str]
     return body
 
 
+def _by_paper(what: str, losses: Mapping[str, Any]) -> list[str]:
+    """Return the stated losses beside those that the paper's bound states of the same noise, where they differ."""
+    other = losses["by_paper"]
+    if other is None:
+        return []
+    pairs = {"all together": (losses["total"], other["total"])}
+    pairs |= {name: (losses["by_query"][name], found) for name, found in other["by_query"].items()}
+    in_turn = _in_turn({name: pair for name, pair in pairs.items() if pair[0]["count"]})
+    sizes = {name: (found, other["by_size"][name]) for name, found in losses["by_size"].items()}
+    return [
+        f"<h2>Losses of {what}: what tight policies gain</h2>",
+        "<p>The same noise by two bounds: the plan's tight policies, which bind, and the paper's, tanh(P/2)·P.</p>",
+        _curves(in_turn, f"share of {what}", pairs=True),
+        _quantiles("table", in_turn),
+        *([_quantiles("size, all tables together", _in_turn(sizes))] if sizes else []),
+    ]
+
+
+def _in_turn(pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    names = ("tight", "paper")
+    return {
+        f"{name}, {policy}": found for name, pair in pairs.items() for policy, found in zip(names, pair, strict=True)
+    }
+
+
 def _firms(firms: Mapping[str, Any], size: str | None) -> list[str]:
     told = f"<p>{firms['count']:,} firms have a record in the domain. In a cell a firm's records lose together.</p>"
     heading, *rest = _losses("firms", firms, f"{size} of the whole firm")
     return [heading, told, *rest]
 
 
-def _curves(found: Mapping[str, Any], label: str) -> str:
+def _curves(found: Mapping[str, Any], label: str, *, pairs: bool = False) -> str:
     series = {name: [(x, y) for x, y in each["curve"] if x is not None] for name, each in found.items()}
     losses = [x for points in series.values() for x, _ in points]
     return lines(
@@ -104,6 +130,7 @@ def _curves(found: Mapping[str, Any], label: str) -> str:
         Axis.over("loss (rho), at most", losses, logarithmic=True),
         Axis(label, 0.0, 1.0, False),
         steps=True,
+        pairs=pairs,
     )
 
 

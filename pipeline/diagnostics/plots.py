@@ -50,12 +50,16 @@ class Axis:
         return [(10.0**n, f"{10.0**n:g}") for n in range(first, last + 1, every)]
 
 
-def lines(series: Mapping[str, Points], x: Axis, y: Axis, *, steps: bool = False) -> str:
-    """Return a plot of named lines; `steps`: values hold from their point on, as shares of a cumulative curve do."""
+def lines(series: Mapping[str, Points], x: Axis, y: Axis, *, steps: bool = False, pairs: bool = False) -> str:
+    """Return a plot of named lines; `steps`: values hold from their point on, as shares of a cumulative curve do.
+
+    `pairs`: every second line belongs to the one before, and is that line in dashes.
+    """
     frame = f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999"/>'
     drawn = [frame, *_grid(x, y)]
     for i, (name, points) in enumerate(series.items()):
-        look = f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-dasharray="{DASHES[i // len(COLOURS) % len(DASHES)]}"'
+        colour, dashes = divmod(i, 2) if pairs else (i, i // len(COLOURS))
+        look = f'stroke="{COLOURS[colour % len(COLOURS)]}" stroke-dasharray="{DASHES[dashes % len(DASHES)]}"'
         drawn.append(f'<path d="{_path(points, x, y, steps)}" fill="none" stroke-width="1.6" {look}/>')
         down = TOP + 10 + 17 * i
         right = LEFT + WIDTH + 14

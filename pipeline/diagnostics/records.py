@@ -9,18 +9,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.diagnostics.distribution import TOTAL, Counts, Distributions, merged
+from pipeline.diagnostics.distribution import (
+    PAPER_QUERY,
+    PAPER_SIZE,
+    PAPER_TOTAL,
+    QUERY,
+    SECTOR,
+    SIZE,
+    TOTAL,
+    Counts,
+    Distributions,
+    merged,
+)
 from pipeline.diagnostics.files import RowFile, names_of
 from pipeline.diagnostics.losses import LossSpec
 from pipeline.engines.protocol import reading
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from udfs.contract import Mask
-from udfs.influence import RecordLosses, record_losses
+from udfs.influence import RecordLosses, record_losses, summed
 from udfs.records import Decoder, Records
 from udfs.reproducible import in_units
-
-SIZE, SECTOR, QUERY = "size", "sector", "query"  # families of distributions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +37,8 @@ class RecordSummary:
     """What is counted of records: all that are read, those dropped as bad, those outside the domain, and losses.
 
     Distributions: of the total loss of the records of the domain, also by size class and sector; of the loss in each
-    query, of the records in one of its cells. `broken`: cells that stand for broken rules.
+    query, of the records in one of its cells; where a policy is tight, by the paper's bound too, but for sectors.
+    `broken`: cells that stand for broken rules.
     """
 
     records: int
@@ -72,6 +82,8 @@ class RecordTask:
             dropped += int(np.count_nonzero(~good))
             outside += int(np.count_nonzero(good & ~inside))
             _count(found, self.spec, records, losses)
+            if self.spec.by_paper:
+                _count_by_paper(found, self.spec, records, losses)
             if file and self.files:
                 file.add(_table(self.files, self.spec, batch, losses, good))
         if file:
@@ -100,6 +112,19 @@ def _count(found: Distributions, spec: LossSpec, records: Records, losses: Recor
         found.count_groups(SIZE, spec.size_class(_only(records.values[spec.size.name], kept)), total)
     for number, (loss, met) in enumerate(zip(losses.losses, losses.met, strict=True)):
         found.count(QUERY, number, _only(loss, met))
+
+
+def _count_by_paper(found: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
+    """Count what the paper's bound says of the same records; queries without a tight policy lose what they lose."""
+    by_paper = record_losses(records, list(spec.by_paper.values()), spec.scan.bases)
+    other = dict(zip(spec.by_paper, by_paper.losses, strict=True))
+    total = _only(summed([other.get(number, loss) for number, loss in enumerate(losses.losses)]), losses.inside)
+    found.count(PAPER_TOTAL, 0, total)
+    if spec.size is not None:
+        sizes = _only(records.values[spec.size.name], losses.inside)
+        found.count_groups(PAPER_SIZE, spec.size_class(sizes), total)
+    for number, loss in other.items():
+        found.count(PAPER_QUERY, number, _only(loss, losses.met[number]))
 
 
 def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: RecordLosses, good: Mask) -> pa.Table:
