@@ -36,6 +36,11 @@ def add_options(calibrate: argparse.ArgumentParser) -> None:
         "in the synthetic economy); never one of confidential microdata",
     )
     every.add_argument(
+        "--count",
+        action="store_true",
+        help="of a count, in place of a sum: each record has an influence of 1; the kinds for counts are compared too",
+    )
+    every.add_argument(
         "--objective", choices=OBJECTIVES, default="largest", help="what is best (default largest: its loss is least)"
     )
     every.add_argument("--limit", metavar="RHO", help="for --objective share: the share of records that lose less")

@@ -68,6 +68,13 @@ def test_all_families(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert main(["calibrate", *map(str, asked), "--plot", str(tmp_path / "c.gif")]) == 2
 
 
+def test_all_families_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "--compare", "--count", "--standard-error", 30, "--total", 500)
+    assert "; a count: each record's influence is 1; best by: largest\n" in text
+    assert "groupwise_noisy" in text
+    assert "Left out: symmetric_stable: the noise has no standard error" in text
+
+
 ONE = "--kind gaussian"
 WRONG = [
     ("", "give one of a plan, --kind (one mechanism) and --compare (all families)"),
@@ -102,6 +109,15 @@ WRONG = [
     ("--compare --standard-error 30", "--total: missing; the true total of a typical cell"),
     ("--compare --standard-error 30 --total 9 --objective share", "--limit: the objective share needs one"),
     ("--compare --standard-error 30 --total 9 --limit 0", "--limit: must be above 0"),
+    (
+        "--compare --count --standard-error 30 --total 9 --sizes a.csv",
+        "--sizes: means nothing with --count; leave it out",
+    ),
+    (
+        "--compare --count --standard-error 30 --total 9 --plot a.svg",
+        "--plot: means nothing with --count; leave it out",
+    ),
+    (f"{ONE} --standard-error 3 --count", "--count: means nothing with --kind; leave it out"),
     ("--compare --standard-error 30 --total 9 --sizes nowhere.csv", "nowhere.csv: cannot be read: No such file"),
 ]
 

@@ -1,7 +1,8 @@
 """All families at equal accuracy: the same accuracy for all, and losses that are those of the policy functions."""
 
 from fractions import Fraction
-from math import sqrt
+from itertools import product
+from math import sqrt, tanh
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 
 from benchmarks.sizes import RECORDS, SEED, write
 from pipeline.accounting.targets import AbsoluteErrorTarget, LossTarget, StandardErrorTarget
-from pipeline.comparison.compare import Comparison, Objective, compare
+from pipeline.comparison.compare import Comparison, Objective, compare, to_json
 from pipeline.comparison.families import FAMILIES, shapes
-from pipeline.comparison.sizes import BUILT_IN, Sizes, read_sizes
+from pipeline.comparison.shown import notes, table
+from pipeline.comparison.sizes import BUILT_IN, ONE_EACH, Sizes, read_sizes
 from pipeline.errors import PlanError
 from pipeline.microdata.susb import susb
 from udfs.mechanisms.catalogue import CATALOGUE
 
 TARGET = StandardErrorTarget(standard_error=Fraction(30), total=Fraction(500))
+NO_VARIANCE, COUNTS_ONLY = {"symmetric_stable"}, {"groupwise_log", "groupwise_noisy"}
+TIGHT = ("laplace", "generalized_gaussian", "exponential_polylog")
 SIZES = Sizes(np.array([0.0, 1.0, 20.0, 4000.0]), np.array([5.0, 60.0, 30.0, 5.0]))
 
 
@@ -25,10 +29,56 @@ def found() -> Comparison:
     return compare(TARGET, SIZES, Objective("largest", Fraction(1)))
 
 
+def kinds(found: Comparison) -> set[str]:
+    return {candidate.mechanism.kind for candidate in found.candidates}
+
+
 def test_every_kind_with_a_variance_is_compared(found: Comparison) -> None:
-    assert {kind for kind, _ in FAMILIES} <= CATALOGUE.keys()
-    assert {candidate.mechanism.kind for candidate in found.best} == {kind for kind, _ in FAMILIES}
+    assert {kind for kind, _ in FAMILIES} == CATALOGUE.keys()
+    assert kinds(found) == CATALOGUE.keys() - NO_VARIANCE - COUNTS_ONLY
     assert len(found.candidates) + len(found.left_out) == len(list(shapes()))
+
+
+def test_kinds_that_are_left_out_say_why(found: Comparison) -> None:
+    assert found.without.keys() == NO_VARIANCE | COUNTS_ONLY
+    assert all("no standard error; ask for" in found.without[kind] for kind in NO_VARIANCE)
+    assert all("--count compares them" in found.without[kind] for kind in COUNTS_ONLY)
+    told = notes(found)
+    assert all(any(line.startswith(f"Left out: {kind}: ") for line in told) for kind in found.without)
+
+
+def test_kinds_for_counts_are_compared_where_records_are_counted() -> None:
+    counted = compare(TARGET, ONE_EACH, Objective("mean"))
+    assert kinds(counted) == CATALOGUE.keys() - NO_VARIANCE
+    for candidate in counted.candidates:
+        assert candidate.mean == candidate.largest == pytest.approx(float(candidate.mechanism.loss_at(Fraction(1))))
+        assert sqrt(candidate.mechanism.variance(500.0)) == pytest.approx(30, rel=1e-5)
+
+
+def test_beside_a_tight_policy_stands_the_papers_bound(found: Comparison) -> None:
+    """tanh(P/2)·P of the same noise, by the formula; the ranking is by the tight one."""
+    wrong, beside = [], 0
+    for candidate in found.candidates:
+        described = candidate.mechanism.describe()
+        assert (candidate.paper is None) == (described.get("policy") != "tight")
+        if candidate.paper is not None:
+            beside += 1
+            pure = [float(candidate.mechanism.pure_loss_at(Fraction(x)) or 0) for x in (0, 1, 20, 4000)]
+            losses = [tanh(p / 2) * p for p in pure]
+            assert candidate.paper.losses.tolist() == pytest.approx(losses, rel=1e-9)
+            assert candidate.paper.mean == pytest.approx((60 * losses[1] + 30 * losses[2] + 5 * losses[3]) / 100)
+            assert candidate.paper.quantiles[:2] == pytest.approx(losses[1:3])
+            assert (candidate.losses <= candidate.paper.losses).all()
+            wrong.append(candidate.losses.tolist() == pytest.approx(losses, rel=1e-9))
+    assert beside == sum(len(list(product(*grid.values()))) for kind, grid in FAMILIES if kind in TIGHT)
+    assert not any(wrong)  # the twin: the stated losses taken for the paper's
+    told = to_json(found)
+    for family, candidate in zip(told["families"], found.best, strict=True):
+        assert (family["paper"] or {}).get("mean") == (candidate.paper.mean if candidate.paper else None)
+    (heads, *lines) = table(found, (500.0,)).splitlines()
+    assert heads.count("paper: ") == 3
+    for line, candidate in zip(lines, found.best, strict=True):
+        assert candidate.paper is None or f" {candidate.paper.mean:.4g} " in line
 
 
 def test_all_have_the_accuracy_that_was_asked(found: Comparison) -> None:
@@ -70,7 +120,7 @@ def test_slower_policies_cost_the_largest_record_less(found: Comparison) -> None
     """The slides' finding, at equal variance: Gaussian Δ² ≫ Laplace Δ ≫ polylogarithmic noise for a giant."""
     of = {candidate.family: candidate for candidate in found.best}
     assert of["gaussian"].largest == pytest.approx(4000**2 / (2 * 30**2), rel=1e-5)
-    assert of["laplace"].largest == pytest.approx(4000 * sqrt(2) / 30 - 1, rel=1e-3)  # P − 1, nearly
+    assert of["laplace"].largest == pytest.approx(4000 * sqrt(2) / 30 - 1, rel=1e-3)  # P − 1 + e^(−P)
     assert of["exponential_polylog"].largest < of["laplace"].largest / 5 < of["gaussian"].largest / 100
 
 
@@ -94,7 +144,10 @@ def test_what_a_comparison_needs() -> None:
 
 def test_noise_without_variance_can_be_compared_by_its_mean_error() -> None:
     target = AbsoluteErrorTarget(mean_absolute_error=Fraction(20), total=Fraction(500))
-    for candidate in compare(target, SIZES, Objective("largest")).candidates:
+    by_error = compare(target, SIZES, Objective("largest"))
+    assert kinds(by_error) == CATALOGUE.keys() - COUNTS_ONLY
+    assert [shape["alpha"] for kind, shape, _ in by_error.left_out if kind in NO_VARIANCE] == ["1"]  # Cauchy noise
+    for candidate in by_error.candidates:
         assert 20 * (1 - 1e-9) <= candidate.mechanism.mean_absolute_error(500.0) <= 20 * (1 + 1e-5)
 
 

@@ -19,6 +19,7 @@ from pipeline.errors import PlanError
 from udfs.exact import exact
 from udfs.mechanisms.catalogue import CATALOGUE
 
+COMPARED = ("sizes", "count", "objective", "limit", "plot")
 TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")
 
 
@@ -37,11 +38,11 @@ def _refuse_others(given: argparse.Namespace, way: str) -> None:
     theirs = {
         "PLAN": ("out", "json"),
         "--kind": ("set", "step", *TARGETS, "total", "at", "coverage", "json"),
-        "--compare": ("step", *TARGETS, "total", "at", "coverage", "sizes", "objective", "limit", "plot", "json"),
+        "--compare": ("step", *TARGETS, "total", "at", "coverage", *COMPARED, "json"),
     }
     defaults = {"step": "1", "coverage": "0.95", "objective": "largest"}
     for name in sorted({name for names in theirs.values() for name in names} - set(theirs[way])):
-        if getattr(given, name) not in (None, [], defaults.get(name)):
+        if getattr(given, name) not in (None, False, [], defaults.get(name)):
             raise PlanError(f"--{name.replace('_', '-')}: means nothing with {way}; leave it out")
 
 
@@ -68,8 +69,8 @@ def _one(given: argparse.Namespace) -> None:
 
 def _compare(given: argparse.Namespace) -> None:
     from pipeline.comparison.compare import Objective, compare, to_json  # noqa: PLC0415 — for this way alone
-    from pipeline.comparison.shown import NOTES, plot, summary, table  # noqa: PLC0415
-    from pipeline.comparison.sizes import BUILT_IN, read_sizes  # noqa: PLC0415
+    from pipeline.comparison.shown import notes, plot, summary, table  # noqa: PLC0415
+    from pipeline.comparison.sizes import BUILT_IN, ONE_EACH, read_sizes  # noqa: PLC0415
     from pipeline.report.curves import require_format  # noqa: PLC0415
 
     target = _target(given)
@@ -83,7 +84,10 @@ def _compare(given: argparse.Namespace) -> None:
         raise PlanError("--total: missing; the true total of a typical cell, at which all are equally accurate")
     if given.plot is not None:
         require_format(given.plot)
-    sizes = read_sizes(given.sizes or BUILT_IN)
+    for name in ("sizes", "plot") if given.count else ():
+        if getattr(given, name) is not None:
+            raise PlanError(f"--{name}: means nothing with --count; leave it out")
+    sizes = ONE_EACH if given.count else read_sizes(given.sizes or BUILT_IN)
     step = _number("step", given.step)
     found = compare(target, sizes, objective, step, _progress)
     if not found.candidates:
@@ -94,7 +98,7 @@ def _compare(given: argparse.Namespace) -> None:
     if given.json:
         show_json(to_json(found, totals))
     else:
-        print("\n".join([summary(found), "", table(found, totals), "", *NOTES]))
+        print("\n".join([summary(found), "", table(found, totals), "", *notes(found)]))
 
 
 def _progress(tried: int) -> None:

@@ -7,6 +7,9 @@ objective says which is best:
 - mean: the least mean loss of a record;
 - share: the largest share of records that lose at most a limit, and of equals the one with the least mean.
 
+Losses are those of the policies that plans have by default; beside a tight one stands the paper's bound. Kinds for
+counts are compared where records are counted: each has an influence of 1.
+
 None of them binds anything: the promise is the plan's policy function, whoever chose it, as long as no confidential
 number went into the choice (MATH sections 1 and 10).
 """
@@ -22,12 +25,15 @@ from numpy.typing import NDArray
 
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import CalibrationError, LossTarget, Target
+from pipeline.by_paper import by_paper, is_tight
 from pipeline.comparison.families import family, shapes
-from pipeline.comparison.sizes import Sizes
+from pipeline.comparison.sizes import ONE_EACH, Sizes
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.catalogue import CATALOGUE
 
 SHOWN = (0.5, 0.9, 0.99, 0.999)  # quantiles of the losses
+COUNTS_ONLY = "for counts alone, in which each record has an influence of 1: --count compares them"
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,23 @@ class Objective:
         return (first, second) if self.name == "largest" else (second, first)
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A mechanism that meets the target, and the losses of the distribution's records, in the order of its values."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Losses:
+    """The losses of the distribution's records, in the order of its values, and what is told of them."""
 
-    mechanism: Mechanism
     losses: NDArray[np.float64]
     largest: float
     mean: float
     share: float | None  # of records that lose at most the limit, where there is one
     quantiles: tuple[float, ...]  # at SHOWN: so many records lose at most so much
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Candidate(Losses):
+    """A mechanism that meets the target, and what records lose; of a tight policy also by the paper's bound."""
+
+    mechanism: Mechanism
+    paper: Losses | None
 
     @property
     def family(self) -> str:
@@ -88,6 +101,15 @@ class Comparison:
             first.setdefault(candidate.family, candidate)
         return tuple(first.values())
 
+    @property
+    def without(self) -> dict[str, str]:
+        """The kinds of which no shape is a candidate, and why the first of them is none."""
+        found = {candidate.mechanism.kind for candidate in self.candidates}
+        reasons: dict[str, str] = {}
+        for kind, _, why in self.left_out:
+            reasons.setdefault(kind, why)
+        return {kind: why for kind, why in reasons.items() if kind not in found}
+
 
 def compare(
     target: Target,
@@ -98,7 +120,8 @@ def compare(
 ) -> Comparison:
     """Return every family and shape at the accuracy `target`, ranked by `objective`.
 
-    `on_try`(n) is called before the n-th shape. Raises ValueError on a target that is a loss.
+    Kinds for counts stand among them where the sizes are ONE_EACH. `on_try`(n) is called before the n-th shape. Raises
+    ValueError on a target that is a loss.
     """
     if isinstance(target, LossTarget):
         raise ValueError("target: must be an accuracy")
@@ -106,6 +129,9 @@ def compare(
     left_out: list[tuple[str, dict[str, str], str]] = []
     for tried, (kind, shape) in enumerate(shapes()):
         on_try(tried)
+        if CATALOGUE[kind].counts_only and sizes is not ONE_EACH:
+            left_out.append((kind, shape, COUNTS_ONLY))
+            continue
         try:
             found.append(_candidate(solve(kind, shape, step, target), sizes, objective.limit))
         except (CalibrationError, ParameterError) as error:
@@ -115,12 +141,16 @@ def compare(
 
 
 def _candidate(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Candidate:
+    paper = _losses(by_paper(mechanism), sizes, limit) if is_tight(mechanism) else None
+    return Candidate(mechanism=mechanism, paper=paper, **vars(_losses(mechanism, sizes, limit)))
+
+
+def _losses(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Losses:
     losses = mechanism.loss(sizes.value)
     part = sizes.count / sizes.records
     below = np.minimum(np.cumsum(part), 1.0)
     at = [min(int(np.searchsorted(below, share)), len(losses) - 1) for share in SHOWN]
-    return Candidate(
-        mechanism=mechanism,
+    return Losses(
         losses=losses,
         largest=float(losses[-1]),
         mean=float(losses @ part),
@@ -146,16 +176,19 @@ def to_json(found: Comparison, at: Iterable[float] = ()) -> dict[str, Any]:
 
 
 def _told(found: Comparison, candidate: Candidate, totals: tuple[float, ...]) -> dict[str, Any]:
-    share = {} if candidate.share is None else {"share": candidate.share}
     return {
         "family": candidate.family,
         "mechanism": candidate.mechanism.describe(),
-        "largest": candidate.largest,
-        "mean": candidate.mean,
-        **share,
-        "quantiles": dict(zip(map(str, SHOWN), candidate.quantiles, strict=True)),
+        **_figures(candidate),
+        "paper": None if candidate.paper is None else _figures(candidate.paper),
         "errors": [{"total": total, "error": error_at(found.target, candidate, total)} for total in totals],
     }
+
+
+def _figures(losses: Losses) -> dict[str, Any]:
+    share = {} if losses.share is None else {"share": losses.share}
+    quantiles = dict(zip(map(str, SHOWN), losses.quantiles, strict=True))
+    return {"largest": losses.largest, "mean": losses.mean, **share, "quantiles": quantiles}
 
 
 def error_at(target: Target, candidate: Candidate, total: float) -> float | None:

@@ -4,25 +4,32 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.comparison.compare import Comparison, error_at
+from pipeline.comparison.compare import Comparison, Losses, error_at
+from pipeline.comparison.sizes import ONE_EACH
 from pipeline.report.curves import LINES, require_format, saved
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism
 
 
 def table(found: Comparison, totals: tuple[float, ...]) -> str:
-    """Return the best shape of each family in aligned columns, the best family first."""
+    """Return the best shape of each family in aligned columns, the best family first.
+
+    Where a policy is tight, the paper's bound of the same noise stands in columns of its own.
+    """
     limit = [] if found.objective.limit is None else [f"lose ≤ {as_json(found.objective.limit)}"]
     heads = ["", "family", "parameters", "largest loss", "mean loss", "median", "99 %", *limit]
+    heads += [f"paper: {name}" for name in ("mean", "median", *limit)]
     heads += [f"error at {total:,.6g}" for total in totals]
     rows = [heads]
     for place, candidate in enumerate(found.best, start=1):
-        share = [] if candidate.share is None else [f"{candidate.share:.4%}"]
-        losses = (candidate.largest, candidate.mean, candidate.quantiles[0], candidate.quantiles[2])
+        stated = _shown(candidate, candidate.largest, candidate.mean, candidate.quantiles[0], candidate.quantiles[2])
+        paper = [""] * (2 + len(limit))
+        if candidate.paper is not None:
+            paper = _shown(candidate.paper, candidate.paper.mean, candidate.paper.quantiles[0])
         errors = (error_at(found.target, candidate, total) for total in totals)
         shown = ["infinite" if error is None else f"{error:,.4g}" for error in errors]
         parameters = _parameters(candidate.mechanism)
-        rows.append([f"{place}", candidate.family, parameters, *(f"{loss:.4g}" for loss in losses), *share, *shown])
+        rows.append([f"{place}", candidate.family, parameters, *stated, *paper, *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("   ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -33,11 +40,17 @@ def _parameters(mechanism: Mechanism) -> str:
     return ", ".join(f"{name} {float(getattr(mechanism, name)):.6g}" for name in numbers)
 
 
+def _shown(losses: Losses, *figures: float) -> list[str]:
+    return [*(f"{loss:.4g}" for loss in figures), *([] if losses.share is None else [f"{losses.share:.4%}"])]
+
+
 def summary(found: Comparison) -> str:
     """Return what was compared, in words."""
     sizes, target = found.sizes, found.target
     asked = ", ".join(f"{name.replace('_', ' ')} {as_json(value)}" for name, value in vars(target).items())
-    of = f"{sizes.records:,.0f} records of sizes up to {sizes.value[-1]:,.6g} (mean {sizes.mean:,.4g})"
+    of = "a count: each record's influence is 1"
+    if sizes is not ONE_EACH:
+        of = f"{sizes.records:,.0f} records of sizes up to {sizes.value[-1]:,.6g} (mean {sizes.mean:,.4g})"
     tried = f"{len(found.candidates)} shapes"
     without = f", {len(found.left_out)} more cannot have it (--json says why)" if found.left_out else ""
     return f"{asked}; {tried} of {len(found.best)} families{without}; {of}; best by: {found.objective.name}"
@@ -46,7 +59,14 @@ def summary(found: Comparison) -> str:
 NOTES = (
     "All have this accuracy at this total; other totals show it elsewhere: additive noise is the same at all, that of",
     "roots and logarithms grows with the total. Losses are those of one table. Choose by public sizes alone.",
+    "Ranked by the losses that plans state, of the tight policy where there is one; paper: what the paper's bound,",
+    "tanh(P/2)·P, says of the same noise.",
 )
+
+
+def notes(found: Comparison) -> list[str]:
+    """Return what is to be known of the figures, and which kinds are left out, and why."""
+    return [*NOTES, *(f"Left out: {kind}: {why}." for kind, why in found.without.items())]
 
 
 def plot(found: Comparison, target: Path) -> None:

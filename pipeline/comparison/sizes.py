@@ -35,6 +35,9 @@ class Sizes:
         return float(self.value @ self.count) / self.records
 
 
+ONE_EACH: Final = Sizes(np.ones(1), np.ones(1))  # of records that are counted: each has an influence of 1
+
+
 def read_sizes(path: Path = BUILT_IN) -> Sizes:
     """Return the distribution of a CSV file with the header value,count, which its user states to be public.
 
