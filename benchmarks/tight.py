@@ -3,16 +3,22 @@
 Times are of the processor, and the best of some rounds. The first influence of a family also pays for its nodes.
 
     python -m benchmarks.tight [--rounds N]
+    python -m benchmarks.tight --gains          writes the table of what tight policies gain into docs/tight.md
 """
 
 import argparse
+import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 
+from pipeline.study.page import number
 from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.catalogue import build
 from udfs.tight.curve import knots, tight_curve
 from udfs.tight.loss import tight_loss
 from udfs.tight.nodes import Falling, nodes_of
@@ -29,13 +35,56 @@ FAMILIES: dict[str, Falling] = {
         p=Fraction(5, 2), d=Fraction(2), a=Fraction(10), scale=Fraction(1000)
     ),
 }
+PAGE = Path(__file__).parents[1] / "docs" / "tight.md"
+MARKS = re.compile(r"(<!-- made by benchmarks.tight -->\n).*?(<!-- end -->)", re.DOTALL)
+INFLUENCES = (1, 2, 10, 50, 200, 1000, 5000)
+EXAMPLES = {
+    "Laplace, σ = 20": {"kind": "laplace", "sigma": 20},
+    "generalized Gaussian, p = ½, σ = 5": {"kind": "generalized_gaussian", "p": "0.5", "sigma": 5},
+    "exponential polylog, p = 2, d = 1.5, a = e, σ = 20": {
+        "kind": "exponential_polylog",
+        "p": 2,
+        "d": "1.5",
+        "a": "2.718281828459046",
+        "sigma": 20,
+    },
+}
+POLICIES = {
+    "paper": {"policy": "paper"},
+    "tight": {"policy": "tight"},
+    "tight, `lattice: fine`": {"policy": "tight", "lattice": "fine"},
+}
 
 
 def main() -> None:
-    """Time each family and print a line."""
+    """Time each family and print a line; or write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tight", description="Times tight policies.")
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--gains", action="store_true", help="write what tight policies gain into docs/tight.md")
+    given = parser.parse_args()
+    if given.gains:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(MARKS.sub(lambda found: found[1] + gains() + found[2], page), encoding="utf-8")
+    else:
+        _time(given.rounds)
+
+
+def example(name: str, policy: str) -> Mechanism:
+    """Return one of EXAMPLES under one of POLICIES, on whole steps."""
+    return build(EXAMPLES[name] | POLICIES[policy], Fraction(1))
+
+
+def gains() -> str:
+    """Return losses of some influences under each policy, a row for each example and policy."""
+    rows = [["noise", "policy", *(f"{influence:,}" for influence in INFLUENCES)], ["---"] * 2 + ["---:"] * 7]
+    for name in EXAMPLES:
+        for policy in POLICIES:
+            losses = [example(name, policy).loss_at(Fraction(influence)) for influence in INFLUENCES]
+            rows.append([name if policy == "paper" else "", policy, *(number(float(loss)) for loss in losses)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _time(rounds: int) -> None:
     print("family, knots; ms of the nodes and of a knot; seconds of a curve; curve in units of np.log1p, an influence")
     for name, weights in FAMILIES.items():
         nodes = _best(rounds, lambda weights=weights: nodes_of.__wrapped__(weights))  # type: ignore[misc]
