@@ -102,9 +102,10 @@ def _catalogue(entry: Entry, equal: Equal) -> dict[str, Lossy]:
 
 
 def _under(mechanism: Mechanism, policy: str) -> Mechanism:
-    if policy == PAPER:
+    described = mechanism.describe()
+    if described.get("policy", PAPER) == policy:  # curves have one policy, and no name for it
         return mechanism
-    return build(mechanism.describe() | {"policy": policy}, mechanism.step)
+    return build(described | {"policy": policy}, mechanism.step)
 
 
 def _composed(entry: Entry, equal: Equal) -> dict[str, Lossy]:

@@ -23,6 +23,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.study.model import PAPER
 from udfs.continuous import exponential_polylog, generalized_gaussian
 from udfs.continuous.appell import variance_of_power
 from udfs.highprec import context
@@ -98,10 +99,12 @@ def unit_variance_terms(k: int, noise: HeavyTailed) -> tuple[float, ...]:
 def transformed_noise(curve: dict[str, object], noise: dict[str, object], sigma: Fraction) -> TransformedNoise:
     """Return the mechanism of `curve` (kind root or log, k, a) and `noise` (kind and shape) at the noise scale.
 
+    It states the paper's bound.
+
     Raises ParameterError where a parameter breaks its rule.
     """
     shape = build({**curve, "sigma": sigma}, Fraction(1))
-    heavy = build({**noise, "sigma": sigma}, shape.lattice_step)
+    heavy = build({**noise, "sigma": sigma, "policy": PAPER}, shape.lattice_step)
     assert isinstance(shape, Root | Log)
     assert isinstance(heavy, HeavyTailed)
     return TransformedNoise(curve=shape, noise=heavy)
