@@ -28,12 +28,15 @@ class PanelErrors:
 
 
 def panel_errors(panel: PanelLosses, cells: Cells, today: FactorNoise | None) -> PanelErrors:
-    """Return the standard errors of the panel's mechanisms that have variances, and of today's noise if given."""
+    """Return the standard errors of the panel's mechanisms that have variances, and of today's noise if given.
+
+    An entry's policies have the same noise: it stands there once, under the entry's own label.
+    """
     found: dict[str, Floats] = {}
-    for line in panel.lines:
+    for line in {line.entry: line for line in panel.lines}.values():
         variances = _variances(line.mechanism, cells.totals.astype(np.float64))
         if np.isfinite(variances).all():
-            found[line.label] = np.sqrt(variances)
+            found[panel.panel.entries[line.entry].label] = np.sqrt(variances)
     if today is not None:
         found[TODAY] = np.sqrt(factor_variances(today, cells))
     return PanelErrors(panel.panel.name, found)
