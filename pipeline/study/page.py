@@ -97,6 +97,8 @@ def _errors(errors: Mapping[str, Any]) -> list[str]:
 
 def _parameters(mechanism: Mapping[str, Any]) -> str:
     shown = {name: value for name, value in mechanism.items() if name not in ("kind", "policy", "estimator")}
+    if shown.get("lattice") == "measure":  # as everywhere else
+        del shown["lattice"]
     return ", ".join(_shown(name, value) for name, value in shown.items())
 
 
