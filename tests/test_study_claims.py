@@ -87,6 +87,28 @@ def test_tight_policies_are_nowhere_larger() -> None:
         assert (tight < paper * 0.99)[(SIZES > 1) & (SIZES < 100)].all()
 
 
+def test_what_the_median_record_gains() -> None:
+    """The page's figures; a record of 4 employees is the median one, with Gaussian noise of variance 2 it loses 4."""
+    medians = {
+        ("policies", "Laplace"): (0.0177, 0.0168),
+        ("policies", "generalized Gaussian"): (0.647, 0.150),
+        ("policies", "exponential polylogarithmic"): (0.0325, 0.0256),
+        ("baselines", "Laplace"): (3.69, 3.01),
+        ("additive", "generalized Gaussian"): (4.67, 3.93),
+        ("additive", "exponential polylogarithmic"): (4.02, 3.21),
+    }
+    for (panel, label), told in medians.items():
+        found = lines(panel)
+        losses = [rho(found[f"{label}, {policy}"], 4) for policy in ("paper", "tight")]
+        assert losses == pytest.approx(told, rel=5e-3)
+    additive = lines("additive")
+    gaussian = additive["Gaussian"].mechanism.loss(SIZES)
+    for label in ("generalized Gaussian", "exponential polylogarithmic"):
+        for policy, crossing in (("paper", 5), ("tight", 4)):
+            heavy = additive[f"{label}, {policy}"].mechanism.loss(SIZES)
+            assert ((heavy < gaussian) == (crossing <= SIZES)).all()
+
+
 def test_a_large_offset_is_the_gaussian_mechanism_for_small_records() -> None:
     offsets = lines("offsets")
     for label in ("log, a = 100", "fourth root, a = 100"):
