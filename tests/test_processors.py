@@ -44,6 +44,12 @@ SPECS = [
     {"kind": "groupwise_noisy", "r": 0.3, "sigma": 40},
 ]
 INTERVAL = Fraction(19, 20)
+CURVES = [  # slopes of whole numbers, log-ratios of 2, and losses that are the paper's: what last bits might decide
+    {"kind": "generalized_gaussian", "p": 0.75, "sigma": 7, "policy": "tight"},
+    {"kind": "generalized_gaussian", "p": 0.5, "sigma": 20, "policy": "tight"},
+    {"kind": "generalized_gaussian", "p": 1, "sigma": 3.3, "policy": "tight"},
+    {"kind": "exponential_polylog", "p": 2, "d": 4.7, "a": 2.718281828459046, "sigma": 0.12, "policy": "tight"},
+]
 
 
 def has_beyond_the_base() -> list[str]:
@@ -69,6 +75,7 @@ def digests(mechanisms: bytes) -> list[str]:
     scales = [Fraction(i**4, 7) for i in range(1, 20)]
     families: list[LogWeights] = [kind(scale=scale) for scale in scales for kind in (GaussianWeights, LaplaceWeights)]
     found += [repr((table.starts, table.masses)).encode() for table in map(build_table, families)]
+    found += [repr(build(spec, Fraction(1)).loss_curve).encode() for spec in CURVES]
     for m in pickle.loads(mechanisms):
         released = m.release(totals, cell_bits(len(totals)), INTERVAL)
         found += [getattr(released, name).tobytes() for name in ("value", "lower", "upper", "standard_error")]

@@ -24,6 +24,7 @@ STEEP = 2.0  # ln ρ rises at most about twice as fast as ln Δ, since √ρ is 
 LARGE = 8.0  # pure loss from which ln ρ rises at most about twice as fast as its logarithm
 KNOTS_A_RISE = 200  # knots while ρ rises by the factor e
 COARSEST = 25
+HAIR = 1e-6  # far above the last bits of slopes: p = ½ has 8 times COARSEST parts on every processor, not 8 or 9
 ENOUGH = 1.003  # the paper's bound this near ρ is as good
 SMALL = 1 << 16  # steps below which losses are looked up directly
 
@@ -121,7 +122,7 @@ def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
     found = [1]
     for octave in range(_last_octave(weights, unit, pure)):
         slope = min(STEEP, 2 * log2(pure[octave + 1] / pure[octave])) if pure[octave] >= LARGE else STEEP
-        parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST)
+        parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST - HAIR)
         while found[-1] < 2 << octave:
             found.append(min(2 << octave, found[-1] + max(1, found[-1] // parts)))
     return tuple(found)
