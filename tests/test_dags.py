@@ -259,3 +259,9 @@ def test_the_example_files_name_the_variables_and_hold_no_secret() -> None:
     assert not {"password", "login"} & set(connections["prdp_spark"])
     for name in ("requirements.txt", "constraints.txt"):
         assert "://" not in (conf / name).read_text()
+
+
+def test_errors_of_an_end_that_is_not_known_are_not_told() -> None:
+    """They may be those of exit code 4. The twin: of a code that is known and open they are."""
+    assert "canary" not in Done(None, errors=["canary"]).why()
+    assert "canary" in Done(1, errors=["canary"]).why()

@@ -151,7 +151,9 @@ class Done:
     errors: Sequence[str] = ()
 
     def why(self) -> str:
-        """Return prdp's own words on what went wrong; none where they are confidential."""
+        """Return prdp's own words on what went wrong; none where they are confidential, or might be."""
+        if self.code is None:
+            return "how the command ended is not known"
         if self.code == CONFIDENTIAL:
             return "the reason is confidential: run the command by hand where the microdata are"
         return "; ".join(self.errors) or f"the command ended with exit code {self.code}"
