@@ -50,7 +50,7 @@ PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"p": 0.5, "sigma": 1000}, "1"),
         ({"p": 1, "sigma": 0.7}, "0.25"),
         ({"p": 0.9, "sigma": 0.003}, "0.01"),
-        ({"p": 0.3, "sigma": "1e9", "lattice": "measure"}, "1"),
+        ({"p": 0.3, "sigma": "1e9", "policy": "paper", "lattice": "measure"}, "1"),
     ],
     "exponential_polylog": [
         ({"p": 1, "d": 1.05, "a": 1, "sigma": 3}, "1"),
