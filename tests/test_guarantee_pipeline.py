@@ -33,6 +33,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "gaussian": {"kind": "gaussian", "sigma": 3},
     "laplace": {"kind": "laplace", "sigma": 4},
     "generalized": {"kind": "generalized_gaussian", "p": 0.7, "sigma": 3},
+    "stable": {"kind": "symmetric_stable", "alpha": 1, "gamma": 4},
     "polylog": {"kind": "exponential_polylog", "p": 2, "d": 3, "a": 3, "sigma": 20},
     "splitting": {"kind": "unit_splitting", "threshold": 10, "rho": 2},
     "root_mean": {"kind": "root", "k": 2, "a": 10_000, "sigma": 0.5, "noise": "laplace"},
