@@ -19,6 +19,7 @@ SHARE = Fraction(19, 20)
 TOP = 1 << 62
 COLUMNS = ("value", "lower", "upper", "standard_error")
 ADDITIVE = [m for m in CASES if m.additive]
+ONE_NOISE = [m for m in CASES if m.kind != "groupwise_noisy"]  # it draws two: tests/test_groupwise_noisy.py
 
 
 def steps() -> list[int]:
@@ -88,10 +89,10 @@ def release(m: Mechanism, total: int, noise: list[int], interval: Fraction) -> R
     return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
 
 
-@pytest.mark.parametrize("m", CASES, ids=named)
+@pytest.mark.parametrize("m", ONE_NOISE, ids=named)
 def test_what_is_released_depends_on_the_noisy_total_alone(m: Mechanism) -> None:
     """All columns are post-processing: two totals whose noise makes up the difference release the same bytes."""
-    totals = np.array([0, 1, 2, 7, 11], dtype=np.int64)
+    totals = np.array([0, 1, 2, 5, 7], dtype=np.int64)
     middles = centres(m, totals)
     meeting = int(middles.max()) + 1
     words = [words_that_draw(m.table, meeting - int(middle)) for middle in middles]
@@ -119,7 +120,7 @@ def coverage(m: Mechanism, total: int, interval: Fraction) -> float:
     return 1 - missed
 
 
-@pytest.mark.parametrize("m", CASES, ids=named)
+@pytest.mark.parametrize("m", ONE_NOISE, ids=named)
 @pytest.mark.parametrize("total", [0, 1, 12_345])
 def test_intervals_cover(m: Mechanism, total: int) -> None:
     noise = noise_of(m)
@@ -128,16 +129,17 @@ def test_intervals_cover(m: Mechanism, total: int) -> None:
         assert (found.lower.tolist(), found.upper.tolist()) == ([-LARGEST] * 2, [LARGEST] * 2)
         return
     assert coverage(m, total, SHARE) >= float(SHARE)
-    if total and noise.scale > 100:
+    if total and noise.scale > 100 * m.fineness:
         assert coverage(m, total, SHARE * Fraction(98, 100)) < float(SHARE)  # the broken twin
 
 
 @pytest.mark.parametrize("m", ADDITIVE, ids=named)
 def test_additive_intervals_are_no_wider_than_needed(m: Mechanism) -> None:
-    noise, released = noise_of(m), release(m, 5, [0, 3], SHARE)
+    n = m.fineness  # |Z/n|, rounded, is above c where |Z| is above n·c + (n − 1)/2
+    noise, released = noise_of(m), release(m, 5, [0, 3 * n], SHARE)
     c = int(released.upper[0]) - 5
     if c < LARGEST - 5:
         assert released.lower.tolist() == [5 - c, 8 - c]
-        assert noise.beyond(c) <= 1 - real(SHARE)
+        assert noise.beyond(n * c + n // 2) <= 1 - real(SHARE)
         least = c - 1 - c // 10_000  # wide Gaussian noise: barely above the smallest
-        assert least < 0 or noise.beyond(least) > 1 - real(SHARE)
+        assert least < 0 or noise.beyond(n * least + n // 2) > 1 - real(SHARE)
