@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.engines.spark import SparkEngine
 from tests.support.matrix import FACTORS, Choice, pairs_of, pairwise, whole_product, written
-from tests.support.parity import released
+from tests.support.parity import MECHANISMS, released
 from tests.support.spark import PYSPARKS_OWN, local_engine
 from udfs.mechanisms.catalogue import CATALOGUE
 
@@ -25,7 +25,7 @@ def test_few_choices_hold_every_pair() -> None:
     assert pairs_of(few) == pairs_of(every)
     assert len(few) <= len(every) / 5
     assert pairs_of(few[:-1]) != pairs_of(every)  # the broken twin: one is left out
-    assert {name.split("_laplace")[0].split("_median")[0] for name in FACTORS["mechanism"]} == set(CATALOGUE)
+    assert {MECHANISMS[name]["kind"] for name in FACTORS["mechanism"]} == set(CATALOGUE)
 
 
 def same_bytes(folder: Path, spark: SparkEngine, unit: str, choices: Sequence[Choice]) -> None:
