@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,5 +115,8 @@ def wait_for(log: Path, pattern: str) -> str:
 
 def descendants(pid: int) -> list[int]:
     """Return the processes below a process, by /proc."""
-    children = [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread may end while it is looked at
+            children += map(int, task.read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
