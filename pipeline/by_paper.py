@@ -8,6 +8,7 @@ from pipeline.accounting.reference import At, AtFirm, losses_at, policy_of
 from pipeline.plan.model import Plan, Query
 from udfs.exact import up_float
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.tight import states_tight
 
 
 def paper_losses(plan: Plan, references: Sequence[At | AtFirm]) -> list[dict[str, Any]]:
@@ -15,7 +16,7 @@ def paper_losses(plan: Plan, references: Sequence[At | AtFirm]) -> list[dict[str
 
     The noise is the same: only the bound that states its loss is another.
     """
-    if not any(is_tight(part.mechanism) for query in plan.queries for part in query.parts):
+    if not any(states_tight(part.mechanism) for query in plan.queries for part in query.parts):
         return []
     other = replace(plan, queries=tuple(_by_paper(query) for query in plan.queries))
     policy = policy_of(other)
@@ -32,7 +33,7 @@ def paper_losses(plan: Plan, references: Sequence[At | AtFirm]) -> list[dict[str
 
 def tight_queries(plan: Plan) -> list[str]:
     """Return the names of the queries with a tight policy."""
-    return [query.name for query in plan.queries if any(is_tight(part.mechanism) for part in query.parts)]
+    return [query.name for query in plan.queries if any(states_tight(part.mechanism) for part in query.parts)]
 
 
 def _by_paper(query: Query) -> Query:
@@ -41,9 +42,4 @@ def _by_paper(query: Query) -> Query:
 
 def by_paper(mechanism: Mechanism) -> Mechanism:
     """Return the same noise under the paper's policy."""
-    return replace(mechanism, policy="paper") if is_tight(mechanism) else mechanism  # type: ignore[call-arg]
-
-
-def is_tight(mechanism: Mechanism) -> bool:
-    """Return whether the mechanism's policy is the tight one."""
-    return getattr(mechanism, "policy", None) == "tight"
+    return replace(mechanism, policy="paper") if states_tight(mechanism) else mechanism  # type: ignore[call-arg]

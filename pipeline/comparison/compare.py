@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import CalibrationError, LossTarget, Target
-from pipeline.by_paper import by_paper, is_tight
+from pipeline.by_paper import by_paper
 from pipeline.comparison.families import family, shapes
 from pipeline.comparison.sizes import ONE_EACH, Sizes
 from udfs.exact import as_json
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.tight import states_tight
 
 SHOWN = (0.5, 0.9, 0.99, 0.999)  # quantiles of the losses
 COUNTS_ONLY = "for counts alone, in which each record has an influence of 1: --count compares them"
@@ -141,7 +142,7 @@ def compare(
 
 
 def _candidate(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Candidate:
-    paper = _losses(by_paper(mechanism), sizes, limit) if is_tight(mechanism) else None
+    paper = _losses(by_paper(mechanism), sizes, limit) if states_tight(mechanism) else None
     return Candidate(mechanism=mechanism, paper=paper, **vars(_losses(mechanism, sizes, limit)))
 
 

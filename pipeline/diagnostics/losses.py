@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.by_paper import by_paper, is_tight
+from pipeline.by_paper import by_paper
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.totals import Layout, Table
 from udfs.codes import dimension_of
 from udfs.influence import QueryLoss
+from udfs.mechanisms.tight import states_tight
 from udfs.scan import NOWHERE, SumSpec
 
 SIZE_MEASURE = "employment"
@@ -51,7 +52,7 @@ def loss_spec(plan: Plan, layout: Layout) -> LossSpec:
         scan=layout.spec,
         tables=layout.tables,
         queries=queries,
-        by_paper={i: _by_paper(query) for i, query in enumerate(queries) if any(map(is_tight, query.mechanisms))},
+        by_paper={i: _by_paper(query) for i, query in enumerate(queries) if any(map(states_tight, query.mechanisms))},
         size=_size_measure(plan, layout.spec),
         sectors=domain.naics.level_codes(SECTOR),
         sector_of=domain.naics.parent(SECTOR).astype(np.int64),
