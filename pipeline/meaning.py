@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.accounting import curves
 from pipeline.accounting.convert import SIZE, simple_epsilon
 from pipeline.accounting.curves import Floats
-from pipeline.accounting.posterior import largest_posterior, mean_posterior
+from pipeline.accounting.posterior import largest_posterior, largest_posterior_of, mean_posterior
 from pipeline.accounting.reference import Loss
 from udfs.exact import up_float, up_text
 
@@ -26,7 +26,7 @@ OF_POSTERIORS = (
 def meaning(loss: Loss, delta: float, curve: Floats | None = None) -> dict[str, Any]:
     """Return what a loss implies, all rounded up: an (ε, δ), the power of the best test, and posteriors.
 
-    The first two by the `curve` of divergences at all orders, where it is given and says less. `epsilon_simple` is
+    All but the means by the `curve` of divergences at all orders, where it is given and says less. `epsilon_simple` is
     ρ + 2√(ρ·ln(1/δ)), `posteriors` for each prior the mean where the record or firm is there, and the largest but with
     probability δ.
     """
@@ -35,12 +35,17 @@ def meaning(loss: Loss, delta: float, curve: Floats | None = None) -> dict[str, 
         {
             "prior": prior,
             "mean": mean_posterior(prior, rho, pure),
-            "largest": largest_posterior(prior, rho, delta, pure),
+            "largest": _largest(prior, rho, pure, delta, curve),
         }
         for prior in PRIORS
     ]
     implied = curves.meaning(curve, rho, pure, delta)
     return implied | {"epsilon_simple": simple_epsilon(rho, delta, pure), "posteriors": posteriors}
+
+
+def _largest(prior: float, rho: float, pure: float | None, delta: float, curve: Floats | None) -> float:
+    by_rho = largest_posterior(prior, rho, delta, pure)
+    return by_rho if curve is None else min(by_rho, largest_posterior_of(prior, curves.ORDERS, curve, delta, pure))
 
 
 def words(meant: dict[str, Any]) -> str:
