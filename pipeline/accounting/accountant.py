@@ -80,7 +80,7 @@ class Charged:
     def curve(self, at: Reference) -> Floats:
         """Return upper bounds of D_α at ORDERS that a record with the values `at` has lost, at its worst place.
 
-        A bound once stated is not lowered: where ρ alone was stated for the reference, αρ is at most what counts.
+        A bound once stated is not lowered: where ρ alone was stated for the reference, αρ is the least that counts.
         """
         stated = [known for known in self.certified if known.at == at]
         curves = [known.curve if known.curve is not None else of_zcdp(up_float(known.rho), ORDERS) for known in stated]
