@@ -49,6 +49,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (b"1,2,3,4", None),
         (b"1,2\x01,3", None),
         (b'"', None),
+        (b"1,\x01\xff,3", None),
+        (b"1,2," + b"3" * lines.LONGEST, None),
     ],
 )
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
@@ -68,6 +70,30 @@ def test_what_a_csv_writer_wrote_is_read_back(path: Path, rows: list[tuple[str, 
     read, others = parsed(path, text.getvalue().encode())
     assert not others
     assert read == [tuple(value or None for value in row) for row in rows]
+
+
+SIGNS = [b"\xef\xbb\xbf", b'"', b'""', b",", b"\r", b"\x00", b"\x01", b"\xff", b"\xc3", b"\x85", b" ", b"1a", b"NA"]
+LINES = st.one_of(
+    st.lists(st.sampled_from(SIGNS), max_size=12).map(b"".join),
+    st.tuples(st.sampled_from([b"", *SIGNS]), st.sampled_from([b"1,2,3", b'"1",2,3', b'1,"2,2",3', b"1,2", b",,"])).map(
+        b"".join
+    ),
+    st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")),
+)
+
+
+@pytest.mark.parametrize("block", [7, 40, lines.BLOCK])
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n"]), st.booleans())
+def test_a_line_is_read_the_same_anywhere(block: int, path: Path, many: list[bytes], end: bytes, ended: bool) -> None:
+    """Alone, first, last and between any others, whatever the bytes and wherever blocks end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "LONGEST", 30)
+        alone = [parsed(path, b"a,b,c\n" + line) for line in many]
+        patch.setattr(lines, "BLOCK", block)
+        rows, others = parsed(path, end.join([b"a,b,c", *many]) + end * ended)
+    assert rows == [row for found, _ in alone for row in found]
+    assert others == any(odd for _, odd in alone)
 
 
 def test_arrow_alone_lets_a_quote_swallow_the_lines_that_follow(path: Path) -> None:
@@ -98,3 +124,22 @@ def test_a_stray_quote_costs_no_other_record(tmp_path: Path) -> None:
             files = sorted((place.out / "small-release" / published.attempt / "tables").rglob("*.parquet"))
             tables.append([file.read_bytes() for file in files])
         assert rule == "refuse" or tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("duplicates", ["trust", "combine"])
+def test_a_record_that_begins_with_a_mark_is_bad_in_any_place(duplicates: str, tmp_path: Path) -> None:
+    """Arrow strips a byte-order mark from what it reads: taken away, another record would let this one count."""
+    table = records(20).select(["naics", "county", "employment", "payroll", "establishment_id"])
+    rows = [",".join(map(str, row.values())) for row in table.to_pylist()]
+    marked = "\ufeff" + rows[0].replace("E0", "E20")
+    tables = []
+    for name, order in {"without": rows, "first": [marked, *rows], "last": [*rows, marked]}.items():
+        folder = tmp_path / name
+        plan = write_world(folder, None, dataset={"bad_records": "drop", "duplicates": duplicates})
+        (folder / "microdata").mkdir()
+        (folder / "microdata" / "all.csv").write_text("\n".join([",".join(table.schema.names), *order]))
+        place = Place(plan, folder)
+        published = submit(place)
+        files = sorted((place.out / "small-release" / published.attempt / "tables").rglob("*.parquet"))
+        tables.append([file.read_bytes() for file in files])
+    assert tables[0] == tables[1] == tables[2]

@@ -2,6 +2,7 @@
 
 A quoted field that is not closed on its line would swallow the lines that follow: one record could then remove others,
 and no policy speaks of that. So lines are read as they are, and only those that are whole by themselves are parsed.
+Arrow strips a byte-order mark from the start of what it is given: it is always given an empty line first, to skip.
 """
 
 import csv
@@ -15,8 +16,10 @@ import pyarrow.csv
 from pipeline.storage import opened, place
 
 BLOCK = 1 << 24  # bytes read at a time
+LONGEST = 1 << 20  # bytes of a line; a longer one is no record, wherever in a block it begins
 NO_DELIMITER = "\x01"  # a line that holds it is not text, and is no record
-FIELD = r'(?:[^",\x01]*|"(?:[^"\x01]|"")*")'
+NO_FIELD = b'a"a'  # what makes a line no record wherever it stands in it
+FIELD = r'(?:[^",]*|"(?:[^"]|"")*")'
 
 
 def header(path: str) -> list[str]:
@@ -37,49 +40,58 @@ def records(path: str, columns: list[str]) -> Iterator[tuple[pa.RecordBatch | No
     names = header(path)
     whole_line = f"^{FIELD}(?:,{FIELD}){{{len(names) - 1}}}$"
     for lines in _lines(path):
-        good = pc.match_substring_regex(lines, whole_line)
+        short = pc.less_equal(pc.binary_length(lines), LONGEST)
+        good = pc.and_(short, pc.match_substring_regex(lines, whole_line))
         all_good = bool(pc.all(good, min_count=0).as_py())
         kept = lines if all_good else lines.filter(good)
         yield (_parsed(kept, names, columns) if len(kept) else None), not all_good
 
 
 def _lines(path: str) -> Iterator[pa.Array]:
-    """Yield the lines after the header, without their ends; after one with NO_DELIMITER, a line that is no record."""
-    odd: list[object] = []
+    """Yield the lines after the header, without their ends; those with NO_DELIMITER hold NO_FIELD instead."""
+    parse_options = pa.csv.ParseOptions(delimiter=NO_DELIMITER, quote_char=False)
+    convert_options = pa.csv.ConvertOptions(column_types={"line": pa.binary()}, check_utf8=False)
+    for text in _blocks(path):
+        whole = text.replace(NO_DELIMITER.encode(), NO_FIELD)
+        yield _after_an_empty_line(whole, ["line"], parse_options, convert_options).column(0).combine_chunks()
 
-    def pass_over(row: object) -> str:
-        odd.append(row)
-        return "skip"
 
-    raw = opened(place(path))
-    reader = pa.csv.open_csv(
-        raw,
-        read_options=pa.csv.ReadOptions(column_names=["line"], skip_rows=1, block_size=BLOCK, use_threads=False),
-        parse_options=pa.csv.ParseOptions(delimiter=NO_DELIMITER, quote_char=False, invalid_row_handler=pass_over),
-        convert_options=pa.csv.ConvertOptions(column_types={"line": pa.binary()}, check_utf8=False),
+def _blocks(path: str) -> Iterator[bytes]:
+    """Yield what follows the header as whole lines; of one that is too long, as much as tells so."""
+    with io.BufferedReader(opened(place(path))) as file:
+        file.readline()
+        rest = b""
+        while block := file.read(BLOCK):
+            text = rest + block
+            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            if end:
+                yield text[:end]
+            rest = text[end:][: LONGEST + 1]
+        if rest:
+            yield rest
+
+
+def _after_an_empty_line(text: bytes, names: list[str], parse: object, convert: object) -> pa.Table:
+    return pa.csv.read_csv(
+        pa.BufferReader(b"\n" + text),
+        read_options=pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=len(text) + 2, use_threads=False),
+        parse_options=parse,
+        convert_options=convert,
     )
-    with raw, reader:
-        for batch in reader:
-            yield batch.column(0)
-    if odd:
-        yield pa.array([NO_DELIMITER.encode()], pa.binary())
 
 
 def _parsed(lines: pa.Array, names: list[str], columns: list[str]) -> pa.RecordBatch:
     every = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-    text = pc.binary_join(every, b"\n")[0].as_buffer()
-    table = pa.csv.read_csv(
-        pa.BufferReader(text),
-        read_options=pa.csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
-        parse_options=pa.csv.ParseOptions(newlines_in_values=False, ignore_empty_lines=False),
-        convert_options=pa.csv.ConvertOptions(
-            include_columns=columns,
-            column_types=dict.fromkeys(columns, pa.binary()),
-            null_values=[""],
-            strings_can_be_null=True,
-            check_utf8=False,
-        ),
+    parse_options = pa.csv.ParseOptions(newlines_in_values=False, ignore_empty_lines=False)
+    convert_options = pa.csv.ConvertOptions(
+        include_columns=columns,
+        column_types=dict.fromkeys(columns, pa.binary()),
+        null_values=[""],
+        strings_can_be_null=True,
+        check_utf8=False,
     )
+    text = pc.binary_join(every, b"\n")[0].as_buffer()
+    table = _after_an_empty_line(text, names, parse_options, convert_options)
     if len(table) != len(lines):
         raise ValueError("the lines of a block are not its records")
     return pa.RecordBatch.from_arrays([_text(table[name].combine_chunks()) for name in columns], names=columns)
