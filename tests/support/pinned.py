@@ -16,10 +16,13 @@ import csv
 import hashlib
 import io
 import json
+import os
+import shutil
+import sqlite3
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -149,15 +152,10 @@ def counts_only(variant: str) -> bool:
     return variant.startswith("groupwise")
 
 
-def _queries(of: Callable[[int, str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """A query for every variant and statistic that it is for."""
-    pairs = [(v, s) for v in VARIANTS for s in STATISTICS if s == "count" or not counts_only(v)]
-    return [{"name": f"{v}-{s}", **STATISTICS[s], **of(i, v, s)} for i, (v, s) in enumerate(pairs)]
-
-
 def kinds(folder: Path) -> Path:
     """Every variant of every mechanism with every statistic, by all sorts of levels."""
-    queries = _queries(lambda i, v, s: {"by": BY[i % len(BY)], "mechanism": VARIANTS[v]})
+    pairs = [(v, s) for v in VARIANTS for s in STATISTICS if s == "count" or not counts_only(v)]
+    queries = [_query(f"{v}-{s}", s, BY[i % len(BY)], v) for i, (v, s) in enumerate(pairs)]
     return _world(folder, as_parquet, rows(), queries)
 
 
@@ -185,12 +183,13 @@ def _split(variant: str, statistic: str) -> dict[str, Any]:
 def splits(folder: Path) -> Path:
     """Every variant in a part of a query, other ones in its other parts; each third under a filter too."""
     where = {"naics2": ["31-33", "72", "44-45"], "state": ["01", "36", "06"]}
-
-    def query(i: int, variant: str, statistic: str) -> dict[str, Any]:
+    queries = []
+    for i, variant in enumerate(VARIANTS):
+        statistic = "count" if counts_only(variant) else ("decimal", "integer", "count")[i // 3 % 3]
         by = (["naics4", "state"], ["naics2"], ["naics6", "county"])[i % 3]
-        return {"by": by, "mechanism": _split(variant, statistic)} | ({"where": where} if i % 3 == 1 else {})
-
-    return _world(folder, as_csv, rows(), _queries(query))
+        query = _query(variant, statistic, by, variant) | {"mechanism": _split(variant, statistic)}
+        queries.append(query | ({"where": where} if i % 3 == 1 else {}))
+    return _world(folder, as_csv, rows(), queries)
 
 
 def filters(folder: Path) -> Path:
@@ -485,6 +484,54 @@ def generated_contents(folder: Path) -> dict[str, str]:
         name = path.relative_to(folder).as_posix()
         contents[name] = table_contents(pq.read_table(path)) if parquet else sha256(path.read_bytes())
     return contents
+
+
+# A ledger and its files, as runs of version 0.1 left them.
+
+LEFT_BEHIND = PINNED / "0.1"
+WRITTEN_AT = 1767225600 * 10**9  # when the microdata were: 2026-01-01, in nanoseconds
+
+
+def restored(root: Path, code: str | None = None) -> Path:
+    """Put ledger, staging, output, microdata and plans of version 0.1 into the folder `root`; return the ledger's file.
+
+    Entries hold absolute places, so they are chained anew, as docs/ledger.md tells it. `code` takes the place of the
+    digest of the build that reserved.
+    """
+    shutil.copytree(LEFT_BEHIND, root, ignore=shutil.ignore_patterns("ledger.jsonl", "ledger.sql"))
+    for path in (root / "microdata").iterdir():
+        os.utime(path, ns=(WRITTEN_AT, WRITTEN_AT))
+    state = root / "state"
+    for path in (state, *state.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    ledger = state / "ledger.sqlite"
+    heads: dict[str, str] = {}
+    head = "0" * 64
+    with closing(sqlite3.connect(ledger)) as connection:
+        connection.executescript((LEFT_BEHIND / "ledger.sql").read_text())
+        for line in (LEFT_BEHIND / "ledger.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            was = entry.pop("hash")
+            payload = entry["payload"].replace("@ROOT@", str(root))
+            if entry["event"] == "reserved" and code is not None:
+                payload = payload.replace(json.loads(payload)["code"], code)
+            entry |= {"payload": payload, "previous": head}
+            head = heads[was] = chained(entry)
+            marks = ", ".join("?" * 10)
+            connection.execute(f"INSERT INTO entries VALUES ({marks})", [*entry.values(), head])
+        connection.commit()
+    ledger.chmod(0o600)
+    for path in (root / "releases").glob("*/release.json"):
+        manifest = path.read_text()
+        path.write_text(
+            manifest.replace(json.loads(manifest)["ledger_head"], heads[json.loads(manifest)["ledger_head"]])
+        )
+    return ledger
+
+
+def chained(entry: Mapping[str, Any]) -> str:
+    """Return the hash of an entry without one: the SHA-256 of its canonical JSON."""
+    return sha256(json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def _write(path: Path, what: dict[str, Any]) -> None:
