@@ -16,7 +16,7 @@ import pyarrow.csv
 from pipeline.storage import opened, place
 
 BLOCK = 1 << 24  # bytes read at a time
-LONGEST = 1 << 20  # bytes of a line; a longer one is no record, wherever in a block it begins
+LONGEST = 1 << 26  # bytes of a line; a longer one is no record, wherever in a block it begins
 NO_DELIMITER = "\x01"  # a line that holds it is not text, and is no record
 NO_FIELD = b'a"a'  # what makes a line no record wherever it stands in it
 FIELD = r'(?:[^",]*|"(?:[^"]|"")*")'
