@@ -4,6 +4,7 @@ from sqlalchemy import Connection
 
 from pipeline.accounting.accountant import BudgetLimit, Charged
 from pipeline.errors import StateError
+from pipeline.ledger.alike import require_like_records, rules_of, silent_kin
 from pipeline.ledger.budget import charged_states, require_fits
 from pipeline.ledger.datasets import budgets_of, require_agreement, require_same_facts
 from pipeline.ledger.fold import ENDED, ReleaseState
@@ -37,4 +38,9 @@ def require_reservable(connection: Connection, wanted: Reservation) -> list[Budg
     require_superseded(wanted, others)
     if others:  # the first that counts fixes the dataset's facts
         require_same_facts(wanted.dataset, others[0].reservation["dataset_facts"], wanted.dataset_facts)
+    budgets = budgets_of(connection)
+    silent = silent_kin(budgets, wanted.dataset)
+    told = [*others, *(charged_states(connection, silent) if silent else [])]
+    rules = rules_of(wanted.dataset_facts, wanted.plan)
+    require_like_records(wanted.dataset, rules, budgets, told, "the plan")
     return require_fits(connection, wanted.dataset, Charged(wanted.release, wanted.policy, 1), wanted.limits)

@@ -21,14 +21,15 @@ from pipeline.ledger.schema import ENTRIES
 from udfs.exact import as_json
 
 INIT, RAISE = "init", "raise"
+RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: see pipeline/ledger/alike.py
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """The record of a registered dataset, or of a family, whose `facts` and `source` are None.
 
-    `facts`: unit, record, columns, measures, types and steps, as JSON; `source`: where the microdata lie, as text;
-    `family`: the family that the dataset belongs to; `limits` bind the accumulated loss, anywhere in the domain.
+    `facts`: what a record is, unit, columns, measures, types and steps, as JSON; `source`: where the microdata lie, as
+    text; `family`: the family that the dataset belongs to; `limits` bind the accumulated loss, anywhere in the domain.
     `since` is the number of the entry that registered it, `raised` that of the last act that stated the limits anew.
     """
 
@@ -138,7 +139,7 @@ def require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, regist
 
 def require_same_facts(dataset: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise StateError where a plan's facts are not the dataset's, naming the first key that differs."""
-    found = difference(there, here)
+    found = difference(_known(there, here), _known(here, there))
     if found is not None:
         key, known, given = found
         raise StateError(
@@ -179,19 +180,21 @@ def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> Non
             require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
 
 
-def require_same_record(before: Budget | None, wanted: Budget) -> None:
-    """Raise StateError where `wanted` is not the record `before` with other limits."""
+def require_same_record(before: Budget | None, wanted: Budget) -> Budget:
+    """Return `wanted` with the facts as they were laid down; StateError where it is not `before` with other limits."""
     if before is None:
         raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
     mine = {"kind": wanted.kind, "unit": wanted.unit, "source": wanted.source, "family": wanted.family}
     known = {"kind": before.kind, "unit": before.unit, "source": before.source, "family": before.family}
-    found = difference(known | {"dataset": before.facts or {}}, mine | {"dataset": wanted.facts or {}})
+    there, here = before.facts or {}, wanted.facts or {}
+    found = difference(known | {"dataset": _known(there, here)}, mine | {"dataset": _known(here, there)})
     if found is not None:
-        key, there, here = found
+        key, was, given = found
         raise StateError(
-            f"{before.kind} {before.name}: {key} is {there} in the ledger, but {here} in the budget's file: "
+            f"{before.kind} {before.name}: {key} is {was} in the ledger, but {given} in the budget's file: "
             "only limits are stated anew"
         )
+    return replace(wanted, facts=before.facts)
 
 
 def same_microdata(one: str | None, other: str | None) -> bool:
@@ -205,6 +208,11 @@ def same_microdata(one: str | None, other: str | None) -> bool:
 def members(budgets: Mapping[str, Budget], family: str) -> list[str]:
     """Return the datasets of a family."""
     return [budget.name for budget in budgets.values() if budget.family == family]
+
+
+def _known(facts: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `facts` without what an older ledger does not know of the `others`."""
+    return {key: value for key, value in facts.items() if key in others or key not in RECORD_RULES}
 
 
 def _require_kin(budgets: Mapping[str, Budget], budget: Budget, name: str) -> None:

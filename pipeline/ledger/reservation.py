@@ -17,7 +17,8 @@ from pipeline.ledger.limits import limit_json, limit_of
 class Reservation:
     """The frozen facts of a release, all known before any record is read.
 
-    `dataset_facts` (unit, measures with types and steps) are JSON and the same for all releases of `dataset`;
+    `dataset_facts` (what a record is, unit, measures with types and steps) are JSON and the same for all releases of
+    `dataset`;
     `digest` and `plan` are the resolved plan's; `policy` is what one draw is charged; `limits` bind the dataset's
     accumulated loss; `out` is the absolute output place; `code` the digest of the code; `source` where the microdata
     lie; `hold`: nothing is published before an officer approves.

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from pipeline.ledger.alike import require_like_records, rules_of
 from pipeline.ledger.asked import require_reservable, standing
 from pipeline.ledger.budget import require_covers, require_fits
 from pipeline.ledger.chain import verified
@@ -135,7 +136,10 @@ class Ledger:
         with self._writing() as connection:
             budgets = budgets_of(connection)
             require_new(budgets, budget)
-            require_fits_releases(budget, list(states_of(connection).values()))
+            states = list(states_of(connection).values())
+            require_fits_releases(budget, states)
+            kin = budgets | {budget.name: budget}
+            require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
             require_covers(connection, budgets, budget)
             append(connection, self._signed(budget.act(INIT)), partial(budget_step, None))
 
@@ -148,9 +152,11 @@ class Ledger:
         with self._writing() as connection:
             budgets = budgets_of(connection)
             before = budgets.get(wanted.name)
-            require_same_record(before, wanted)
-            require_covers(connection, budgets, wanted)
-            append(connection, self._signed(wanted.act(RAISE, reason)), partial(budget_step, before))
+            stated = require_same_record(before, wanted)
+            states = list(states_of(connection, ENTRIES.c.dataset == wanted.name).values())
+            require_like_records(wanted.name, rules_of(wanted.facts), budgets, states, "the budget's file")
+            require_covers(connection, budgets, stated)
+            append(connection, self._signed(stated.act(RAISE, reason)), partial(budget_step, before))
 
     def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:
         """Reserve a release and charge its policy once; return its state.

@@ -56,20 +56,24 @@ class Dataset:
         return owner_of(self.unit)
 
     def facts(self) -> dict[str, Any]:
-        """Return, as JSON, what all releases of the dataset share: unit, columns, measures, their types and steps.
+        """Return, as JSON, what all releases of the dataset share: what a record is, unit, columns, measures.
 
-        Losses add up by the name of a measure, so a name must keep its column.
+        Losses add up by the name of a measure, so a name must keep its column; and they are losses of records, so what
+        a record is must not change either.
         """
         measures = {m.name: {"column": m.column, "type": m.type, "step": as_json(m.step)} for m in self.measures}
-        return {"unit": self.unit, "record": self.record, "keys": dict(self.keys), "measures": measures}
+        return {
+            "unit": self.unit,
+            "record": self.record,
+            "duplicates": self.duplicates,
+            "bad_records": self.bad_records,
+            "keys": dict(self.keys),
+            "measures": measures,
+        }
 
     def resolved(self) -> dict[str, Any]:
         """Return the dataset as JSON, without its path."""
-        return self.facts() | {
-            "name": self.name,
-            "duplicates": self.duplicates,
-            "bad_records": self.bad_records,
-        }
+        return self.facts() | {"name": self.name}
 
 
 OTHERS = "others"  # the name of the part that holds the cells which no other part does
