@@ -15,7 +15,7 @@ COPY pipeline pipeline
 COPY udfs udfs
 # Spark starts the Java that prdp finds: here the wheel's, behind a script that each user may run.
 RUN /opt/prdp/bin/pip install --no-cache-dir --no-deps . \
-    && /opt/prdp/bin/python -c 'from pathlib import Path; from pipeline.engines.java import java_home; java_home({}, Path("/opt/prdp"))' \
+    && /opt/prdp/bin/python -c 'from pathlib import Path; from pipeline.engines.spark_session import java_home; java_home({}, Path("/opt/prdp"))' \
     && chmod 0755 /opt/prdp/java/bin/java \
     && ln -s "$(/opt/prdp/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" /opt/prdp/home \
     && ln -s home/pyspark /opt/prdp/spark \

@@ -16,8 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.microdata.economy import Figures
-from pipeline.microdata.generate import generate
+from pipeline.economy.generate import generate
+from pipeline.economy.model import Figures
 from tests.support.economy import DIVIDED, MEASURES, SIZES, TABLE, generated, read, real
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -18,11 +18,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from udfs.exact import exact, up_text
-from udfs.groupwise_direct import GroupwiseDirect, infinite_from
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.groupwise_log import GroupwiseLog
+from udfs.mechanisms.groupwise import GroupwiseDirect, GroupwiseLog, infinite_from
+from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "groupwise.md"

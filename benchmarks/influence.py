@@ -14,11 +14,10 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from udfs.contract import MeasureColumn
-from udfs.influence import QueryLoss, record_losses
 from udfs.mechanisms.catalogue import build
-from udfs.records import Decoder
-from udfs.scan import BaseCells, CodeColumn, SumSpec
+from udfs.records.contract import MeasureColumn
+from udfs.records.decoding import BaseCells, CodeColumn, Decoder, SumSpec
+from udfs.records.influence import QueryLoss, record_losses
 
 MECHANISMS = (
     {"kind": "gaussian", "sigma": 100},

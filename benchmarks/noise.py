@@ -15,12 +15,12 @@ from functools import partial
 
 import numpy as np
 
-from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
-from udfs.keystream import CellBits, SecretKey
-from udfs.lattice import build_table, draw_noise
 from udfs.mechanisms.catalogue import build
-from udfs.stable.weights import CauchyWeights, StableWeights
-from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
+from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.keystream import CellBits, SecretKey
+from udfs.noise.lattice import build_table, draw_noise
+from udfs.noise.stable import CauchyWeights, StableWeights
+from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 SCALES = ("1/3", "1", "10", "1000", str(10**6), str(2**30), str(10**12))
 FAMILIES: dict[str, Callable[[Fraction], LogWeights]] = {

@@ -17,15 +17,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import yaml
 
+from pipeline.economy.generate import generate
 from pipeline.engines.dask import DaskEngine
 from pipeline.ledger.store import open_ledger
 from pipeline.microdata import source
-from pipeline.microdata.duplicates import records_of, scratch
-from pipeline.microdata.generate import generate
-from pipeline.microdata.prepared import is_prepared
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.prepare import PrepareJob, prepare
+from pipeline.preparation.duplicates import records_of, scratch
+from pipeline.preparation.pinned import is_prepared
+from pipeline.preparation.prepare import PrepareJob, prepare
 
 
 def main() -> None:

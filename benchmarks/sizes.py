@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.comparison.sizes import BUILT_IN
-from pipeline.microdata.economy import Economy, Figures
-from pipeline.microdata.establishments import BATCHES_A_NATION, Batches
-from pipeline.microdata.firms import Firms
-from pipeline.microdata.generate import DOMAIN
+from pipeline.economy.firms import Firms
+from pipeline.economy.generate import BATCHES_A_NATION, DOMAIN, Batches
+from pipeline.economy.model import Economy, Figures
+from pipeline.study.comparison import BUILT_IN
 
 RECORDS, SEED = 8_000_000, 1
 

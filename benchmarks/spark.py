@@ -36,14 +36,14 @@ import yaml
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from pipeline.economy.generate import generate
 from pipeline.engines.spark import SparkEngine
-from pipeline.microdata.generate import generate
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.staging import staging_at
-from pipeline.totals import layout_of
-from udfs.keystream import SecretKey
+from pipeline.storage.staging import staging_at
+from pipeline.tables.totals import layout_of
+from udfs.noise.keystream import SecretKey
 
 BY = {"naics3": "state", "naics6": "county"}  # few cells, and all of the domain's
 SUMS = {"establishments": None, "employment": "employment", "payroll": "payroll"}

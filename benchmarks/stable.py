@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from udfs.mechanisms.stable import SymmetricStable
-from udfs.stable.curve import curve
-from udfs.stable.weights import StableWeights
+from udfs.noise.stable import StableWeights
+from udfs.noise.stable_density import curve
 
 DOCS = Path(__file__).parents[1] / "docs" / "stable"
 Floats = NDArray[np.float64]

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.dask import DaskEngine
-from pipeline.study.page import number
-from pipeline.study.run import StudyJob, evaluate
+from pipeline.study.run import StudyJob, evaluate, number
 from pipeline.study.spec import load_study
 
 ROOT = Path(__file__).parents[1]

@@ -25,12 +25,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.economy.generate import Generated, generate
 from pipeline.engines.dask import DaskEngine
-from pipeline.microdata.generate import Generated, generate
 from pipeline.microdata.source import chunks, find
-from udfs.contract import MeasureColumn
-from udfs.scan import RECORDS, BaseCells, CodeColumn, SumSpec
-from udfs.sums import CELL
+from udfs.records.contract import MeasureColumn
+from udfs.records.decoding import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.sums import CELL
 
 KEYS = ("naics", "county")
 MEASURES = ("employment", "payroll")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.study.page import number
-from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
+from pipeline.study.run import number
+from udfs.losses.curve import knots, tight_curve
+from udfs.losses.nodes import Falling, nodes_of
+from udfs.losses.tight import tight_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.tight.curve import knots, tight_curve
-from udfs.tight.loss import tight_loss
-from udfs.tight.nodes import Falling, nodes_of
+from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
 
 SIZE = 1 << 20
 FAMILIES: dict[str, Falling] = {

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 from jobs.acts import add_acts, add_ledger
 from jobs.calibrating import add_options
 from pipeline.errors import PlanError, PrdpError
-from pipeline.log import JsonLog, Log
-from pipeline.terminal import Progress
+from pipeline.log import JsonLog, Log, Progress
 
 LOG_JSON = "--log-json"
 COMMANDS = ("generate", "explain", "calibrate", "prepare", "release", "diagnose", "evaluate", "verify", "ledger")
@@ -174,7 +173,7 @@ def _add_runner(command: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (DESIGN section 4)."""
+    """Run one command and return its exit code (docs/commands.md)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     log, debug = _log(words), False
     try:
@@ -213,7 +212,7 @@ def _log(words: Sequence[str]) -> Log:
 
 def _at_this_site(given: argparse.Namespace) -> None:
     """Fill in what the site lays down, and who acts."""
-    from pipeline.site import operator_named, site  # noqa: PLC0415 — of the commands that open a ledger alone
+    from pipeline.release.site import operator_named, site  # noqa: PLC0415 — of the commands that open a ledger alone
 
     here = site()
     given.ledger = here.ledger_for(given.ledger)

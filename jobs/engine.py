@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PlanError
-from pipeline.ledger.databases import in_a_file
+from pipeline.ledger.store import in_a_file
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def chosen_engine(given: argparse.Namespace) -> Iterator[Engine]:
         yield DaskEngine(given.scheduler, given.workers)
         return
     from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
-    from pipeline.engines.spark_submit import in_cluster_mode  # noqa: PLC0415
+    from pipeline.engines.spark_session import in_cluster_mode  # noqa: PLC0415
 
     if hasattr(given, "ledger") and in_a_file(given.ledger) and in_cluster_mode():
         raise PlanError(

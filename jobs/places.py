@@ -2,9 +2,9 @@
 
 import argparse
 
-from pipeline.microdata.pinned import Table
 from pipeline.plan.model import Plan
-from pipeline.storage import Place, place, resolved
+from pipeline.preparation.pinned import Table
+from pipeline.storage.location import Place, place, resolved
 
 
 def place_given(text: str | None, option: str) -> Place | None:

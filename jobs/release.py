@@ -9,7 +9,7 @@ is refused, since the machine would begin a new one. The outcome is read from th
 import sys
 
 from jobs.cli import main
-from pipeline.engines.spark_submit import own_standard_error
+from pipeline.engines.spark_session import own_standard_error
 
 if __name__ == "__main__":
     with own_standard_error():

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 
 def canonical_json(value: object) -> str:
@@ -15,3 +18,39 @@ def canonical_json(value: object) -> str:
 def digest(value: object) -> str:
     """Return "sha256:" and the hexadecimal SHA-256 of the canonical text of `value`."""
     return "sha256:" + hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+# A mapping that cannot change, can be hashed and pickled, and keeps the order it was given.
+
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenMap(Mapping[str, V], Generic[V]):
+    """An immutable mapping of a few text keys; equal to any mapping with the same items, whatever their order."""
+
+    pairs: tuple[tuple[str, V], ...] = ()
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, V]) -> "FrozenMap[V]":
+        """Return a frozen copy of `mapping`."""
+        return cls(tuple(mapping.items()))
+
+    def __getitem__(self, key: str) -> V:
+        for name, value in self.pairs:
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self.pairs) == dict(other.items())
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.pairs))

@@ -1,5 +1,7 @@
 """The errors a user may see: one plain line that says what, where and what to do; each fixes its exit code."""
 
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import ClassVar
 
 LONGEST_NAME = 60  # characters of a file's text that a message repeats
@@ -42,3 +44,19 @@ def in_a_line(text: str) -> str:
     """
     cut = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+# The known name that is most like an unknown one, for messages.
+
+
+SAME_WORD = 0.6  # likeness from which an unknown name is taken for a misspelling
+
+
+def likeness(name: str, other: str) -> float:
+    """Return how alike two names are, 0 (nothing shared) to 1 (equal)."""
+    return SequenceMatcher(None, name, other, autojunk=False).ratio()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the one of `known`, at least one, that is most like `name`; the first of equals."""
+    return max(known, key=lambda other: likeness(name, other))

@@ -1,6 +1,7 @@
 """What a run tells of itself while it goes on: lines for people, or one JSON object a line for programs.
 
-Guarantee (DESIGN rule 8): no record's value and no count of records is told. How long stages take depends on the
+Guarantee (docs/architecture.md, rule 8): no record's value and no count of records is told. How long stages take
+depends on the
 microdata, and so does which error ends a run: logs are confidential and stay in the enclave (docs/logs.md).
 """
 
@@ -104,3 +105,17 @@ class JsonLog(Log):
         }
         sys.stderr.write(json.dumps(line | more) + "\n")  # one write, and in ASCII: one line to every reader
         sys.stderr.flush()
+
+
+# Progress for the people who run prdp.
+
+
+class Progress:
+    """Says on stderr what is being done and how long the run has taken so far (for the operator alone)."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def say(self, stage: str) -> None:
+        """Name the stage that begins."""
+        print(f"[{time.monotonic() - self._began:6.1f} s] {stage}", file=sys.stderr, flush=True)

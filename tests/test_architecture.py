@@ -1,4 +1,4 @@
-"""The rules of DESIGN section 1, on all modules of this tree and on small trees that break them."""
+"""The rules of docs/architecture.md on imports, on all modules of this tree and on small trees that break them."""
 
 import ast
 import json
@@ -15,7 +15,13 @@ import pytest
 from tests.support.world import write_world
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("udfs", "pipeline", "jobs")  # from the lowest up
+FLOORS = ("udfs", "pipeline", "prdp", "jobs")  # from the lowest up
+ROOMS = {  # of each floor, from the lowest up
+    "udfs": "numbers noise losses mechanisms records",
+    "pipeline": "errors canonical log build storage accounting plan ledger tables microdata engines preparation "
+    "economy report release diagnostics study",
+}
+ORDER = [f"{floor}.{room}" for floor, rooms in ROOMS.items() for room in rooms.split()]
 OF_UDFS = frozenset({"numpy", "scipy", "pandas", "pyarrow", "mpmath", "cryptography"})
 HOMES = {  # an engine's library → where alone it may be imported
     "dask": ("pipeline.engines.dask",),
@@ -86,12 +92,31 @@ def modules(root: Path) -> dict[str, Module]:
 def violations(root: Path) -> list[str]:
     """Return the broken rules of the tree at `root`, one line each."""
     tree = modules(root)
-    found = [line for module in tree.values() for line in _layers(module)]
+    found = [line for module in tree.values() for line in _layers(module)] + list(_rooms(tree))
     try:
         TopologicalSorter({name: _edges(module, tree) for name, module in tree.items()}).prepare()
     except CycleError as error:
         found.append("a circle of imports: " + " → ".join(error.args[1]))
     return found
+
+
+def room(name: str) -> str:
+    """The room of a module: a folder or file directly in `udfs` or `pipeline`, or all of `prdp` or of `jobs`."""
+    return ".".join(name.split(".")[:2]) if name.partition(".")[0] in ROOMS else name.partition(".")[0]
+
+
+def _rooms(tree: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the imports between rooms that lead upward, also those inside functions, and the rooms without a rank."""
+    for module in tree.values():
+        own = room(module.name)
+        if own not in ORDER:
+            if own not in FLOORS:
+                yield f"{module.name} lies in a room that docs/architecture.md does not name"
+            continue
+        for name in sorted(module.imports):
+            other = room(name)
+            if other in ORDER and ORDER.index(other) > ORDER.index(own):
+                yield f"{module.name} imports {name}, a higher room"
 
 
 def _layers(module: Module) -> Iterator[str]:
@@ -134,8 +159,8 @@ NOT_IN_COMMAND = (*NOT_IN_EXPLAIN, "numpy", "scipy", "pydantic", "yaml", "mpmath
 
 def test_the_rules_hold_here() -> None:
     tree = modules(ROOT)
-    assert {"udfs.sums", "pipeline.engines.dask", "jobs.cli", "pipeline.plan"} <= set(tree)
-    assert "pipeline.canonical" in _edges(tree["pipeline.domain"], tree)  # `from pipeline import canonical`
+    assert {"udfs.records.sums", "pipeline.engines.dask", "jobs.cli", "pipeline.plan"} <= set(tree)
+    assert "pipeline.canonical" in _edges(tree["pipeline.plan.domain"], tree)  # `from pipeline import canonical`
     assert violations(ROOT) == []
 
 
@@ -161,14 +186,29 @@ def plant(root: Path, files: Mapping[str, str]) -> Path:
 
 
 BROKEN = {
-    "udfs imports pipeline": ({"udfs/a.py": "import pipeline.b"}, "udfs.a imports pipeline.b, upward"),
-    "udfs imports jobs": ({"udfs/a.py": "from jobs import cli"}, "udfs.a imports jobs, upward"),
-    "late": ({"udfs/a.py": "def f():\n    from pipeline import b"}, "udfs.a imports pipeline, upward"),
-    "by name": ({"udfs/a.py": "importlib.import_module('pipeline.b')"}, "udfs.a imports pipeline.b, upward"),
-    "udfs imports an engine": ({"udfs/a.py": "import dask.array"}, "udfs.a imports dask.array, which udfs may not"),
-    "udfs imports more": ({"udfs/a/b.py": "import sqlalchemy"}, "udfs.a.b imports sqlalchemy, which udfs may not"),
-    "pipeline imports jobs": ({"pipeline/a.py": "import jobs.cli"}, "pipeline.a imports jobs.cli, upward"),
-    "dask elsewhere": ({"pipeline/release.py": "import dask"}, "pipeline.release imports dask, away"),
+    "udfs imports pipeline": (
+        {"udfs/noise/a.py": "import pipeline.plan.b"},
+        "udfs.noise.a imports pipeline.plan.b, upward",
+    ),
+    "udfs imports jobs": ({"udfs/noise/a.py": "from jobs import cli"}, "udfs.noise.a imports jobs, upward"),
+    "late": (
+        {"udfs/noise/a.py": "def f():\n    from pipeline.plan import b"},
+        "udfs.noise.a imports pipeline.plan, upward",
+    ),
+    "by name": (
+        {"udfs/noise/a.py": "importlib.import_module('pipeline.plan.b')"},
+        "udfs.noise.a imports pipeline.plan.b, upward",
+    ),
+    "udfs imports an engine": (
+        {"udfs/noise/a.py": "import dask.array"},
+        "udfs.noise.a imports dask.array, which udfs may not",
+    ),
+    "udfs imports more": (
+        {"udfs/noise/a/b.py": "import sqlalchemy"},
+        "udfs.noise.a.b imports sqlalchemy, which udfs may not",
+    ),
+    "pipeline imports jobs": ({"pipeline/plan/a.py": "import jobs.cli"}, "pipeline.plan.a imports jobs.cli, upward"),
+    "dask elsewhere": ({"pipeline/release/run.py": "import dask"}, "pipeline.release.run imports dask, away"),
     "dask in a function": (
         {"jobs/a.py": "def f():\n    from distributed import Client"},
         "jobs.a imports distributed, away",
@@ -176,23 +216,39 @@ BROKEN = {
     "pyspark elsewhere": ({"pipeline/engines/dask.py": "import pyspark.sql"}, "imports pyspark.sql, away"),
     "dask in spark": ({"pipeline/engines/spark.py": "import dask.dataframe"}, "imports dask.dataframe, away"),
     "airflow elsewhere": ({"jobs/cli.py": "import airflow.sdk"}, "jobs.cli imports airflow.sdk, away"),
-    "airflow in pipeline": ({"pipeline/a.py": "from airflow import sdk"}, "pipeline.a imports airflow, away"),
-    "relative": ({"pipeline/a.py": "from .b import c"}, "by a relative name"),
-    "circle": ({"pipeline/a.py": "import pipeline.b", "pipeline/b.py": "from pipeline import a"}, "a circle"),
+    "airflow in pipeline": ({"pipeline/plan/a.py": "from airflow import sdk"}, "pipeline.plan.a imports airflow, away"),
+    "upward between rooms": (
+        {"pipeline/plan/a.py": "def f():\n    from pipeline.release.run import run"},
+        "pipeline.plan.a imports pipeline.release.run, a higher room",
+    ),
+    "upward between rooms of the udfs": ({"udfs/numbers/a.py": "import udfs.noise.b"}, "a higher room"),
+    "a room without a rank": ({"pipeline/attic/a.py": ""}, "does not name"),
+    "relative": ({"pipeline/plan/a.py": "from .b import c"}, "by a relative name"),
+    "circle": (
+        {"pipeline/plan/a.py": "import pipeline.plan.b", "pipeline/plan/b.py": "from pipeline.plan import a"},
+        "a circle",
+    ),
     "circle of three": (
-        {"udfs/a.py": "from udfs.b import x", "udfs/b.py": "import udfs.c", "udfs/c.py": "if 1:\n    import udfs.a"},
+        {
+            "udfs/noise/a.py": "from udfs.noise.b import x",
+            "udfs/noise/b.py": "import udfs.noise.c",
+            "udfs/noise/c.py": "if 1:\n    import udfs.noise.a",
+        },
         "a circle",
     ),
     "circle by a package": (
         {
-            "pipeline/p/__init__.py": "from pipeline.a import x",
-            "pipeline/p/b.py": "",
-            "pipeline/a.py": "import pipeline.p.b",
+            "pipeline/plan/p/__init__.py": "from pipeline.plan.a import x",
+            "pipeline/plan/p/b.py": "",
+            "pipeline/plan/a.py": "import pipeline.plan.p.b",
         },
         "a circle",
     ),
     "circle in a package": (
-        {"pipeline/p/__init__.py": "from pipeline.p.b import x", "pipeline/p/b.py": "from pipeline.p import y"},
+        {
+            "pipeline/plan/p/__init__.py": "from pipeline.plan.p.b import x",
+            "pipeline/plan/p/b.py": "from pipeline.plan.p import y",
+        },
         "a circle",
     ),
 }
@@ -208,14 +264,14 @@ def test_a_tree_that_breaks_a_rule_is_told(tmp_path: Path, name: str) -> None:
 def test_a_tree_that_keeps_the_rules_passes(tmp_path: Path) -> None:
     files = {
         "udfs/__init__.py": "",
-        "udfs/a.py": "import math, numpy as np\nfrom udfs.b import x",
-        "udfs/b.py": "def f():\n    from udfs.a import y",  # not when it is imported
-        "pipeline/p/__init__.py": "from pipeline.p.b import x",
-        "pipeline/p/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pipeline.p.c",
-        "pipeline/p/c.py": "from pipeline.p.b import x\nimport udfs.a",
+        "udfs/noise/a.py": "import math, numpy as np\nfrom udfs.noise.b import x",
+        "udfs/noise/b.py": "def f():\n    from udfs.noise.a import y",  # not when it is imported
+        "pipeline/plan/p/__init__.py": "from pipeline.plan.p.b import x",
+        "pipeline/plan/p/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pipeline.plan.p.c",
+        "pipeline/plan/p/c.py": "from pipeline.plan.p.b import x\nimport udfs.noise.a",
         "pipeline/engines/dask.py": "import dask.dataframe\nfrom distributed import Client",
         "pipeline/engines/spark.py": "import pyspark.sql",
-        "jobs/spark_release.py": "import pyspark\nimport pipeline.p.c",
+        "jobs/spark_release.py": "import pyspark\nimport pipeline.plan.p.c",
         "jobs/dags/a.py": "from airflow.sdk import DAG",
     }
     assert violations(plant(tmp_path, files)) == []
@@ -225,9 +281,11 @@ def test_a_tree_that_keeps_the_rules_passes(tmp_path: Path) -> None:
 def test_a_command_that_loads_too_much_is_told(tmp_path: Path, library: str) -> None:
     files = {
         "jobs/__init__.py": "",
-        "jobs/cli.py": "import pipeline.a",
+        "pipeline/__init__.py": "",
+        "pipeline/plan/__init__.py": "",
+        "jobs/cli.py": "import pipeline.plan.a",
         "jobs/commands/explain.py": "",
-        "pipeline/a.py": f"import {library}",
+        "pipeline/plan/a.py": f"import {library}",
     }
     plant(tmp_path, files)
     assert library in loaded(tmp_path, "import jobs.cli", NOT_IN_COMMAND)

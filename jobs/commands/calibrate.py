@@ -14,10 +14,10 @@ from pipeline.accounting.targets import (
     StandardErrorTarget,
     Target,
 )
-from pipeline.calibrated import calibrated, resolved_plan, shown, shown_plan, told
 from pipeline.errors import PlanError
-from udfs.exact import exact
+from pipeline.report.calibrated import calibrated, resolved_plan, shown, shown_plan, told
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.numbers.exact import exact
 
 COMPARED = ("sizes", "count", "objective", "limit", "plot")
 TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")
@@ -68,10 +68,9 @@ def _one(given: argparse.Namespace) -> None:
 
 
 def _compare(given: argparse.Namespace) -> None:
-    from pipeline.comparison.compare import Objective, compare, to_json  # noqa: PLC0415 — for this way alone
-    from pipeline.comparison.shown import notes, plot, summary, table  # noqa: PLC0415
-    from pipeline.comparison.sizes import BUILT_IN, ONE_EACH, read_sizes  # noqa: PLC0415
-    from pipeline.report.curves import require_format  # noqa: PLC0415
+    from pipeline.report.plots import require_format  # noqa: PLC0415
+    from pipeline.study.comparison import BUILT_IN, ONE_EACH, Objective, compare, read_sizes, to_json  # noqa: PLC0415 — for this way alone  # noqa: PLC0415
+    from pipeline.study.comparison_shown import notes, plot, summary, table  # noqa: PLC0415
 
     target = _target(given)
     if isinstance(target, LossTarget):

@@ -10,7 +10,7 @@ from pipeline.errors import PlanError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.storage import Place, place, resolved
+from pipeline.storage.location import Place, place, resolved
 
 
 def run(given: argparse.Namespace) -> None:

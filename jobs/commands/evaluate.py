@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from jobs.cli import show_json
 from jobs.engine import chosen_engine
+from pipeline.log import Progress
 from pipeline.study.run import DOCUMENT, PAGE, StudyJob, evaluate
 from pipeline.study.spec import load_study
-from pipeline.terminal import Progress
 
 
 def run(given: argparse.Namespace) -> None:

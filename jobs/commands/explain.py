@@ -3,10 +3,17 @@
 import argparse
 
 from jobs.cli import show_json
-from pipeline.changes import explain_changes, parse_change, parse_factor, render_changes
-from pipeline.explain import explain, parse_at, render
 from pipeline.plan.load import load_plan
-from pipeline.report.curves import plot_curves
+from pipeline.report.explain import (
+    explain,
+    explain_changes,
+    parse_at,
+    parse_change,
+    parse_factor,
+    render,
+    render_changes,
+)
+from pipeline.report.plots import plot_curves
 
 
 def run(given: argparse.Namespace) -> None:

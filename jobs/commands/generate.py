@@ -2,8 +2,8 @@
 
 import argparse
 
-from pipeline.microdata.generate import generate
-from pipeline.terminal import Progress
+from pipeline.economy.generate import generate
+from pipeline.log import Progress
 
 
 def run(given: argparse.Namespace) -> None:

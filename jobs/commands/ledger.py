@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from jobs.cli import show_json
 from jobs.commands.ledger_show import show, show_release
-from pipeline.ledger.export import exported
-from pipeline.ledger.schema import SCHEMA_VERSION
+from pipeline.ledger.database import SCHEMA_VERSION
+from pipeline.ledger.entries import exported
 from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
-from pipeline.storage import place
+from pipeline.storage.location import place
 
 
 def run(given: argparse.Namespace) -> None:
@@ -30,14 +30,14 @@ def _migrate(given: argparse.Namespace) -> None:
 
 
 def _init(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.budget_file import load_budget  # noqa: PLC0415 — the shape of plans takes a while to import
+    from pipeline.release.officers import load_budget  # noqa: PLC0415 — the shape of plans takes a while to import
 
     ledger.register(load_budget(given.budget, given.dataset))
     _budgeted(ledger, given)
 
 
 def _raise(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.budget_file import load_budget  # noqa: PLC0415
+    from pipeline.release.officers import load_budget  # noqa: PLC0415
 
     ledger.raise_limits(load_budget(given.budget, given.dataset), given.reason)
     _budgeted(ledger, given)
@@ -52,7 +52,7 @@ def _budgeted(ledger: Ledger, given: argparse.Namespace) -> None:
 
 
 def _verify(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.audit import published_folders, require_in_chain  # noqa: PLC0415
+    from pipeline.release.verify import published_folders, require_in_chain  # noqa: PLC0415
 
     entries, head = ledger.verify()
     folders = [place(text, what="--release") for text in given.release]
@@ -69,7 +69,7 @@ def _verify(ledger: Ledger, given: argparse.Namespace) -> None:
 def _check(ledger: Ledger, given: argparse.Namespace) -> None:
     from jobs.places import microdata_of, out_of, place_given  # noqa: PLC0415 — as above
     from pipeline.plan.load import load_plan  # noqa: PLC0415
-    from pipeline.reserve import Request, check  # noqa: PLC0415
+    from pipeline.release.run import Request, check  # noqa: PLC0415
 
     plan = load_plan(given.plan)
     request = Request(
@@ -89,28 +89,28 @@ def _check(ledger: Ledger, given: argparse.Namespace) -> None:
 
 
 def _approve(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.officers import approve  # noqa: PLC0415 — a second of imports that reading does not need
+    from pipeline.release.officers import approve  # noqa: PLC0415 — a second of imports that reading does not need
 
     approve(ledger, given.release, given.record_only)
     show_release(ledger, given.release, given.json)
 
 
 def _reject(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.officers import reject  # noqa: PLC0415
+    from pipeline.release.officers import reject  # noqa: PLC0415
 
     reject(ledger, given.release, given.reason)
     show_release(ledger, given.release, given.json)
 
 
 def _abort(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.attempts import give_up  # noqa: PLC0415
+    from pipeline.release.attempts import give_up  # noqa: PLC0415
 
     give_up(ledger, given.release)
     show_release(ledger, given.release, given.json)
 
 
 def _withdraw(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.officers import withdraw  # noqa: PLC0415
+    from pipeline.release.officers import withdraw  # noqa: PLC0415
 
     withdraw(ledger, given.release, given.reason)
     show_release(ledger, given.release, given.json)
@@ -122,7 +122,7 @@ def _export(ledger: Ledger, given: argparse.Namespace) -> None:
 
 
 def _purge(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.officers import purge  # noqa: PLC0415
+    from pipeline.release.officers import purge  # noqa: PLC0415
 
     purged = purge(ledger, given.release)
     if given.json:

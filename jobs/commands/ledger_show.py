@@ -8,10 +8,10 @@ from typing import Any
 from jobs.cli import show_json
 from pipeline.errors import PlanError
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.diagnosed import Diagnosed
 from pipeline.ledger.history import Story, stories
+from pipeline.ledger.rows import Diagnosed
 from pipeline.ledger.store import Ledger
-from udfs.exact import as_json, down_text, up_text
+from udfs.numbers.exact import as_json, down_text, up_text
 
 
 def show(ledger: Ledger, given: argparse.Namespace) -> None:
@@ -114,7 +114,7 @@ def _print_story(story: Story) -> None:
 
 
 def _show_spending(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.spending import spendings  # noqa: PLC0415
+    from pipeline.ledger.history import spendings  # noqa: PLC0415
 
     dataset = given.dataset
     if given.release is not None:

@@ -6,8 +6,8 @@ from jobs.cli import show_json
 from jobs.engine import chosen_engine
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
-from pipeline.prepare import PrepareJob, prepare
-from pipeline.storage import place
+from pipeline.preparation.prepare import PrepareJob, prepare
+from pipeline.storage.location import place
 
 
 def run(given: argparse.Namespace) -> None:

@@ -12,11 +12,11 @@ from jobs.engine import chosen_engine
 from jobs.places import microdata_of, out_of, place_given
 from pipeline.errors import StateError
 from pipeline.ledger.store import open_ledger
-from pipeline.lineage import append_new, run_events
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, Outcome
-from pipeline.release import run as run_job
-from pipeline.storage import opened, place
+from pipeline.release.lineage import append_new, run_events
+from pipeline.release.run import Job, Outcome
+from pipeline.release.run import run as run_job
+from pipeline.storage.location import opened, place
 
 ROWS_SHOWN = 4
 

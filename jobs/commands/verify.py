@@ -4,8 +4,8 @@ import argparse
 from dataclasses import asdict
 
 from jobs.cli import show_json
-from pipeline.storage import place
-from pipeline.verify import verify_release
+from pipeline.release.verify import verify_release
+from pipeline.storage.location import place
 
 
 def run(given: argparse.Namespace) -> None:

@@ -5,18 +5,18 @@ above all references has no limit, only its accumulated policy. Where the unit i
 records, and binds the firms whose records can be matched one to one with records of the list, as large or larger.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.curves import ORDERS, Floats, added, record_curve
-from pipeline.accounting.firm import Firm, anywhere, firm_loss
-from pipeline.accounting.policy import Place, PolicySum, Reference
+from pipeline.accounting.groups import Firm, anywhere, firm_loss
+from pipeline.accounting.policy import ORDERS, Floats, Place, PolicySum, Reference, added, record_curve
 from pipeline.errors import BudgetRefused, PlanError
-from udfs.divergences import of_zcdp
-from udfs.exact import as_json, up_float, up_text
+from udfs.losses.curve import of_zcdp
+from udfs.numbers.exact import as_json, up_float, up_text
 
 MOST_NAMED = 10  # releases in a refusal
 
@@ -142,3 +142,26 @@ def names(spent: Sequence[tuple[str, Fraction]]) -> str:
         largest = sorted(spent, key=lambda each: each[1], reverse=True)[:MOST_NAMED]
         return f"{names(largest)} and {len(spent) - MOST_NAMED} others"
     return ", ".join(f"{release} {up_text(loss)}" for release, loss in spent) or "no earlier release"
+
+
+# Of several limits on one reference the lowest alone can be the one that is exceeded.
+
+
+def tightest(limits: Iterable[BudgetLimit]) -> Sequence[BudgetLimit]:
+    """Return the lowest limit on each reference and place, in the order in which references come first.
+
+    All of `limits` hold where these do, whatever was spent. A dataset of n releases states n times its references;
+    checking each of them against all n would take n² evaluations.
+    """
+    lowest: dict[Any, BudgetLimit] = {}
+    for limit in limits:
+        key = _reference(limit)
+        if key not in lowest or limit.rho < lowest[key].rho:
+            lowest[key] = limit
+    return list(lowest.values())
+
+
+def _reference(limit: BudgetLimit) -> Any:
+    if isinstance(limit.at, tuple):
+        return tuple((frozenset(row.at.items()), row.places, frozenset(row.cells.items())) for row in limit.at)
+    return frozenset(limit.at.items()), limit.places

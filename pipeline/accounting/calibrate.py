@@ -1,27 +1,135 @@
-"""From what is asked of a mechanism to its noise scale.
+"""Where a growing condition first holds on the decimals of DIGITS significant digits.
 
-Result. The scale is a decimal of at most 8 significant digits, rounded towards more noise, so that the mechanism is
-never less private than the exact solution:
-
-- loss: the smallest noise whose certified loss at the influence is at most that asked; one digit less would exceed it;
-- standard error, mean absolute error: the smallest noise whose error is at least that asked, in the lattice noise that
-  is drawn; it exceeds what was asked by what one step of the eighth digit changes, less than one part in 10⁵ unless it
-  grows a hundred times as fast as the scale (as that of a few stray steps does);
-- interval: the most noise whose interval is not wider than asked. Widths of lattice noise are whole steps.
-
-Only public numbers enter: no microdata are read (MATH section 10).
+The condition is decided exactly at every number that matters; a float, its gap, only leads the search there quickly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from math import inf
+from math import floor, inf, isfinite, log, log10
 
-from pipeline.accounting.crossing import LOWEST, crossing, decimal, number_below
 from pipeline.accounting.targets import CalibrationError, LossTarget, Target, shown
-from udfs.exact import exact
 from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.numbers.exact import exact
+
+DIGITS = 8
+UNITS = 10_000_000  # of the last digit in 1
+A_DECADE = 9 * UNITS  # how many decimals of DIGITS digits lie in [1, 10)
+LOWEST, HIGHEST = -50 * A_DECADE, 50 * A_DECADE  # 10⁻⁵⁰ and 10⁵⁰
+WIDEN = 8  # factor by which the longest step outward grows
+MOST_REPEATS = 3  # steps that may move the same end of a bracket
+
+Point = tuple[int, float]  # a number, and the gap there
+Gap = Callable[[int], float]
+Holds = Callable[[int], bool]
+
+
+def decimal(n: int) -> Fraction:
+    """Return the n-th decimal of DIGITS significant digits: 1 for n = 0, growing with n."""
+    decade, place = divmod(n, A_DECADE)
+    ten = Fraction(10**decade) if decade >= 0 else Fraction(1, 10**-decade)
+    return Fraction(UNITS + place, UNITS) * ten
+
+
+def number_below(number: Fraction) -> int:
+    """Return an n whose decimal is at most `number` and next to it, as far as doubles tell."""
+    return _number(log10(number))
+
+
+def crossing(gap: Gap, holds: Holds, start: int) -> int | None:
+    """Return n with holds(n) and not holds(n − 1), LOWEST < n ≤ HIGHEST; None if it holds at LOWEST.
+
+    Where it holds nowhere, HIGHEST + 1. `gap`(n) is a logarithm, below 0 about where the condition does not hold, that
+    grows with n. Of a condition that changes once, this is the one place; of another, a place where it changes.
+    """
+    low, high = _by_gap(gap, start)
+    return _decided(holds, low, high)
+
+
+def _by_gap(gap: Gap, start: int) -> tuple[int, int]:
+    """Return (n − 1, n) about the change of the gap's sign, or the end up to which it does not change, twice."""
+    low, high = _bracket(gap, start, gap(start))
+    repeats, side = 0, 0
+    while high[0] - low[0] > 1:
+        n = (low[0] + high[0]) // 2
+        if repeats < MOST_REPEATS and isfinite(low[1]) and isfinite(high[1]):
+            # where one end alone moves, step past the place that the line names, ever farther; then halve
+            past = -side * 4**repeats if repeats else 0
+            n = max(low[0] + 1, min(high[0] - 1, _between(low, high) + past))
+        found = (n, gap(n))
+        moved = -1 if found[1] < 0 else 1
+        repeats, side = (repeats + 1 if moved == side else 0), moved
+        low, high = (found, high) if moved < 0 else (low, found)
+    return low[0], high[0]
+
+
+def _bracket(gap: Gap, n: int, value: float) -> tuple[Point, Point]:
+    """Return two numbers with their gaps, the first's below 0 and not the second's, or the same end twice."""
+    way, stride, last = (1 if value < 0 else -1), A_DECADE, (n, value)
+    while (last[1] < 0) == (way > 0):
+        n, value = last
+        end = HIGHEST if way > 0 else LOWEST
+        if n == end:
+            return last, last
+        # where the gap would be 0 if it grew with the number's logarithm, and a little beyond
+        far = 1.2 * abs(value) / log(10) * A_DECADE + A_DECADE // 100
+        n = max(LOWEST, min(HIGHEST, n + way * int(min(stride, far))))
+        before, last, stride = last, (n, gap(n)), stride * WIDEN
+    return (before, last) if way > 0 else (last, before)
+
+
+def _between(low: Point, high: Point) -> int:
+    x, y = _log10(low[0]), _log10(high[0])
+    return _number(x + (y - x) * low[1] / (low[1] - high[1])) if low[1] < high[1] else (low[0] + high[0]) // 2
+
+
+def _log10(n: int) -> float:
+    decade, place = divmod(n, A_DECADE)
+    return decade + log10(1 + place / UNITS)
+
+
+def _number(x: float) -> int:
+    decade: int = floor(x)
+    return decade * A_DECADE + min(A_DECADE - 1, floor((float(10 ** (x - decade)) - 1) * UNITS))
+
+
+def _decided(holds: Holds, low: int, high: int) -> int | None:
+    """Return the change of the condition that is nearest above or below: by ever larger steps, then by halves."""
+    stride = 1
+    while not (found := holds(high)) and high < HIGHEST:
+        low, high, stride = high, min(HIGHEST, high + stride), stride * 2
+    if not found:
+        return HIGHEST + 1
+    stride = 1
+    low = min(low, high - 1)
+    while low >= LOWEST and holds(low):
+        low, high, stride = max(LOWEST - 1, low - stride), low, stride * 2
+    if low < LOWEST and holds(LOWEST):
+        return None
+    low = max(low, LOWEST)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+# From what is asked of a mechanism to its noise scale.
+#
+# Result. The scale is a decimal of at most 8 significant digits, rounded towards more noise, so that the mechanism is
+# never less private than the exact solution:
+#
+# - loss: the smallest noise whose certified loss at the influence is at most that asked; one digit less would exceed
+#   it;
+# - standard error, mean absolute error: the smallest noise whose error is at least that asked, in the lattice noise
+#   that
+#   is drawn; it exceeds what was asked by what one step of the eighth digit changes, less than one part in 10⁵
+#   unless it
+#   grows a hundred times as fast as the scale (as that of a few stray steps does);
+# - interval: the most noise whose interval is not wider than asked. Widths of lattice noise are whole steps.
+#
+# Only public numbers enter: no microdata are read (docs/calibration.md).
+
 
 Given = Fraction | int | float | str
 Fixed = tuple[tuple[str, Given], ...]

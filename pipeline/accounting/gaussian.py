@@ -9,7 +9,7 @@ coarse against σ the exact condition is another one. Sources: paper 3 for the c
 
 from math import inf, log, log1p, pi, sqrt
 
-from udfs.highprec import context
+from udfs.numbers.exact import context
 
 SLACK = 1e-13  # relative, above the error of a handful of operations on doubles
 BITS = 330  # the two terms of the condition may agree in some sixty of them

@@ -9,9 +9,9 @@ from fractions import Fraction
 from math import inf, log, sqrt
 from typing import Any, ClassVar
 
-from udfs.exact import exact, up_text
 from udfs.mechanisms.base import SMALLEST, Mechanism
-from udfs.moments import beyond
+from udfs.noise.weights import beyond
+from udfs.numbers.exact import exact, up_text
 
 
 class CalibrationError(ValueError):

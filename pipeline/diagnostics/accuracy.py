@@ -1,7 +1,7 @@
 """Accuracy against the truth: published values beside exact totals, by the size of the total.
 
 Where nothing is published, the standard error that the mechanism has at each true total stands alone: no draw is made
-for diagnostics, since at most one draw is ever seen (DESIGN rule 9).
+for diagnostics, since at most one draw is ever seen (docs/architecture.md, rule 9).
 """
 
 import math
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PrdpError, StateError
 from pipeline.plan.model import Query
-from pipeline.tables import Block
-from udfs.lattice import LARGEST
+from pipeline.tables.files import Block
 from udfs.mechanisms.base import Mechanism
-from udfs.reproducible import in_units
+from udfs.noise.lattice import LARGEST
+from udfs.numbers.floating import in_units
 
 Floats = NDArray[np.float64]
 

@@ -8,28 +8,34 @@ from pathlib import Path
 
 from pipeline.build import code_digest
 from pipeline.diagnostics.accuracy import Sums, published_tables, task_for
-from pipeline.diagnostics.document import document
-from pipeline.diagnostics.firms import ByOwner, FirmSummary, FirmTask, summed_up_firms
+from pipeline.diagnostics.document import diagnostics_page, document
 from pipeline.diagnostics.losses import LossSpec, loss_spec, with_names
-from pipeline.diagnostics.page import diagnostics_page
-from pipeline.diagnostics.place import private_folder, require_apart, taken
-from pipeline.diagnostics.records import PerRecord, RecordSummary, RecordTask, summed_up
-from pipeline.durable import write_whole
+from pipeline.diagnostics.records import (
+    ByOwner,
+    FirmSummary,
+    FirmTask,
+    PerRecord,
+    RecordSummary,
+    RecordTask,
+    summed_up,
+    summed_up_firms,
+)
 from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, StateError
-from pipeline.ledger.diagnosed import Diagnosed
+from pipeline.ledger.rows import Diagnosed
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
-from pipeline.microdata.duplicates import RECORD, records_of, scratch
-from pipeline.microdata.prepared import is_prepared
 from pipeline.microdata.source import Chunk
-from pipeline.plan.model import Plan
-from pipeline.publish import MANIFEST
-from pipeline.staging import Staging
-from pipeline.storage import Place
-from pipeline.totals import Layout, contract_told, require_unbroken
-from pipeline.verify import verify_release
+from pipeline.plan.model import Plan, default_out
+from pipeline.preparation.confidential import private_folder, require_apart, taken
+from pipeline.preparation.duplicates import RECORD, records_of, scratch
+from pipeline.preparation.pinned import is_prepared
+from pipeline.release.verify import verify_release
+from pipeline.storage.files import write_whole
+from pipeline.storage.location import Place
+from pipeline.storage.staging import MANIFEST, Staging
+from pipeline.tables.totals import Layout, contract_told, require_unbroken
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"
 SCRATCH = ".scratch"
@@ -61,11 +67,6 @@ def default_release(plan: Plan) -> Path | None:
     """Return the folder where `prdp release` publishes the plan by default; None where it has not."""
     folder = default_out(plan) / plan.release
     return folder if (folder / MANIFEST).exists() else None
-
-
-def default_out(plan: Plan) -> Path:
-    """Return the folder in which the plan's release is published by default."""
-    return plan.path.parent / "releases"
 
 
 def diagnose(job: DiagnosticsJob) -> Path:

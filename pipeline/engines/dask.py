@@ -18,18 +18,28 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from pipeline.build import code_digest
-from pipeline.engines.grouped import Merges, Splits, grouped_by
-from pipeline.engines.protocol import EachTask, Input, Item, NoiseTask, Result, SumTask, TaskFailed
+from pipeline.engines.protocol import (
+    EachTask,
+    Input,
+    Item,
+    Merges,
+    NoiseTask,
+    Result,
+    Splits,
+    SumTask,
+    TaskFailed,
+    grouped_by,
+)
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Chunk
-from pipeline.staging import Staging
-from pipeline.storage import Place
-from pipeline.tables import Block
-from pipeline.totals import Layout, blocks_of, totals_of
-from udfs.contract import ContractBroken
-from udfs.keystream import SecretKey
-from udfs.scan import SumSpec
-from udfs.sums import add_frames, empty_frame
+from pipeline.storage.location import Place
+from pipeline.storage.staging import Staging
+from pipeline.tables.files import Block
+from pipeline.tables.totals import Layout, blocks_of, totals_of
+from udfs.noise.keystream import SecretKey
+from udfs.records.contract import ContractBroken
+from udfs.records.decoding import SumSpec
+from udfs.records.sums import add_frames, empty_frame
 
 FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
 
@@ -38,7 +48,7 @@ class DaskEngine:
     """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler`.
 
     A cluster that is not on this machine must use TLS and must not spill to disk: anything else is refused, since
-    totals and the key travel (DESIGN rule 4). Workers write to the staging place, so they must reach it.
+    totals and the key travel (docs/architecture.md, rule 4). Workers write to the staging place, so they must reach it.
     """
 
     name = "dask"

@@ -22,13 +22,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
-from pipeline.engines.grouped import Merges, Splits, grouped_by
-from pipeline.engines.protocol import EachTask, Input, Item, Result, TaskFailed
-from pipeline.engines.sealed import Seal
+from pipeline.engines.protocol import EachTask, Input, Item, Merges, Result, Splits, TaskFailed, grouped_by
 from pipeline.engines.spark_catalog import CatalogTable, find_table
 from pipeline.engines.spark_failures import Guarded, understood
 from pipeline.engines.spark_session import open_session, require_here, submitted
-from pipeline.engines.spark_staging import EachItem, OverFile, SealedFiles, StageFiles
 from pipeline.engines.spark_tasks import (
     BEYOND,
     BROKEN,
@@ -37,20 +34,25 @@ from pipeline.engines.spark_tasks import (
     SLICE_CELLS,
     AddFiles,
     AddSlices,
+    EachItem,
     Files,
+    OverFile,
     RollUpSlices,
+    SealedFiles,
     Shared,
+    StageFiles,
     SumChunks,
     SumRecords,
     Vault,
 )
 from pipeline.errors import PlanError
 from pipeline.microdata.source import Chunk
-from pipeline.staging import Staging
-from pipeline.storage import Place
-from pipeline.tables import Block
-from pipeline.totals import Layout, require_unbroken, total_beyond
-from udfs.keystream import SecretKey
+from pipeline.storage.files import Seal
+from pipeline.storage.location import Place
+from pipeline.storage.staging import Staging
+from pipeline.tables.files import Block
+from pipeline.tables.totals import Layout, require_unbroken, total_beyond
+from udfs.noise.keystream import SecretKey
 
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS_AT_ONCE = "8"  # packed rows that a worker is sent together: some megabytes each

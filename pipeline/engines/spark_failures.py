@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from pipeline.engines.protocol import TaskFailed
 from pipeline.errors import MicrodataError, PrdpError
-from udfs.contract import ContractBroken
+from udfs.records.contract import ContractBroken
 
 TOLD: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (ContractBroken, MicrodataError, TaskFailed, PrdpError)

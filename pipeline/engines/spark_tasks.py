@@ -6,25 +6,27 @@ Tasks give the same bytes however often they run and on whichever worker.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.cells import LIMB, LOW, Int64s, RollUp, joined
-from pipeline.engines.protocol import SumTask, require_same_code
-from pipeline.engines.sealed import Seal, pack, unpack
+from pipeline.engines.protocol import NoiseTask, SumTask, require_same_code
 from pipeline.engines.spark_failures import Guarded
 from pipeline.microdata.source import Chunk
-from pipeline.storage import Place
-from pipeline.tables import FILE_CELLS, ranges
-from pipeline.totals import Layout, Table
-from udfs.sums import CELL, ExactSums, sum_batches, to_frame
+from pipeline.plan.cells import LIMB, LOW, Int64s, RollUp, joined
+from pipeline.storage.files import Seal, pack, unpack
+from pipeline.storage.location import Place
+from pipeline.tables.files import FILE_CELLS, Block, ranges
+from pipeline.tables.totals import Layout, Table
+from udfs.noise.keystream import SecretKey
+from udfs.records.sums import CELL, ExactSums, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the slice of the cells that stand for broken rules
@@ -250,3 +252,78 @@ def _packed(rows: Packed) -> Iterator[pa.RecordBatch]:
 def _said(pairs: Iterable[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
     for place, said in pairs:
         yield pa.record_batch({"place": pa.array([place], pa.int64()), "said": pa.array([said], pa.int64())})
+
+
+# What Spark's workers do with totals that are materialised, and with items of any kind: functions of pandas frames.
+#
+# A frame holds numbers, of files or of items; what is done for each of them is whole arrays at a time.
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SealedFiles:
+    """The exact totals of one table's files, given by their numbers in it; a file without sealed ones is all zero."""
+
+    shared: Shared
+    vault: Vault
+    table: int
+    sealed: frozenset[int]
+
+    def blocks(self, numbers: Iterable[int], folder: Place) -> Iterator[tuple[int, Block]]:
+        """Yield each number and its block, whose file lies in `folder`."""
+        files = Files(self.shared.layout.tables)
+        for number in numbers:
+            place = files.first[self.table] + number
+            table, name, first, end = files.at(place)
+            totals = self.vault.read("totals", place)["total"] if place in self.sealed else np.zeros(end - first, int)
+            yield number, table.block(first, end, totals, folder / name)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StageFiles(Guarded[pd.DataFrame]):
+    """Releases and writes files of one table, given by their numbers in it: a vectorised function of pandas frames.
+
+    The key is part of the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
+    """
+
+    code: str
+    files: SealedFiles
+    folder: Place
+    key: SecretKey
+
+    def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Yield the number of each written file, as its place, and how many rows it has."""
+        require_same_code(self.code)
+        write = NoiseTask(self.code)
+        for number, block in self.files.blocks(_ids(batches), self.folder):
+            written = write(block, key=self.key)
+            yield pd.DataFrame({"place": number, "said": written["rows"]})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OverFile:
+    """Runs a task on the totals of one file of a table, given by its number in it."""
+
+    files: SealedFiles
+    task: Callable[[Block], Any]
+
+    def __call__(self, number: int) -> Any:
+        """Return what the task makes of the file's block."""
+        ((_, block),) = self.files.blocks([number], Path())
+        return self.task(block)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EachItem(Guarded[pd.DataFrame]):
+    """Runs a task over items, given by their numbers: a vectorised function of pandas frames."""
+
+    task: Callable[[Any], Any]
+    items: Sequence[Any]
+
+    def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Yield each item's number, as its place, and its pickled result."""
+        for number in _ids(batches):
+            yield pd.DataFrame({"place": [number], "packed": [pickle.dumps(self.task(self.items[number]))]})
+
+
+def _ids(frames: Iterable[pd.DataFrame]) -> Iterator[int]:
+    return (int(number) for frame in frames for number in frame["id"])

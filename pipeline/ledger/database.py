@@ -1,14 +1,138 @@
-"""What the ledger needs of a database: transactions to read in, transactions that are alone, and locks."""
+"""The tables of the ledger, in the SQL that SQLite and PostgreSQL share."""
 
+import fcntl
+import hashlib
+import os
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    insert,
+    select,
+    text,
+    update,
+)
 
 from pipeline.errors import StateError
-from pipeline.ledger.guards import GUARDS, MIGRATIONS
-from pipeline.ledger.schema import META, METADATA, SCHEMA_VERSION
+
+SCHEMA_VERSION = 2  # see `guards` for what changed
+
+METADATA = MetaData()
+
+META = Table(
+    "meta",
+    METADATA,
+    Column("one", Integer, primary_key=True, autoincrement=False),
+    Column("schema_version", Integer, nullable=False),
+    CheckConstraint("one = 1", name="one_row"),
+)
+
+# SQLite makes only a column of type INTEGER the row's own number.
+_Seq = BigInteger().with_variant(Integer(), "sqlite")
+
+ENTRIES = Table(
+    "entries",
+    METADATA,
+    Column("seq", _Seq, primary_key=True, autoincrement=False),
+    Column("time", Text, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("dataset", Text, nullable=False),
+    Column("release", Text, nullable=False),
+    Column("attempt", Text, nullable=True),
+    Column("payload", Text, nullable=False),
+    Column("salt", Text, nullable=False),
+    Column("previous", Text, nullable=False, unique=True),  # the chain has no branches
+    Column("hash", Text, nullable=False, unique=True),
+    Index("entries_by_release", "release"),
+    Index("entries_by_dataset", "dataset"),
+)
+
+# Whatever the code above it does, the database holds one publication of a release at most.
+_PUBLISHED = text("event = 'published'")
+Index(
+    "one_publication",
+    ENTRIES.c.release,
+    unique=True,
+    sqlite_where=_PUBLISHED,
+    postgresql_where=_PUBLISHED,
+)
+
+
+# What each database itself enforces on entries, whatever the code above it does, and how older schemas become new.
+#
+# Entries are appended at the end, each linked to the one before it, and never changed or removed. On PostgreSQL
+# whoever
+# appends waits for the writer before it; who may append what is for conf/ledger/roles.sql.
+
+
+SCHEMA = "prdp"  # where a PostgreSQL database holds the ledger
+WRITERS = 0x70726470_6C656467  # the advisory lock of writers: "prdpledg"
+
+# The third trigger also stops INSERT OR REPLACE, which removes a row without firing a DELETE trigger.
+_SQLITE_APPENDED = """CREATE TRIGGER entries_appended BEFORE INSERT ON entries
+WHEN NEW.seq IS NOT (SELECT coalesce(max(seq), 0) + 1 FROM entries)
+OR NEW.previous IS NOT coalesce((SELECT hash FROM entries ORDER BY seq DESC LIMIT 1), printf('%064d', 0))
+BEGIN SELECT RAISE(ABORT, 'entries are appended in order'); END"""
+
+_SQLITE = (
+    """CREATE TRIGGER entries_not_updated BEFORE UPDATE ON entries
+BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END""",
+    """CREATE TRIGGER entries_not_deleted BEFORE DELETE ON entries
+BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END""",
+    _SQLITE_APPENDED,
+)
+
+_FUNCTION = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp"
+
+_POSTGRES_APPENDED = f"""CREATE OR REPLACE FUNCTION {SCHEMA}.entries_appended() RETURNS trigger {_FUNCTION} AS $$
+DECLARE
+    last record;
+BEGIN
+    PERFORM pg_advisory_xact_lock({WRITERS});
+    SELECT seq, hash INTO last FROM {SCHEMA}.entries ORDER BY seq DESC LIMIT 1;
+    IF NEW.seq IS DISTINCT FROM coalesce(last.seq, 0) + 1
+        OR NEW.previous IS DISTINCT FROM coalesce(last.hash, repeat('0', 64)) THEN
+        RAISE EXCEPTION 'entries are appended in order' USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    RETURN NEW;
+END $$"""
+
+# ALWAYS: a session in the role of a replica fires them too.
+_POSTGRES = (
+    f"""CREATE FUNCTION {SCHEMA}.entries_kept() RETURNS trigger {_FUNCTION} AS $$
+BEGIN
+    RAISE EXCEPTION 'entries are never changed or removed' USING ERRCODE = 'integrity_constraint_violation';
+END $$""",
+    _POSTGRES_APPENDED,
+    f"""CREATE TRIGGER entries_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON {SCHEMA}.entries
+FOR EACH STATEMENT EXECUTE FUNCTION {SCHEMA}.entries_kept()""",
+    f"""CREATE TRIGGER entries_appended BEFORE INSERT ON {SCHEMA}.entries
+FOR EACH ROW EXECUTE FUNCTION {SCHEMA}.entries_appended()""",
+    f"ALTER TABLE {SCHEMA}.entries ENABLE ALWAYS TRIGGER entries_kept",
+    f"ALTER TABLE {SCHEMA}.entries ENABLE ALWAYS TRIGGER entries_appended",
+)
+
+GUARDS: Mapping[str, Sequence[str]] = {"sqlite": _SQLITE, "postgresql": _POSTGRES}
+
+# From each version to the next, by dialect. Entries are never touched: their hashes outlive every schema.
+# 1 → 2: an entry is linked to the last one, by the database too.
+MIGRATIONS: Mapping[int, Mapping[str, Sequence[str]]] = {
+    1: {"sqlite": ("DROP TRIGGER entries_appended", _SQLITE_APPENDED), "postgresql": (_POSTGRES_APPENDED,)},
+}
+
+
+# What the ledger needs of a database: transactions to read in, transactions that are alone, and locks.
 
 
 class Database(ABC):
@@ -87,3 +211,58 @@ def under_way(release: str) -> StateError:
 
 def _version(connection: Connection) -> int:
     return connection.execute(select(META.c.schema_version)).scalar_one_or_none() or 0
+
+
+# A lock on one release that dies with its process, so that a crash leaves nothing to repair by hand.
+
+
+# Descriptors that keep a lock of this process. A lock belongs to the open file or connection, which fork shares: a
+# forked child closes its copies, or it would keep the lock after its parent has died. (exec closes them: they are
+# close-on-exec.)
+_held: set[int] = set()
+
+
+def _forget_in_child() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def keep(descriptor: int) -> None:
+    """Let no process that is forked from now on inherit `descriptor`, which keeps a lock."""
+    _held.add(descriptor)
+
+
+def let_go(descriptor: int) -> bool:
+    """Forget `descriptor`; return whether it is this process's own, to be closed, and not one closed by a fork."""
+    own = descriptor in _held
+    _held.discard(descriptor)
+    return own
+
+
+@contextmanager
+def release_lock(folder: Path, release: str) -> Iterator[None]:
+    """Hold the lock on `release` in `folder` for the length of the block, alone among processes and threads.
+
+    It never waits: raises StateError at once where another process or thread holds it. The lock file stays.
+    """
+    path = folder / f"{hashlib.sha256(release.encode()).hexdigest()}.lock"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StateError(f"the lock file {path} cannot be opened: {error.strerror}") from None
+    keep(descriptor)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise under_way(release) from None
+        except OSError as error:
+            raise StateError(f"the lock file {path} cannot be locked: {error.strerror}") from None
+        yield
+    finally:
+        if let_go(descriptor):
+            os.close(descriptor)

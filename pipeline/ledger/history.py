@@ -1,11 +1,22 @@
 """The story of each release as its entries tell it: who did what when, and how far every attempt came."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
+from pipeline.accounting.accountant import BudgetLimit, Charged
+from pipeline.accounting.groups import Firm
+from pipeline.accounting.policy import DELTA, Floats, Reference, added, meaning
+from pipeline.errors import PlanError
+from pipeline.ledger.budget import binding
+from pipeline.ledger.datasets import Budget, members
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState, step
+from pipeline.ledger.reservation import charged
+from pipeline.ledger.store import Ledger
+from pipeline.plan.references import label_of, reaches, typed_reference, values_json
+from udfs.numbers.exact import as_json, up_float
 
 # An entry of these ends the live attempt, or tells how far it came.
 _STAGES = ("held", "destroyed", "rejected", "published", "settled", "withdrawn")
@@ -67,3 +78,95 @@ def _told(before: Story | None, entry: Entry) -> Story:
         ended = None if entry.event in ("held", "published") else entry.time
         attempts = (*attempts[:-1], replace(attempts[-1], stage=entry.event, exposed=exposed, ended=ended))
     return Story(state, attempts, (*acts, (entry.time, entry.event, entry.facts.get("operator"))))
+
+
+# What a dataset has spent at a reference, by release, and what is left: for officers, from the ledger alone.
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What releases cost the reference `at`, and `left`: what later ones can cost it at most (None: no limit binds).
+
+    `spent`: (release, state, loss) of every release that is charged, in order. `limit` is the one that leaves least;
+    what it leaves at its own reference is left to every smaller record. `curve` bounds what a record lost at all orders
+    (None for a firm). All losses are upper bounds.
+    """
+
+    dataset: str
+    at: Reference | Firm
+    spent: tuple[tuple[ReleaseState, Fraction], ...]
+    limit: BudgetLimit | None
+    left: Fraction | None
+    curve: Floats | None
+
+    @property
+    def total(self) -> Fraction:
+        """The accumulated loss."""
+        return sum((loss for _, loss in self.spent), Fraction(0))
+
+    @property
+    def label(self) -> str:
+        """The reference in words."""
+        return label_of(self.at)
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """What it means, as (ε, δ) and the power of the best test: the releases' curves added, converted once."""
+        return meaning(self.curve, up_float(self.total), None, DELTA)
+
+    def to_json(self) -> dict[str, Any]:
+        """The spending as JSON; spent is rounded up, left down."""
+        return {
+            "dataset": self.dataset,
+            "at": values_json(self.at),
+            "spent": up_float(self.total),
+            "releases": [
+                {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
+                for state, loss in self.spent
+            ],
+            "limit": None if self.limit is None else {"at": self.limit.label, "rho": as_json(self.limit.rho)},
+            "left": None if self.left is None else -up_float(-self.left),
+            "means": self.means,
+        }
+
+
+def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spending]:
+    """Return the spending of every dataset, or of one, at the reference that `text` names.
+
+    Raises PlanError where the dataset is unknown, or the reference names no measure of it or too few.
+    """
+    budgets = ledger.budgets()
+    states = [state for state in ledger.states() if state.charges > 0]
+    known = dict.fromkeys([*(b.name for b in budgets.values() if b.kind == "dataset"), *(s.dataset for s in states)])
+    if dataset is not None and dataset not in known:
+        raise PlanError(f"dataset {dataset}: is not in the ledger: prdp ledger show names those that are")
+    return [_spending(budgets, states, text, name) for name in ([dataset] if dataset else known)]
+
+
+def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: str, dataset: str) -> Spending:
+    budget = budgets.get(dataset)
+    mine = [state for state in states if state.dataset == dataset]
+    facts = budget.facts if budget is not None and budget.facts is not None else mine[0].reservation["dataset_facts"]
+    at = typed_reference(text, facts["unit"], facts["measures"])
+    wanted = BudgetLimit(at, Fraction(0), label_of(at))
+    limits = [(limit, mine) for limit in binding(budget, mine)]
+    if budget is not None and budget.family is not None:
+        kin = set(members(budgets, budget.family))
+        limits += [(limit, [s for s in states if s.dataset in kin]) for limit in budgets[budget.family].stated]
+    left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if reaches(limit.anywhere().at, at)]
+    least, limit = min(left, key=lambda each: each[0], default=(None, None))
+    releases = [charged(state, state.charges) for state in mine]
+    spent = tuple((state, _loss(wanted, release)) for state, release in zip(mine, releases, strict=True))
+    curve = None if isinstance(at, tuple) else added([release.curve(at) for release in releases])
+    return Spending(dataset, at, spent, limit, least, curve)
+
+
+def _lost(limit: BudgetLimit, states: Sequence[ReleaseState]) -> Fraction:
+    return sum((_loss(limit, charged(state, state.charges)) for state in states), Fraction(0))
+
+
+def _loss(limit: BudgetLimit, release: Charged) -> Fraction:
+    missing = limit.without(release.policy.measures)
+    if missing:
+        raise PlanError(f"--at {limit.label}: must also name {', '.join(missing)}, which {release.release} uses")
+    return release.loss(limit)

@@ -1,7 +1,9 @@
-"""The ledger in a PostgreSQL database: how it is opened and made, written by one at a time, and its locks."""
+"""Which PostgreSQL server an address names, how it may be reached, and how it is told without its password."""
 
 import hashlib
-from collections.abc import Iterator
+import ipaddress
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,16 +11,147 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from sqlalchemy import URL, Connection, create_engine, func, select, text
+import psycopg
+from sqlalchemy import URL, Connection, create_engine, exc, func, make_url, select, text
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
-from pipeline.errors import StateError
-from pipeline.ledger.address import on_this_machine, server_url, shown, unverified
-from pipeline.ledger.database import Database, create, under_way
-from pipeline.ledger.guards import SCHEMA, WRITERS
-from pipeline.ledger.lock import keep, let_go
-from pipeline.ledger.postgres_errors import plain_errors
+from pipeline.errors import PlanError, StateError
+from pipeline.ledger.database import SCHEMA, WRITERS, Database, create, keep, let_go, under_way
+
+_VERIFIED = "verify-full"  # encrypted, and the server shown to be the one that is named
+_SECONDS = "10"  # to connect
+
+
+def server_url(text: str) -> URL:
+    """Return the address of a server, ready to connect with psycopg.
+
+    Beyond this machine only a connection whose server is verified is made (sslmode=verify-full, which is also the
+    default there): who stands in between could read the ledger, or answer as one in which nothing was spent. Raises
+    PlanError, which names neither the password nor the options.
+    """
+    try:
+        url = make_url(text).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        raise PlanError("--ledger: the address is not of the form postgresql://user@host:port/database") from None
+    if not url.database:
+        raise PlanError(f"--ledger {shown(url)}: name the database: postgresql://user@host:port/database")
+    if "password" in url.query:
+        raise PlanError(f"--ledger {shown(url)}: give the password by PGPASSWORD or a passfile, not as an option")
+    url = url.update_query_dict({"connect_timeout": url.query.get("connect_timeout", _SECONDS)})
+    if on_this_machine(_hosts(url)):
+        return url
+    mode = url.query.get("sslmode", _VERIFIED)
+    if mode != _VERIFIED:
+        raise unverified(shown(url))
+    return url.update_query_dict({"sslmode": mode})  # said outright, it comes before PGSSLMODE
+
+
+def unverified(name: str) -> PlanError:
+    """The refusal of a connection beyond this machine whose server is not verified."""
+    return PlanError(
+        f"--ledger {name}: beyond this machine the server must be verified: sslmode=verify-full "
+        "(with sslrootcert=FILE for a certificate authority of your own)"
+    )
+
+
+def on_this_machine(hosts: Iterable[str]) -> bool:
+    """Whether all of `hosts` (names, addresses, folders of Unix sockets; "" is the default one) are this machine."""
+    return all(not host or host[0] in "/@" or host == "localhost" or _loopback(host) for host in hosts)
+
+
+def shown(url: URL) -> str:
+    """Return the address as messages tell it: without password and options, but for the folder of a Unix socket."""
+    sockets = [host for host in _several(url.query.get("host", ())) if host.startswith("/")]
+    query = {"host": sockets[0]} if sockets else {}
+    told = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
+    return told.render_as_string(hide_password=True)
+
+
+def _hosts(url: URL) -> list[str]:
+    named = [url.host or "", *_several(url.query.get("host", ())), *_several(url.query.get("hostaddr", ()))]
+    if not any(named):
+        named.append(os.environ.get("PGHOST", ""))
+    named.append(os.environ.get("PGHOSTADDR", ""))
+    # As libpq does: several between commas, as SQLAlchemy: each with its port.
+    return [host for text in named for host in text.split(",")]
+
+
+def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# PostgreSQL's errors in plain words, without statements, parameters and passwords.
+
+
+_LOST = "cannot be reached any more: run again once the server answers, and it goes on from what was committed"
+_BUSY = "is locked by another process for too long: try again later"
+_REFUSED = "refused an entry that would change or fork its history: nothing was written"
+_DENIED = (
+    "does not let this user do that: use a user with the role it takes (prdp_release to release, prdp_officer to "
+    "approve, prdp_reader to read, prdp_owner to make or migrate)"
+)
+_READ_ONLY = "is read-only: give the address of the server that takes writes"
+_ABSENT = "is no prdp ledger: check the address, or restore it from a backup"
+
+# By SQLSTATE, or by its class: its first two characters.
+_PLAIN: Mapping[str, str] = {
+    "08": _LOST,
+    "57": _LOST,
+    "57014": "stopped the step, which took too long: see the server's statement_timeout",
+    "25P03": "ended the step, which paused for too long: run again",
+    "25P04": "ended the step, which took too long: run again",
+    "55P03": _BUSY,
+    "40": _BUSY,
+    "25006": _READ_ONLY,
+    "23": _REFUSED,
+    "42501": _DENIED,
+    "42P01": _ABSENT,
+    "3F": _ABSENT,
+    "53100": "cannot be written, the server's disk is full: make room and try again",
+    "53": "has no room for another connection or step: try again later",
+    "58": "cannot be read or written: the server's disk is faulty or full: see its log",
+    "XX": "is damaged: see the server's log, and restore it from a backup",
+}
+
+
+@contextmanager
+def plain_errors(name: str) -> Iterator[None]:
+    """Turn the database's errors inside the block into a StateError of one plain line about the ledger `name`."""
+    try:
+        yield
+    except (psycopg.Error, exc.DBAPIError) as error:
+        raise StateError(f"the ledger {name} {_told(error)}") from None
+
+
+def _told(error: psycopg.Error | exc.DBAPIError) -> str:
+    state = _state(error)
+    if state is not None:
+        told = _PLAIN.get(state, _PLAIN.get(state[:2]))
+        return told or f"cannot be used: the server's error is {state}: see its log"
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    # libpq's own words on a connection that could not be made name host, port and user, and never a password.
+    reason = next(iter(str(original).splitlines()), "")
+    if reason.startswith("connection "):
+        return f"cannot be opened: {reason}"
+    return _LOST if isinstance(original, psycopg.OperationalError) else "cannot be opened: check the address's options"
+
+
+def _state(error: psycopg.Error | exc.DBAPIError) -> str | None:
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    return getattr(original, "sqlstate", None)
+
+
+# The ledger in a PostgreSQL database: how it is opened and made, written by one at a time, and its locks.
+
 
 # A writer that stands still inside a step, a matter of milliseconds, is ended by the server, so that others go on.
 _STANDSTILL = "60s"

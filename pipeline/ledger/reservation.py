@@ -1,16 +1,104 @@
-"""What a release reserves before any record is read, and its form in the ledger."""
+"""Limits in the form in which the ledger keeps them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from importlib.metadata import version
 from typing import Any
 
-from pipeline.accounting.accountant import BudgetLimit, Charged
-from pipeline.accounting.policy import PolicySum
+import numpy as np
+
+from pipeline.accounting.accountant import BudgetLimit, Certified, Charged
+from pipeline.accounting.groups import Row, query_loss
+from pipeline.accounting.policy import ORDERS, PolicySum, record_curve
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
-from pipeline.ledger.certified import certified_json, certified_of
 from pipeline.ledger.fold import PUBLIC, ReleaseState
-from pipeline.ledger.limits import limit_json, limit_of
+from udfs.numbers.exact import as_json, exact, up_decimal
+
+
+def limit_json(limit: BudgetLimit) -> dict[str, Any]:
+    """Return a limit as JSON, as the ledger keeps it."""
+    if isinstance(limit.at, tuple):
+        return {"label": limit.label, "firm": [row.to_json() for row in limit.at], "rho": as_json(limit.rho)}
+    return {
+        "label": limit.label,
+        "at": {measure: as_json(value) for measure, value in limit.at.items()},
+        "rho": as_json(limit.rho),
+        "places": None if limit.places is None else [sorted(place) for place in limit.places],
+    }
+
+
+def limit_of(facts: Mapping[str, Any]) -> BudgetLimit:
+    """Return the limit that `limit_json` wrote."""
+    if "firm" in facts:
+        return BudgetLimit(tuple(Row.from_json(row) for row in facts["firm"]), exact(facts["rho"]), facts["label"])
+    places = facts["places"]
+    return BudgetLimit(
+        at={measure: exact(value) for measure, value in facts["at"].items()},
+        rho=exact(facts["rho"]),
+        label=facts["label"],
+        places=None if places is None else tuple(frozenset(place) for place in places),
+    )
+
+
+# Bounds on a release's losses as they were certified when it was charged, so that no later version lowers them.
+
+
+VERSION = 1  # of the form in which policies and bounds are kept
+LARGEST = Fraction(sys.float_info.max)  # what is lost beyond it is in no limit's reach
+
+
+def certified_json(policy: PolicySum, limits: Sequence[BudgetLimit]) -> dict[str, Any]:
+    """Return upper bounds of the policy and of each query at every reference of `limits`, at the worst place."""
+    wide = [limit.anywhere() for limit in limits if not limit.without(policy.measures)]
+    wide = [limit for limit in wide if limit.loss(policy) <= LARGEST]
+    distinct = [limit for i, limit in enumerate(wide) if limit.at not in [other.at for other in wide[:i]]]
+    bounds = [
+        {"reference": limit_json(limit), "rho": up_decimal(limit.loss(policy)), "queries": _by_query(policy, limit)}
+        | _curve_json(policy, limit)
+        for limit in distinct
+    ]
+    return {"version": VERSION, "prdp": version("prdp"), "orders": ORDERS.tolist(), "bounds": bounds}
+
+
+def _curve_json(policy: PolicySum, limit: BudgetLimit) -> dict[str, Any]:
+    """Return the divergences of all orders at a record; a firm's are those that its rho says."""
+    if isinstance(limit.at, tuple):
+        return {}
+    curve = np.minimum(record_curve(policy, limit.at), float(LARGEST))
+    return {"divergences": curve.tolist()}
+
+
+def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certified, ...]:
+    """Return the bounds that `certified_json` wrote; older entries hold none, or none of the curves.
+
+    Raises StateError where a later version of prdp wrote them in a form that is unknown here.
+    """
+    if data is None:
+        return ()
+    if data["version"] != VERSION:
+        raise StateError(f"release {release}: was charged by a later version of prdp: use that, or a later one")
+    known = data.get("orders") == ORDERS.tolist()
+    return tuple(
+        Certified(
+            at=limit_of(bound["reference"]).at,
+            rho=exact(bound["rho"]),
+            curve=np.array(bound["divergences"]) if known and "divergences" in bound else None,
+        )
+        for bound in data["bounds"]
+    )
+
+
+def _by_query(policy: PolicySum, limit: BudgetLimit) -> dict[str, float]:
+    if isinstance(limit.at, tuple):
+        distinct = dict.fromkeys(query.name for query in policy.queries)
+        return {name: up_decimal(query_loss(policy, limit.at, name)) for name in distinct}
+    return {query.label: up_decimal(query.loss_at(limit.at)) for query in policy.queries}
+
+
+# What a release reserves before any record is read, and its form in the ledger.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,16 @@
 """Entries read and appended inside one transaction, and the states that they fold to."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, insert, select
 
 from pipeline.errors import StateError
+from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import GENESIS, Act, Entry, next_entry
 from pipeline.ledger.fold import ReleaseState, fold, step
-from pipeline.ledger.schema import ENTRIES
 
 
 def entries(connection: Connection, where: ColumnElement[bool] | None = None) -> Iterator[Entry]:
@@ -67,3 +69,45 @@ def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = 
 def advance(connection: Connection, state: ReleaseState | None, act: Act) -> ReleaseState:
     """Append `act` where `step` lets it follow `state`, and return the state after it."""
     return step(state, append(connection, act, partial(step, state)))
+
+
+# A run of confidential diagnostics, as the ledger keeps it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """That diagnostics of a plan were made: a plan tuned on them would be outside the guarantee
+    (docs/architecture.md, rule 2).
+
+    `digest` is the plan's, `pin` that of the input, `code` that of the code; `compared` the attempt that was held
+    against the truth (None: no release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded.
+    `operator` is who is said to have made it: the ledger that records it fills it in.
+    """
+
+    dataset: str
+    release: str
+    digest: str
+    pin: str
+    code: str
+    engine: str
+    per_record: bool
+    compared: str | None
+    time: str = ""
+    operator: str | None = None
+
+    @classmethod
+    def of(cls, entry: Entry) -> "Diagnosed":
+        """Return what an entry says; raises ValueError, KeyError or TypeError where it is none of these."""
+        facts = dict(entry.facts)
+        return cls(dataset=entry.dataset, release=entry.release, time=entry.time, **facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The run as JSON, as the ledger keeps it."""
+        return {
+            "digest": self.digest,
+            "pin": self.pin,
+            "code": self.code,
+            "engine": self.engine,
+            "per_record": self.per_record,
+            "compared": self.compared,
+        }

@@ -1,22 +1,21 @@
-"""The durable accountant: one append-only, hash-chained table, written in whole transactions."""
+"""Which database an address names: a file of this machine, or a PostgreSQL server."""
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 from sqlalchemy import Connection
 
-from pipeline.ledger.alike import require_like_records, rules_of
-from pipeline.ledger.asked import require_reservable, standing
-from pipeline.ledger.budget import require_covers, require_fits
-from pipeline.ledger.chain import verified
-from pipeline.ledger.database import Database
-from pipeline.ledger.databases import database_at
+from pipeline.errors import PlanError, StateError
+from pipeline.ledger.budget import require_covers, require_fits, require_reservable, standing
+from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
     INIT,
     RAISE,
@@ -24,15 +23,96 @@ from pipeline.ledger.datasets import (
     budget_step,
     budgets_of,
     require_fits_releases,
+    require_like_records,
     require_new,
     require_same_record,
+    rules_of,
 )
-from pipeline.ledger.diagnosed import Diagnosed
-from pipeline.ledger.entries import DIAGNOSED, Act, Entry
-from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, require_free_for_draw
+from pipeline.ledger.entries import BUDGETED, DIAGNOSED, GENESIS, Act, Entry
+from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, require_free_for_draw, step
 from pipeline.ledger.reservation import Reservation, charged, limits_of
-from pipeline.ledger.rows import advance, append, entries, head_of, require_state, state_of, states_of
-from pipeline.ledger.schema import ENTRIES
+from pipeline.ledger.rows import (
+    Diagnosed,
+    advance,
+    append,
+    changed,
+    entries,
+    head_of,
+    require_state,
+    state_of,
+    states_of,
+)
+from pipeline.ledger.sqlite import open_file
+from pipeline.storage.location import resolved
+
+_SERVER = ("postgresql", "postgresql+psycopg")
+
+
+def in_a_file(url: str | None) -> bool:
+    """Whether the ledger at `url` would be a file of the machine that opens it."""
+    return url is None or "://" not in url or url.startswith("sqlite:")
+
+
+def database_at(url: str | None, wait: float) -> Database:
+    """Return the ledger's database at `url`, of whatever version; takes and raises what `open_ledger` does."""
+    if _scheme(url) in _SERVER:
+        # Its driver is loaded for those alone who use it.
+        from pipeline.ledger.postgres import open_server  # noqa: PLC0415
+
+        return open_server(str(url), wait)
+    return open_file(resolved(_path(url).absolute(), "the ledger"), wait)
+
+
+def _scheme(url: str | None) -> str | None:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url or "")
+    return None if scheme is None else scheme.group(1)
+
+
+def _path(url: str | None) -> Path:
+    if url is None:
+        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+    scheme = _scheme(url)
+    if scheme is None and url:
+        return Path(url)
+    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///"))
+    # The address may hold a password: only its scheme is told.
+    found = f"{scheme}://…" if scheme is not None else "an empty address"
+    raise PlanError(
+        f"--ledger: {found} is not supported: give a file as a path or as sqlite:///path, "
+        "or a server as postgresql://user@host/database"
+    )
+
+
+# The chain of all entries, checked from its beginning.
+
+
+def verified(entries: Iterable[Entry]) -> tuple[int, str]:
+    """Return the number and hash of the last of `entries`, each of which has its own hash, after checking the rest.
+
+    That is their links, that none is missing between, and that each could legally follow. Raises StateError that
+    names the first bad one.
+    """
+    seq, head = 0, GENESIS
+    states: dict[str, ReleaseState] = {}
+    budgets: dict[str, Budget] = {}
+    for entry in entries:
+        if not entry.follows(seq, head):
+            raise changed(seq + 1)
+        try:
+            if entry.of_release:
+                states[entry.release] = step(states.get(entry.release), entry)
+            elif entry.event == BUDGETED:
+                budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
+            else:
+                Diagnosed.of(entry)
+        except (StateError, ValueError, KeyError, TypeError) as error:
+            raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
+        seq, head = entry.seq, entry.hash
+    return seq, head
+
+
+# The durable accountant: one append-only, hash-chained table, written in whole transactions.
 
 
 def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":

@@ -1,1 +1,1 @@
-"""The microdata: where they lie, how they are pinned and read, and a synthetic set to work on."""
+"""The microdata: where they lie, how they are cut into pieces of work and read."""

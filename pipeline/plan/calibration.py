@@ -13,7 +13,7 @@ from pipeline.accounting.targets import (
     StandardErrorTarget,
     Target,
 )
-from pipeline.nearest import nearest
+from pipeline.errors import nearest
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.schema import ASKED, CalibrateSpec, Spec
 from udfs.mechanisms.base import Mechanism, ParameterError

@@ -1,22 +1,14 @@
-"""What a plan's shape cannot say: names that must fit together, levels and codes that the domain must have.
+"""What is wrong with a level or a code that a plan names: the words of the rule, or None."""
 
-The parts checked may be incomplete: a key whose shape is broken is absent, was reported already, and is passed over, so
-that all other mistakes are found in the same run.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pipeline import storage
-from pipeline.domain import Domain
-from pipeline.errors import PlanError
-from pipeline.nearest import nearest
+from pipeline.errors import PlanError, nearest
 from pipeline.plan.calibration import Statistic, mechanism_mistakes
-from pipeline.plan.codes import ALL_LEVELS, code_rule, level_rule
+from pipeline.plan.domain import Domain
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import RECORD
-from pipeline.plan.partition import partition_mistakes
 from pipeline.plan.schema import (
     INTERVAL,
     DatasetSpec,
@@ -28,9 +20,99 @@ from pipeline.plan.schema import (
     RecordValues,
     Spec,
 )
-from udfs.codes import dimension_of
-from udfs.exact import exact
+from pipeline.storage import location
 from udfs.mechanisms.base import SMALLEST
+from udfs.numbers.exact import exact
+from udfs.records.codes import LEVELS, dimension_of
+
+ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
+
+
+def level_rule(level: str, domain: Domain | None) -> str | None:
+    """Return the rule that `level` breaks: it must be known, and the domain (None: not read) as fine."""
+    if level not in ALL_LEVELS:
+        return f"unknown level; nearest known level: {nearest(level, ALL_LEVELS)}"
+    return None if domain is None else _objection(domain.dimension, level)
+
+
+def code_rule(level: str, code: str, domain: Domain | None) -> str | None:
+    """Return the rule that `code` breaks: the domain must have it at `level`, a level without a broken rule."""
+    return None if domain is None else _objection(domain.require_code, level, code)
+
+
+def _objection(require: Callable[..., object], *names: str) -> str | None:
+    try:
+        require(*names)
+    except PlanError as error:
+        return str(error)
+    return None
+
+
+# Mistakes in a mechanism by parts: the parts must be a partition of the query's public cells.
+#
+# Parallel composition rests on it: a record lies in one cell, its cell in one part, and its loss is that of this
+# part's
+# mechanism (docs/mathematics.md, section 5).
+
+
+MOST_SHOWN = 5
+
+
+def partition_mistakes(query: QuerySpec, spec: PartsSpec, path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
+    """Yield what keeps the parts of a query's mechanism from being a partition of its cells."""
+    level: str | None = getattr(spec, "by", None)
+    if level is None:
+        return
+    rule = level_rule(level, domain) or _roll_up_rule(level, getattr(query, "by", None))
+    if rule:
+        yield Mistake((*path, "by"), rule)
+        return
+    codes: Mapping[str, Any] | None = getattr(spec, "parts", None)
+    met = _codes_met(level, query, domain)
+    if codes is None or not met:
+        return
+    wrong = [
+        Mistake((*path, "parts", code), rule)
+        for code in codes
+        if (rule := code_rule(level, code, domain) or ("" if code in met else "no cell of the query has this code"))
+    ]
+    yield from wrong
+    left = [code for code in met if code not in codes]
+    if left and not wrong and getattr(spec, "others", spec) is None:
+        shown = ", ".join(left[:MOST_SHOWN]) + (", …" if len(left) > MOST_SHOWN else "")
+        yield missing((*path, "others"), f" (the mechanism of the codes that have no part: {shown})")
+    if not left and getattr(spec, "others", spec) is not None:
+        yield Mistake((*path, "others"), "must be left out: the parts name every code that the query has")
+
+
+def _roll_up_rule(level: str, by: Sequence[str] | None) -> str | None:
+    """Return the rule that a known level breaks: every cell of the query must have one code at it."""
+    if by is None or any(own not in ALL_LEVELS for own in by):
+        return None
+    key = dimension_of(level)
+    own = next((own for own in by if dimension_of(own) == key), None)
+    if own is None:
+        return f"must be a level of the query's by ({', '.join(by)}), or a coarser one of the same key"
+    if LEVELS[key].index(level) > LEVELS[key].index(own):
+        return f"must be {own}, by which the query's cells are made, or a coarser level"
+    return None
+
+
+def _codes_met(level: str, query: QuerySpec, domain: Domain | None) -> tuple[str, ...]:
+    """Return the codes at `level` of the query's cells; none where that cannot be said, or the filter is wrong."""
+    if domain is None or not hasattr(query, "where"):
+        return ()
+    try:
+        return domain.codes_met(level, query.where)
+    except PlanError:
+        return ()  # reported at the filter
+
+
+# What a plan's shape cannot say: names that must fit together, levels and codes that the domain must have.
+#
+# The parts checked may be incomplete: a key whose shape is broken is absent, was reported already, and is passed
+# over, so that all other mistakes are found in the same run.
+
 
 TAKEN = (*ALL_LEVELS, "records")  # levels, and the count
 
@@ -67,7 +149,7 @@ def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) 
             ("dataset",), "must have either path (files) or source (a table of Spark's catalog)", absent=either
         )
     try:
-        storage.place(_given(dataset, "path") or "")
+        location.place(_given(dataset, "path") or "")
     except PlanError as error:
         yield Mistake(("dataset", "path"), str(error).removeprefix("the place: "))
     if _given(dataset, "source") and _given(dataset, "duplicates") in ("reject", "combine"):

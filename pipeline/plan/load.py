@@ -1,22 +1,160 @@
-"""A plan's file → the frozen, resolved plan, or all its mistakes at once."""
+"""What of a broken plan has the right shape, so that it can be checked on and all mistakes come out together."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from pipeline.domain import Domain
+from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
+from pipeline.plan.calibration import Statistic, mechanism_of
 from pipeline.plan.check import mistakes_of_meaning
-from pipeline.plan.domain_spec import domain_mistakes, files_of, is_readable, read_domain
+from pipeline.plan.domain import Domain
+from pipeline.plan.domain_files import domain_mistakes, files_of, is_readable, read_domain
 from pipeline.plan.messages import Mistake, shape_mistakes, without_echoes
-from pipeline.plan.model import Plan
-from pipeline.plan.resolve import resolve
-from pipeline.plan.schema import PlanSpec
-from pipeline.plan.sound import sound_parts
+from pipeline.plan.model import OTHERS, Dataset, Limit, Measure, Part, Plan, Query
+from pipeline.plan.schema import (
+    MOST_PARTS,
+    DatasetSpec,
+    DomainSpec,
+    LimitSpec,
+    MechanismSpec,
+    PartsSpec,
+    PlanSpec,
+    QuerySpec,
+    Spec,
+    is_by_parts,
+)
 from pipeline.plan.text import PlanText, read_text
-from pipeline.plan.vintage import alien_codes, vintage_mistakes
+from pipeline.plan.vintages import alien_codes, vintage_mistakes
+from pipeline.storage.location import place
+from udfs.mechanisms.base import Mechanism
+
+_PARTS: Mapping[str, type[Spec]] = {"dataset": DatasetSpec, "domain": DomainSpec}
+_MECHANISM: TypeAdapter[Spec] = TypeAdapter(MechanismSpec)
+_LISTS: Mapping[str, type[Spec]] = {"queries": QuerySpec, "budget": LimitSpec}
+
+
+def sound_parts(data: Mapping[str, Any]) -> PlanSpec:
+    """Return the plan of `data` without the keys whose values have a wrong shape; these are no attributes of it."""
+    whole = {key: value for key, value in data.items() if key not in _PARTS and key not in _LISTS}
+    plan = cast(PlanSpec, _sound(PlanSpec, whole))
+    for key, kind in _PARTS.items():
+        if key in data:
+            plan.__dict__[key] = _sound(kind, data[key])
+    for key, kind in _LISTS.items():
+        if isinstance(data.get(key), list):
+            plan.__dict__[key] = [_sound(kind, part) for part in data[key]]
+    return plan
+
+
+def _sound_partition(data: Mapping[str, Any]) -> Spec:
+    """Return a mechanism by parts; of a part that is not sound the code alone is kept, with None."""
+    partition = _sound(PartsSpec, data)
+    if isinstance(data.get("parts"), dict) and 0 < len(data["parts"]) <= MOST_PARTS:
+        partition.__dict__["parts"] = {code: _sound_mechanism(part) for code, part in data["parts"].items()}
+    return partition
+
+
+def _sound_mechanism(data: object) -> Spec | None:
+    try:
+        return _MECHANISM.validate_python(data)
+    except ValidationError:
+        return None
+
+
+def _sound(kind: type[Spec], data: object) -> Spec:
+    part = kind.model_construct()
+    if not isinstance(data, dict):
+        part.__dict__.clear()  # of what is no mapping nothing is known
+        return part
+    for key in kind.model_fields.keys() & data.keys():
+        try:
+            setattr(part, key, data[key])
+        except ValidationError:
+            part.__dict__.pop(key, None)  # a default must not stand in for a broken value
+    if kind is QuerySpec and is_by_parts(data.get("mechanism")):
+        part.__dict__["mechanism"] = _sound_partition(data["mechanism"])
+    return part
+
+
+# A plan without mistakes → frozen facts, every default explicit.
+
+
+def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
+    """Return the frozen plan; mappings are in a fixed order, so that equal digests mean equal plans."""
+    dataset = resolved_dataset(spec.dataset, path.parent)
+    measures = {measure.name: measure for measure in dataset.measures}
+    return Plan(
+        release=spec.release,
+        supersedes=spec.supersedes,
+        dataset=dataset,
+        domain=domain,
+        interval=spec.interval,
+        queries=tuple(_query(query, measures, domain, spec.interval) for query in spec.queries),
+        budget=tuple(_limit(limit, dataset) for limit in spec.budget),
+        path=Path(os.path.abspath(path)),
+    )
+
+
+def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
+    """Return the frozen dataset; its path is relative to `folder`."""
+    return Dataset(
+        name=spec.name,
+        path=place(spec.path, what="dataset.path", folder=folder) if spec.path is not None else None,
+        table=spec.source.table if spec.source is not None else None,
+        record=spec.record,
+        duplicates=spec.duplicates,
+        unit=spec.unit,
+        bad_records=spec.bad_records,
+        keys=FrozenMap.of({"naics": spec.keys.naics, "county": spec.keys.county}),
+        measures=tuple(
+            Measure(name, measure.column, measure.type, measure.step or Fraction(1))
+            for name, measure in sorted(spec.measures.items())
+        ),
+    )
+
+
+def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, coverage: Fraction) -> Query:
+    measure = measures[spec.sum] if spec.sum is not None else None
+    step = measure.step if measure else Fraction(1)
+    split, parts = _parts(spec, domain, partial(mechanism_of, of=Statistic(spec.sum, step, measures, coverage)))
+    return Query(
+        name=spec.name,
+        measure=measure,
+        by=tuple(spec.by),
+        where=FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())}),
+        split=split,
+        parts=parts,
+    )
+
+
+def _parts(
+    spec: QuerySpec, domain: Domain, mechanism: Callable[[Spec], Mechanism]
+) -> tuple[str | None, tuple[Part, ...]]:
+    """Return the level by which the query's mechanism is given, and the parts; those that it names, then the rest."""
+    given = spec.mechanism
+    if not isinstance(given, PartsSpec):
+        return None, (Part(None, (), mechanism(given)),)
+    parts = [Part(code, (code,), mechanism(each)) for code, each in sorted(given.parts.items())]
+    if given.others is not None:
+        rest = tuple(code for code in domain.codes_met(given.by, spec.where) if code not in given.parts)
+        parts.append(Part(OTHERS, rest, mechanism(given.others)))
+    return given.by, tuple(parts)
+
+
+def _limit(spec: LimitSpec, dataset: Dataset) -> Limit:
+    records = tuple(FrozenMap.of(dict(sorted(at.items()))) for at in spec.records)
+    return Limit(records[0] if dataset.owner is None else records, spec.rho)
+
+
+# A plan's file → the frozen, resolved plan, or all its mistakes at once.
+
 
 MOST_TOLD = 20  # mistakes
 MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands

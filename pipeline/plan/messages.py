@@ -8,11 +8,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Tag
 from pydantic_core import ErrorDetails
 
-from pipeline.errors import in_a_line
-from pipeline.nearest import SAME_WORD, likeness, nearest
-from pipeline.plan.schema import PlanSpec, Spec
-from pipeline.plan.values import OWN_RULE
-from udfs import groupwise_direct
+from pipeline.errors import SAME_WORD, in_a_line, likeness, nearest
+from pipeline.plan.schema import OWN_RULE, PlanSpec, Spec
+from udfs.mechanisms import groupwise
 
 KeyPath = tuple[str | int, ...]
 
@@ -27,7 +25,7 @@ _RULES = {
 }
 
 NEVER_RELEASED = {
-    groupwise_direct.KIND: f"no plan can release it: {groupwise_direct.WARNING}; choose groupwise_log",
+    groupwise.KIND: f"no plan can release it: {groupwise.WARNING}; choose groupwise_log",
 }
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import canonical
-from pipeline.domain import Domain
-from pipeline.frozenmap import FrozenMap
-from pipeline.storage import Place
-from udfs.exact import as_json
+from pipeline.canonical import FrozenMap
+from pipeline.plan.domain import Domain
+from pipeline.storage.location import Place
 from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json
 
 RECORD = "record"  # the unit that is a single record
 Values = Mapping[str, str | Fraction]  # of a reference record: measure → number, level → code
@@ -189,3 +189,8 @@ class Plan:
     def digest(self) -> str:
         """Return "sha256:…" over the canonical text of `resolved()`."""
         return canonical.digest(self.resolved())
+
+
+def default_out(plan: Plan) -> Path:
+    """Return the folder in which the plan's release is published by default."""
+    return plan.path.parent / "releases"

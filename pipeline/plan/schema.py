@@ -1,31 +1,108 @@
-"""The shape of a plan: every key, its type and its bounds; unknown keys are errors.
-
-What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the catalogue: a
-new one needs no line here.
-"""
+"""The values a plan may hold: names, exact numbers and years."""
 
 import json
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 from pydantic import create_model as new_model
+from pydantic_core import PydanticCustomError
 
 from pipeline.accounting.calibrate import scale_of
 from pipeline.plan.model import RECORD
-from pipeline.plan.values import (
-    Name,
-    NonNegative,
-    Positive,
-    ReferenceValue,
-    Share,
-    TableName,
-    Text,
-    Year,
-    number_type,
-)
-from udfs.exact import exact
 from udfs.mechanisms.base import Mechanism, Parameter
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.numbers.exact import as_json, exact
+
+NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
+TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
+OWN_RULE = "plan"  # the type of errors whose message is ready for people
+
+
+def broken(rule: str) -> PydanticCustomError:
+    """Return the error that says `rule` and nothing else."""
+    return PydanticCustomError(OWN_RULE, "{rule}", {"rule": rule})
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME, text) or ".." in text:
+        raise broken("must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without ..")
+    return text
+
+
+def _table_name(text: str) -> str:
+    if not re.fullmatch(TABLE_NAME, text):
+        raise broken("must be [catalog.][schema.]table, in letters, digits and _")
+    return text
+
+
+def _number(value: object, rule: str, holds: Callable[[Fraction], bool]) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise broken("must be a number, without quotes" if _reads_as_number(value) else "must be a number")
+    try:
+        number = exact(value)
+        as_json(number), float(number)
+    except (ValueError, OverflowError):
+        raise broken("must be a number that a double can hold") from None
+    if not holds(number):
+        raise broken(f"must be {rule}")
+    return number
+
+
+def _reads_as_number(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(exact(value) or True)
+    except ValueError:
+        return False
+
+
+def number_type(rule: str, holds: Callable[[Fraction], bool], **json_schema: object) -> Any:
+    """Return the type of an exact number for which `holds`, `rule` in words and in JSON Schema."""
+    return Annotated[
+        Fraction,
+        PlainValidator(partial(_number, rule=rule, holds=holds)),
+        WithJsonSchema({"type": "number"} | json_schema),
+    ]
+
+
+def _reference_value(value: object) -> str | Fraction:
+    return value if isinstance(value, str) else _number(value, "at least 0", lambda x: x >= 0)
+
+
+def _year(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1900 <= value <= 2999:
+        raise broken("must be a year, such as 2022")
+    return value
+
+
+if TYPE_CHECKING:
+    Positive = Fraction
+    NonNegative = Fraction
+    Share = Fraction
+else:
+    Positive = number_type("above 0", lambda x: x > 0, exclusiveMinimum=0)
+    NonNegative = number_type("at least 0", lambda x: x >= 0, minimum=0)
+    Share = number_type("above 0 and below 1", lambda x: 0 < x < 1, exclusiveMinimum=0, exclusiveMaximum=1)
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
+TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
+Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
+ReferenceValue = Annotated[
+    str | Fraction,
+    PlainValidator(_reference_value),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}),
+]
+
+
+# The shape of a plan: every key, its type and its bounds; unknown keys are errors.
+#
+# What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the
+# catalogue: a
+# new one needs no line here.
+
 
 MOST_PARTS = 100  # of a query's partition: a record's worst place is searched among their meetings
 INTERVAL = 0.95  # coverage, where a plan names none

@@ -1,6 +1,6 @@
-"""report.html: one self-contained page that tells readers what the tables are, how noisy, and what is promised."""
+"""The look of the public page: plain, readable, printable, with nothing loaded from elsewhere."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from html import escape
 from math import isfinite
@@ -11,15 +11,53 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.plan.model import Part, Plan, Query
-from pipeline.public import public_policy
-from pipeline.report.parts import items as _list
-from pipeline.report.parts import rows as _rows
-from pipeline.report.style import STYLE
-from pipeline.storage import Place, opened, parquet_files
-from pipeline.tables import VALUES
-from udfs.exact import up_text
+from pipeline.report.policy_document import public_policy
+from pipeline.storage.location import Place, opened, parquet_files
+from pipeline.tables.files import VALUES
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.groupwise_log import GroupwiseLog
+from udfs.mechanisms.groupwise import GroupwiseLog
+from udfs.numbers.exact import up_text
+
+STYLE = """<style>
+body { font: 16px/1.55 Georgia, "Times New Roman", serif; color: #1c1c1c; background: #fff; margin: 0; }
+main { max-width: 60rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.9rem; margin: 0 0 .25rem; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid #ccc; padding-bottom: .2rem; }
+.lead { font-size: 1.1rem; color: #444; margin-top: 0; }
+.small { font-size: .85rem; color: #555; overflow-wrap: anywhere; }
+.formula { font-family: "Cambria Math", "STIX Two Math", Georgia, serif; background: #f5f5f2; padding: .6rem .8rem; }
+.wide { overflow-x: auto; margin: .6rem 0 1rem; }
+table { border-collapse: collapse; font: 14px/1.45 system-ui, "Segoe UI", Arial, sans-serif; }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top; border-bottom: 1px solid #e4e4e0; }
+th { font-weight: 600; border-bottom: 1px solid #999; white-space: nowrap; }
+.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+li { margin: .25rem 0; }
+</style>"""
+
+
+# Parts of a page: tables and lists, with every text escaped.
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    """Return a table as HTML; the columns `numbers` are set to the right."""
+    right = set(numbers)
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if i in right else ''}>{escape(str(cell))}</{tag}>" for i, cell in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f"<div class=wide><table><thead><tr>{line('th', header)}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def html_list(texts: Iterable[str]) -> str:
+    """Return a list as HTML."""
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in texts) + "</ul>"
+
+
+# report.html: one self-contained page that tells readers what the tables are, how noisy, and what is promised.
+
 
 LARGEST_SHOWN = 10
 
@@ -75,15 +113,15 @@ def report_page(plan: Plan, staged: Place) -> str:
         "<h2>Tables</h2>",
         _overview(plan),
         "<h2>How to read them</h2>",
-        _rows(("column", "meaning"), HOW_TO_READ),
+        html_table(("column", "meaning"), HOW_TO_READ),
         f"<p>The intervals have coverage {float(plan.interval):.4g}.</p>",
-        _list(oddities(plan)),
+        html_list(oddities(plan)),
         f"<h2>What each {'record' if plan.dataset.owner is None else 'firm'} is promised</h2>",
         _promises(policy, plan.dataset.owner),
         *(_largest(query, staged / "tables" / query.name) for query in plan.queries),
         "<h2>The guarantee</h2>",
         f"<p>{escape(policy['guarantee']['words'])}</p><p class=formula>{escape(policy['guarantee']['formula'])}</p>",
-        "<p>It rests on:</p>" + _list(policy["guarantee"]["assumptions"]),
+        "<p>It rests on:</p>" + html_list(policy["guarantee"]["assumptions"]),
         f"<p class=small>Plan {escape(plan.digest)}. Mechanisms and policy functions as data: policy.json.</p>",
     ]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{STYLE}'
@@ -120,7 +158,7 @@ def _overview(plan: Plan) -> str:
         )
         for query in plan.queries
     ]
-    return _rows(("table", "statistic", "by", "cells", "mechanism"), rows, numbers=[3])
+    return html_table(("table", "statistic", "by", "cells", "mechanism"), rows, numbers=[3])
 
 
 def _where(query: Query) -> str:
@@ -160,8 +198,8 @@ def _promises(policy: dict[str, Any], owner: str | None) -> str:
         for query in policy["queries"]
         for part in query.get("parts", [query])
     ]
-    shown = _rows(header, rows, numbers=range(1, len(header)))
-    return ((OF_RECORDS if owner is None else OF_FIRMS) + shown if references else "") + _rows(
+    shown = html_table(header, rows, numbers=range(1, len(header)))
+    return ((OF_RECORDS if owner is None else OF_FIRMS) + shown if references else "") + html_table(
         ("table", "Δ", "P(Δ)"), formulas
     )
 
@@ -186,7 +224,7 @@ def _largest(query: Query, folder: Place) -> str:
     columns = (*query.by, *VALUES)
     rows = [[row[key] for key in query.by] + [_figure(row[name]) for name in VALUES] for row in largest]
     heading = f"<h2>{escape(query.name)}: the largest published figures</h2>"
-    return heading + _rows(columns, rows, numbers=range(len(query.by), len(columns)))
+    return heading + html_table(columns, rows, numbers=range(len(query.by), len(columns)))
 
 
 def _figure(value: float) -> str:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.study.collect import Cells, Collected
 from pipeline.study.errors import TODAY, PanelErrors
-from pipeline.study.losses import PanelLosses
-from pipeline.study.today import FLAGS, HIGH, LOW
+from pipeline.study.losses import Cells, Collected, PanelLosses
+from pipeline.study.model import FLAGS, HIGH, LOW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,9 +22,9 @@ from pipeline.accounting.targets import CalibrationError, StandardErrorTarget
 from pipeline.errors import PlanError
 from pipeline.study.model import PAPER, Entry, Equal, Panel
 from pipeline.study.transformed import transformed_noise, unit_noise, unit_variance_terms
-from udfs.exact import up_text
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
+from udfs.numbers.exact import up_text
 
 CLOSE = 1e-4  # relative, of variances that count as equal
 DIGITS = 8  # of a scale

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.study.collect import Cells
 from pipeline.study.equal import Lossy
-from pipeline.study.losses import PanelLosses
-from pipeline.study.today import FLAGS, HIGH, LOW, FactorNoise
+from pipeline.study.losses import Cells, PanelLosses
+from pipeline.study.model import FLAGS, HIGH, LOW, FactorNoise
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +44,7 @@ def panel_errors(panel: PanelLosses, cells: Cells, today: FactorNoise | None) ->
 def factor_variances(noise: FactorNoise, cells: Cells) -> Floats:
     """Return the variance of each cell's total under multiplicative noise, from the cells' sums.
 
-    Var δ·ΣX² with firm totals X; with own magnitudes (E|δ − 1|)²·ΣX² + Var|δ − 1|·Σx² (MATH section 13).
+    Var δ·ΣX² with firm totals X; with own magnitudes (E|δ − 1|)²·ΣX² + Var|δ − 1|·Σx² (docs/study.md).
     """
     if noise.own_magnitudes:
         return noise.magnitude**2 * cells.firm_squares + noise.magnitude_variance * cells.squares

@@ -1,28 +1,79 @@
-"""A study's file → the study, or all its mistakes at once, told as those of plans are."""
+"""The microdata of a study: always synthetic, written anew for each run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import yaml
 from pydantic import Field, ValidationError
 
 from pipeline.accounting.calibrate import SCALES, scale_of
-from pipeline.errors import PlanError
-from pipeline.nearest import nearest
-from pipeline.plan.codes import level_rule
+from pipeline.economy.cattle import write_cattle
+from pipeline.economy.generate import generate
+from pipeline.errors import PlanError, nearest
+from pipeline.plan.check import level_rule
+from pipeline.plan.load import load_plan
 from pipeline.plan.messages import KeyPath, Mistake, missing, shape_mistakes, without_echoes
-from pipeline.plan.schema import Spec
+from pipeline.plan.schema import Name, NonNegative, Positive, Spec, Text, number_type
 from pipeline.plan.text import read_text
-from pipeline.plan.values import Name, NonNegative, Positive, Text, number_type
-from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, Panel, Study
-from pipeline.study.synthetic import MEASURES
-from pipeline.study.today import FactorNoise
+from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, FactorNoise, Panel, Study
 from pipeline.study.transformed import HEAVY
+from pipeline.tables.totals import Layout, layout_of
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
+
+OWNER: Final = "firm_id"
+CATTLE_PLAN: Final = {
+    "release": "cattle-synthetic",
+    "dataset": {
+        "name": "cattle-synthetic",
+        "path": "microdata",
+        "record": "farm_id",
+        "keys": {"naics": "naics", "county": "county"},
+        "measures": {"head": {"column": "head", "type": "integer"}},
+    },
+    "domain": {"naics": "domain/naics.csv", "county": "domain/counties.csv"},
+}
+
+
+def _establishments(records: int, seed: int, folder: Path) -> dict[str, Any]:
+    return read_text(generate(records, seed, folder).plan).data
+
+
+def _cattle(records: int, seed: int, folder: Path) -> dict[str, Any]:
+    write_cattle(records, seed, folder)
+    return dict(CATTLE_PLAN)
+
+
+WRITERS: Final[Mapping[str, Callable[[int, int, Path], dict[str, Any]]]] = {
+    "establishments": _establishments,
+    "cattle": _cattle,
+}
+MEASURES: Final = {"establishments": ("employment", "payroll"), "cattle": ("head",)}
+
+
+def written(study: Study, folder: Path) -> tuple[Path, Layout]:
+    """Write the study's microdata into `folder`; return where they lie, and the layout of the study's one table.
+
+    Records know their owner: multiplicative noise has one factor a firm. Raises PlanError on too many records.
+    """
+    plan = WRITERS[study.data.synthetic](study.data.records, study.data.seed, folder)
+    query = {"name": study.name, "sum": study.measure, "by": list(study.by)}
+    plan |= {
+        "dataset": plan["dataset"] | {"unit": OWNER},
+        "queries": [query | {"mechanism": {"kind": "gaussian", "sigma": 1}}],  # nothing is released
+        "budget": [],
+    }
+    path = folder / "study-plan.yaml"
+    path.write_text(yaml.safe_dump(plan, sort_keys=False), encoding="utf-8")
+    return folder / "microdata", layout_of(load_plan(path))
+
+
+# A study's file → the study, or all its mistakes at once, told as those of plans are.
+
 
 KINDS = tuple(kind for kind, mechanism in CATALOGUE.items() if not mechanism.counts_only)  # a study's table is a sum
 CURVES = (Root.kind, Log.kind)

@@ -6,11 +6,13 @@ Guarantee. ṽ = ⌊f(q + a)/λ + ½⌋·λ + Z with f concave and increasing, c
     PRDP with P(Δ) = w(0) − w(D),        PRzCDP with tanh(P/2)·P.
 
 Proof. Let q' = q + Δ. As f is concave, f(q' + a) − f(q + a) ≤ f(Δ + a) − f(a) for every q ≥ 0, with equality at q = 0,
-and rounding adds at most λ: ṽ moves by s ≤ D. The additive theorem (paper 1, theorem 5.3; MATH section 4) bounds the
+and rounding adds at most λ: ṽ moves by s ≤ D. The additive theorem (paper 1, theorem 5.3; docs/mathematics.md,
+section 3) bounds the
 max divergence of Z + s from Z in both directions by w(0) − w(s), which grows with s. What is computed from ṽ costs
 nothing. Without rounding P is tight: q = 0 and Z = 0 attain it.
 
-The value of a root is the mean-unbiased polynomial of udfs.continuous.appell. A logarithm has none: E e^Z is infinite
+The value of a root is the mean-unbiased polynomial of udfs.noise.continuous_transformed. A logarithm has none: E e^Z
+is infinite
 for every noise with a heavier tail than Laplace's, so that its value e^ṽ − a, which is median-unbiased, has no mean.
 """
 
@@ -24,13 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.study.model import PAPER
-from udfs.continuous import exponential_polylog, generalized_gaussian
-from udfs.continuous.appell import variance_of_power
-from udfs.highprec import context
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
+from udfs.noise import continuous, continuous_polylog
+from udfs.noise.continuous_transformed import variance_of_power
+from udfs.numbers.exact import context
 
 Floats = NDArray[np.float64]
 HeavyTailed = GeneralizedGaussian | ExponentialPolylog
@@ -110,8 +112,8 @@ def transformed_noise(curve: dict[str, object], noise: dict[str, object], sigma:
     return TransformedNoise(curve=shape, noise=heavy)
 
 
-def unit_noise(noise: HeavyTailed) -> generalized_gaussian.GeneralizedGaussian | exponential_polylog.ExponentialPolylog:
+def unit_noise(noise: HeavyTailed) -> continuous.GeneralizedGaussian | continuous_polylog.ExponentialPolylog:
     """Return the continuous noise of the same shape and scale 1."""
     if isinstance(noise, GeneralizedGaussian):
-        return generalized_gaussian.GeneralizedGaussian(p=float(noise.p), sigma=1.0)
-    return exponential_polylog.ExponentialPolylog(p=float(noise.p), d=float(noise.d), a=float(noise.a), sigma=1.0)
+        return continuous.GeneralizedGaussian(p=float(noise.p), sigma=1.0)
+    return continuous_polylog.ExponentialPolylog(p=float(noise.p), d=float(noise.d), a=float(noise.a), sigma=1.0)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.engines.java import java_home
+from pipeline.engines.spark_session import java_home
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(os.environ.get("PRDP_AIRFLOW", ROOT / ".work" / "airflow")) / "bin"

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.lattice import CTX, LatticeNoise, real
-from udfs.keystream import CellBits, SecretKey
-from udfs.lattice import DIGITS, REACH, WORD, LatticeTable
+from udfs.noise.keystream import CellBits, SecretKey
+from udfs.noise.lattice import DIGITS, REACH, WORD, LatticeTable
 
 TEST_KEY = SecretKey(bytes(range(32)))
 Words = tuple[int, int, int, int]

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from pipeline.build import code_digest
 from pipeline.engines.protocol import SumTask
 from pipeline.microdata.source import chunks, find
-from pipeline.tables import Block
-from udfs.contract import MeasureColumn
+from pipeline.tables.files import Block
 from udfs.mechanisms.additive import Gaussian
-from udfs.scan import RECORDS, BaseCells, CodeColumn, SumSpec
-from udfs.sums import CELL, add_frames
+from udfs.records.contract import MeasureColumn
+from udfs.records.decoding import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.sums import CELL, add_frames
 
 NAICS = ("311111", "311112", "311811", "441110", "541110")
 COUNTIES = ("01001", "01003", "02020", "36061")

@@ -17,9 +17,9 @@ from typing import Any
 
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import open_ledger
-from pipeline.publish import build_manifest, check_output_place, place_output
-from pipeline.staging import staging_at
-from pipeline.verify import verify_release
+from pipeline.release.publish import build_manifest, check_output_place, place_output
+from pipeline.release.verify import verify_release
+from pipeline.storage.staging import staging_at
 from tests.support.ledgers import reservation, stage
 
 # The calls into C that change files or the ledger. A file's written bytes may still be in memory at the next one.

@@ -19,7 +19,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import NoiseTask, SumTask
 from pipeline.microdata.source import chunks, find
 from tests.support.cells import blocks, records, spec, write
-from udfs.keystream import SecretKey
+from udfs.noise.keystream import SecretKey
 
 
 def tried(name: str, run: Callable[[], object]) -> None:

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.cells import Base, QueryCells, RollUp, cheapest, grouping, roll_up_totals
-from pipeline.domain import Domain
-from udfs.codes import OTHER, dimension_of, roll_up
+from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, grouping, roll_up_totals
+from pipeline.plan.domain import Domain
+from udfs.records.codes import OTHER, dimension_of, roll_up
 
 Cell = tuple[str, str]
 Where = Mapping[str, Sequence[str]]

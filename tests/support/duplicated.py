@@ -12,12 +12,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pipeline.engines.dask import DaskEngine
-from pipeline.microdata import duplicates
 from pipeline.microdata.read import read
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.model import Plan
-from pipeline.staging import staging_at
-from pipeline.totals import layout_of
+from pipeline.preparation import duplicates
+from pipeline.storage.staging import staging_at
+from pipeline.tables.totals import layout_of
 from tests.support.world import COUNTIES, NAICS
 
 MOST = 2**63 - 1

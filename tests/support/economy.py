@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from udfs.codes import roll_up
+from udfs.records.codes import roll_up
 
 TABLE = Path(__file__).parents[2] / "conf" / "economy" / "susb_2021.csv"
 MEASURES = ("establishments", "employment", "payroll")

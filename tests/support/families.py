@@ -10,9 +10,9 @@ from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import LatticeNoise, Noise
 from tests.support.stable import Stable
 from tests.support.statistics import binned_fit
-from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
-from udfs.stable.weights import CauchyWeights, StableWeights
-from udfs.weights import GaussianWeights, LaplaceWeights, LogWeights
+from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.stable import CauchyWeights, StableWeights
+from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 E = Fraction("2.718281828459045")
 TAILS = [Fraction(tail) for tail in ("0.001", "0.005", "0.02", "0.05", "0.1", "0.2", "0.3", "0.4")]

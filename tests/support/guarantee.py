@@ -13,17 +13,17 @@ from tests.support.divergence import max_divergence, renyi
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import CTX, LatticeNoise, Noise, real
 from tests.support.stable import Stable
-from udfs.exact import exact
-from udfs.lattice import LARGEST
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
+from udfs.noise.lattice import LARGEST
+from udfs.numbers.exact import exact
 
 ORDERS = [exact(order) for order in ("1.0001", "1.5", "2", "4", "16", "64", "256")]
 ROUNDING = 1 + CTX.mpf(10) ** -12
 Policy = Callable[[Fraction], Fraction]
 E = "2.718281828459045"
 
-# kind → parameter sets, each with its measure's step. A kind without an entry fails in tests/test_guarantee.py.
+# kind → parameter sets, each with its measure's step. A kind without one fails in tests/mechanisms/test_guarantee.py.
 PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "gaussian": [
         ({"sigma": 0.3}, "1"),

@@ -1,4 +1,5 @@
-"""Exact probabilities of heavy-tailed lattice noise: generalized Gaussian and exponential polylogarithmic (MATH 4).
+"""Exact probabilities of heavy-tailed lattice noise: generalized Gaussian and exponential polylogarithmic
+(docs/mathematics.md, section 3).
 
 Sums are taken term by term up to some n, and from there on by Euler–Maclaurin, f(x) = x^j·exp(w(x)),
 

@@ -15,11 +15,10 @@ import psycopg
 
 from pipeline.accounting.accountant import BudgetLimit
 from pipeline.accounting.policy import PolicySum, QueryPolicy
-from pipeline.facts import Facts
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
-from pipeline.staging import Staging, staging_at
+from pipeline.storage.staging import Facts, Staging, staging_at
 from udfs.mechanisms.catalogue import build
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.plan.model import Plan, Query
-from udfs.codes import dimension_of, roll_up
 from udfs.mechanisms.base import Mechanism
+from udfs.records.codes import dimension_of, roll_up
 
 Row = Mapping[str, Any]  # column → value
 CLOSE = Fraction(1, 10**9)

@@ -69,14 +69,16 @@ def random_specs(kind: str, random: Random) -> dict[str, str]:
 
 
 def formulas(m: Mechanism, spec: Mapping[str, str], influence: Fraction) -> tuple[Any, Any]:
-    """P of PRzCDP and the pure P (None: there is none), straight from MATH sections 3, 4 and 8; influence > 0."""
+    """P of PRzCDP and the pure P (None: there is none), straight from docs/mathematics.md, sections 3, 4 and 6;
+    influence > 0.
+    """
     x = real(influence)
     given = {name: Fraction(spec[name]) for name in numbers(m.kind)}
     number = {name: real(value) for name, value in given.items()}
     if m.kind == "unit_splitting":
         return number["rho"] * int(-(-influence // given["threshold"])) ** 2, None
     if m.kind == "symmetric_stable":
-        assert given["alpha"] == 1  # others have no closed form: tests/test_stable_policy.py
+        assert given["alpha"] == 1  # others have no closed form: tests/losses/test_stable_policy.py
         pure = 2 * CTX.asinh(x / (2 * number["gamma"]))
         return CTX.tanh(pure / 2) * pure, pure
     sigma = number["sigma"]

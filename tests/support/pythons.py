@@ -10,7 +10,7 @@ from shutil import copytree, which
 
 from tests.support.spark import ROOT
 
-DIES_AT = "udfs.sums"  # only tasks import it on a worker
+DIES_AT = "udfs.records.sums"  # only tasks import it on a worker
 SUICIDE = f"""import os, sys
 from pathlib import Path
 def parent(pid):

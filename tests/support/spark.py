@@ -14,8 +14,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pipeline.engines.java import java_home
 from pipeline.engines.spark import SparkEngine
+from pipeline.engines.spark_session import java_home
 from tests.support.hosts import Host
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,5 @@
-"""Exact probabilities of symmetric α-stable lattice noise (MATH 5), from the mathematics alone, nothing of udfs.
+"""Exact probabilities of symmetric α-stable lattice noise (docs/mathematics.md, section 11), from the mathematics
+alone, nothing of udfs.
 
 Near 0 the power series is summed with as many digits as cancel, far out the asymptotic one up to its smallest term;
 for α = 1 there are closed forms. Tail sums are Σ_{j ≥ n} (j/s)^{−αk−1} = s^{αk+1}·ζ(αk + 1, n), term by term.

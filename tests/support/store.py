@@ -15,7 +15,7 @@ from botocore.config import Config
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from pipeline.storage import Place, Stored, place
+from pipeline.storage.location import Place, Stored, place
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "CANARYACCESSKEY",

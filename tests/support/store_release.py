@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline import conditional
-from pipeline.publish import MANIFEST
-from pipeline.staging import StoreStaging
-from pipeline.storage import Stored, place
+from pipeline.storage import conditional
+from pipeline.storage.location import Stored, place
+from pipeline.storage.staging import MANIFEST, StoreStaging
 from tests.support.submit import Place, submit
 
 

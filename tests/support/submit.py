@@ -11,17 +11,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from pipeline import officers
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.log import Log
-from pipeline.microdata.pinned import Table
 from pipeline.plan.load import load_plan
-from pipeline.release import Job, Outcome, run
-from pipeline.storage import Stored
-from udfs.keystream import SecretKey
+from pipeline.preparation.pinned import Table
+from pipeline.release import officers
+from pipeline.release.run import Job, Outcome, run
+from pipeline.storage.location import Stored
+from udfs.noise.keystream import SecretKey
 
 KEY = bytes(range(32))
 FORK_SERVER = get_context("forkserver")  # children start from a clean process that has imported this module
@@ -91,7 +91,7 @@ def submit(
 
 
 def officer(place: Place, act: str, *arguments: Any) -> None:
-    """Do what an officer does (pipeline.officers) with the place's ledger."""
+    """Do what an officer does (pipeline.release.officers) with the place's ledger."""
     getattr(officers, act)(place.ledger(), *arguments)
 
 

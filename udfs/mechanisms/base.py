@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.divergences import of_pure, of_zcdp
-from udfs.exact import as_json, exact, up_float
-from udfs.keystream import Bits
-from udfs.lattice import LatticeTable, build_table
-from udfs.tight.curve import TightCurve, tight_curve
-from udfs.weights import LogWeights
+from udfs.losses.curve import TightCurve, of_pure, of_zcdp, tight_curve
+from udfs.noise.keystream import Bits
+from udfs.noise.lattice import LatticeTable, build_table
+from udfs.noise.weights import LogWeights
+from udfs.numbers.exact import as_json, exact, up_float
 
 FLOAT_SLACK = 2.0**-40  # losses of whole arrays are computed in doubles and raised by this: far above their error
 
@@ -104,7 +103,7 @@ class Mechanism(ABC):
     numbers of `step`, at most 2⁶³ − 1 in magnitude. Every public cell is released, with independent bits. A mechanism
     that is `counts_only` is for counts of records, not for sums of a measure.
 
-    Subclasses are final, hold exact numbers (udfs.exact) and raise ParameterError on construction.
+    Subclasses are final, hold exact numbers (udfs.numbers.exact) and raise ParameterError on construction.
     """
 
     step: Fraction = Fraction(1)

@@ -5,12 +5,10 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from udfs.mechanisms.additive import Gaussian
+from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.base import Mechanism, ParameterError
-from udfs.mechanisms.groupwise_log import GroupwiseLog
-from udfs.mechanisms.groupwise_noisy import GroupwiseNoisy
+from udfs.mechanisms.groupwise import GroupwiseLog, GroupwiseNoisy
 from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
-from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.root import Root
 from udfs.mechanisms.splitting import UnitSplitting

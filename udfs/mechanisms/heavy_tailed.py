@@ -1,4 +1,6 @@
-"""Additive mechanisms with heavy tails, whose losses grow like a root or a logarithm of the influence (MATH 4)."""
+"""Additive mechanisms with heavy tails, whose losses grow like a root or a logarithm of the influence
+(docs/mathematics.md, section 3).
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -7,19 +9,21 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.bounds import exp_above, log_power_rise_above, power_above
-from udfs.exact import up_text
-from udfs.heavy import GeneralizedGaussianWeights, PolylogWeights
 from udfs.mechanisms.additive import (
     LATTICE,
     LATTICES,
     POLICY,
+    formula_by_policy,
     interval_of_width,
     lattice_mean_absolute_error,
     lattice_variance,
+    loss_by_policy,
+    loss_by_policy_at,
     own_fineness,
     own_step,
     release_additive,
+    renyi_by_policy,
+    states_tight,
 )
 from udfs.mechanisms.base import (
     FLOAT_SLACK,
@@ -31,8 +35,10 @@ from udfs.mechanisms.base import (
     require_range,
     require_scale,
 )
-from udfs.mechanisms.tight import formula_by_policy, loss_by_policy, loss_by_policy_at, renyi_by_policy, states_tight
-from udfs.weights import LogWeights
+from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.weights import LogWeights
+from udfs.numbers.bounds import exp_above, log_power_rise_above, power_above
+from udfs.numbers.exact import up_text
 
 BOUNDS = Fraction(1, 10**27)  # what bounds of ln(…)^p may lie above it, relatively
 
@@ -95,7 +101,8 @@ class ExponentialPolylog(Mechanism):
     PRzCDP with tanh(P/2)·P. Proof: w(z) = −d·ln(z/σ + a)^p falls and is convex on the lattice, so that
     |w(|z|) − w(|z − Δ|)| ≤ w(0) − w(Δ) = P(Δ) for every lattice point z. w is convex where z/σ + a ≥ e^{p−1}; for an
     `a` a little below it, as a decimal of e is, w need only be convex in its first step, which is checked: beyond it
-    the function is. Sources: paper 1, theorem 5.3, corollary 5.7 and the lemma from PRDP to PRzCDP; MATH section 4; the
+    the function is. Sources: paper 1, theorem 5.3, corollary 5.7 and the lemma from PRDP to PRzCDP;
+    docs/mathematics.md, section 3; the
     tight policy: docs/tight.md.
     """
 

@@ -10,11 +10,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.bounds import log1p_above
-from udfs.highprec import context, fraction, real
-from udfs.lattice import LARGEST
 from udfs.mechanisms.base import Mechanism, ParameterError, above
-from udfs.mechanisms.transformation import (
+from udfs.mechanisms.transformed import (
     NOTHING,
     Floats,
     estimator_choice,
@@ -32,8 +29,10 @@ from udfs.mechanisms.transformation import (
     transformed_too_narrow,
     transformed_weights,
 )
-from udfs.reproducible import exp
-from udfs.rounding import floor_log2, lattice_step, round_decided
+from udfs.noise.lattice import LARGEST
+from udfs.numbers.bounds import log1p_above
+from udfs.numbers.exact import context, fraction, real
+from udfs.numbers.floating import exp, floor_log2, lattice_step, round_decided
 
 CONSTANT_BITS = 160
 
@@ -43,10 +42,10 @@ CONSTANT_BITS = 160
 class Log(Mechanism):
     """ṽ = ln(q + a) + noise on a fine lattice of step λ; the value is e^ṽ times a constant, less a.
 
-    Losses as in udfs.mechanisms.transformation with D = ln(1 + Δ/a) + λ, for contributions ≥ 0. Mean-unbiased values:
+    Losses as in udfs.mechanisms.transformed with D = ln(1 + Δ/a) + λ, for contributions ≥ 0. Mean-unbiased values:
     e^{ṽ − σ²/2} − a (Gaussian), (1 − σ²)·e^ṽ − a (Laplace, σ < 1); median-unbiased: e^ṽ − a. The standard error is the
     root of an unbiased estimate of the value's variance; Laplace noise of σ ≥ ½ has none, which is shown as infinite.
-    Source: paper 1, table 2; MATH section 3.
+    Source: paper 1, table 2; docs/mathematics.md, section 4.
     """
 
     a: Fraction = above(0, "offset added to a total before the logarithm, in the measure's unit")

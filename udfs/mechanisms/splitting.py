@@ -8,7 +8,6 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.exact import exact
 from udfs.mechanisms.additive import (
     POLICY,
     interval_of_width,
@@ -20,7 +19,8 @@ from udfs.mechanisms.additive import (
     release_additive,
 )
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, above, choice, require_scale
-from udfs.weights import GaussianWeights, LogWeights
+from udfs.noise.weights import GaussianWeights, LogWeights
+from udfs.numbers.exact import exact
 
 DIGITS = 10**80  # of the noise scale beyond the point of its square's size
 
@@ -31,7 +31,8 @@ class UnitSplitting(Mechanism):
     """Every record is split into A = ⌈Δ/T⌉ pieces of at most T; discrete Gaussian noise gives each piece rho-zCDP.
 
     PRzCDP with P(Δ) = ρ·⌈Δ/T⌉², no pure loss. Proof: the noise has σ ≥ T/√(2ρ), and the sum is the same with and
-    without splitting, so a record costs Δ²/(2σ²) ≤ ρ·(Δ/T)² ≤ ρ·⌈Δ/T⌉². Source: paper 1, section 2.5; MATH section 4.
+    without splitting, so a record costs Δ²/(2σ²) ≤ ρ·(Δ/T)² ≤ ρ·⌈Δ/T⌉². Source: paper 1, section 2.5;
+    docs/mathematics.md, section 3.
     """
 
     threshold: Fraction = above(0, "largest piece T of a record, in the measure's unit")

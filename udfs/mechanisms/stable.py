@@ -1,4 +1,6 @@
-"""The symmetric α-stable mechanism: additive noise with power tails, whose loss grows like ln Δ (MATH section 5)."""
+"""The symmetric α-stable mechanism: additive noise with power tails, whose loss grows like ln Δ
+(docs/mathematics.md, section 11).
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -7,7 +9,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.bounds import asinh_above
+from udfs.losses.stable import envelope
 from udfs.mechanisms.additive import (
     POLICY,
     interval_of_width,
@@ -19,9 +21,9 @@ from udfs.mechanisms.additive import (
     release_additive,
 )
 from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, ParameterError, above, at_least, choice, require_scale
-from udfs.stable.policy import envelope
-from udfs.stable.weights import CauchyWeights, StableWeights
-from udfs.weights import LogWeights
+from udfs.noise.stable import CauchyWeights, StableWeights
+from udfs.noise.weights import LogWeights
+from udfs.numbers.bounds import asinh_above
 
 LEAST, MOST = Fraction("1.01"), Fraction("1.999")  # between 1 and 2 series and tables stay of a size to compute
 
@@ -33,7 +35,7 @@ class SymmetricStable(Mechanism):
 
     P(Δ) = sup_x ln[p(x − Δ/γ)/p(x)] over all real x, so that the loss on any lattice is at most P: for α = 1 (Cauchy)
     2·arsinh(Δ/(2γ)); for 1.01 ≤ α ≤ 1.999 no closed form is known and a certified bound is stated, at most one part in
-    1000 above P (udfs.stable.policy). The variance is infinite, for α = 1 the mean absolute error too. Continuous
+    1000 above P (udfs.losses.stable). The variance is infinite, for α = 1 the mean absolute error too. Continuous
     noise of this family is closed under sums: that of n cells added has scale γ·n^(1/α); on a lattice nearly.
     Sources: paper 4, theorems 16 (P is finite) and 25 (α = 1, its eq. 73); paper 1's lemma from PRDP to PRzCDP.
     """

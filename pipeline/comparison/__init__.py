@@ -1,1 +1,0 @@
-"""Mechanisms of all families at equal accuracy, and what records of public sizes would lose under each."""

@@ -1,0 +1,1 @@
+"""The synthetic microdata: an economy after public figures."""

@@ -1,0 +1,261 @@
+"""Draws the establishments of the synthetic economy in batches, each from the seed and its number alone."""
+
+import csv
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.economy.firms import Chained, Firms
+from pipeline.economy.model import Economy, Figures
+from pipeline.economy.susb import rounded
+from pipeline.errors import PlanError, PrdpError
+
+Ints = NDArray[np.int64]
+
+CHAIN_NUMBERS_FROM: Final = 900_000_000
+"""Firms below this number own the establishment of that number alone; from here on they may own several."""
+
+BATCHES_A_NATION: Final = 8
+"""Firms have establishments in at most so many batches: beyond 8 million records the economy is a row of nations."""
+
+FIRMS_A_NATION: Final = 800_000
+
+
+@dataclass(frozen=True)
+class Establishments:
+    """A batch of n records, each column of length n; `number` and `firm` are the digits of the ids."""
+
+    number: Ints
+    firm: Ints
+    industry: Ints  # positions in the list of industries
+    county: Ints  # positions in the list of counties
+    employment: Ints  # people, ≥ 0
+    payroll: Ints  # thousands of dollars, ≥ 0
+
+
+class Batches:
+    """How the records fall into batches, one a file; what a batch holds depends on this and on nothing else."""
+
+    def __init__(self, firms: Firms, *, records: int, files: int, seed: int) -> None:
+        self.files, self._firms, self._records, self._seed = files, firms, records, seed
+        self._one_at_a_time = Lock()
+        self._chained = lru_cache(maxsize=2)(self._draw_chained)  # two: threads may work on both sides of a border
+
+    def draw(self, file: int) -> Establishments:
+        """Return the records of batch `file`, in random order; threads may call this at once."""
+        nation = file // BATCHES_A_NATION
+        first = nation * BATCHES_A_NATION
+        with self._one_at_a_time:
+            chained = self._chained(nation)
+        last = min(first + BATCHES_A_NATION, self.files)
+        # the chained establishments are spread over the nation's batches as its records are
+        begin, start, stop, end = (self._first(edge) for edge in (first, file, file + 1, last))
+        mine = chained.part(*(len(chained) * (edge - begin) // max(end - begin, 1) for edge in (start, stop)))
+        return self._mixed(self._rng(0, file), np.arange(start + 1, stop + 1), mine, nation)
+
+    def _first(self, file: int) -> int:
+        return self._records * file // self.files
+
+    def _rng(self, *key: int) -> np.random.Generator:
+        """Return the generator of one batch or nation; spawn_key tells apart every (seed, key), however large."""
+        return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
+
+    def _draw_chained(self, nation: int) -> Chained:
+        first = nation * BATCHES_A_NATION
+        records = self._first(min(first + BATCHES_A_NATION, self.files)) - self._first(first)
+        return self._firms.draw(self._rng(1, nation), records)
+
+    def _mixed(self, rng: np.random.Generator, numbers: Ints, chained: Chained, nation: int) -> Establishments:
+        industry, county, employment, payroll = self._singles(rng, len(numbers) - len(chained))
+        order = rng.permutation(len(numbers))
+        firms = CHAIN_NUMBERS_FROM + nation * FIRMS_A_NATION + chained.firm
+        own = np.full(len(industry), -1)
+        firm = np.concatenate([own, firms])[order]
+        return Establishments(
+            number=numbers,
+            firm=np.where(firm < 0, numbers, firm),
+            industry=np.concatenate([industry, chained.industry])[order],
+            county=np.concatenate([county, chained.county])[order],
+            employment=np.concatenate([employment, chained.employment])[order],
+            payroll=np.concatenate([payroll, chained.payroll])[order],
+        )
+
+    def _singles(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return industry, county, employment and payroll of establishments that are their own firm."""
+        model = self._firms.economy
+        _, sectors, states = model.shape
+        shares = model.singles
+        cells = np.repeat(np.arange(len(shares)), rounded(rng, shares * (count / shares.sum()), count))
+        place = cells % (sectors * states)
+        sector, state = place // states, place % states
+        size = cells // (sectors * states)
+        ends = np.searchsorted(size, np.arange(len(model.classes) + 1))
+        employment = np.concatenate(
+            [
+                law.draw(rng, model.single_laws[k].ravel()[place[ends[k] : ends[k + 1]]])
+                for k, law in enumerate(model.classes)
+            ]
+        )
+        industry = model.industries.pick(sector, rng.random(count))
+        county = model.counties.pick(state * sectors + sector, rng.random(count))
+        return industry, county, employment, model.payroll(rng, cells, industry, employment)
+
+
+# Writes a synthetic data set: Parquet microdata, the public domain and a plan that releases it as it is.
+
+
+CONF: Final = Path(__file__).resolve().parents[2] / "conf"
+DOMAIN: Final = {
+    "naics.csv": CONF / "codes" / "naics_2022.csv",
+    "counties.csv": CONF / "codes" / "counties_2022.csv",
+}
+PLAN: Final = CONF / "plans" / "cbp-synthetic.yaml"
+
+RECORDS_A_FILE: Final = 1_000_000  # memory is bounded by one such file a thread
+FEWEST_FILES: Final = 4  # even small data have partitions, as real data do
+RECORDS_A_GROUP: Final = 1 << 18  # Parquet row group: a reader may take a quarter of a file at a time
+MOST_RECORDS: Final = CHAIN_NUMBERS_FROM - 1  # beyond, numbers of establishments and of chains would meet
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Where a synthetic data set lies; all of it is public."""
+
+    plan: Path
+    microdata: Path  # folder of part-00000.parquet, …
+    naics: Path
+    counties: Path
+    records: int
+    files: int
+    seed: int
+
+
+def generate(
+    records: int,
+    seed: int,
+    out: Path,
+    *,
+    threads: int = 2,
+    on_file: Callable[[int, int], None] = lambda done, files: None,
+) -> Generated:
+    """Write `records` ≥ 0 synthetic establishments with domain and plan under `out`, and say where.
+
+    The same seed gives the same bytes of every file under one version of NumPy and PyArrow on one kind of
+    processor, whatever `threads` ≥ 1; `plan.yaml` appears last, so a folder that has one is complete.
+    `on_file(done, files)` is called in the calling thread after each Parquet file. Raises PlanError on a
+    negative number, too many records, or where `out` already holds microdata, a domain or a plan; PrdpError
+    where it cannot be written.
+    """
+    if not 0 <= records <= MOST_RECORDS:
+        raise PlanError(f"--records: a number from 0 to {MOST_RECORDS} is needed")
+    if not seed >= 0:
+        raise PlanError("--seed: a whole number of at least 0 is needed")
+    _refuse_mixing(out)
+    files = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE))))
+    industries, counties = (codes(source) for source in DOMAIN.values())
+    batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, files=files, seed=seed)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # A killed run leaves nothing but this hidden folder, which no later run looks into.
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out) as unfinished:
+            _write_public(Path(unfinished))
+            _write_microdata(Path(unfinished), batches, threads, on_file)
+            # A folder moves onto an empty or absent one only: of two runs at once, the second fails here.
+            for name in ("microdata", "domain", "plan.yaml"):
+                (Path(unfinished) / name).rename(out / name)
+    except OSError as error:
+        raise PrdpError(
+            f"{out}: cannot write the data set ({error.strerror or error}); choose another --out"
+        ) from error
+    domain = out / "domain"
+    return Generated(
+        plan=out / "plan.yaml",
+        microdata=out / "microdata",
+        naics=domain / "naics.csv",
+        counties=domain / "counties.csv",
+        records=records,
+        files=files,
+        seed=seed,
+    )
+
+
+def _refuse_mixing(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise PlanError(f"{out}: not a folder; choose another --out")
+    for name in ("microdata", "domain"):
+        if (out / name).exists() and not ((out / name).is_dir() and not any((out / name).iterdir())):
+            raise PlanError(f"{out / name}: already there, and data sets are never mixed; choose another --out")
+    if (out / "plan.yaml").exists():
+        raise PlanError(f"{out / 'plan.yaml'}: already there; choose another --out")
+
+
+def _write_public(folder: Path) -> None:
+    (folder / "domain").mkdir()
+    for name, source in DOMAIN.items():
+        shutil.copyfile(source, folder / "domain" / name)
+    shutil.copyfile(PLAN, folder / "plan.yaml")
+
+
+def _write_microdata(folder: Path, batches: Batches, threads: int, on_file: Callable[[int, int], None]) -> None:
+    (folder / "microdata").mkdir()
+    industries, counties = (codes(source) for source in DOMAIN.values())
+
+    def write(file: int) -> None:
+        path = folder / "microdata" / f"part-{file:05d}.parquet"
+        write_parquet(_table(batches.draw(file), industries, counties), path, ["naics", "county", "employment"])
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done, _ in enumerate(pool.map(write, range(batches.files)), start=1):
+            on_file(done, batches.files)
+
+
+def codes(path: Path) -> list[str]:
+    """Return the codes of a list of conf/codes, in its order."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return [row["code"] for row in csv.DictReader(lines)]
+
+
+def _table(drawn: Establishments, industries: list[str], counties: list[str]) -> pa.Table:
+    columns = {
+        "establishment_id": ids("E", drawn.number),
+        "firm_id": ids("F", drawn.firm),
+        "naics": pa.DictionaryArray.from_arrays(pa.array(drawn.industry, pa.int32()), pa.array(industries)),
+        "county": pa.DictionaryArray.from_arrays(pa.array(drawn.county, pa.int32()), pa.array(counties)),
+        "employment": pa.array(drawn.employment),
+        "payroll": pa.array(drawn.payroll),
+    }
+    return pa.table(columns)
+
+
+def ids(letter: str, numbers: Ints) -> pa.StringArray:
+    """Return the letter and nine digits of each number below 10⁹; no Python string is made per record."""
+    text = np.empty((len(numbers), 10), dtype=np.uint8)
+    text[:, 0] = ord(letter)
+    rest = numbers.astype(np.uint32)
+    for place in range(9, 0, -1):
+        rest, digit = np.divmod(rest, np.uint32(10))
+        text[:, place] = digit + ord("0")
+    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * 10
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def write_parquet(table: pa.Table, path: Path, coded: list[str]) -> None:
+    """Write microdata whose columns `coded` have few distinct values."""
+    pq.write_table(
+        table,
+        path,
+        row_group_size=RECORDS_A_GROUP,
+        use_dictionary=coded,
+        store_schema=False,  # else readers would meet Arrow's dictionary type instead of plain strings
+    )

@@ -1,0 +1,1 @@
+"""From rows to records: duplicates, prepared and pinned microdata."""

@@ -1,0 +1,65 @@
+"""Where confidential diagnostics may lie: in a new folder of this user's own, in no release's folder and no staging."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.errors import StateError
+from pipeline.ledger.store import Ledger
+from pipeline.storage.files import make_folder
+from pipeline.storage.location import place
+from pipeline.storage.staging import MANIFEST
+
+
+def require_apart(out: Path, others: Iterable[Path]) -> None:
+    """Return if diagnostics may be written to `out`, an absolute path: a folder that is absent or empty.
+
+    Raises StateError where it lies in a release's folder or beside one, or in one of the folders `others`, in which
+    releases are published or staged, or where one of those lies in it.
+    """
+    at = out.resolve()
+    for folder in (at, *at.parents):
+        if os.path.lexists(folder / MANIFEST):
+            raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another place")
+    if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
+        raise StateError(f"--out {out}: it lies in {at.parent}, where releases are published: give another place")
+    for folder in (path.resolve() for path in others):
+        if at.is_relative_to(folder) or folder.is_relative_to(at):
+            raise StateError(
+                f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another place"
+            )
+    try:
+        if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
+            raise StateError(f"--out {out}: it is there and no empty folder: give a new one")
+    except OSError as error:
+        raise _unusable(out, error) from None
+
+
+def taken(ledger: Ledger) -> list[Path]:
+    """Return the folders of this machine in which the ledger's releases are published or staged."""
+    states = ledger.states()
+    named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
+    places = [place(name) for name in dict.fromkeys(named) if name is not None]
+    return [ledger.staging_root, *(at for at in places if isinstance(at, Path))]
+
+
+@contextmanager
+def private_folder(out: Path) -> Iterator[Path]:
+    """Make `out`, a folder of mode 0700, for a block; what it holds is removed where the block fails."""
+    try:
+        make_folder(out.parent, 0o755)
+        out.mkdir(mode=0o700, exist_ok=True)
+        out.chmod(0o700)
+    except OSError as error:
+        raise _unusable(out, error) from None
+    try:
+        yield out
+    except BaseException:
+        shutil.rmtree(out.resolve(), ignore_errors=True)  # which, of a link, would remove nothing
+        raise
+
+
+def _unusable(out: Path, error: OSError) -> StateError:
+    return StateError(f"--out {out}: it cannot be written ({error.strerror}): give another place")

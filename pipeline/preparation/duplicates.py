@@ -1,0 +1,214 @@
+"""From rows to records, where a plan says what rows of one id are (`duplicates: reject`, or `combine`).
+
+    chunks ─► rows, checked one by one, to buckets by their ids ─► records of each bucket, sealed ─► chunks of those
+
+Sealed records are chunks as any other: they are summed, and their losses counted, by the same tasks. Their measures
+stand in whole steps. Bad records, where they are dropped, stand among them without codes, so that they are counted as
+dropped. Nothing on disk can be read without the seal, which ends with the run.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.engines.protocol import Engine, Input, decoded, in_buckets
+from pipeline.errors import PlanError
+from pipeline.microdata.source import Chunk, Piece
+from pipeline.plan.model import Dataset, Plan
+from pipeline.storage.files import Seal
+from pipeline.storage.location import Place, place, size_of
+from pipeline.storage.staging import Staging, staging_at
+from pipeline.tables.totals import Layout, layout_of, require_unbroken
+from udfs.records.contract import Fault, Rule, as_coded_text, as_text, buckets_of
+from udfs.records.decoding import Decoder, SumSpec
+from udfs.records.sums import Combined, Duplicates, Rows, combined
+
+BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records
+BROKEN = -1  # the bucket of the broken rules
+CELL, COUNT = "(cell)", "(count)"
+RECORD, OWNER, NAICS, COUNTY, GOOD = "(record)", "(owner)", "(naics)", "(county)", "(good)"  # no measure's names
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Records:
+    """Records made of rows, in sealed chunks.
+
+    `broken`: for each cell that stands for a broken rule, how many rows or records break it.
+    """
+
+    chunks: Sequence[Chunk]
+    broken: Counter[int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ByRecord:
+    """Sends rows, checked one by one, to buckets by their ids, and the rules they break to a bucket of its own."""
+
+    spec: SumSpec
+    buckets: int
+
+    def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+        """Yield the rows of each batch, by bucket."""
+        return decoded(chunk, self.spec, self._rows)
+
+    def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        spec, records = self.spec, decoder.records(batch)
+        good = np.ones(len(batch), dtype=np.bool_) if records.good is None else records.good
+        ids = _without(as_text(batch.column(str(spec.record))), records.faults, str(spec.record))
+        columns: dict[str, object] = {
+            RECORD: ids,
+            NAICS: as_coded_text(batch.column(spec.naics.column)),
+            COUNTY: as_coded_text(batch.column(spec.county.column)),
+            GOOD: good,
+        }
+        if spec.owner is not None:
+            columns[OWNER] = as_coded_text(batch.column(spec.owner))
+        rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
+        return [*told(spec, records.faults), *in_buckets(rows, buckets_of(ids, self.buckets))]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OneRecord:
+    """Makes the records of a bucket's rows, and seals them in a file."""
+
+    spec: SumSpec
+    duplicates: Duplicates
+    folder: Place
+    seal: Seal
+
+    def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Records:
+        """Return the records of a bucket; of the bucket BROKEN, the rules that rows break."""
+        if bucket == BROKEN:
+            return Records([], counted(batches))
+        table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+        rows = self._rows(table.to_batches()[0])
+        found = combined(rows, self.spec, self.duplicates)
+        path = self.folder / f"records-{bucket:06d}"
+        self.seal.write_batch(path, _batch(rows, found))
+        return Records([(Piece(str(path), None, self.seal),)], _by_cell(self.spec, found.faults))
+
+    def _rows(self, batch: pa.RecordBatch) -> Rows:
+        return Rows(
+            ids=batch.column(RECORD),
+            naics=batch.column(NAICS),
+            county=batch.column(COUNTY),
+            owner=batch.column(OWNER) if self.spec.owner is not None else None,
+            values={m.name: batch.column(m.name).to_numpy() for m in self.spec.measures},
+            good=batch.column(GOOD).to_numpy(zero_copy_only=False),
+        )
+
+
+@contextmanager
+def records_of(given: Input, plan: Plan, engine: Engine, root: Place, proved: bool) -> Iterator[tuple[Input, Layout]]:
+    """Yield what is to be summed for the length of a block, and the layout for it: records instead of rows.
+
+    Where row ids are trusted it is what was given, and so it is where it is `proved` that each row is a record
+    (prepared.py): row ids are not even read then, everything else is checked once more. What else it needs on disk
+    lies, sealed, in folders of the release in the private folder `root`, which are destroyed. Raises MicrodataError
+    that names every rule that rows or records break, where bad records are refused: the same ones however the rows are
+    cut.
+    """
+    layout = layout_of(plan)
+    if plan.dataset.duplicates == "trust" or proved:
+        yield given, replace(layout, spec=replace(layout.spec, record=None))
+        return
+    with scratch(root, plan.release, "records") as kept:
+        kept.create()
+        made = grouped_records(given, plan.dataset, layout.spec, engine, kept)
+        if plan.dataset.bad_records == "refuse":
+            require_unbroken(layout, sorted(made.broken))
+        yield made.chunks, replace(layout, spec=in_steps(layout.spec))
+
+
+def grouped_records(given: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
+    """Return the records of all rows, sealed in the folder `kept`; broken rules are counted, whatever the plan says."""
+    if dataset.duplicates == "trust" or not isinstance(given, Sequence):
+        raise PlanError("dataset.duplicates: it must be trust, where the microdata are a table of Spark's catalog")
+    split = ByRecord(spec, _bucket_count(given))
+    merge = OneRecord(spec, dataset.duplicates, kept.path, Seal.fresh())
+    with scratch(kept.root, kept.release, "rows") as between:
+        parts = engine.grouped(split, given, merge, between)
+    broken: Counter[int] = Counter()
+    for part in parts:
+        broken.update(part.broken)
+    return Records([chunk for part in parts for chunk in part.chunks], broken)
+
+
+@contextmanager
+def scratch(root: Place, release: str, kind: str) -> Iterator[Staging]:
+    """Yield the name of a private folder, not made yet, that is gone after the block."""
+    folder = staging_at(root, release, f"{kind}-{uuid.uuid4().hex}")
+    try:
+        yield folder
+    finally:
+        folder.destroy()
+
+
+def in_steps(spec: SumSpec) -> SumSpec:
+    """Return the scan of sealed records that does what `spec` does of rows."""
+    return replace(
+        spec,
+        naics=replace(spec.naics, column=NAICS),
+        county=replace(spec.county, column=COUNTY),
+        measures=tuple(replace(measure, column=measure.name, step=Fraction(1)) for measure in spec.measures),
+        owner=None if spec.owner is None else OWNER,
+        record=None,
+        also=(RECORD,),
+    )
+
+
+def told(spec: SumSpec, faults: Sequence[Fault]) -> list[tuple[int, pa.RecordBatch]]:
+    """Return rows for the bucket BROKEN that tell how often each rule is broken."""
+    broken = _by_cell(spec, faults)
+    columns = {CELL: pa.array(list(broken), pa.int64()), COUNT: pa.array(list(broken.values()), pa.int64())}
+    return [(BROKEN, pa.record_batch(columns))] if broken else []
+
+
+def counted(batches: Iterable[pa.RecordBatch]) -> Counter[int]:
+    """Return how often each rule is broken, as rows of the bucket BROKEN tell."""
+    broken: Counter[int] = Counter()
+    for batch in batches:
+        broken.update(dict(zip(batch.column(CELL).to_pylist(), batch.column(COUNT).to_pylist(), strict=True)))
+    return broken
+
+
+def _by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
+    broken: Counter[int] = Counter()
+    for column, rule, mask in faults:
+        broken[spec.broken_cell(column, rule)] += int(np.count_nonzero(mask))
+    return broken
+
+
+def _bucket_count(chunks: Sequence[Chunk]) -> int:
+    """Return a number of buckets of which each holds about a chunk's records."""
+    paths = {piece.path for chunk in chunks for piece in chunk}
+    return 1 + sum(size_of(place(path)) for path in paths) // BUCKET_BYTES
+
+
+def _without(ids: pa.Array, faults: Sequence[Fault], column: str) -> pa.Array:
+    """Return ids, null where they name no record."""
+    for faulty, rule, mask in faults:
+        if (faulty, rule) == (column, Rule.RECORD):
+            return pc.if_else(pa.array(mask), pa.scalar(None, ids.type), ids)
+    return ids
+
+
+def _batch(rows: Rows, found: Combined) -> pa.RecordBatch:
+    """Return the records in the form that `in_steps` reads; those that are not good have no codes."""
+    first = pa.array(found.first)
+    kept = pa.array(found.first, mask=~found.good)
+    columns: dict[str, object] = {
+        RECORD: rows.ids.take(first),
+        NAICS: rows.naics.take(kept),
+        COUNTY: rows.county.take(kept),
+    }
+    if rows.owner is not None:
+        columns[OWNER] = rows.owner.take(first)
+    return pa.record_batch(columns | dict(found.values))

@@ -1,0 +1,309 @@
+"""Records → typed Parquet files by industry, sorted by industry, county and row id: the tasks of `prdp prepare`.
+
+    records of a chunk ─► to the bucket of their 3-digit industry ─► sorted, typed, one file a bucket
+
+The files depend on the records alone, not on their order or cut: records are sorted by all that they hold.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.build import code_digest
+from pipeline.canonical import digest
+from pipeline.engines.protocol import Engine, decoded, in_buckets
+from pipeline.errors import MicrodataError, PlanError, StateError
+from pipeline.ledger.store import Ledger
+from pipeline.log import Log
+from pipeline.microdata import source
+from pipeline.microdata.source import Chunk
+from pipeline.plan.model import Plan, default_out
+from pipeline.preparation.confidential import private_folder, require_apart, taken
+from pipeline.preparation.duplicates import (
+    BROKEN,
+    COUNTY,
+    NAICS,
+    OWNER,
+    RECORD,
+    counted,
+    grouped_records,
+    in_steps,
+    scratch,
+    told,
+)
+from pipeline.preparation.pinned import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
+from pipeline.storage.files import is_partial, put, sync_file, sync_folder, write_whole
+from pipeline.storage.location import Place, overlap
+from pipeline.tables.totals import contract_told, layout_of, measure_columns, require_unbroken
+from udfs.records.codes import is_naics, roll_up
+from udfs.records.contract import as_coded_text, as_text, in_units, places, ranked
+from udfs.records.decoding import Decoder, SumSpec
+
+ROW_GROUP = 1 << 17  # records
+LEVEL = "naics3"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file and how many records it holds; or, of the bucket BROKEN, how often each rule is broken."""
+
+    name: str
+    records: int
+    broken: Counter[int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ByIndustry:
+    """Sends good records to buckets by their 3-digit industry; `record` is the column of their ids."""
+
+    spec: SumSpec
+    record: str
+
+    def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+        """Yield the records of each batch, by bucket, and the rules that rows break."""
+        return decoded(chunk, self.spec, self._rows)
+
+    def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        spec, records = self.spec, decoder.records(batch)
+        codes = as_coded_text(batch.column(spec.naics.column))
+        columns: dict[str, object] = {
+            RECORD: as_text(batch.column(self.record)),
+            NAICS: codes,
+            COUNTY: as_coded_text(batch.column(spec.county.column)),
+        }
+        if spec.owner is not None:
+            columns[OWNER] = as_coded_text(batch.column(spec.owner))
+        rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
+        of_code = [int(roll_up(c, LEVEL)) if c and is_naics(c) else 0 for c in codes.dictionary.to_pylist()]
+        buckets = np.array([*of_code, 0], dtype=np.int64)[np.asarray(codes.indices.fill_null(len(of_code)))]
+        if records.good is not None:
+            rows, buckets = rows.filter(pa.array(records.good)), buckets[records.good]
+        return [*told(spec, records.faults), *in_buckets(rows, buckets)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SortedFile:
+    """Sorts the records of a bucket, and writes their file into `folder`; `spec` names their columns and steps."""
+
+    spec: SumSpec
+    record: str
+    folder: Path
+
+    def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Return what was written."""
+        if bucket == BROKEN:
+            return Written("", 0, counted(batches))
+        table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+        batch = table.to_batches()[0]
+        return self.write(f"{LEVEL}-{bucket:03d}.parquet", batch.take(_order(batch)))
+
+    def write(self, name: str, batch: pa.RecordBatch) -> Written:
+        """Write the file of some records in their order."""
+        spec = self.spec
+        columns = {self.record: batch.column(RECORD).cast(pa.string())}
+        coded = {spec.naics.column: NAICS, spec.county.column: COUNTY}
+        coded |= {spec.owner: OWNER} if spec.owner is not None else {}
+        for column, mine in coded.items():
+            columns.setdefault(column, batch.column(mine).dictionary_decode().cast(pa.string()).dictionary_encode())
+        for measure in spec.measures:  # two of one column have the same values in it
+            columns.setdefault(measure.column, in_units(batch.column(measure.name).to_numpy(), measure.step))
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            pa.table(columns), sink, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=list(coded)
+        )
+        put(self.folder / name, [sink.getvalue()])
+        return Written(name, len(batch), Counter())
+
+    def none(self) -> Written:
+        """Write a file of no records, which tells the columns and their types."""
+        coded = pa.array([], pa.large_string()).dictionary_encode()
+        columns = {RECORD: pa.array([], pa.large_string()), NAICS: coded, COUNTY: coded, OWNER: coded}
+        measures = {measure.name: pa.array([], pa.int64()) for measure in self.spec.measures}
+        return self.write(f"{LEVEL}-none.parquet", pa.record_batch(columns | measures))
+
+
+def _order(batch: pa.RecordBatch) -> pa.Array:
+    """Return the order of records by industry, county, id, and then all else."""
+    keys = {name: _sortable(batch.column(name)) for name in (NAICS, COUNTY, RECORD)}
+    keys |= {name: _sortable(batch.column(name)) for name in sorted({*batch.schema.names} - {*keys})}
+    return pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+
+
+def _sortable(values: pa.Array) -> pa.Array:
+    return pa.array(ranked(values)[1]) if pa.types.is_dictionary(values.type) else values
+
+
+# The steps of `prdp prepare`: raw microdata → a private folder of records, checked, typed, sorted, by industry.
+#
+# Everything is written to a folder within, and moved out of it when it is whole; the manifest comes last. What a
+# killed
+# run leaves has no manifest: releases refuse it, and the next run starts anew.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareJob:
+    """One run: which microdata, by the contract of which plan, and where to."""
+
+    plan: Plan
+    raw: Place
+    out: Path
+    ledger: Ledger
+    engine: Engine
+    log: Log = field(default_factory=Log)
+
+
+def prepare(job: PrepareJob) -> Path:
+    """Write the records of the raw microdata to `job.out`, a new folder of mode 0700; return its manifest.
+
+    Every row is checked by the plan's contract: all measures of the dataset where bad records are refused; those that
+    the plan sums, and only they are written, where bad records are dropped. Records outside the domain are kept. The
+    files are the same bytes for the same records, whatever the engine, the order and the cut of the raw files. Raises
+    MicrodataError as a release does, and StateError where `out` is no place for it; nothing is left there then.
+    """
+    found = source.find(job.raw)
+    if isinstance(job.raw, Path) and prepared_at(job.raw) is not None:
+        raise PlanError(f"microdata {job.raw}: it is prepared already; give the raw microdata")
+    spec = _spec(job.plan)
+    _clear(job.out)
+    _require_place(job)
+    pin = source.pin(found)
+    with private_folder(job.out), _alone(job.out):
+        _make(job.out / WORK)
+        written, broken = _written(job, spec, list(source.chunks(found)))
+        if source.pin(source.find(found.root)) != pin:
+            raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
+        with job.log.stage("complete", "completing the folder"):
+            _complete(job, written, _manifest(job, spec, pin, written, broken))
+    return job.out / MANIFEST
+
+
+def _spec(plan: Plan) -> SumSpec:
+    """Return the scan of all that the contract speaks of; it sums nothing."""
+    dataset = plan.dataset
+    measures = measure_columns(plan, every=dataset.bad_records == "refuse")
+    for measure in measures:
+        if places(measure.step) is None:
+            raise PlanError(f"dataset.measures.{measure.name}.step: its multiples do not fit a decimal of 38 digits")
+    also = (dataset.record,) if dataset.duplicates == "trust" else ()
+    return replace(layout_of(plan).spec, measures=measures, bases=(), also=also)
+
+
+def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[list[Written], Counter[int]]:
+    """Write the files; return them, and how often each rule is broken, where bad records are dropped."""
+    dataset, work = job.plan.dataset, job.out / WORK
+    layout = replace(layout_of(job.plan), spec=spec)
+
+    def unbroken(broken: Counter[int]) -> Counter[int]:
+        if dataset.bad_records == "refuse":
+            require_unbroken(layout, sorted(broken))
+        return broken
+
+    merge = SortedFile(spec, dataset.record, _make(work / "files"))
+    with contract_told(job.plan), scratch(work, job.plan.release, "records") as kept:
+        if dataset.duplicates == "trust":
+            with job.log.stage("sort", "checking and sorting the records"):
+                parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)
+            broken = unbroken(sum((part.broken for part in parts), Counter()))
+        else:
+            with job.log.stage("group", "making records of rows"):
+                kept.create()
+                made = grouped_records(chunks, dataset, spec, job.engine, kept)
+                broken = unbroken(made.broken)
+            with job.log.stage("sort", "sorting the records"):
+                parts = _sorted(job, ByIndustry(in_steps(spec), RECORD), made.chunks, merge)
+    return [part for part in parts if part.name] or [merge.none()], broken
+
+
+def _sorted(job: PrepareJob, split: ByIndustry, chunks: Sequence[Chunk], merge: SortedFile) -> list[Written]:
+    with scratch(job.out / WORK, job.plan.release, "rows") as between:
+        return job.engine.grouped(split, chunks, merge, between)
+
+
+def _manifest(job: PrepareJob, spec: SumSpec, pin: str, written: Sequence[Written], broken: Counter[int]) -> Any:
+    contract = contract_of(job.plan, spec.measures)
+    left_out: Counter[str] = Counter()
+    for cell, count in broken.items():
+        left_out[" ".join(spec.broken_rule(cell))] += count
+    files = {part.name: _facts(job.out / WORK / "files" / part.name, part.records) for part in written}
+    return {
+        "prepared": VERSION,
+        "confidential": True,
+        "dataset": job.plan.dataset.name,
+        "contract": contract,
+        "contract_digest": digest(contract),
+        "input": pin,
+        "records": sum(part.records for part in written),
+        "left_out": dict(sorted(left_out.items())),
+        "files": dict(sorted(files.items())),
+        "code": code_digest(),
+        "prdp": version("prdp"),
+    }
+
+
+def _facts(file: Path, records: int) -> dict[str, int]:
+    sync_file(file)
+    facts = file.stat()
+    return {"records": records, "bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
+def _complete(job: PrepareJob, written: Sequence[Written], manifest: Any) -> None:
+    """Move the files out, then write the manifest, with which the folder is whole."""
+    for part in written:
+        os.replace(job.out / WORK / "files" / part.name, job.out / part.name)
+    sync_folder(job.out)
+    text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    write_whole(job.out / MANIFEST, text.encode(), 0o600)
+    shutil.rmtree(job.out / WORK)
+
+
+def _require_place(job: PrepareJob) -> None:
+    """Return if the folder may be written there; raises StateError otherwise."""
+    require_apart(job.out, [default_out(job.plan), *taken(job.ledger)])
+    if overlap(job.out.resolve(), job.raw.resolve()):
+        raise StateError(f"--out {job.out}: it overlaps the raw microdata {job.raw}: give another place")
+
+
+def _clear(out: Path) -> None:
+    """Remove what a killed run left; raises StateError where another run is alive, or more than that is there."""
+    if (out / MANIFEST).exists() or not (out / WORK).is_dir():
+        return
+    with _alone(out):
+        found = [path for path in out.iterdir() if path.name != WORK]
+        if not all(FILE_NAME.fullmatch(path.name) or is_partial(path) for path in found):
+            raise StateError(f"--out {out}: it holds files that prdp prepare did not write: give another place")
+        for path in found:
+            path.unlink()
+        shutil.rmtree(out / WORK)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold a lock on the folder that dies with this process; raises StateError where another one holds it."""
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StateError(f"--out {out}: another prdp prepare is at work there: wait until it ends") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o700)
+    return folder

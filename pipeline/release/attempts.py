@@ -1,0 +1,107 @@
+"""Where the attempts of a release are staged: where the ledger says, whatever place a later run names."""
+
+from pipeline.errors import PrdpError, StateError
+from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.store import Ledger
+from pipeline.release.publish import build_manifest, place_output, published_attempt
+from pipeline.storage.location import Place, place
+from pipeline.storage.staging import Facts, Staging, staging_at, strays
+
+
+def recorded(ledger: Ledger, root: Place) -> str | None:
+    """Return how the ledger names a staging root: None for the one beside its file, that both may be moved together."""
+    return None if ledger.path is not None and root == ledger.staging_root else str(root)
+
+
+def attempt_of(state: ReleaseState) -> str:
+    """Return the live attempt of a release that has one."""
+    if state.attempt is None:
+        raise PrdpError(f"release {state.release}: has no live attempt")
+    return state.attempt
+
+
+def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:
+    """Return the staging of the live attempt."""
+    attempt = attempt_of(state)
+    return staging_at(root_named(ledger, state.stagings[-1]), state.release, attempt)
+
+
+def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
+    """Record that a live attempt is destroyed, then remove it."""
+    ledger.destroyed(staging.release, staging.attempt, reason, staging.exposed())
+    staging.destroy()  # after the entry, which holds whether it was exposed; a rest is swept by the next run
+
+
+def destroy_strays(ledger: Ledger, release: str, state: ReleaseState | None, *roots: Place) -> None:
+    """Remove what is staged of a release beside its live attempt, in `roots` and wherever it was reserved or drawn.
+
+    That is totals of a killed run, or an attempt that was recorded as destroyed.
+    """
+    for root in {*roots, *(root_named(ledger, name) for name in staging_names(state))}:
+        for stray in strays(root, release, None if state is None else state.attempt):
+            stray.destroy()
+
+
+def staging_names(state: ReleaseState | None) -> set[str | None]:
+    """Return the staging roots in which something of a release may lie, as the ledger names them."""
+    return {None} if state is None else {None, state.reservation.get("staging"), *state.stagings}
+
+
+def give_up(ledger: Ledger, release: str) -> None:
+    """Abort a release that is not published; what is staged is destroyed; a charge is given back if nothing was drawn.
+
+    Raises StateError where another run of it is alive, it is unknown, or it is published.
+    """
+    with ledger.lock(release):
+        state = ledger.state(release)
+        if state is not None and state.status == "drawn" and state.attempt is not None:
+            destroy(ledger, live_staging(ledger, state), "given up")
+        destroy_strays(ledger, release, ledger.abort(release))
+
+
+def root_named(ledger: Ledger, name: str | None) -> Place:
+    """Return the staging root that the ledger names so."""
+    return ledger.staging_root if name is None else place(name, what="the ledger's staging place")
+
+
+# The end of a release: the attempt that the ledger chose is copied to its place and settled, whoever finishes it.
+
+
+def finish(ledger: Ledger, state: ReleaseState, out: Place) -> ReleaseState:
+    """Publish an approved attempt, copy a published one to its place and settle it; return the state after that.
+
+    Call it with the release's lock. A crash anywhere is finished by calling it again. Raises StateError where the
+    staged files are not whole, or are not those that were held or published.
+    """
+    staging = live_staging(ledger, state)
+    if state.status == "held":
+        facts = require_whole(state, staging)
+        state = ledger.publish(state.release, attempt_of(state), facts.digest)
+    if state.status == "published":
+        facts = require_whole(state, staging)
+        place_output(staging, facts, out, build_manifest(state, facts))
+        state = ledger.settle(state.release, attempt_of(state))
+    staging.destroy()
+    return state
+
+
+def require_whole(state: ReleaseState, staging: Staging) -> Facts:
+    """Return the facts of the staged attempt; raises StateError where its files are not those that were recorded."""
+    facts = staging.read_complete()
+    if facts is None or facts.digest != state.contents:
+        held = "reject or abort it (an officer who cannot read them approves with --record-only)"
+        advice = held if state.status == "held" else "restore them from a backup"
+        raise StateError(
+            f"release {state.release}: attempt {state.attempt} is {state.status}, but its staged files in "
+            f"{staging.path} are not whole, or not to be read by this user: {advice}"
+        )
+    return facts
+
+
+def require_published(folder: Place, release: str, attempt: str) -> None:
+    """Raise StateError where the release's folder does not hold the attempt that the ledger settled."""
+    if published_attempt(folder) != attempt:
+        raise StateError(
+            f"release {release}: the ledger says it is published, but {folder} does not hold "
+            "it any more: restore it from a backup"
+        )

@@ -1,0 +1,237 @@
+"""What disclosure officers do with a release: approve or reject a held one, withdraw a published one, purge staging.
+
+Each act is recorded first and carried out then; a crash in between is finished by doing the same again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from pipeline.accounting.accountant import BudgetLimit
+from pipeline.accounting.groups import Row
+from pipeline.errors import PlanError, StateError, nearest
+from pipeline.ledger.datasets import Budget
+from pipeline.ledger.fold import PUBLIC, ReleaseState
+from pipeline.ledger.store import Ledger
+from pipeline.plan.check import dataset_mistakes
+from pipeline.plan.load import resolved_dataset
+from pipeline.plan.messages import Mistake, shape_mistakes
+from pipeline.plan.model import RECORD
+from pipeline.plan.references import label_of
+from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
+from pipeline.plan.text import read_text
+from pipeline.preparation.pinned import Table, source_of
+from pipeline.release.attempts import attempt_of, finish, live_staging, require_whole, root_named, staging_names
+from pipeline.release.publish import retract
+from pipeline.storage.location import Place, place
+from pipeline.storage.staging import Staging, strays
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What was removed of a release: the names of what was staged under one root."""
+
+    release: str
+    root: str
+    names: tuple[str, ...]
+
+
+def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseState:
+    """Approve the held attempt of a release, publish and settle it; return its state.
+
+    `record_only`: only the approval is recorded, and the next run of the release publishes; for officers who cannot
+    read the staging place. Raises StateError where nothing is held, another run is alive, or the files are not whole.
+    """
+    with ledger.lock(release):
+        state = _known(ledger, release)
+        if state.status == "held":
+            if not record_only:
+                require_whole(state, live_staging(ledger, state))
+            state = state if state.approved else ledger.approve(release, attempt_of(state))
+        elif not (state.approved and state.status in PUBLIC):
+            raise StateError(f"release {release}: is {state.status}, and not held for approval")
+        return state if record_only else finish(ledger, state, out_of(state))
+
+
+def reject(ledger: Ledger, release: str, reason: str) -> ReleaseState:
+    """Reject the held attempt of a release and destroy what is staged; the charge stays, nothing more is drawn."""
+    with ledger.lock(release):
+        state = _known(ledger, release)
+        if state.status != "rejected":
+            if state.status != "held":
+                raise StateError(f"release {release}: is {state.status}, and not held for approval")
+            state = ledger.reject(release, attempt_of(state), reason)
+        _destroy_rest(ledger, state)
+        return state
+
+
+def withdraw(ledger: Ledger, release: str, reason: str) -> ReleaseState:
+    """Withdraw a published release: its files go, a note that says so takes the manifest's place, its loss stays.
+
+    `reason` is published in the note.
+    """
+    with ledger.lock(release):
+        state = _known(ledger, release)
+        if state.status != "withdrawn":
+            if state.status not in PUBLIC:
+                raise StateError(f"release {release}: is {state.status}: what is not published cannot be withdrawn")
+            state = ledger.withdraw(release, attempt_of(state), reason)
+        retract(out_of(state), state)
+        _destroy_rest(ledger, state)
+        return state
+
+
+def purge(ledger: Ledger, release: str | None = None) -> list[Purged]:
+    """Remove, and record, what lies in staging of releases and is no live attempt; return what was removed.
+
+    `release` None: of all releases in the ledger. Raises StateError where a run works on one of them, after the others.
+    """
+    found: list[Purged] = []
+    busy: StateError | None = None
+    for state in ledger.states() if release is None else [_known(ledger, release)]:
+        if not _strays(ledger, state):
+            continue
+        try:
+            with ledger.lock(state.release):
+                found += _purge(ledger, _known(ledger, state.release))
+        except StateError as error:
+            busy = error
+    if busy is not None:
+        raise busy
+    return found
+
+
+def out_of(state: ReleaseState) -> Place:
+    """Return the output place that was reserved."""
+    return place(state.out, what="the ledger's output place")
+
+
+def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
+    found = []
+    for name, staged in _strays(ledger, state).items():
+        names = tuple(stray.attempt for stray in staged)
+        ledger.purged(state.release, name, names)
+        for stray in staged:
+            stray.destroy()
+        found.append(Purged(state.release, str(root_named(ledger, name)), names))
+    return found
+
+
+def _strays(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:
+    live = state.attempt if state.status in ("drawn", "held", "published") else None
+    found = {name: strays(root_named(ledger, name), state.release, live) for name in staging_names(state)}
+    return {name: staged for name, staged in found.items() if staged}
+
+
+def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:
+    try:
+        for staged in _strays(ledger, state).values():
+            for stray in staged:
+                stray.destroy()
+    except OSError as error:
+        raise StateError(
+            f"release {state.release}: is {state.status}, but what is staged cannot be removed: {error.strerror}: "
+            "run prdp ledger staging purge as its owner"
+        ) from None
+
+
+def _known(ledger: Ledger, release: str) -> ReleaseState:
+    state = ledger.state(release)
+    if state is None:
+        raise StateError(f"release {release}: is not in the ledger: check the name")
+    return state
+
+
+# The file that an officer writes to register a dataset or a family of datasets, or to state limits anew.
+
+
+Limits = Annotated[list[LimitSpec], Field(min_length=1)]
+
+
+class DatasetBudgetSpec(Spec):
+    """A dataset, described as plans describe it, with its limits and the family that it belongs to."""
+
+    dataset: DatasetSpec
+    family: Name | None = None
+    limits: Limits
+
+
+class FamilyBudgetSpec(Spec):
+    """A family of datasets of the same establishments: their common unit, and limits over all of them."""
+
+    unit: Text
+    limits: Limits
+
+
+def load_budget(path: Path, name: str) -> Budget:
+    """Return the budget in the YAML file `path` for the dataset or family `name`; paths in it are relative to it.
+
+    A file with the key `dataset` is a dataset's, one with `unit` a family's. Raises PlanError with one line for each
+    mistake.
+    """
+    text = read_text(path)
+    kind = DatasetBudgetSpec if "dataset" in text.data else FamilyBudgetSpec
+    if kind is FamilyBudgetSpec and "unit" not in text.data:
+        raise PlanError(f"{path}: missing key dataset, as plans have it (or unit, for a family of datasets)")
+    try:
+        spec = kind.model_validate(text.data)
+    except ValidationError as error:
+        mistakes = list(shape_mistakes(error.errors(include_url=False), kind))
+    else:
+        mistakes = list(_mistakes(spec, name))
+    if mistakes:
+        lines = sorted((text.position(mistake.path), f"{path}: {mistake.line}") for mistake in mistakes)
+        raise PlanError("\n".join(line for _, line in lines))
+    return _budget(spec, name, path.parent)
+
+
+def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator[Mistake]:
+    measures = None
+    unit = spec.unit if isinstance(spec, FamilyBudgetSpec) else spec.dataset.unit
+    if isinstance(spec, DatasetBudgetSpec):
+        measures = spec.dataset.measures
+        yield from dataset_mistakes(spec.dataset, measures)
+        if spec.dataset.name != name:
+            yield Mistake(("dataset", "name"), f"must be {name}, as in the command")
+    for i, limit in enumerate(spec.limits):
+        if isinstance(limit.at, list) and unit == RECORD:
+            yield Mistake(("limits", i, "at"), "must be a mapping; a list is for a unit that is an owner column")
+        for record in limit.records:
+            for measure, value in record.items():
+                path = ("limits", i, "at", measure)
+                if isinstance(value, str):
+                    yield Mistake(path, "must be a number of a measure: a dataset's limit holds anywhere")
+                elif measures is not None and measure not in measures:
+                    hint = f"; nearest known measure: {nearest(measure, measures)}" if measures else ""
+                    yield Mistake(path, f"unknown measure{hint}")
+
+
+def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path) -> Budget:
+    if isinstance(spec, FamilyBudgetSpec):
+        return Budget(name=name, unit=spec.unit, limits=_limits(spec.limits, spec.unit))
+    dataset = resolved_dataset(spec.dataset, folder)
+    return Budget(
+        name=name,
+        unit=dataset.unit,
+        limits=_limits(spec.limits, dataset.unit),
+        facts=dataset.facts(),
+        source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve()),
+        family=spec.family,
+    )
+
+
+def _limits(specs: list[LimitSpec], unit: str) -> list[BudgetLimit]:
+    return [_limit(spec, unit) for spec in specs]
+
+
+def _limit(spec: LimitSpec, unit: str) -> BudgetLimit:
+    records: list[Mapping[str, Fraction]] = [
+        {measure: value for measure, value in sorted(record.items()) if isinstance(value, Fraction)}
+        for record in spec.records
+    ]
+    at = records[0] if unit == RECORD else tuple(Row(record) for record in records)
+    return BudgetLimit(at, spec.rho, label_of(at))

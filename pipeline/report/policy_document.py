@@ -1,0 +1,182 @@
+"""What a release promises, in words and formula, as its manifest states it (docs/mathematics.md, sections 1, 5 and
+6).
+"""
+
+import json
+from typing import Any
+
+from pipeline.accounting.policy import curve_json
+from pipeline.plan.model import Plan, Query
+from pipeline.plan.policy import at_of, losses_at, policy_of
+from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json
+
+WORDS = (
+    "Per-record zero-concentrated differential privacy. For each record r, what this release shows would have been "
+    "about as likely without r, or with r added: the Rényi divergence between the two distributions of the release "
+    "is at most α·P(r), for every order α above 1 and in both directions. Neighbouring databases differ by one whole "
+    "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
+    "P(r) depends on r's influence alone, grows with it, and is 0 for a record in no query. The value P(r) of an "
+    "actual record is confidential. Losses add up: a record's loss over several releases is at most the sum of their "
+    "policies, and a group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
+    "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
+    "release alone has the same guarantee."
+)
+
+FORMULA = (
+    "D_α(M(D) ‖ M(D′)) ≤ α·P(r) and D_α(M(D′) ‖ M(D)) ≤ α·P(r) for all α > 1 and all D, D′ with D′ = D ∪ {r}; "
+    "P(r) = Σ_q P_q(Δ_q(r)) over the queries q of this release; Δ_q(r) = |x_q(r)| for a sum of x_q, 1 for a count of "
+    "records, where r is in a cell of q, and 0 where it is in none, with P_q(0) = 0"
+)
+
+FIRM_WORDS = (
+    "Zero-concentrated differential privacy of whole firms. A firm is all records with one value of the column "
+    "{owner}. For each firm f, what this release shows would have been about as likely without all records of f, or "
+    "with them added: the Rényi divergence between the two distributions of the release is at most α·P(f), for every "
+    "order α above 1 and in both directions. Neighbouring databases differ by all records of one firm, added or "
+    "removed. P follows from the policy functions in policy.json, which are public and were fixed before any record "
+    "was read: in a cell of a query the influences of a firm's records add up, and the losses of cells and queries "
+    "add up. P(f) grows with every record of f and its influence, and is 0 for a firm in no query. The value P(f) of "
+    "an actual firm is confidential. Losses add up: a firm's loss over several releases is at most the sum of their "
+    "policies, and several firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
+    "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
+    "same guarantee."
+)
+
+FIRM_FORMULA = (
+    "D_α(M(D) ‖ M(D′)) ≤ α·P(f) and D_α(M(D′) ‖ M(D)) ≤ α·P(f) for all α > 1 and all D, D′ with D′ = D ∪ f, f all "
+    "records with one value of {owner}; P(f) = Σ_q Σ_c P_q(Δ_qc(f)) over the queries q of this release and their cells "
+    "c; Δ_qc(f) = Σ |x_q(r)| over the records r of f in cell c for a sum of x_q, their number for a count of records, "
+    "with P_q(0) = 0"
+)
+
+OWNED = (
+    "Who owns a record stands in the column {owner}, in every record: records of one firm under several values are "
+    "protected as several firms."
+)
+
+ASSUMPTIONS = (
+    "AES-256 is a pseudo-random function: the noise is a function of a key of 32 bytes of the operating system's "
+    "entropy, made afresh for this attempt, kept in memory only and never used for other data. The guarantee is "
+    "therefore against computationally bounded readers.",
+    "No implementation δ: given random bits, every noisy value follows its discrete distribution on a lattice exactly, "
+    "tails included; sums are exact; the rounding of the mechanisms is counted in P; values outside the range of "
+    "their type are clamped, which is post-processing.",
+    "The guarantee covers records that meet the input contract of the plan: {rows}, codes well formed, measures of the "
+    "declared type and on their step, non-negative where the mechanism needs it.",
+    "A refusal is not private: that a run was refused or failed because a record or a sum broke the contract, and "
+    "when and how long it ran, is outside the guarantee.",
+    "Everything that shapes the release was chosen without looking at the confidential records: the cells are the "
+    "plan's public domain, and every mechanism and its parameters were fixed in the plan before any record was read.",
+    "At most one draw of the noise was seen by anyone outside the enclave, unless the accountant charged every draw.",
+)
+
+
+ROWS = {
+    "trust": "one row for each record identifier",
+    "reject": "one row for each record identifier, which was checked",
+    "combine": "one or more rows for each record identifier, equal in their codes (and owner, where units are firms)",
+}
+
+RECORDS = {
+    "trust": "A record is a row. Identifiers were trusted: an establishment with two rows is two records.",
+    "reject": "A record is all rows with one record identifier; one with several rows is in no table.",
+    "combine": (
+        "A record is all rows with one record identifier. Its x_q(r) is the sum of their values; it counts once. A "
+        "record whose rows contradict each other is in no table."
+    ),
+}
+
+
+def guarantee(owner: str | None = None, duplicates: str = "trust") -> dict[str, Any]:
+    """Return the guarantee of a release as JSON: words, formula, assumptions.
+
+    `owner`: the column of which each value is one protected firm; None where the single record is protected.
+    `duplicates`: what the plan says of row ids that stand twice, and so what a record is.
+    """
+    shared = [*(text.replace("{rows}", ROWS[duplicates]) for text in ASSUMPTIONS), RECORDS[duplicates]]
+    if owner is None:
+        return {"words": WORDS, "formula": FORMULA, "assumptions": shared}
+    return {
+        "words": FIRM_WORDS.replace("{owner}", owner),
+        "formula": FIRM_FORMULA.replace("{owner}", owner),
+        "assumptions": [*shared, OWNED.replace("{owner}", owner)],
+    }
+
+
+# policy.json: what a release promises, for everyone, as data that can be evaluated without prdp.
+
+
+OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
+CURVE = (
+    "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last "
+    "of them, and wherever it is less, tanh(P/2)·P with the pure loss P"
+)
+OF_A_FIRM = (
+    "P(f) = Σ P_q(Σ Δ_q(r)) over the queries and their cells, the inner sum over the firm's records r in the cell; at "
+    "a reference at most (√P + √P(u_1) + √P(u_2) + …)², with P of the records whose keys tell their cells, and each "
+    "other record u at its worst place"
+)
+
+
+def policy_document(plan: Plan) -> str:
+    """Return the text of policy.json: mechanisms, parameters, policy functions and their sum at the references."""
+    return json.dumps(public_policy(plan), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def public_policy(plan: Plan) -> dict[str, Any]:
+    """Return policy.json as JSON: of the plan alone, so equal for all engines and all microdata."""
+    policy = policy_of(plan)
+    references = [at_of(limit.at) for limit in plan.budget]
+    return {
+        "release": plan.release,
+        "plan_digest": plan.digest,
+        "unit": plan.dataset.unit,
+        "interval": as_json(plan.interval),
+        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates),
+        "queries": [_query(query) for query in plan.queries],
+        "sum": {
+            "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
+            "places": [[policy.queries[i].label for i in sorted(place)] for place in policy.places],
+        },
+        "references": [
+            {
+                "at": at.to_json(),
+                "queries": {
+                    query.name: {"influence": as_json(influence)} | loss.to_json()
+                    for query, (influence, loss) in zip(plan.queries, losses, strict=True)
+                },
+                "total": total.to_json(),
+            }
+            for at in references
+            for losses, total in [losses_at(plan, policy, at)]
+        ],
+    }
+
+
+def _query(query: Query) -> dict[str, Any]:
+    described = {
+        "name": query.name,
+        "statistic": {"sum": query.measure.name} if query.measure else {"count": "records"},
+        "by": list(query.by),
+        "where": {level: list(codes) for level, codes in query.where.items()},
+    }
+    if query.split is None:
+        return described | _mechanism(query, query.parts[0].mechanism)
+    parts = [{"part": part.name, "codes": list(part.codes)} | _mechanism(query, part.mechanism) for part in query.parts]
+    return described | {"split": query.split, "parts": parts}
+
+
+def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
+    return {
+        "mechanism": mechanism.describe(),
+        "step": as_json(mechanism.step),
+        "lattice_step": float(mechanism.lattice_step),
+        "influence": f"|{query.measure.name}|" if query.measure else "1",
+        "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
+    } | _curve(mechanism)
+
+
+def _curve(mechanism: Mechanism) -> dict[str, Any]:
+    curve = curve_json(mechanism)
+    return curve | ({"curve_says": CURVE} if curve else {})

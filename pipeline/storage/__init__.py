@@ -1,0 +1,1 @@
+"""Locations, whole and durable files, sealed files and private staging."""

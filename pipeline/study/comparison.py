@@ -1,0 +1,307 @@
+"""The families and shapes that a comparison tries: data, to which a new kind adds a line."""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.accounting.calibrate import solve
+from pipeline.accounting.targets import CalibrationError, LossTarget, Target
+from pipeline.errors import PlanError
+from pipeline.report.losses import by_paper
+from udfs.mechanisms.additive import states_tight
+from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.numbers.exact import as_json, exact
+
+Shapes = Mapping[str, Sequence[str]]  # parameter → values on a small grid
+
+# `a` of exponential_polylog is e^(p−1), where its noise is most peaked; for p = 1 it only scales σ. Thresholds and
+# offsets are in the measure's unit: decades from one employee to large establishments. Stable noise has no variance,
+# with alpha 1 no mean absolute error either. The groupwise kinds are for counts.
+FAMILIES: Sequence[tuple[str, Shapes]] = (
+    ("gaussian", {}),
+    ("unit_splitting", {"threshold": ("1", "10", "100", "1000")}),
+    ("laplace", {}),
+    ("generalized_gaussian", {"p": ("0.2", "0.25", "0.33", "0.5", "0.75")}),
+    ("exponential_polylog", {"p": ("1",), "a": ("1",), "d": ("3.5", "4", "5", "8")}),
+    ("exponential_polylog", {"p": ("1.5",), "a": ("1.64872128",), "d": ("0.75", "1", "1.5", "2", "3")}),
+    ("exponential_polylog", {"p": ("2",), "a": ("2.71828183",), "d": ("0.5", "0.75", "1", "1.5", "2.5")}),
+    ("exponential_polylog", {"p": ("3",), "a": ("7.3890561",), "d": ("0.1", "0.2", "0.4")}),
+    ("symmetric_stable", {"alpha": ("1", "1.25", "1.5", "1.75", "1.9")}),
+    ("root", {"noise": ("gaussian",), "k": ("2", "3", "4", "6"), "a": ("0", "1", "10", "100")}),
+    ("root", {"noise": ("laplace",), "k": ("2", "3", "4", "6"), "a": ("0", "1", "10", "100")}),
+    ("log", {"noise": ("gaussian",), "a": ("1", "3", "10", "30", "100", "300", "1000")}),
+    ("log", {"noise": ("laplace",), "a": ("1", "3", "10", "30", "100", "300", "1000")}),
+    ("groupwise_log", {"a": ("1", "3", "10", "30", "100", "300", "1000")}),
+    ("groupwise_noisy", {"r": ("0.01", "0.02", "0.05", "0.1")}),
+)
+
+
+def shapes() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each kind with each of its shapes."""
+    for kind, grid in FAMILIES:
+        for values in product(*grid.values()):
+            yield kind, dict(zip(grid, values, strict=True))
+
+
+def family(described: Mapping[str, Any]) -> str:
+    """Return the name under which shapes are one family: the kind, and what noise it has where it has a choice."""
+    noise = described.get("noise")
+    return described["kind"] if noise is None else f"{described['kind']}, {noise} noise"
+
+
+# Public distributions of size, by which mechanisms are compared: never one of confidential microdata.
+
+
+BUILT_IN: Final = Path(__file__).resolve().parents[2] / "conf" / "economy" / "establishment_sizes.csv"
+HEADER: Final = ["value", "count"]
+MOST_SIZES: Final = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """`count` records of influence `value` each; values ascend, are at least 0, and one of them is above 0."""
+
+    value: NDArray[np.float64]
+    count: NDArray[np.float64]
+
+    @property
+    def records(self) -> float:
+        """How many records there are."""
+        return float(self.count.sum())
+
+    @property
+    def mean(self) -> float:
+        """The mean influence."""
+        return float(self.value @ self.count) / self.records
+
+
+ONE_EACH: Final = Sizes(np.ones(1), np.ones(1))  # of records that are counted: each has an influence of 1
+
+
+def read_sizes(path: Path = BUILT_IN) -> Sizes:
+    """Return the distribution of a CSV file with the header value,count, which its user states to be public.
+
+    A value may stand in several lines. Raises PlanError, which names file and line, on anything else.
+    """
+    found: dict[Fraction, Fraction] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.reader(lines)
+            if next(rows, None) != HEADER:
+                raise PlanError(f"{path}: the first line must be {','.join(HEADER)}")
+            for row in filter(None, rows):
+                value, count = _row(path, rows.line_num, row)
+                found[value] = found.get(value, Fraction(0)) + count
+                if len(found) > MOST_SIZES:
+                    raise PlanError(f"{path}: more than {MOST_SIZES:,} different values; round them")
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise PlanError(f"{path}: not a CSV file in UTF-8") from None
+    if not any(value > 0 and count > 0 for value, count in found.items()):
+        raise PlanError(f"{path}: no record of a value above 0")
+    pairs = sorted((float(value), float(count)) for value, count in found.items() if count > 0)
+    return Sizes(*np.array(pairs).T)
+
+
+def _row(path: Path, line: int, row: list[str]) -> tuple[Fraction, Fraction]:
+    try:
+        value, count = map(exact, row)
+        if not (value >= 0 and count >= 0):
+            raise ValueError
+        float(value), float(count)
+    except (ValueError, OverflowError):
+        raise PlanError(f"{path}: line {line}: must be two numbers of at least 0") from None
+    return value, count
+
+
+# All families at equal accuracy, ranked by what records of public sizes would lose: a choice made without microdata.
+#
+# Every candidate meets the same accuracy at the same true total, so what differs is the policy function alone. An
+# objective says which is best:
+#
+# - largest: the least loss of the largest record;
+# - mean: the least mean loss of a record;
+# - share: the largest share of records that lose at most a limit, and of equals the one with the least mean.
+#
+# Losses are those of the policies that plans have by default; beside a tight one stands the paper's bound. Kinds for
+# counts are compared where records are counted: each has an influence of 1.
+#
+# None of them binds anything: the promise is the plan's policy function, whoever chose it, as long as no confidential
+# number went into the choice (docs/mathematics.md, section 1; docs/calibration.md).
+
+
+SHOWN = (0.5, 0.9, 0.99, 0.999)  # quantiles of the losses
+COUNTS_ONLY = "for counts alone, in which each record has an influence of 1: --count compares them"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is best: `name` is largest, mean or share; `limit` is a loss, which share needs and the others tell of."""
+
+    name: str
+    limit: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("largest", "mean", "share"):
+            raise ValueError("objective: must be one of largest, mean, share")
+        if self.name == "share" and self.limit is None:
+            raise ValueError("limit: the objective share needs one")
+        if self.limit is not None and not self.limit > 0:
+            raise ValueError("limit: must be above 0")
+
+    def score(self, candidate: "Candidate") -> tuple[float, ...]:
+        """Return what is least for the best candidate."""
+        if self.name == "share":
+            return (-(candidate.share or 0.0), candidate.mean)
+        first, second = candidate.largest, candidate.mean
+        return (first, second) if self.name == "largest" else (second, first)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Losses:
+    """The losses of the distribution's records, in the order of its values, and what is told of them."""
+
+    losses: NDArray[np.float64]
+    largest: float
+    mean: float
+    share: float | None  # of records that lose at most the limit, where there is one
+    quantiles: tuple[float, ...]  # at SHOWN: so many records lose at most so much
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Candidate(Losses):
+    """A mechanism that meets the target, and what records lose; of a tight policy also by the paper's bound."""
+
+    mechanism: Mechanism
+    paper: Losses | None
+
+    @property
+    def family(self) -> str:
+        """The family whose shape this is."""
+        return family(self.mechanism.describe())
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The candidates, the best first, and why other shapes are none."""
+
+    target: Target
+    objective: Objective
+    sizes: Sizes
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[tuple[str, dict[str, str], str], ...]
+
+    @property
+    def best(self) -> tuple[Candidate, ...]:
+        """The best candidate of each family, the best family first."""
+        first: dict[str, Candidate] = {}
+        for candidate in self.candidates:
+            first.setdefault(candidate.family, candidate)
+        return tuple(first.values())
+
+    @property
+    def without(self) -> dict[str, str]:
+        """The kinds of which no shape is a candidate, and why the first of them is none."""
+        found = {candidate.mechanism.kind for candidate in self.candidates}
+        reasons: dict[str, str] = {}
+        for kind, _, why in self.left_out:
+            reasons.setdefault(kind, why)
+        return {kind: why for kind, why in reasons.items() if kind not in found}
+
+
+def compare(
+    target: Target,
+    sizes: Sizes,
+    objective: Objective,
+    step: Fraction = Fraction(1),
+    on_try: Callable[[int], None] = lambda tried: None,
+) -> Comparison:
+    """Return every family and shape at the accuracy `target`, ranked by `objective`.
+
+    Kinds for counts stand among them where the sizes are ONE_EACH. `on_try`(n) is called before the n-th shape. Raises
+    ValueError on a target that is a loss.
+    """
+    if isinstance(target, LossTarget):
+        raise ValueError("target: must be an accuracy")
+    found: list[Candidate] = []
+    left_out: list[tuple[str, dict[str, str], str]] = []
+    for tried, (kind, shape) in enumerate(shapes()):
+        on_try(tried)
+        if CATALOGUE[kind].counts_only and sizes is not ONE_EACH:
+            left_out.append((kind, shape, COUNTS_ONLY))
+            continue
+        try:
+            found.append(_candidate(solve(kind, shape, step, target), sizes, objective.limit))
+        except (CalibrationError, ParameterError) as error:
+            left_out.append((kind, shape, str(error)))
+    ranked = sorted(found, key=objective.score)
+    return Comparison(target, objective, sizes, tuple(ranked), tuple(left_out))
+
+
+def _candidate(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Candidate:
+    paper = _losses(by_paper(mechanism), sizes, limit) if states_tight(mechanism) else None
+    return Candidate(mechanism=mechanism, paper=paper, **vars(_losses(mechanism, sizes, limit)))
+
+
+def _losses(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Losses:
+    losses = mechanism.loss(sizes.value)
+    part = sizes.count / sizes.records
+    below = np.minimum(np.cumsum(part), 1.0)
+    at = [min(int(np.searchsorted(below, share)), len(losses) - 1) for share in SHOWN]
+    return Losses(
+        losses=losses,
+        largest=float(losses[-1]),
+        mean=float(losses @ part),
+        share=None if limit is None else float(part[losses <= float(limit)].sum()),
+        quantiles=tuple(losses[at].tolist()),
+    )
+
+
+def to_json(found: Comparison, at: Iterable[float] = ()) -> dict[str, Any]:
+    """Return the comparison as JSON; errors are told at the true totals `at`."""
+    target = {name: as_json(value) for name, value in vars(found.target).items()}
+    totals = tuple(at)
+    return {
+        "target": target,
+        "objective": found.objective.name,
+        "limit": None if found.objective.limit is None else as_json(found.objective.limit),
+        "records": found.sizes.records,
+        "largest_size": float(found.sizes.value[-1]),
+        "families": [_told(found, candidate, totals) for candidate in found.best],
+        "candidates": [_told(found, candidate, totals) for candidate in found.candidates],
+        "left_out": [{"mechanism": {"kind": kind} | shape, "why": why} for kind, shape, why in found.left_out],
+    }
+
+
+def _told(found: Comparison, candidate: Candidate, totals: tuple[float, ...]) -> dict[str, Any]:
+    return {
+        "family": candidate.family,
+        "mechanism": candidate.mechanism.describe(),
+        **_figures(candidate),
+        "paper": None if candidate.paper is None else _figures(candidate.paper),
+        "errors": [{"total": total, "error": error_at(found.target, candidate, total)} for total in totals],
+    }
+
+
+def _figures(losses: Losses) -> dict[str, Any]:
+    share = {} if losses.share is None else {"share": losses.share}
+    quantiles = dict(zip(map(str, SHOWN), losses.quantiles, strict=True))
+    return {"largest": losses.largest, "mean": losses.mean, **share, "quantiles": quantiles}
+
+
+def error_at(target: Target, candidate: Candidate, total: float) -> float | None:
+    """Return what the target asks for (standard error, …) at another true total; None stands for an infinite one."""
+    if isinstance(target, LossTarget):
+        raise TypeError("a loss is meant at no total")
+    value = float(replace(target, total=Fraction(total)).value(candidate.mechanism))
+    return value if isfinite(value) and value < inf else None

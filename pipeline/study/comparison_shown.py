@@ -1,0 +1,102 @@
+"""A comparison for people: a ranked table, and a picture of losses."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.report.plots import LINES, require_format, saved
+from pipeline.study.comparison import ONE_EACH, Comparison, Losses, error_at
+from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json
+
+
+def table(found: Comparison, totals: tuple[float, ...]) -> str:
+    """Return the best shape of each family in aligned columns, the best family first.
+
+    Where a policy is tight, the paper's bound of the same noise stands in columns of its own.
+    """
+    limit = [] if found.objective.limit is None else [f"lose ≤ {as_json(found.objective.limit)}"]
+    heads = ["", "family", "parameters", "largest loss", "mean loss", "median", "99 %", *limit]
+    heads += [f"paper: {name}" for name in ("mean", "median", *limit)]
+    heads += [f"error at {total:,.6g}" for total in totals]
+    rows = [heads]
+    for place, candidate in enumerate(found.best, start=1):
+        stated = _shown(candidate, candidate.largest, candidate.mean, candidate.quantiles[0], candidate.quantiles[2])
+        paper = [""] * (2 + len(limit))
+        if candidate.paper is not None:
+            paper = _shown(candidate.paper, candidate.paper.mean, candidate.paper.quantiles[0])
+        errors = (error_at(found.target, candidate, total) for total in totals)
+        shown = ["infinite" if error is None else f"{error:,.4g}" for error in errors]
+        parameters = _parameters(candidate.mechanism)
+        rows.append([f"{place}", candidate.family, parameters, *stated, *paper, *shown])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("   ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _parameters(mechanism: Mechanism) -> str:
+    """Return the numbers; the words (noise, estimator, policy, lattice) the family's name tells, or all have alike."""
+    numbers = [p.name for p in mechanism.parameters().values() if p.kind == "number"]
+    return ", ".join(f"{name} {float(getattr(mechanism, name)):.6g}" for name in numbers)
+
+
+def _shown(losses: Losses, *figures: float) -> list[str]:
+    return [*(f"{loss:.4g}" for loss in figures), *([] if losses.share is None else [f"{losses.share:.4%}"])]
+
+
+def summary(found: Comparison) -> str:
+    """Return what was compared, in words."""
+    sizes, target = found.sizes, found.target
+    asked = ", ".join(f"{name.replace('_', ' ')} {as_json(value)}" for name, value in vars(target).items())
+    of = "a count: each record's influence is 1"
+    if sizes is not ONE_EACH:
+        of = f"{sizes.records:,.0f} records of sizes up to {sizes.value[-1]:,.6g} (mean {sizes.mean:,.4g})"
+    tried = f"{len(found.candidates)} shapes"
+    without = f", {len(found.left_out)} more cannot have it (--json says why)" if found.left_out else ""
+    return f"{asked}; {tried} of {len(found.best)} families{without}; {of}; best by: {found.objective.name}"
+
+
+NOTES = (
+    "All have this accuracy at this total; other totals show it elsewhere: additive noise is the same at all, that of",
+    "roots and logarithms grows with the total. Losses are those of one table. Choose by public sizes alone.",
+    "Ranked by the losses that plans state, of the tight policy where there is one; paper: what the paper's bound,",
+    "tanh(P/2)·P, says of the same noise.",
+)
+
+
+def notes(found: Comparison) -> list[str]:
+    """Return what is to be known of the figures, and which kinds are left out, and why."""
+    return [*NOTES, *(f"Left out: {kind}: {why}." for kind, why in found.without.items())]
+
+
+def plot(found: Comparison, target: Path) -> None:
+    """Draw how many records lose how much, and what a record of each size loses, into an SVG or PNG file.
+
+    Raises PlanError for another kind of file, or one that cannot be written.
+    """
+    require_format(target)
+    import matplotlib as mpl  # noqa: PLC0415 — the half second of its import is for pictures alone
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context({"svg.hashsalt": "prdp", "font.size": 9}):
+        figure = Figure(figsize=(11.5, 5.4), layout="constrained")
+        figure.suptitle(f"Equal accuracy: {summary(found).partition(';')[0]}")
+        shares, sizes = figure.subplots(1, 2)
+        below = np.cumsum(found.sizes.count) / found.sizes.records
+        there = found.sizes.value > 0
+        rising = np.concatenate([below[~there][-1:], below[there]]) if (~there).any() else np.append(0.0, below)
+        for i, candidate in enumerate(found.best):
+            line = {"color": f"C{i % 10}", "linestyle": LINES[i % len(LINES)], "linewidth": 1.4}
+            name = f"{candidate.family} ({_parameters(candidate.mechanism)})"
+            losses = candidate.losses[there]
+            shares.step(np.append(losses[0], losses), rising, where="post", label=name, **line)
+            sizes.loglog(found.sizes.value[there], losses, **line)
+        shares.set(xscale="log", xlabel="loss ρ (per-record zCDP)", ylabel="share of records that lose at most so much")
+        shares.set_ylim(0, 1.02)
+        sizes.set(xlabel="size of the record", ylabel="loss ρ (per-record zCDP)")
+        if found.objective.limit is not None:
+            shares.axvline(float(found.objective.limit), color="0.8", linewidth=0.8, zorder=0)
+            sizes.axhline(float(found.objective.limit), color="0.8", linewidth=0.8, zorder=0)
+        for axes in (shares, sizes):
+            axes.grid(visible=True, which="major", color="0.93")
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        saved(figure, target)

@@ -1,0 +1,214 @@
+"""From a plan to what one scan sums and to what its tables are made of; from sums to each query's totals."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipeline.errors import MicrodataError
+from pipeline.plan.cells import Base, Dimension, Grouping, QueryCells, cheapest, grouping, roll_up_totals
+from pipeline.plan.model import Plan, Query
+from pipeline.storage.location import Place
+from pipeline.tables.files import Block, KeyColumn, ranges
+from udfs.records.codes import dimension_of, roll_up
+from udfs.records.contract import ContractBroken, MeasureColumn
+from udfs.records.decoding import OUTSIDE, OVERFLOW, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.sums import CELL
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All that is public of one query's table: how its totals come from sums, and what its files are made of.
+
+    Its addend's sums by the cells of base number `base_number` roll up to its own `cells`.
+    """
+
+    number: int
+    query: Query
+    interval: Fraction
+    base_number: int
+    base: Base
+    cells: QueryCells
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self.query.name
+
+    @property
+    def addend(self) -> str:
+        """What is summed."""
+        return _addend(self.query)
+
+    def block(self, first: int, end: int, totals: NDArray[np.int64], path: Place) -> Block:
+        """Return the block of cells `first` … `end` − 1, whose totals are given, and its file `path`."""
+        keys = self.cells.keys(first, end)
+        return Block(
+            query=self.name,
+            number=self.number,
+            first=first,
+            keys=keys,
+            totals=totals,
+            mechanisms=self.query.mechanisms,
+            part_of=_part_of(self.query, keys),
+            interval=self.interval,
+            integer=self.query.measure is None or self.query.measure.type == "integer",
+            path=str(path),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What an engine has to do for a plan: the scan, and the tables that its sums make. It names no key and no file."""
+
+    dataset: str
+    spec: SumSpec
+    tables: tuple[Table, ...]
+
+
+def layout_of(plan: Plan) -> Layout:
+    """Return the scan and the tables of a plan."""
+    bases = _bases(plan)
+    tables = []
+    for number, query in enumerate(plan.queries):
+        base = cheapest(bases, _needed(query))
+        cells = plan.domain.query_cells(query.by, query.where)
+        tables.append(Table(number, query, plan.interval, base, bases[base], cells))
+    return Layout(plan.dataset.name, sum_spec(plan), tuple(tables))
+
+
+def sum_spec(plan: Plan) -> SumSpec:
+    """Return what the scan for `plan` sums: each query's addend by the cheapest base that rolls up to it."""
+    domain = plan.domain
+    bases = _bases(plan)
+    needed = [(cheapest(bases, _needed(query)), _addend(query)) for query in plan.queries]
+    return SumSpec(
+        naics=_code_column(plan.dataset.keys["naics"], "naics6", domain.naics),
+        county=_code_column(plan.dataset.keys["county"], "county", domain.county),
+        measures=measure_columns(plan),
+        bases=tuple(
+            BaseCells(
+                size=base.size,
+                naics=base.n_of_naics.astype(np.int64) * base.stride,
+                county=base.c_of_county.astype(np.int64),
+                addends=tuple(sorted({addend for b, addend in needed if b == i})),
+                listed=base.listed,
+            )
+            for i, base in enumerate(bases)
+        ),
+        bad_records=plan.dataset.bad_records,
+        owner=plan.dataset.owner,
+        record=None if plan.dataset.duplicates == "trust" else plan.dataset.record,
+    )
+
+
+def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], ...]:
+    """Return each table's exact totals in key order, in steps, from a frame of sums; cells without records are 0.
+
+    Raises MicrodataError that names every broken rule, where one is, or the query with a total beyond 63 bits.
+    """
+    spec = layout.spec
+    cells = frame[CELL].to_numpy()
+    require_unbroken(layout, cells[cells < 0])
+    sums = {}
+    for i, base in enumerate(spec.bases):
+        first, end = np.searchsorted(cells, (spec.offsets[i], spec.offsets[i + 1]))
+        for addend in base.addends:
+            whole = np.zeros(base.size, dtype=np.int64)
+            whole[cells[first:end] - spec.offsets[i]] = frame[addend].to_numpy()[first:end]
+            sums[i, addend] = whole
+    return tuple(_rolled_up(table, sums[table.base_number, table.addend]) for table in layout.tables)
+
+
+def _rolled_up(table: Table, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    try:
+        return roll_up_totals(sums, table.base, table.cells)
+    except OverflowError:
+        raise total_beyond(table) from None
+
+
+def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:
+    """Return if there are no cells that stand for broken rules; otherwise raises MicrodataError that names them all."""
+    cells = [int(cell) for cell in broken]
+    if cells:
+        by_records = any(cell > OVERFLOW for cell in cells)
+        advice = "mend the records, or set bad_records: drop" if by_records else "use a larger step"
+        rules = [layout.spec.broken_rule(cell) for cell in cells]
+        raise MicrodataError(contract_message(layout.dataset, rules, advice))
+
+
+def total_beyond(table: Table) -> MicrodataError:
+    """Return the error of a table with a total that lies beyond 63 bits."""
+    return MicrodataError(f"query {table.name}: a total lies beyond 63 bits; use a larger step")
+
+
+def blocks_of(table: Table, totals: NDArray[np.int64], folder: Place) -> list[Block]:
+    """Return the blocks of a table, one for each file, from the totals of all its cells."""
+    return [table.block(first, end, totals[first:end], folder / name) for name, first, end in ranges(table.cells.size)]
+
+
+def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] | None:
+    """Return the place of each cell's part among the query's parts; None where there is one mechanism for all."""
+    if query.split is None:
+        return None
+    split = query.split
+    part_of = {code: i for i, part in enumerate(query.parts) for code in part.codes}
+    level = next(level for level in query.by if dimension_of(level) == dimension_of(split))
+    codes, places = keys[level]
+    of_code = np.array([part_of.get(roll_up(code, split), -1) for code in codes], dtype=np.int32)
+    return of_code[places]  # a code of part -1 is filtered out and has no cell
+
+
+@contextmanager
+def contract_told(plan: Plan) -> Iterator[None]:
+    """Turn a ContractBroken of the block, a file that cannot hold records, into a MicrodataError about the dataset."""
+    try:
+        yield
+    except ContractBroken as error:
+        advice = "correct the files, or the plan's columns"
+        raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
+
+
+def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: str) -> str:
+    """Return the message that names every broken rule once, by column, and no value."""
+    rules = "; ".join(f"{column} {rule}" for column, rule in sorted(set(broken)))
+    return f"dataset {dataset}: the microdata break the contract: {rules}; {advice}"
+
+
+def _bases(plan: Plan) -> tuple[Base, ...]:
+    return plan.domain.base_for(_needed(query) for query in plan.queries)
+
+
+def _needed(query: Query) -> Grouping:
+    return grouping([*query.by, *query.where])
+
+
+def _addend(query: Query) -> str:
+    return RECORDS if query.measure is None else query.measure.name
+
+
+def _code_column(column: str, record_level: str, dimension: Dimension) -> CodeColumn:
+    index = {code: i for i, code in enumerate(dimension.listed)}  # OTHER stands after them
+    return CodeColumn(column, record_level, dimension.level, index, len(index) if dimension.has_other else OUTSIDE)
+
+
+def measure_columns(plan: Plan, *, every: bool = False) -> tuple[MeasureColumn, ...]:
+    """Return the measures that the plan sums, or every one of its dataset, as the kernels read them."""
+    return tuple(
+        MeasureColumn(
+            name=measure.name,
+            column=measure.column,
+            step=measure.step,
+            nonnegative=any(m.needs_nonnegative for query in _summing(plan, measure.name) for m in query.mechanisms),
+        )
+        for measure in plan.dataset.measures
+        if every or _summing(plan, measure.name)
+    )
+
+
+def _summing(plan: Plan, measure: str) -> list[Query]:
+    return [query for query in plan.queries if query.measure is not None and query.measure.name == measure]

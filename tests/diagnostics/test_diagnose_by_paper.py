@@ -1,0 +1,98 @@
+"""prdp diagnose where policies are tight: the paper's bound of the same noise beside the losses that are stated."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.diagnostics.losses import QUANTILES
+from pipeline.plan.load import load_plan
+from pipeline.report.losses import by_paper
+from pipeline.report.plots import Axis, lines
+from tests.support import firms
+from tests.support.diagnostics import QUERIES, diagnosed, microdata, read
+from tests.support.losses import in_domain, met
+from tests.support.world import write_world
+
+ROOT = {"kind": "generalized_gaussian", "p": 0.5, "sigma": 5}
+POLYLOG = {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.718281828459046, "sigma": 20}
+MANY = [
+    *QUERIES,
+    {"name": "laplace", "sum": "employment", "by": ["state"], "mechanism": {"kind": "laplace", "sigma": 5}},
+    {"name": "root", "sum": "employment", "by": ["naics3", "county"], "mechanism": ROOT},
+    {"name": "polylog", "sum": "employment", "by": ["naics3", "state"], "mechanism": POLYLOG},
+]
+TIGHT = ["sectors", "laplace", "root", "polylog"]  # sectors: in some of its parts
+TABLES = {"records": write_world, "firms": firms.world}
+
+
+def told_by_paper(described: Any) -> Any:
+    """Return queries whose heavy-tailed mechanisms ask for the paper's policy."""
+    if isinstance(described, list):
+        return [told_by_paper(one) for one in described]
+    if not isinstance(described, dict):
+        return described
+    tight = described.get("kind") in ("laplace", "generalized_gaussian", "exponential_polylog")
+    return {key: told_by_paper(value) for key, value in described.items()} | ({"policy": "paper"} if tight else {})
+
+
+@pytest.mark.parametrize("unit", TABLES)
+def test_the_papers_bound_is_what_a_plan_of_the_papers_policies_would_state(unit: str, tmp_path: Path) -> None:
+    tight, paper = (
+        read(diagnosed(TABLES[unit](tmp_path / name, microdata=microdata(), queries=queries), tmp_path / f"{name} out"))
+        for name, queries in (("tight", MANY), ("paper", told_by_paper(MANY)))
+    )
+    for made, other in ((tight["losses"], paper["losses"]), (tight["firms"], paper["firms"])):
+        if made is None:
+            assert unit == "records"
+            continue
+        assert other["by_paper"] is None
+        beside = made["by_paper"]
+        assert beside["total"] == other["total"]
+        assert beside["by_size"] == other["by_size"]
+        assert beside["by_query"] == {name: other["by_query"][name] for name in TIGHT}
+        for name in TIGHT:
+            stated, bound = made["by_query"][name], beside["by_query"][name]
+            assert stated["count"] == bound["count"] > 0
+            assert all(stated["quantiles"][q] <= bound["quantiles"][q] for q in QUANTILES)
+            lower = any(stated["quantiles"][q] < bound["quantiles"][q] for q in QUANTILES)
+            assert lower or name == "sectors"  # there Gaussian parts hide it; the twin, one bound twice, is never lower
+
+
+def test_the_papers_bound_is_that_of_exact_fractions(tmp_path: Path) -> None:
+    plan = write_world(tmp_path / "world", microdata(), queries=MANY)
+    found = read(diagnosed(plan, tmp_path / "out"))["losses"]["by_paper"]
+    loaded, losses = load_plan(plan), []
+    for row in microdata().to_pylist():
+        if in_domain(loaded, row):
+            each = [met(loaded, query, row) for query in loaded.queries]
+            losses.append(sum((by_paper(one.mechanism).loss_at(one.influence) for one in each if one), Fraction(0)))
+    assert found["total"]["count"] == len(losses)
+    assert 0 <= found["total"]["largest"] / float(max(losses)) - 1 < 1e-8
+    half = float(np.sort(losses)[-(-len(losses) // 2) - 1])
+    assert half <= found["total"]["quantiles"]["0.5"] <= half * (1 + 1 / 64) * (1 + 1e-8)
+
+
+def test_the_page_shows_both_where_a_policy_is_tight(tmp_path: Path) -> None:
+    pages = {}
+    for name, queries in (("tight", MANY), ("paper", told_by_paper(MANY))):
+        plan = firms.world(tmp_path / name, microdata=microdata(), queries=queries)
+        pages[name] = (diagnosed(plan, tmp_path / f"{name} out") / "report.html").read_text(encoding="utf-8")
+    for unit in ("records", "firms"):
+        heading = f"<h2>Losses of {unit}: what tight policies gain</h2>"
+        assert (heading in pages["tight"], heading in pages["paper"]) == (True, False)
+    for name in ("all together", *TIGHT):
+        assert f">{name}, tight<" in pages["tight"]
+        assert f">{name}, paper<" in pages["tight"]
+
+
+def test_lines_in_pairs_share_their_colour() -> None:
+    series = {name: [(1.0, 0.0), (10.0, 1.0)] for name in ("a, tight", "a, paper", "b, tight", "b, paper")}
+    axes = Axis("x", 1, 10, True), Axis("y", 0, 1, False)
+    looks = [
+        part.partition(" ")[0] for part in lines(series, *axes, pairs=True).split('stroke-width="1.6" stroke=')[1:]
+    ]
+    assert looks[0] == looks[1] != looks[2] == looks[3]
+    assert len({part.partition(" ")[0] for part in lines(series, *axes).split('stroke-width="1.6" stroke=')[1:]}) == 4

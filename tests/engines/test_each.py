@@ -1,0 +1,94 @@
+"""The verbs `each` and `grouped` of all engines: results in order, our own errors as they are, others by kind alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from pipeline.engines.dask import DaskEngine
+from pipeline.engines.protocol import Engine, Segment, TaskFailed
+from pipeline.errors import MicrodataError
+from pipeline.storage.staging import staging_at
+from tests.support import tasks
+from tests.support.dask_cluster import local_cluster
+from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.tasks import (
+    CANARY,
+    against_the_contract,
+    digits_of,
+    gathered,
+    lost,
+    missing,
+    squared,
+    talkative,
+    unreadable,
+)
+from udfs.records.contract import ContractBroken
+
+pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module", params=["threads", "dask cluster", "spark"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "threads":
+        yield DaskEngine(workers=2)
+    elif request.param == "dask cluster":
+        with local_cluster() as address:
+            yield DaskEngine(address)
+    else:
+        cloudpickle.register_pickle_by_value(tasks)
+        with local_engine() as spark:
+            yield spark
+        cloudpickle.unregister_pickle_by_value(tasks)
+
+
+def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
+    items = [5, 3, 200, 0, 3, *range(40)]
+    assert engine.each(squared, items) == [(n**2, bytes(n)) for n in items]
+
+
+def test_no_items_have_no_results(engine: Engine) -> None:
+    assert engine.each(squared, []) == []
+
+
+def test_errors_of_our_own_come_as_they_are(engine: Engine) -> None:
+    with pytest.raises(ContractBroken) as broken:
+        engine.each(against_the_contract, [1])
+    assert (broken.value.column, broken.value.rule) == ("employment", "is empty (null)")
+    with pytest.raises(MicrodataError, match="microdata x: unreadable"):
+        engine.each(unreadable, [1, 2])
+
+
+@pytest.mark.parametrize(("task", "kind"), [(talkative, "ValueError"), (missing, "No such file or directory")])
+def test_other_errors_are_told_by_kind_alone(engine: Engine, task: object, kind: str) -> None:
+    with pytest.raises(TaskFailed, match=kind) as failed:
+        engine.each(task, [1])  # type: ignore[arg-type]
+    assert CANARY not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.__context__)))
+
+
+def test_rows_of_a_bucket_come_together_in_the_order_of_items(engine: Engine, tmp_path: Path) -> None:
+    items = [1234567, 33, 40, 9]
+    found = engine.grouped(digits_of, items, gathered, staging_at(tmp_path, "r", "one"))
+    expected = {b: [f"{n}:{d}" for n in items for d in str(n) if int(d) % 3 == b] for b in range(3)}
+    assert found == sorted(expected.items())
+    assert engine.grouped(digits_of, [], gathered, staging_at(tmp_path, "r", "two")) == []
+
+
+def test_grouped_rows_lie_on_disk_sealed(engine: Engine, tmp_path: Path) -> None:
+    scratch = staging_at(tmp_path, "r", "one")
+    engine.grouped(digits_of, [1234567, 33], gathered, scratch)
+    files = list(scratch.path.iterdir())
+    assert len(files) == 5  # one a part of an item
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (*files, scratch.path))
+    assert not any(b"1234567:" in path.read_bytes() or b"text" in path.read_bytes() for path in files)
+
+
+def test_how_much_lies_there_shows_in_no_repr() -> None:
+    assert "7351" not in repr((3, [Segment(3, "0-0", 0, 7351)]))
+
+
+def test_an_error_of_a_merge_shows_no_owner(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match="ValueError") as failed:
+        engine.grouped(digits_of, [5], lost, staging_at(tmp_path, "r", "one"))
+    assert CANARY not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.__context__)))

@@ -1,0 +1,197 @@
+"""The DAGs in a real Airflow: refused, killed, held and cleared runs, each of which publishes one draw at most.
+
+`make drill` alone runs these; `make airflow` installs the Airflow. tests/jobs/test_dags.py needs none.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.cli import main
+from pipeline.ledger.store import Ledger, open_ledger
+from tests.support.airflow import BIN, Airflow, processes_with, settings, standalone, waited
+from tests.support.world import records, write_world
+
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not (BIN / "airflow").exists(), reason="no Airflow here: make airflow installs one"),
+]
+CANARY = "E-canary-4711"
+DASK, SPARK = "prdp_release_dask", "prdp_release"
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    folder = tmp_path_factory.mktemp("airflow")
+    with standalone(folder) as running:
+        yield running
+
+
+def plan(airflow: Airflow, name: str, microdata: pa.Table | None = None, **changes: Any) -> str:
+    """Write a world of its own below the folder of plans; return its plan as the DAGs take it."""
+    wanted: dict[str, Any] = {"release": name, "dataset": {"name": name}}
+    write_world(airflow.folder / "plans" / name, records(200) if microdata is None else microdata, **wanted | changes)
+    return f"{name}/plan.yaml"
+
+
+def ledger_of(airflow: Airflow) -> Ledger:
+    return open_ledger(str(airflow.folder / "state" / "ledger.sqlite"))
+
+
+def shown(airflow: Airflow, capsys: pytest.CaptureFixture[str], name: str) -> Any:
+    capsys.readouterr()
+    ledger = str(airflow.folder / "state" / "ledger.sqlite")
+    assert main(["ledger", "show", name, "--json", "--ledger", ledger]) == 0
+    return next(iter(json.loads(capsys.readouterr().out)), None)
+
+
+def published_once(airflow: Airflow, capsys: pytest.CaptureFixture[str], name: str) -> Any:
+    """What the ledger says of a release that is published, of one charge, and whose files alone are in its place."""
+    story = shown(airflow, capsys, name)
+    assert (story["state"], story["charges"]) == ("settled", 1)
+    folder = airflow.folder / "out" / name
+    assert main(["verify", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["attempt"] == story["attempt"]
+    assert {path.name for path in folder.iterdir()} == {"release.json", story["attempt"]}
+    assert [each["attempt"] for each in story["attempts"] if each["stage"] == "settled"] == [story["attempt"]]
+    return story
+
+
+def test_a_run_without_a_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = Airflow("", tmp_path, "")
+    environment = settings(tmp_path, 1)
+    subprocess.run([BIN / "airflow", "db", "migrate"], env=environment, check=True, capture_output=True)
+    conf = json.dumps({"plan": plan(here, "tested"), "csv": True})
+    subprocess.run(
+        [BIN / "airflow", "dags", "test", DASK, "--conf", conf], env=environment, check=True, capture_output=True
+    )
+    assert len(published_once(here, capsys, "tested")["attempts"]) == 1
+    assert list((tmp_path / "out").rglob("*.csv"))
+
+
+def test_a_release_on_spark_and_again_when_it_is_cleared(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second time nothing is started, and nothing of Spark's own output is ever logged."""
+    run = airflow.trigger(SPARK, plan=plan(airflow, "cleared"), diagnostics=True)
+    assert (run.ended(), set(run.states().values())) == ("success", {"success"})
+    first = published_once(airflow, capsys, "cleared")
+    head = ledger_of(airflow).head()
+    assert ledger_of(airflow).diagnoses()
+    run.clear("check_plan")
+    waited("the release's second try", lambda: run.task("release")["try_number"] == 2)
+    assert (run.ended(), run.task("release")["state"]) == ("success", "success")
+    again = published_once(airflow, capsys, "cleared")
+    assert (again["attempts"], again["draws"]) == (first["attempts"], 1)
+    assert ledger_of(airflow).head()[0] == head[0] + 1  # diagnostics, asked for again
+    assert run.pushed() == {"check_budget": "cleared"}
+    logs = run.logs()
+    assert "drawing establishments" in logs
+    assert "is published already" in logs
+    for word in ("SparkContext", "TaskSetManager", "DAGScheduler", "numRecords"):
+        assert word not in logs
+
+
+def test_a_refusal_by_the_budget_is_not_tried_again(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = [{"at": {"employment": 10, "payroll": 500}, "rho": 0.001}]
+    run = airflow.trigger(DASK, plan=plan(airflow, "refused", budget=budget))
+    assert run.ended() == "failed"
+    task = run.task("check_budget")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    assert run.task("release")["state"] == "upstream_failed"
+    assert "refused by the budget at employment=10" in run.logs()
+    assert shown(airflow, capsys, "refused") is None
+
+
+def test_broken_microdata_are_not_read_again_and_not_told(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = records(50).to_pylist()
+    broken[7] |= {"establishment_id": CANARY, "payroll": -4711}
+    run = airflow.trigger(SPARK, plan=plan(airflow, "broken", pa.Table.from_pylist(broken)))
+    assert run.ended() == "failed"
+    task = run.task("release")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    assert (shown(airflow, capsys, "broken")["state"], shown(airflow, capsys, "broken")["charges"]) == ("aborted", 0)
+    logs = run.logs()
+    assert "the reason is confidential" in logs
+    for words in ("4711", "payroll", "SparkContext", "Traceback"):
+        assert words not in logs
+
+
+def kill_group(found: list[int]) -> None:
+    """Kill Java, Python and Airflow's own process of the task, which make one process group."""
+    groups = {os.getpgid(pid) for pid in found}
+    assert len(groups) == 1
+    assert os.getpgid(0) not in groups
+    os.killpg(groups.pop(), signal.SIGKILL)
+
+
+def kill_java(found: list[int]) -> None:
+    """Kill spark-submit alone; the Python that it started notices by itself."""
+    for pid in found:
+        if Path(f"/proc/{pid}/exe").resolve().name == "java":
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kill", [kill_group, kill_java])
+def test_a_driver_that_is_killed_after_its_draw_is_tried_again(
+    airflow: Airflow, capsys: pytest.CaptureFixture[str], kill: Callable[[list[int]], None]
+) -> None:
+    name = kill.__name__.replace("_", "-")
+    run = airflow.trigger(SPARK, plan=plan(airflow, name))
+    ledger = ledger_of(airflow)
+
+    def drawn() -> bool:
+        state = ledger.state(name)
+        return state is not None and state.status == "drawn"
+
+    waited("a draw", drawn, pause=0.01)
+    kill(processes_with(f"{airflow.folder}/plans/{name}/plan.yaml"))
+    assert not (airflow.folder / "out" / name / "release.json").exists()
+    assert run.ended() == "success"
+    assert run.task("release")["try_number"] >= 2
+    story = published_once(airflow, capsys, name)
+    assert 1 <= len(story["attempts"]) <= 2
+    assert [each["stage"] for each in story["attempts"][:-1]] in ([], ["destroyed"])
+
+
+def test_a_held_release_waits_for_an_officer_whom_airflow_cannot_replace(
+    airflow: Airflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "held"
+    run = airflow.trigger(DASK, plan=plan(airflow, name), hold=True)
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
+    assert shown(airflow, capsys, name)["state"] == "held"
+    run.mark("wait_for_approval", "success")  # somebody with rights in Airflow alone
+    assert run.ended() == "failed"
+    assert run.task("publish")["state"] == "failed"
+    assert run.task("publish")["try_number"] == 1
+    assert not (airflow.folder / "out").joinpath(name).exists()
+    run.clear("wait_for_approval")
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
+    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
+    assert main(["ledger", "approve", name, "--record-only", *ledger]) == 0
+    assert run.ended() == "success"
+    story = published_once(airflow, capsys, name)
+    assert len(story["attempts"]) == 1
+    by = {act["event"]: act["operator"] for act in story["acts"]}
+    assert by["approved"] == "officer"
+    assert by["published"].startswith(f"airflow {DASK} manual__")
+
+
+def test_a_rejected_release_fails_the_wait(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "rejected"
+    run = airflow.trigger(DASK, plan=plan(airflow, name), hold=True)
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
+    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite")]
+    assert main(["ledger", "reject", name, "--reason", "cells too thin", *ledger]) == 0
+    assert run.ended() == "failed"
+    assert run.task("wait_for_approval")["try_number"] == 1
+    assert "cells too thin" not in run.logs()
+    assert shown(airflow, capsys, name)["state"] == "rejected"
+    assert not (airflow.folder / "out" / name).exists()

@@ -1,0 +1,267 @@
+"""What the Airflow DAGs decide, without Airflow: their commands, and what the ends of these mean.
+
+tests/jobs/test_airflow.py runs them in a real Airflow, by `make drill`.
+"""
+
+import ast
+import io
+import json
+import sys
+from contextlib import redirect_stderr
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.cli import main
+from jobs.dags import prdp_steps as steps
+from jobs.dags.prdp_steps import Done, End, Refused, Site, Unfinished, end_of, listen, require_released, run
+from pipeline import errors
+from pipeline.ledger import fold
+from pipeline.log import Progress
+from tests.support.world import records, write_world
+
+ROOT = Path(__file__).parents[2]
+DAGS = ROOT / "jobs" / "dags"
+HERE = {"bin": str(Path(sys.executable).parent), "home": str(ROOT)}
+STATES = (None, "reserved", "drawn", "held", "published", "settled", "aborted", "rejected", "withdrawn")
+CODES = (None, -9, 0, 1, 2, 3, 4, 5, 137)
+
+
+def site(folder: Path, **changes: Any) -> Site:
+    told = HERE | {"plans": str(folder), "ledger": str(folder / "state" / "ledger.sqlite")} | changes
+    return Site.of(lambda name: told.get(name.removeprefix("prdp_")))
+
+
+def story(state: str | None, *, draws: int = 1, approved: bool = False) -> Any:
+    return None if state is None else {"state": state, "draws": draws, "approved": approved, "attempts": []}
+
+
+# What an end means
+
+
+def test_the_words_and_numbers_are_those_of_prdp() -> None:
+    final = (errors.PlanError, errors.BudgetRefused, errors.MicrodataError)
+    assert tuple(error.exit_code for error in final) == steps.FINAL
+    assert errors.MicrodataError.exit_code == steps.CONFIDENTIAL
+    assert set(steps.ENDED) == set(fold.ENDED)
+    with redirect_stderr(io.StringIO()) as said:
+        Progress().say("drawing")
+        main(["explain", "/there/is/no.yaml"])
+    progress, error = said.getvalue().splitlines()
+    assert steps.PROGRESS.match(progress)
+    assert error.startswith(steps.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "end"),
+    [
+        (0, "settled", End.PUBLISHED),
+        (-9, "settled", End.PUBLISHED),  # killed after its last step
+        (0, "held", End.HELD),
+        (137, "held", End.HELD),
+        (2, None, End.REFUSED),
+        (3, None, End.REFUSED),
+        (4, "reserved", End.REFUSED),
+        (1, "rejected", End.REFUSED),
+        (5, "withdrawn", End.REFUSED),
+        (5, "aborted", End.REFUSED),
+        (1, None, End.UNFINISHED),
+        (5, "drawn", End.UNFINISHED),
+        (-9, "drawn", End.UNFINISHED),
+        (None, "reserved", End.UNFINISHED),
+        (0, "published", End.UNFINISHED),  # its files are not all in place
+        (0, None, End.UNFINISHED),  # another ledger than the command's
+        (0, "drawn", End.UNFINISHED),
+    ],
+)
+def test_how_a_release_ended(code: int | None, state: str | None, end: End) -> None:
+    assert end_of(code, story(state)) is end
+
+
+def rule_is_kept(decide: Any, code: int | None, state: str | None, approved: bool, draws: int) -> bool:
+    """What no decision may get wrong: only the ledger says published or held, and refusals are not tried again."""
+    end = decide(code, story(state, approved=approved, draws=draws))
+    told = end is (End.PUBLISHED if state == "settled" else End.HELD)
+    if state == "settled" or (state == "held" and not approved):
+        return told
+    return end is End.REFUSED if code in (2, 3, 4) else end in (End.UNFINISHED, End.REFUSED)
+
+
+EVERY = st.tuples(st.sampled_from(CODES), st.sampled_from(STATES), st.booleans(), st.integers(0, 4))
+
+
+@given(EVERY)
+def test_the_rule_holds_for_every_end(case: Any) -> None:
+    assert rule_is_kept(end_of, *case)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda code, story: End.PUBLISHED if code == 0 else end_of(code, story),  # believes the process
+        lambda code, story: End.UNFINISHED if code else end_of(code, story),  # tries refusals again
+        lambda code, story: end_of(code, story and story | {"approved": True}),  # takes what is held for approved
+    ],
+)
+def test_the_rule_rejects_broken_decisions(broken: Any) -> None:
+    cases = [(code, state, approved, 1) for code in CODES for state in STATES for approved in (False, True)]
+    assert not all(rule_is_kept(broken, *case) for case in cases)
+
+
+def test_a_breach_that_gave_its_charge_back_may_be_tried_again_once_it_is_mended() -> None:
+    assert end_of(137, story("aborted", draws=0)) is End.UNFINISHED
+    assert end_of(4, story("aborted", draws=0)) is End.REFUSED
+
+
+def test_refusals_and_the_rest_are_told_apart_and_code_4_tells_nothing() -> None:
+    secret = Done(4, errors=["column employment: a value is below 0"])
+    with pytest.raises(Refused, match="confidential") as refused:
+        require_released(secret, story("aborted", draws=0))
+    assert "employment" not in str(refused.value)
+    with pytest.raises(Refused, match="refused by the budget"):
+        require_released(Done(3, errors=["refused by the budget"]), None)
+    with pytest.raises(Unfinished, match="exit code -9"):
+        require_released(Done(-9), story("drawn"))
+    with pytest.raises(Unfinished, match="does not say"):
+        require_released(Done(0), None)
+    assert require_released(Done(1), story("settled")) == "settled"
+    assert type(Done(2).failure()) is Refused
+    assert type(Done(5).failure()) is Unfinished
+
+
+def test_who_waits_for_an_approval() -> None:
+    assert not steps.approved(story("held"))
+    assert steps.approved(story("held", approved=True))
+    assert steps.approved(story("settled"))
+    for state in (None, "reserved", "drawn", "rejected", "aborted", "withdrawn"):
+        with pytest.raises(Refused, match="waits for no approval"):
+            steps.approved(story(state))
+
+
+# What is passed on
+
+
+def test_only_what_prdp_itself_says_is_passed_on() -> None:
+    said: list[str] = []
+    lines = [
+        "26/11/21 15:00:00 INFO TaskSetManager: Finished task 0.0 in stage 1.0 with 4711 records",
+        "[   0.1 s] reading the microdata",
+        "Traceback (most recent call last):",
+        "ValueError: employment 4711",
+        "error: the ledger is locked",
+    ]
+    assert listen([f"{line}\n" for line in lines], said.append) == ["the ledger is locked"]
+    assert said == ["[   0.1 s] reading the microdata"]
+
+
+def test_a_command_runs_without_airflows_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret")
+    monkeypatch.setenv("PGPASSFILE", "/etc/pass")
+    program = "import os, sys; print(sorted(n for n in os.environ if n[:2] in ('AI', 'PG', 'ZZ'))); sys.exit(5)"
+    done = run([sys.executable, "-c", program], {"ZZ": "1"}, print)
+    assert (done.code, done.out) == (5, "['PGPASSFILE', 'ZZ']\n")
+    with pytest.raises(Refused, match="prdp_bin"):
+        run(["/there/is/none"], {}, print)
+
+
+# Where things lie
+
+
+def test_a_site_is_told_whole_or_refused(tmp_path: Path) -> None:
+    for name in ("bin", "home", "plans"):
+        for wrong in (None, "", "relative"):
+            with pytest.raises(Refused, match=f"prdp_{name}"):
+                site(tmp_path, **{name: wrong})
+    with pytest.raises(Refused, match="PGPASSFILE") as refused:
+        site(tmp_path, ledger="postgresql://airflow:hunter2@db/ledger")
+    assert "hunter2" not in str(refused.value)
+    assert site(tmp_path, ledger="postgresql://airflow@db/ledger").ledger_option()[1].endswith("@db/ledger")
+    assert site(tmp_path, ledger=None).places() == []
+    documented = (ROOT / "docs" / "airflow.md").read_text()
+    assert [field.name for field in fields(Site) if f"`prdp_{field.name}`" not in documented] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc/plan.yaml", "../plan.yaml", "a/../../plan.yaml", "--debug", "out/plan.yaml"]
+)
+def test_a_plan_lies_below_the_folder_of_plans(tmp_path: Path, name: str) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "out").symlink_to(tmp_path)
+    with pytest.raises(Refused, match="plan"):
+        site(tmp_path / "plans").plan(name)
+    assert site(tmp_path / "plans").plan("2024/a.yaml") == str(tmp_path / "plans" / "2024" / "a.yaml")
+
+
+def test_the_options_are_those_that_prdp_takes(tmp_path: Path) -> None:
+    from jobs.cli import parser
+
+    full = site(tmp_path, out="/o", staging="/s", diagnostics="/d", dask_scheduler="tls://h:1")
+    given = parser().parse_args(["release", *full.release("a.yaml", hold=True, csv=True), *full.dask()])
+    assert (given.out, given.staging, given.scheduler, given.hold, given.csv) == ("/o", "/s", "tls://h:1", True, True)
+    given = parser().parse_args(["ledger", "check", full.plan("a.yaml"), *full.places(), "--json"])
+    assert (given.ledger, given.out) == (full.ledger, "/o")
+    given = parser().parse_args(["diagnose", *full.diagnose("a.yaml", "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
+    assert (given.out, str(given.release)) == ("/d/manual__2026-11-21T15_00_00_00_00-1", "/o/r")
+    with pytest.raises(Refused, match="prdp_diagnostics"):
+        replace(full, diagnostics=None).diagnose("a.yaml", "/o/r", "x")
+
+
+def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
+    write_world(tmp_path, records(20))
+    here = site(tmp_path)
+    environment = here.environment("airflow dag run")
+
+    def answer(*arguments: str) -> Any:
+        return steps.answer(here.command(*arguments), environment, print)
+
+    assert answer("ledger", "check", here.plan("plan.yaml"), *here.places(), "--json")["state"] is None
+    done = run(here.command("release", *here.release("plan.yaml", hold=True)), environment, print)
+    found = steps.story_in(answer("ledger", "show", "small-release", *here.ledger_option(), "--json"))
+    assert require_released(done, found) == "held"
+    assert found is not None
+    assert {act["operator"] for act in found["acts"]} == {"airflow dag run"}
+    with pytest.raises(Refused, match=r"plan\.yaml"):
+        answer("explain", here.plan("none/plan.yaml"), "--json")
+
+
+# The files
+
+
+def test_the_dags_import_airflow_the_standard_library_and_one_another() -> None:
+    allowed = {*sys.stdlib_module_names, "airflow", "prdp_steps"}
+    for path in DAGS.glob("*.py"):
+        imported = {
+            name.partition(".")[0]
+            for part in ast.walk(ast.parse(path.read_text()))
+            for name in (
+                [alias.name for alias in part.names]
+                if isinstance(part, ast.Import)
+                else [part.module or "."]
+                if isinstance(part, ast.ImportFrom)
+                else []
+            )
+        }
+        assert imported <= allowed, path.name
+        assert path.name == "prdp_release.py" or "airflow" not in imported
+
+
+def test_the_example_files_name_the_variables_and_hold_no_secret() -> None:
+    conf = ROOT / "conf" / "airflow"
+    variables = json.loads((conf / "variables.json").read_text())
+    assert set(variables) <= {f"prdp_{field.name}" for field in fields(Site)}
+    Site.of(variables.get)
+    connections = json.loads((conf / "connections.json").read_text())
+    assert connections["prdp_spark"]["conn_type"] == "spark"
+    assert not {"password", "login"} & set(connections["prdp_spark"])
+    for name in ("requirements.txt", "constraints.txt"):
+        assert "://" not in (conf / name).read_text()
+
+
+def test_errors_of_an_end_that_is_not_known_are_not_told() -> None:
+    """They may be those of exit code 4. The twin: of a code that is known and open they are."""
+    assert "canary" not in Done(None, errors=["canary"]).why()
+    assert "canary" in Done(1, errors=["canary"]).why()

@@ -1,0 +1,126 @@
+"""How a PostgreSQL ledger is named and reached: passwords are not told, and beyond this machine it is verified."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import PlanError, PrdpError, StateError
+from pipeline.ledger.postgres import server_url, shown
+from pipeline.ledger.store import open_ledger
+from tests.support.postgres import OWNER, PASSWORD, PostgresServer
+from tests.support.tls import certificates, tls_in_front_of
+
+HOST = "ledger.test"
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("PGHOST", "PGHOSTADDR", "PGSSLMODE", "PGPASSWORD", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://me:secret@db.example:5433/ledger?sslmode=verify-full", "postgresql://me@db.example:5433/ledger"),
+        ("postgresql+psycopg://me:s%40cret@127.0.0.1/ledger", "postgresql://me@127.0.0.1/ledger"),
+        ("postgresql:///ledger?host=/run/pg&sslpassword=secret", "postgresql:///ledger?host=%2Frun%2Fpg"),
+    ],
+)
+def test_an_address_is_told_without_its_password_and_options(url: str, told: str) -> None:
+    assert shown(server_url(url)) == told
+
+
+REMOTE = "postgresql://me:secret@db.example/ledger"
+
+
+@pytest.mark.parametrize(
+    ("url", "environment"),
+    [
+        *((f"{REMOTE}?sslmode={mode}", {}) for mode in ("disable", "allow", "prefer", "require", "verify-ca")),
+        ("postgresql://me:secret@localhost,db.example/ledger?sslmode=require", {}),
+        ("postgresql://me:secret@/ledger?host=localhost:1&host=db.example:2&sslmode=require", {}),
+        ("postgresql://me:secret@localhost/ledger?hostaddr=192.0.2.7&sslmode=require", {}),
+        ("postgresql://me:secret@/ledger?sslmode=require", {"PGHOST": "db.example"}),
+        ("postgresql://me:secret@localhost/ledger?sslmode=prefer", {"PGHOSTADDR": "192.0.2.7"}),
+    ],
+)
+def test_a_server_beyond_this_machine_must_be_verified(
+    url: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PlanError, match="sslmode=verify-full") as error:
+        open_ledger(url)
+    assert "secret" not in str(error.value)
+
+
+def test_verification_is_the_default_there_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSSLMODE", "disable")
+    assert server_url(REMOTE).query["sslmode"] == "verify-full"
+    for local in ("localhost", "127.0.0.1", "[::1]", ""):
+        assert "sslmode" not in server_url(f"postgresql://me@{local}/ledger").query
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://me:secret@host:port/ledger", "not of the form"),
+        ("postgresql://me:secret@localhost", "name the database"),
+        ("postgresql://localhost/ledger?password=secret", "PGPASSWORD or a passfile"),
+        ("postgresql://me:secret@localhost/ledger?secret=1", "options"),
+        ("postgresql://me:secret@localhost:1/ledger", "cannot be opened: connection failed"),
+    ],
+)
+def test_a_wrong_address_is_told_in_one_line_without_its_password(url: str, told: str) -> None:
+    with pytest.raises(PrdpError, match=told) as error:
+        open_ledger(url)
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_password_opens_the_ledger_by_environment_passfile_or_address(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = f"127.0.0.1:{postgres.port}/{postgres.database()}"
+    assert open_ledger(f"postgresql://{OWNER}:{PASSWORD}@{at}").verify()[0] == 0
+    for wrong in (f"postgresql://{OWNER}:wrong-{PASSWORD}@{at}", f"postgresql://{OWNER}@{at}"):
+        with pytest.raises(StateError, match="password") as error:
+            open_ledger(wrong)
+        assert PASSWORD not in str(error.value)
+    passfile = tmp_path / "passfile"
+    passfile.write_text(f"*:*:*:*:{PASSWORD}\n")
+    passfile.chmod(0o600)
+    open_ledger(f"postgresql://{OWNER}@{at}?passfile={passfile}")
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    open_ledger(f"postgresql://{OWNER}@{at}")
+
+
+def test_a_verified_server_is_used_and_no_other(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real handshakes with a server of another name than this machine's, on loopback by `hostaddr`."""
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    root, other = tmp_path / "root.pem", tmp_path / "other.pem"
+    texts = certificates(HOST)
+    for path, text in zip((root, tmp_path / "leaf.pem", tmp_path / "key.pem"), texts, strict=True):
+        path.write_bytes(text)
+    other.write_bytes(certificates(HOST)[0])
+    at = f"/{postgres.database()}?hostaddr=127.0.0.1&sslrootcert="
+    with tls_in_front_of(postgres.port, tmp_path / "leaf.pem", tmp_path / "key.pem") as port:
+        assert open_ledger(f"postgresql://{OWNER}@{HOST}:{port}{at}{root}").verify()[0] == 0
+        for address, told in (
+            (f"{HOST}:{postgres.port}{at}{root}", "does not support SSL"),
+            (f"{HOST}:{port}{at}{other}", "SSL error"),
+            (f"other.test:{port}{at}{root}", "does not match host name"),
+        ):
+            with pytest.raises(StateError, match=told) as error:
+                open_ledger(f"postgresql://{OWNER}@{address}")
+            assert PASSWORD not in str(error.value)
+        # The name of this machine's own loopback goes without; a service may hide another host behind no name at all.
+        service = f"[remote]\nhost={HOST}\nhostaddr=127.0.0.1\nport={port}\nsslmode=require\n"
+        (tmp_path / "services").write_text(service)
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        with pytest.raises(PlanError, match="verify-full"):
+            open_ledger(f"postgresql://{OWNER}@/postgres?service=remote")

@@ -1,0 +1,126 @@
+"""The roles of conf/ledger/roles.sql on a real server: who may append, decide and read, and nobody more."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pipeline.errors import StateError
+from pipeline.ledger.entries import Act, next_entry
+from pipeline.ledger.fold import _EVENTS
+from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
+from tests.support.ledgers import append, reservation
+from tests.support.postgres import PostgresServer
+
+ROLES = Path(__file__).parents[2] / "conf" / "ledger" / "roles.sql"
+DECISIONS = {"approved", "budgeted", "rejected", "withdrawn"}
+DRAWS = {"reserved", "charged", "drawn"}
+USERS = ("owner", "release", "officer", "reader", "nobody")
+DENIED = "does not let this user do that"
+
+
+@pytest.fixture
+def database(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database with a ledger and its roles, and a user for each and one with none."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    name = postgres.database()
+    open_ledger(postgres.url(name))
+    for _ in range(2):
+        postgres.execute(name, ROLES.read_text())
+    for user in USERS:
+        has = f"IN ROLE prdp_{user}" if user != "nobody" else ""
+        postgres.execute(name, f"DROP ROLE IF EXISTS a_{user}", f"CREATE ROLE a_{user} LOGIN {has}")
+    return name
+
+
+def ledger_of(postgres: PostgresServer, database: str, user: str) -> Ledger:
+    return open_ledger(postgres.url(database, f"a_{user}"))
+
+
+@contextmanager
+def refused(words: str = DENIED) -> Iterator[None]:
+    with pytest.raises(StateError, match=words) as told:
+        yield
+    assert "\n" not in str(told.value)
+    assert "SELECT" not in str(told.value)
+
+
+def test_releases_release(postgres: PostgresServer, database: str) -> None:
+    ledger = ledger_of(postgres, database, "release")
+    with ledger.lock("r"):
+        ledger.reserve(reservation("r"))
+        attempt = ledger.draw("r", "sha256:pin")
+        ledger.publish("r", attempt, "sha256:contents")
+        ledger.settle("r", attempt)
+    reader = ledger_of(postgres, database, "reader")
+    assert reader.verify()[0] == ledger.verify()[0] == 4
+    assert reader.states() == ledger.states()
+
+
+def test_readers_only_read_and_others_do_not_even(postgres: PostgresServer, database: str) -> None:
+    ledger_of(postgres, database, "release").reserve(reservation("r"))
+    reader = ledger_of(postgres, database, "reader")
+    for step in (lambda: reader.draw("r", "sha256:pin"), lambda: reader.abort("r")):
+        with refused():
+            step()
+    with refused():
+        ledger_of(postgres, database, "nobody")
+    assert reader.verify()[0] == 1
+
+
+def append_as(user: str, ledger: Ledger, event: str) -> None:
+    append(ledger, next_entry(*ledger.head(), Act(event, "d", user, None, {})))
+
+
+@pytest.mark.parametrize("event", sorted(DECISIONS | DRAWS | set(_EVENTS) | {"diagnosed"}))
+def test_the_database_refuses_each_role_what_is_another_ones(
+    postgres: PostgresServer, database: str, event: str
+) -> None:
+    """Also where the statement does not come from prdp."""
+    for user, refuses in (("release", DECISIONS), ("officer", DRAWS)):
+        ledger = ledger_of(postgres, database, user)
+        if event in refuses:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+                append_as(user, ledger, event)
+        else:
+            append_as(user, ledger, event)
+
+
+@pytest.mark.parametrize("user", ["release", "officer", "reader"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE prdp.entries SET dataset = 'other'",
+        "DELETE FROM prdp.entries",
+        "TRUNCATE prdp.entries",
+        "UPDATE prdp.meta SET schema_version = 1",
+        "ALTER TABLE prdp.entries DISABLE TRIGGER ALL",
+        "DROP POLICY releases_decide_nothing ON prdp.entries",
+        "SET session_replication_role = replica",
+        "CREATE TABLE prdp.other (a int)",
+        "SET ROLE prdp_owner",
+    ],
+)
+def test_no_role_changes_history_or_rules(postgres: PostgresServer, database: str, user: str, statement: str) -> None:
+    ledger_of(postgres, database, "release").reserve(reservation("r"))
+    with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue)):
+        postgres.execute(database, statement, user=f"a_{user}")
+
+
+def test_the_owner_migrates_and_others_do_not(postgres: PostgresServer, database: str) -> None:
+    postgres.execute(database, "UPDATE prdp.meta SET schema_version = 1")
+    for user in ("release", "officer", "reader"):
+        with refused():
+            migrate_ledger(postgres.url(database, f"a_{user}"))
+    before, ledger = migrate_ledger(postgres.url(database, "a_owner"))
+    assert before == 1
+    ledger.verify()
+    ledger_of(postgres, database, "release").reserve(reservation("r"))
+
+
+def test_who_may_not_make_a_ledger_is_told(postgres: PostgresServer, database: str) -> None:
+    empty = postgres.database()
+    with refused("holds no prdp ledger, and this user may not make one"):
+        open_ledger(postgres.url(empty, "a_release"))

@@ -1,0 +1,350 @@
+"""A ledger on a server: what can be wrong with it, and what is left when it or a connection to it dies."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import event, text
+
+from jobs.cli import main
+from pipeline.errors import StateError
+from pipeline.ledger import postgres as postgres_module
+from pipeline.ledger.database import WRITERS
+from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.release.attempts import give_up
+from pipeline.release.verify import verify_release
+from pipeline.storage.location import place as place_at
+from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
+from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation
+from tests.support.postgres import OWNER, PASSWORD, PostgresServer
+from tests.support.submit import Place, submit
+from tests.support.world import records, write_world
+
+RELEASE = "small-release"
+
+
+@pytest.fixture
+def url(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return postgres.url(postgres.database())
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
+    """A server that a test may crash."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    server = PostgresServer()
+    yield server
+    server.stop()
+
+
+def database_of(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+@contextmanager
+def told(words: str) -> Iterator[None]:
+    with pytest.raises(StateError, match=words) as error:
+        yield
+    assert "\n" not in str(error.value)
+    assert not {"SELECT", "INSERT", "sha256:pin", "%("} & set(str(error.value).split())
+
+
+# What can be wrong
+
+
+def test_a_release_runs_from_the_command_and_its_password_is_nowhere(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    plan = write_world(tmp_path / "world", records(50))
+    database = postgres.database()
+    url = f"postgresql://{OWNER}:{PASSWORD}@127.0.0.1:{postgres.port}/{database}"
+    assert main(["release", str(plan), "--out", str(tmp_path / "out"), "--ledger", url, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["state"] == "settled"
+    assert main(["release", str(plan), "--out", str(tmp_path / "elsewhere"), "--ledger", url]) == 5
+    for act in (["show"], ["verify"], ["abort", RELEASE], ["migrate"]):
+        main(["ledger", *act, "--ledger", url, "--debug"])
+    said = capfd.readouterr()
+    assert PASSWORD not in said.out + said.err
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "release.json" for path in written)
+    assert not [path for path in written if PASSWORD.encode() in path.read_bytes()]
+    ledger = open_ledger(postgres.url(database))
+    assert ledger.verify()[0] == 4
+    assert [entry for entry in entries(ledger) if PASSWORD in entry.payload] == []
+
+
+def sets(setting: str) -> Callable[[PostgresServer, str], None]:
+    def spoil(server: PostgresServer, database: str) -> None:
+        server.execute("postgres", f"ALTER DATABASE {database} SET {setting}")
+
+    return spoil
+
+
+def fails(state: str) -> Callable[[PostgresServer, str], None]:
+    """Whatever is appended, the server fails with an error of its own kind."""
+
+    def spoil(server: PostgresServer, database: str) -> None:
+        server.execute(
+            database,
+            f"""CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'sha256:pin' USING ERRCODE = '{state}'; END $$""",
+            "CREATE TRIGGER a_failure BEFORE INSERT ON prdp.entries FOR EACH ROW EXECUTE FUNCTION fail()",
+        )
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (sets("default_transaction_read_only = on"), "is read-only"),
+        (fails("53100"), "disk is full"),
+        (fails("53200"), "has no room"),
+        (fails("58030"), "faulty or full"),
+        (fails("XX001"), "is damaged"),
+        (fails("57014"), "took too long"),
+        (fails("22000"), "the server's error is 22000"),
+    ],
+)
+def test_a_database_that_takes_nothing_refuses_the_draw_and_changes_nothing(
+    postgres: PostgresServer, url: str, spoil: Callable[[PostgresServer, str], None], words: str
+) -> None:
+    ledger = open_ledger(url)
+    ledger.reserve(reservation("r"))
+    head = ledger.head()
+    spoil(postgres, database_of(url))
+    with told(words):
+        ledger.draw("r", "sha256:pin")
+    assert open_ledger(url).verify() == head
+
+
+def test_no_key_is_made_where_the_draw_cannot_be_recorded(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(20)), tmp_path, address=url)
+    place.ledger()
+    postgres.execute(
+        database_of(url),
+        """CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$""",
+        """CREATE TRIGGER a_failure BEFORE INSERT ON prdp.entries FOR EACH ROW WHEN (NEW.event = 'drawn')
+        EXECUTE FUNCTION fail()""",
+    )
+    said: list[str] = []
+    with told("disk is full"):
+        submit(place, say=said.append)
+    assert [line for line in said if line.startswith("drawing")] == []
+    assert [path for path in place.ledger().staging_root.rglob("*") if path.is_file()] == []
+    postgres.execute(database_of(url), "DROP TRIGGER a_failure ON prdp.entries")
+    submit(place)
+    assert place.ledger().state(RELEASE).draws == 1
+
+
+@pytest.mark.parametrize(
+    ("database", "words"),
+    [("absent", "cannot be opened: .*does not exist"), ("other", "is no prdp ledger")],
+)
+def test_what_is_no_ledger_is_told(postgres: PostgresServer, url: str, database: str, words: str) -> None:
+    if database == "other":
+        database = postgres.database()
+        postgres.execute(database, "CREATE SCHEMA prdp", "CREATE TABLE prdp.entries (a int)")
+    with told(words):
+        open_ledger(postgres.url(database))
+
+
+def test_a_locked_ledger_is_waited_for_and_then_told(url: str) -> None:
+    ledger = open_ledger(url)
+    ledger.reserve(reservation("r"))
+    impatient = open_ledger(url, wait=0.2)
+    with raw(ledger) as other:
+        other.execute(f"SELECT pg_advisory_lock({WRITERS})")
+        with told("locked by another process"):
+            impatient.draw("r", "sha256:pin")
+    other.close()
+    impatient.draw("r", "sha256:pin")
+
+
+def test_who_goes_around_prdp_waits_as_well(url: str) -> None:
+    """The database itself keeps others from appending between what a step reads and what it appends."""
+    ledger = open_ledger(url)
+    with ledger._writing(), raw(ledger) as other:
+        other.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute("INSERT INTO entries VALUES (1, '', 'e', 'd', 'r', NULL, '{}', '', repeat('0', 64), 'h')")
+    other.close()
+
+
+def test_a_writer_that_stands_still_inside_a_step_is_ended_and_others_go_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "_STANDSTILL", "200ms")
+    ledger = open_ledger(url)
+    with told("paused for too long"), ledger._writing() as connection:
+        connection.execute(text("DELETE FROM prdp.meta"))
+        open_ledger(url).reserve(reservation("r"))
+        connection.execute(text("SELECT 1"))
+    assert open_ledger(url).verify()[0] == 1
+
+
+def test_a_server_that_could_lose_what_it_committed_is_refused(own: PostgresServer) -> None:
+    open_ledger(own.url("postgres"))
+    own.crash()
+    own.settings = {"fsync": "off"}
+    own.start()
+    with told("turn the server's fsync on"):
+        open_ledger(own.url("postgres"))
+
+
+# What is left when the server or a connection dies
+
+
+BREAKS = ("before the entry", "after the entry", "as it commits")
+
+
+def break_at(ledger: Ledger, where: str, crash: Callable[[], None]) -> None:
+    """Crash the server when the ledger next appends."""
+    engine = ledger._database._engine
+
+    def before(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if statement.startswith("INSERT"):
+            crash()
+
+    if where == "as it commits":
+        event.listen(engine, "after_cursor_execute", lambda *a: event.listen(engine, "commit", lambda c: crash()))
+    else:
+        event.listen(engine, f"{where.split(maxsplit=1)[0]}_cursor_execute", before)
+
+
+@pytest.mark.parametrize("where", BREAKS)
+def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: PostgresServer, where: str) -> None:
+    url = own.url("postgres")
+    ledger = open_ledger(url)
+    with ledger.lock("r"):
+        ledger.reserve(reservation("r"))
+        attempt = ledger.draw("r", "sha256:pin")
+        head = ledger.head()
+        break_at(ledger, where, own.crash)
+        with told("cannot be reached any more"):
+            ledger.publish("r", attempt, "sha256:contents")
+    with told("cannot be opened: connection"):
+        open_ledger(url)
+    own.start()
+    again = open_ledger(url)
+    assert again.verify() == head
+    assert again.state("r").status == "drawn"
+    with again.lock("r"):
+        assert again.publish("r", attempt, "sha256:contents").status == "published"
+
+
+def test_a_release_goes_on_after_the_server_died_while_it_published(own: PostgresServer, tmp_path: Path) -> None:
+    url = own.url("postgres")
+    place = Place(write_world(tmp_path, records(50)), tmp_path, address=url)
+
+    class Dying(Ledger):
+        def publish(self, *arguments: Any) -> Any:
+            break_at(self, "after the entry", own.crash)
+            return super().publish(*arguments)
+
+    class DyingPlace(Place):
+        def ledger(self) -> Ledger:
+            return Dying(place.ledger()._database)
+
+    with told("cannot be reached any more"):
+        submit(DyingPlace(place.plan, place.folder, address=url), key=None)
+    assert not (place.out / RELEASE / "release.json").exists()
+    own.start()
+    drawn = place.ledger().state(RELEASE)
+    assert (drawn.status, drawn.draws) == ("drawn", 1)
+    published = submit(place, key=None)
+    assert published.attempt == drawn.attempt
+    assert verify_release(place.out / RELEASE).attempt == drawn.attempt
+    assert place.ledger().state(RELEASE).status == "settled"
+
+
+def test_a_step_whose_session_is_ended_writes_nothing(postgres: PostgresServer, url: str) -> None:
+    ledger = open_ledger(url)
+    ledger.reserve(reservation("r"))
+    head = ledger.head()
+    break_at(ledger, "after the entry", lambda: take_lock_away(ledger, url, postgres))
+    with told("cannot be reached any more"):
+        ledger.draw("r", "sha256:pin")
+    assert open_ledger(url).verify() == head
+
+
+# A lock that was lost
+
+
+def test_who_lost_the_lock_cannot_publish_even_before_another_wrote(postgres: PostgresServer, url: str) -> None:
+    ledger = open_ledger(url)
+    for broken, words in (([], "the connection that kept its lock was lost"), (["without-lock-check"], "published\n")):
+        release = f"r{len(broken)}"
+        with paused(url, release, *broken) as (process, attempt):
+            take_lock_away(ledger, url, postgres)
+            with ledger.lock(release):  # another has it, and still reads
+                assert words in woken(process)
+        assert ledger.state(release).attempt == attempt
+    assert [entry.event for entry in entries(ledger)].count("published") == 1
+
+
+def test_every_step_of_who_lost_the_lock_is_refused(postgres: PostgresServer, url: str) -> None:
+    ledger = open_ledger(url)
+    with ledger.lock("r"):
+        ledger.reserve(reservation("r"))
+        take_lock_away(ledger, url, postgres)
+        for step in (lambda: ledger.draw("r", "sha256:pin"), lambda: ledger.abort("r")):
+            with told("the connection that kept its lock was lost"):
+                step()
+        assert ledger.state("r").status == "reserved"
+    with ledger.lock("r"):
+        ledger.draw("r", "sha256:pin")
+
+
+def test_a_lock_is_kept_however_long_a_release_takes(
+    postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(url)
+    ledger.reserve(reservation("r"))
+    sets("idle_session_timeout = '100ms'")(postgres, database_of(url))
+    with ledger.lock("r"):
+        time.sleep(0.5)
+        drawn_and_destroyed(ledger, "r", 1)
+    monkeypatch.delitem(postgres_module._KEEPING, "idle_session_timeout")
+    with ledger.lock("r"):
+        time.sleep(0.5)
+        with told("the connection that kept its lock was lost"):
+            ledger.draw("r", "sha256:pin")
+
+
+# Where attempts are staged
+
+
+def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
+    postgres: PostgresServer, url: str, tmp_path: Path
+) -> None:
+    place = Place(write_world(tmp_path, records(50)), tmp_path, address=url)
+    ledger = place.ledger()
+    root = ledger.staging_root
+    assert root.parent == tmp_path / "state" / "prdp" / "staging"
+    assert root != open_ledger(postgres.url(postgres.database())).staging_root
+    assert root == open_ledger(url.replace("postgresql:", "postgresql+psycopg:")).staging_root
+    submit(place)
+    state = ledger.state(RELEASE)
+    assert state.stagings == (str(root),)
+    assert state.reservation["staging"] == str(root)
+    assert place_at(str(root), what="staging") == root
+
+
+def test_a_release_is_given_up_with_what_it_staged(url: str) -> None:
+    ledger = open_ledger(url)
+    ledger.reserve(reservation("r"))
+    drawn_and_destroyed(ledger, "r", 1)
+    stray = ledger.staging_root / "r" / "0123456789abcdef"
+    stray.mkdir(parents=True)
+    give_up(ledger, "r")
+    assert not stray.exists()
+    assert ledger.state("r").status == "aborted"

@@ -1,0 +1,117 @@
+"""A ledger of many entries: each reference is evaluated once for each release, and nothing is lost by that."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert
+
+from pipeline.accounting.accountant import BudgetLimit, Charged, check, tightest
+from pipeline.accounting.groups import Row
+from pipeline.accounting.policy import PolicySum
+from pipeline.errors import BudgetRefused
+from pipeline.ledger import budget
+from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.entries import Act, next_entry
+from pipeline.ledger.store import Ledger, open_ledger
+from tests.support.ledgers import UNIT, policy, reservation
+
+ENTRIES_OF_A_RELEASE = 4
+
+REFERENCES = st.sampled_from(
+    [
+        ({}, None),
+        ({"payroll": Fraction(1)}, None),
+        ({"payroll": Fraction(2)}, None),
+        ({"payroll": Fraction(2)}, (frozenset({0}),)),
+        ((Row({"payroll": Fraction(1)}),), None),
+        ((Row({"payroll": Fraction(1)}),) * 2, None),
+        ((Row({"payroll": Fraction(1)}, None, {0: 7}),) * 2, None),
+    ]
+)
+LIMITS = st.builds(
+    lambda reference, units: BudgetLimit(at=reference[0], rho=units * UNIT, label=str(units), places=reference[1]),
+    REFERENCES,
+    st.integers(0, 12),
+)
+
+
+def refuses(limits: list[BudgetLimit], spent: int) -> bool:
+    try:
+        check(limits, [Charged("a", policy(), spent)], Charged("b", policy(), 1))
+    except BudgetRefused:
+        return True
+    return False
+
+
+@settings(deadline=None, derandomize=True, database=None)
+@given(limits=st.lists(LIMITS, max_size=8), spent=st.integers(0, 11))
+def test_the_tightest_limits_refuse_what_all_limits_refuse(limits: list[BudgetLimit], spent: int) -> None:
+    kept = tightest(limits)
+    assert refuses(list(kept), spent) == refuses(limits, spent)
+    assert len({(str(limit.at), limit.places) for limit in kept}) == len(kept)
+
+
+def test_the_check_sees_that_a_looser_limit_was_kept() -> None:
+    low, high = (BudgetLimit(at={}, rho=units * UNIT, label=str(units)) for units in (1, 10))
+    assert refuses([low, high], 5)
+    assert tightest([high, low]) == [low]
+    assert not refuses([high], 5)
+
+
+def fill(ledger: Ledger, releases: int) -> None:
+    """Append settled releases of one dataset, all at once, each with a reservation and limits of its own."""
+    seq, head = ledger.head()
+    rows = []
+    for number in range(releases):
+        name = f"r{number}"
+        facts = reservation(name, draws=10 * releases).facts()
+        for event, told in (
+            ("reserved", facts),
+            ("drawn", {"draw": 1, "pin": "p"}),
+            ("published", {"contents": "c"}),
+            ("settled", {}),
+        ):
+            entry = next_entry(seq, head, Act(event, "d", name, None if event == "reserved" else "0" * 16, told))
+            rows.append(entry.columns)
+            seq, head = entry.seq, entry.hash
+    with ledger._writing() as connection:
+        connection.execute(insert(ENTRIES), rows)
+
+
+def evaluated(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, releases: int) -> int:
+    """How often a policy is evaluated to reserve one more release."""
+    calls = 0
+    loss_at = PolicySum.loss_at
+
+    def counted(*arguments: object) -> Fraction:
+        nonlocal calls
+        calls += 1
+        return loss_at(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PolicySum, "loss_at", counted)
+        ledger.reserve(reservation("one more", draws=10 * releases))
+    return calls
+
+
+@pytest.mark.parametrize("releases", [50, pytest.param(2500, marks=pytest.mark.drill)])
+def test_a_reservation_evaluates_each_release_once_for_each_reference(
+    address: str, monkeypatch: pytest.MonkeyPatch, releases: int
+) -> None:
+    ledger = open_ledger(address)
+    fill(ledger, releases)
+    assert ledger.verify()[0] == releases * ENTRIES_OF_A_RELEASE
+    assert (
+        releases < evaluated(ledger, monkeypatch, releases) <= releases + 4
+    )  # of its own: each limit, and what is kept of it
+
+
+def test_without_the_tightest_alone_each_limit_is_checked_against_all(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(address)
+    fill(ledger, 50)
+    monkeypatch.setattr(budget, "tightest", list)
+    assert evaluated(ledger, monkeypatch, 50) > 50 * 50

@@ -1,0 +1,163 @@
+"""Log-weights, tails, variances and quantiles against direct sums in high precision."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise, product
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.support.lattice import CTX, Noise, real
+from udfs.noise.weights import DIRECT_SCALE, FAST_ERROR, GaussianWeights, LaplaceWeights, LogWeights
+from udfs.numbers.exact import context
+
+SMALL = ["1/100", "1/10", "1/7", "0.3", "1/3", "0.5", "1", "2", "3.7", "3.999", "4", "4.001", "10", "123.4"]
+SWITCH = [str(DIRECT_SCALE - 1), str(DIRECT_SCALE), f"{DIRECT_SCALE}.001", str(DIRECT_SCALE + 1)]
+LARGE = ["1000000", str(2**30), "1234567890123/7", str(10**18)]
+BETAS = ["0.999", "0.5", "0.1", "0.05", "0.01", "0.001", "1e-6", "1e-9", "1e-15"]
+POWERS = (1, 2)
+
+
+def weights_of(noise: Noise) -> LogWeights:
+    return LaplaceWeights(scale=noise.scale) if noise.power == 1 else GaussianWeights(scale=noise.scale)
+
+
+def families(scales: list[str]) -> list[Noise]:
+    return [Noise(power, Fraction(scale)) for power, scale in product(POWERS, scales)]
+
+
+def distances(random: Random) -> list[int]:
+    """Up to 2⁶⁴, with those that a double rounds worst."""
+    halfway = [(1 << bits) + (1 << bits - 53) for bits in range(53, 64)]
+    return [
+        *range(40),
+        *(random.randrange(1 << bits) for bits in range(4, 65) for _ in range(5)),
+        *(k + by for k in (*halfway, 2**53, 2**63) for by in (-1, 0, 1)),
+        2**64 - 1,
+    ]
+
+
+def worst_error(fast: Callable[[np.ndarray], np.ndarray], noise: Noise, ks: list[int]) -> float:
+    found = fast(np.array(ks, dtype=np.float64))
+    exact = [noise.log_weight(k) for k in ks]
+    return max(
+        float(abs(CTX.mpf(float(f)) - w) / abs(w)) if w else abs(float(f)) for f, w in zip(found, exact, strict=True)
+    )
+
+
+@pytest.mark.parametrize("noise", families(SMALL + LARGE), ids=str)
+def test_fast_weights_keep_their_error_bound(noise: Noise) -> None:
+    ks, weights = distances(Random(4)), weights_of(noise)
+    assert worst_error(weights.fast, noise, ks) < FAST_ERROR
+    # The broken twin: single precision of the scale.
+    assert worst_error(lambda k: weights.fast(k) * (1 + 2.0**-48), noise, ks) > FAST_ERROR
+    for bits in (128, 192):
+        ctx = context(bits)
+        for k in ks[:60]:
+            exact = noise.log_weight(k)
+            assert abs(CTX.mpf(weights.high(k, ctx)) - exact) <= abs(exact) * CTX.ldexp(1, 4 - bits)
+
+
+@pytest.mark.parametrize("noise", families(SMALL + LARGE), ids=str)
+def test_weights_start_at_zero_and_never_rise(noise: Noise) -> None:
+    weights, ctx = weights_of(noise), context(200)
+    ks = sorted({k for d in distances(Random(5)) for k in (d, d + 1) if k < 1 << 64})
+    high = [weights.high(k, ctx) for k in ks]
+    assert high[0] == 0
+    assert all(a > b for a, b in pairwise(high))
+    fast = weights.fast(np.array(ks, dtype=np.float64))
+    assert fast[0] == 0
+    assert np.all(np.diff(fast) <= 0)
+
+
+@pytest.mark.parametrize("noise", families([*SMALL, "600", *LARGE]), ids=str)
+def test_tails_are_bracketed(noise: Noise) -> None:
+    weights = weights_of(noise)
+    ks = [k for k in (1, 2, 7, 300, int(3 * noise.scale) + 1, int(20 * noise.scale) + 1) if k < 60 * noise.scale + 9]
+    for k, bits in product(ks, (96, 192)):
+        low, high = (CTX.mpf(bound) for bound in weights.tail(k, context(bits)))
+        exact = noise.weight_from(k)  # to 20 digits at least
+        assert low <= exact * (1 + CTX.mpf(10) ** -20)
+        assert high >= exact * (1 - CTX.mpf(10) ** -20)
+        assert high - low <= exact * max(CTX.mpf(10) ** -18, 30 / real(noise.scale))
+        if noise.scale < 100:
+            assert low <= exact <= high
+
+
+@pytest.mark.parametrize("noise", families([*SMALL, "60"]), ids=str)
+def test_variances_are_those_of_the_lattice(noise: Noise) -> None:
+    exact = noise.moment(2)
+    assert abs(CTX.mpf(weights_of(noise).variance()) - exact) < 1e-13 * exact + 1e-300  # doubles end there
+
+
+@pytest.mark.parametrize("scale", LARGE)
+def test_variances_of_wide_noise(scale: str) -> None:
+    s = Fraction(scale)
+    assert GaussianWeights(scale=s).variance() == pytest.approx(float(s**2), rel=1e-13)  # theta functions: e^{−2π²s²}
+    assert LaplaceWeights(scale=s).variance() == pytest.approx(float(2 * s**2 - Fraction(1, 6)), rel=1e-13)
+
+
+@dataclass
+class Tails:
+    """P(|Z| > c) of Gaussian noise for all c up to 12 scales, by fixed-point sums of 200 bits."""
+
+    scale: Fraction
+
+    def __post_init__(self) -> None:
+        bits, s = 200, self.scale
+        ratio, step = (int(CTX.ldexp(CTX.exp(real(-1 / s**2) / n), bits)) for n in (2, 1))
+        weight, masses = 1 << bits, [1 << bits]
+        for _ in range(int(12 * s) + 40):  # e^{w(k+1)} = e^{w(k)}·r_k,  r_{k+1} = r_k·e^{−1/s²}
+            weight, ratio = weight * ratio >> bits, ratio * step >> bits
+            masses.append(weight)
+        above = list(accumulate(reversed(masses[1:])))
+        self.total, self.above = masses[0] + 2 * above[-1], [*reversed(above), 0]
+
+    def beyond(self, c: int) -> Fraction:
+        return Fraction(2 * self.above[c], self.total)
+
+
+def beyond_of(noise: Noise) -> Callable[[int], Fraction]:
+    if noise.power == 2 and 100 < noise.scale < 20_000:
+        return Tails(noise.scale).beyond
+
+    def beyond(c: int) -> Fraction:
+        _, mantissa, exponent, _ = noise.beyond(c)._mpf_
+        return Fraction(0) if exponent < -10_000 else Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+
+    return beyond
+
+
+def test_the_two_sums_of_tails_agree() -> None:
+    noise = Noise(2, Fraction(1000))
+    for c in (0, 17, 1000, 5000):
+        assert abs(real(Tails(noise.scale).beyond(c)) / noise.beyond(c) - 1) < CTX.mpf(10) ** -20
+
+
+@pytest.mark.parametrize("noise", families(SMALL + SWITCH + LARGE), ids=str)
+def test_quantiles_cover_and_are_no_wider_than_promised(noise: Noise) -> None:
+    weights, beyond = weights_of(noise), beyond_of(noise)
+    slack = 0 if noise.scale <= DIRECT_SCALE else 2
+    for beta in map(Fraction, BETAS):
+        c = weights.quantile(beta)
+        assert beyond(c) <= beta
+        least = c - 1 - slack
+        if least >= 0:
+            assert beyond(least) > beta
+
+
+@pytest.mark.parametrize("noise", families(SMALL + SWITCH[:2]), ids=str)
+def test_quantiles_cover_at_the_edge_of_every_step(noise: Noise) -> None:
+    weights, beyond = weights_of(noise), beyond_of(noise)
+    few = sorted({0, 1, 2, *(int(noise.scale * z) for z in (0.5, 1, 1.96, 3, 4.5))})
+    for c in few if noise.scale < 1000 else few[::3]:
+        p = beyond(c)
+        if p < Fraction(1, 10**25):
+            continue
+        below, at, above = (weights.quantile(p * (1 + Fraction(by, 10**11))) for by in (-1, 0, 1))
+        assert above == c  # the smallest
+        assert at in (c, c + 1)
+        assert below == c + 1
+        assert beyond(weights.quantile(p * (1 - Fraction(1, 10**30)))) <= p * (1 - Fraction(1, 10**30))

@@ -1,0 +1,100 @@
+"""Other processors, the same bytes: in a process whose NumPy may use nothing that not every processor has."""
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.bits import cell_bits
+from tests.support.guarantee import adds
+from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.noise.lattice import build_table
+from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
+from udfs.numbers.floating import exp
+
+ROOT = Path(__file__).parents[2]
+SPECS = [
+    {"kind": "gaussian", "sigma": 12},
+    {"kind": "gaussian", "sigma": 1.6},
+    {"kind": "laplace", "sigma": 0.7},
+    {"kind": "generalized_gaussian", "p": 0.5, "sigma": 12},
+    {"kind": "generalized_gaussian", "p": 0.05, "sigma": "1e-24"},
+    {"kind": "exponential_polylog", "p": 1, "d": 3.5, "a": 1, "sigma": 20},
+    {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 20},
+    {"kind": "exponential_polylog", "p": 1.5, "d": 2, "a": 1.7, "sigma": 3},
+    {"kind": "symmetric_stable", "alpha": 1, "gamma": 4},
+    {"kind": "symmetric_stable", "alpha": 1.7, "gamma": 12},
+    {"kind": "root", "k": 1, "a": 0, "sigma": 3},
+    {"kind": "root", "k": 2, "a": 0, "sigma": 2},
+    {"kind": "root", "k": 4, "a": 1, "sigma": 0.5, "noise": "laplace"},
+    {"kind": "root", "k": 7, "a": 100, "sigma": 0.01, "estimator": "median"},
+    {"kind": "root", "k": 50, "a": 0, "sigma": 0.1, "noise": "laplace", "estimator": "median"},
+    {"kind": "log", "a": 1, "sigma": 1e-4},
+    {"kind": "log", "a": 0.5, "sigma": 2},
+    {"kind": "log", "a": 50, "sigma": 0.3, "noise": "laplace"},
+    {"kind": "log", "a": 50, "sigma": 2, "noise": "laplace", "estimator": "median"},
+    {"kind": "unit_splitting", "threshold": 7, "rho": 0.3},
+    {"kind": "groupwise_log", "a": 5, "sigma": 0.02},
+    {"kind": "groupwise_noisy", "r": 0.1, "sigma": 1.6},
+    {"kind": "groupwise_noisy", "r": 0.3, "sigma": 40},
+]
+INTERVAL = Fraction(19, 20)
+CURVES = [  # slopes of whole numbers, log-ratios of 2, and losses that are the paper's: what last bits might decide
+    {"kind": "generalized_gaussian", "p": 0.75, "sigma": 7, "policy": "tight"},
+    {"kind": "generalized_gaussian", "p": 0.5, "sigma": 20, "policy": "tight"},
+    {"kind": "generalized_gaussian", "p": 1, "sigma": 3.3, "policy": "tight"},
+    {"kind": "exponential_polylog", "p": 2, "d": 4.7, "a": 2.718281828459046, "sigma": 0.12, "policy": "tight"},
+]
+
+
+def has_beyond_the_base() -> list[str]:
+    found: list[str] = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    return found
+
+
+def driven() -> bytes:
+    """The mechanisms as the driver pickles them: with their tables and spreads, which workers must not compute anew."""
+    mechanisms = [build(spec, Fraction(1)) for spec in SPECS]
+    for m in mechanisms:
+        m.release(np.zeros(1, dtype=np.int64), cell_bits(1), INTERVAL)
+        assert "table" in m.__dict__
+        assert "spreads" in m.__dict__ or not adds(m)
+        assert "factors" in m.__dict__ or m.kind != "groupwise_noisy"
+    return pickle.dumps(mechanisms)
+
+
+def digests(mechanisms: bytes) -> list[str]:
+    """What this process computes: exponentials, tables, and every released column; first, what it may compute with."""
+    totals = np.random.default_rng(16).integers(0, 1 << 50, 5_001)
+    found = [exp(np.linspace(-700, 700, 30_001)).tobytes()]
+    scales = [Fraction(i**4, 7) for i in range(1, 20)]
+    families: list[LogWeights] = [kind(scale=scale) for scale in scales for kind in (GaussianWeights, LaplaceWeights)]
+    found += [repr((table.starts, table.masses)).encode() for table in map(build_table, families)]
+    found += [repr(build(spec, Fraction(1)).loss_curve).encode() for spec in CURVES]
+    for m in pickle.loads(mechanisms):
+        released = m.release(totals, cell_bits(len(totals)), INTERVAL)
+        found += [getattr(released, name).tobytes() for name in ("value", "lower", "upper", "standard_error")]
+    return [str(has_beyond_the_base()), *(hashlib.sha256(part).hexdigest() for part in found)]
+
+
+def test_processors_without_vector_extensions_compute_the_same_bytes() -> None:
+    environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(has_beyond_the_base()), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.numbers.test_processors"]
+    mechanisms = driven()
+    run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=True, input=mechanisms)
+    theirs, ours = run.stdout.decode().split("\n")[:-1], digests(mechanisms)
+    assert theirs[0] == "[]"  # they did without
+    assert theirs[1:] == ours[1:]
+
+
+def test_every_kind_is_compared() -> None:
+    assert {spec["kind"] for spec in SPECS} == set(CATALOGUE)
+
+
+if __name__ == "__main__":
+    print("\n".join(digests(sys.stdin.buffer.read())))

@@ -1,0 +1,291 @@
+"""What a firm loses: bounds against every placement of its records, references that are lists, limits at them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.cli import main
+from pipeline.accounting.groups import anywhere, firm_loss, firm_pure_loss, pure, query_loss, tight
+from pipeline.errors import BudgetRefused, PlanError, StateError
+from pipeline.ledger.reservation import limits_of as written_limits
+from pipeline.plan.load import load_plan
+from pipeline.plan.model import Plan
+from pipeline.plan.policy import AtFirm, at_of, firm_at, limits_of, losses_at, policy_of
+from pipeline.report.explain import explain, parse_at, render
+from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
+from tests.support.submit import Place, submit
+from udfs.records.codes import roll_up
+
+# --- bounds, against all that can be: each record in each cell that its keys allow
+
+
+def true_losses(plan: Plan, placed: Sequence[tuple[tuple[str, str], Fraction]]) -> list[Fraction]:
+    """Return what records in these cells of these sizes lose in each query, by codes alone: no masks, no places."""
+    losses = []
+    for query in plan.queries:
+        cells: dict[tuple[str, ...], tuple[Any, Fraction]] = {}
+        for (naics, county), size in placed:
+
+            def code(level: str, naics: str = naics, county: str = county) -> str:
+                return roll_up(naics if level.startswith("naics") else county, level)
+
+            if any(code(level) not in codes for level, codes in query.where.items()):
+                continue
+            part = next(part for part in query.parts if query.split is None or code(query.split) in part.codes)
+            key = tuple(code(level) for level in query.by)
+            before = cells.get(key, (None, Fraction(0)))[1]
+            cells[key] = (part.mechanism, before + (size if query.measure else 1))
+        losses.append(sum((mechanism.loss_at(sum_) for mechanism, sum_ in cells.values()), Fraction(0)))
+    return losses
+
+
+def placements(
+    at: AtFirm, domain: Sequence[tuple[str, str]] = CELLS
+) -> Iterator[list[tuple[tuple[str, str], Fraction]]]:
+    allowed = []
+    for record in at.records:
+        codes = record.keys.items()
+        allowed.append(
+            [c for c in domain if all(roll_up(c[not level.startswith("naics")], level) == x for level, x in codes)]
+        )
+    sizes = [record.values["employment"] for record in at.records]
+    for cells in product(*allowed):
+        yield list(zip(cells, sizes, strict=True))
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return loaded(tmp_path_factory.mktemp("firms"))
+
+
+@pytest.fixture(scope="module")
+def coarse(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return loaded(tmp_path_factory.mktemp("coarse"), queries=COARSE)
+
+
+@pytest.fixture(scope="module")
+def with_other(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    domain = {"naics": "domain/naics.csv", "county": "domain/counties.csv", "other": ["naics", "county"]}
+    rest = {"sum": "employment", "by": ["state"], "where": {"naics2": ["other"]}, "mechanism": GAUSSIAN | {"sigma": 1}}
+    return loaded(tmp_path_factory.mktemp("other"), domain=domain, queries=[*QUERIES, {"name": "rest", **rest}])
+
+
+KEYS = st.sampled_from(
+    [
+        {},
+        {"naics2": "31-33"},
+        {"naics3": "311"},
+        {"state": "06"},
+        {"county": "01001"},
+        {"naics6": "441110", "state": "06"},
+    ]
+)
+PLACED = st.sampled_from([{"naics6": naics, "county": county} for naics, county in CELLS])
+SIZES = st.integers(0, 60).map(Fraction)
+SLOW = settings(derandomize=True, max_examples=60, deadline=None)
+
+
+def firms(keys: st.SearchStrategy[dict[str, str]], most: int) -> st.SearchStrategy[AtFirm]:
+    record = st.tuples(SIZES, keys).map(lambda r: {"employment": r[0], **r[1]})
+    return st.lists(record, min_size=1, max_size=most).map(lambda rows: at_of(tuple(rows)))  # type: ignore[return-value,arg-type]
+
+
+@SLOW
+@given(at=firms(KEYS | PLACED, 3))
+def test_no_placement_of_a_firms_records_loses_more_than_the_bound(plan: Plan, coarse: Plan, at: AtFirm) -> None:
+    for each in (plan, coarse):
+        policy = policy_of(each)
+        losses, total = losses_at(each, policy, at)
+        true = [true_losses(each, placed) for placed in placements(at)]
+        worst = max(map(sum, true))
+        assert worst <= total.rho <= firm_loss(policy, anywhere(firm_at(each, at)))
+        for column, (_, loss) in zip(zip(*true, strict=True), losses, strict=True):
+            assert max(column) <= loss.rho
+        if len(at.records) == 1:  # then the group bound has nothing to add up
+            assert total.rho == worst
+
+
+OF_OTHER = st.sampled_from([{}, {"naics3": "other"}, {"state": "other"}, {"naics6": "other", "county": "01001"}])
+
+
+@SLOW
+@given(at=firms(OF_OTHER | PLACED, 2))
+def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at: AtFirm) -> None:
+    policy = policy_of(with_other)
+    losses, total = losses_at(with_other, policy, at)
+    true = [true_losses(with_other, placed) for placed in placements(at, WITH_OTHER)]
+    worst = max(map(sum, true))
+    assert worst <= total.rho <= firm_loss(policy, anywhere(firm_at(with_other, at)))
+    assert all(max(column) <= loss.rho for column, (_, loss) in zip(zip(*true, strict=True), losses, strict=True))
+    if len(at.records) == 1:
+        assert total.rho == worst
+        if not at.records[0].keys and at.records[0].values["employment"]:  # the broken twin: no other cells
+            assert worst > max(sum(true_losses(with_other, placed)) for placed in placements(at))
+
+
+@SLOW
+@given(at=firms(PLACED, 4))
+def test_for_records_in_known_cells_the_bound_is_the_loss(plan: Plan, at: AtFirm) -> None:
+    (placed,) = placements(at)
+    losses, total = losses_at(plan, policy_of(plan), at)
+    assert [loss.rho for _, loss in losses] == true_losses(plan, placed)
+    assert total.rho == sum(true_losses(plan, placed))
+
+
+@SLOW
+@given(at=firms(KEYS | PLACED, 3), data=st.data())
+def test_a_firm_with_fewer_and_smaller_records_loses_no_more(plan: Plan, at: AtFirm, data: st.DataObject) -> None:
+    policy = policy_of(plan)
+    kept = data.draw(st.lists(st.sampled_from(at.records), unique_by=id))
+    sizes = [data.draw(st.integers(0, int(record.values["employment"]))) for record in kept]
+    smaller = [replace(r, values={"employment": Fraction(x)}) for r, x in zip(kept, sizes, strict=True)]
+    losses, total = losses_at(plan, policy, at)
+    less, least = losses_at(plan, policy, AtFirm(tuple(smaller)))
+    rounding = 1 + Fraction(1, 2**100)  # roots are rounded up
+    assert least.rho <= total.rho * rounding
+    assert all(small[1].rho <= large[1].rho * rounding for small, large in zip(less, losses, strict=True))
+
+
+def test_a_bound_that_adds_up_what_may_meet_is_too_small(plan: Plan) -> None:
+    policy, size = policy_of(plan), Fraction(40)
+    known = {"employment": size, "naics6": "441110", "county": "06037"}
+    at = at_of((known, {"employment": size}))
+    assert isinstance(at, AtFirm)
+    worst = max(true_losses(plan, placed)[3] for placed in placements(at))
+    assert worst == (2 * size) ** 2 / 32  # both in one cell of trade
+    alone = [losses_at(plan, policy, AtFirm((record,)))[0][3][1].rho for record in at.records]
+    assert sum(alone) < worst == tight(alone)
+    assert query_loss(policy, firm_at(plan, at), "trade") == worst
+    together = [losses_at(plan, policy, AtFirm((record,)))[1].rho for record in at.records]
+    assert sum(together) < max(sum(true_losses(plan, placed)) for placed in placements(at)) <= tight(together)
+
+
+def test_both_bounds_of_a_release_are_needed(tmp_path: Path) -> None:
+    apart = loaded(tmp_path / "apart", queries=QUERIES[2:4])  # food or trade: no record is in both
+    one = losses_at(apart, policy_of(apart), at_of(({"employment": Fraction(8)},)))
+    assert one[1].rho == 2 < sum(loss.rho for _, loss in one[0])
+    plan = loaded(tmp_path / "mixed", queries=[QUERIES[0], QUERIES[4]])  # in known cells of one query, not of the other
+    at = at_of(tuple({"employment": Fraction(50)} for _ in range(3)))
+    losses, total = losses_at(plan, policy_of(plan), at)
+    alone = losses_at(plan, policy_of(plan), at_of(({"employment": Fraction(50)},)))[1].rho
+    assert total.rho == sum(loss.rho for _, loss in losses) < tight([alone] * 3)
+
+
+def test_pure_losses_of_a_firm(tmp_path: Path) -> None:
+    plan = loaded(tmp_path, queries=[QUERIES[4], QUERIES[4] | {"name": "by-state", "by": ["state"]}])
+    policy, rows = policy_of(plan), ({"employment": Fraction(3)}, {"employment": Fraction(4), "state": "06"})
+    firm = firm_at(plan, at_of(rows))  # type: ignore[arg-type]
+    assert firm_pure_loss(policy, firm) == pure([Fraction(7, 5), Fraction(7, 5)])
+    mixed = loaded(tmp_path / "mixed")
+    assert firm_pure_loss(policy_of(mixed), firm_at(mixed, at_of(rows))) is None  # type: ignore[arg-type]
+
+
+def test_records_meet_the_listed_cells_only(tmp_path: Path) -> None:
+    path = world(tmp_path, queries=QUERIES[3:4], budget=[])
+    (tmp_path / "domain" / "cells.csv").write_text("naics,county\n441110,01001\n311111,06037\n441110,06075\n")
+    path.write_text(
+        path.read_text()
+        .replace("naics: domain/naics.csv", "cells: domain/cells.csv")
+        .replace("  county: domain/counties.csv\n", "")
+    )
+    plan = load_plan(path)
+    rows = ({"employment": Fraction(4), "state": "06"}, {"employment": Fraction(8), "county": "06075"})
+    assert losses_at(plan, policy_of(plan), at_of(rows))[1].rho == Fraction(12**2, 32)  # both in 06075, if in any
+
+
+# --- references
+
+
+def test_references_are_lists_of_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = loaded(tmp_path)
+    assert main(["explain", str(plan.path), "--json", "--at", "employment=10;employment=20,naics6=722511"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["unit"] == "firm_id"
+    assert told["total"][0]["at"] == [{"employment": 10}, {"employment": 20, "naics6": "722511"}]
+    assert [query["losses"][0]["influence"] for query in told["queries"]] == [2, 30, 10, 10, 30]
+    shown = render(explain(plan, [parse_at("employment=10;employment=20", plan)]), plan)
+    assert "protected unit: a firm, all records with one value of firm_id" in shown
+    assert "    employment=10; employment=20   rho" in shown
+    assert "every firm whose records can be matched one to one with records of the reference" in shown
+    with pytest.raises(PlanError, match=r"reference naics3=311: it must also name employment"):
+        explain(plan, [parse_at("employment=10;naics3=311", plan)])
+
+
+def test_one_record_is_a_firm_of_one(tmp_path: Path) -> None:
+    record = {"employment": 10, "naics3": "311"}
+    as_list, alone = (
+        loaded(tmp_path / name, budget=[{"at": at, "rho": 9}]) for name, at in (("a", [record]), ("b", record))
+    )
+    assert as_list.digest == alone.digest
+    assert as_list.resolved()["budget"] == [{"at": [record], "rho": 9}]
+    of_records = loaded(tmp_path / "c", dataset={"unit": "record"}, budget=[{"at": record, "rho": 9}])
+    assert of_records.digest != alone.digest
+    totals = [explain(plan, [])["total"][0]["rho"] for plan in (alone, of_records)]
+    assert totals[0] == totals[1]
+
+
+def test_mistakes_in_lists_stand_at_their_records(tmp_path: Path) -> None:
+    rows = [{"employment": -1}, 7, {"employment": 1, "emplyoment": 2}, {"naics2": "31"}]
+    for at, expected in (
+        (rows, ["[0].employment: must be at least 0", "[1]: must be a mapping of keys to values"]),
+        (
+            rows[2:],
+            [
+                "[0].emplyoment: unknown measure or level; nearest known: employment",
+                '[1].naics2: the domain has no code "31" at level naics2; write 31-33',
+                "[1]: must also name employment, which a query sums",
+            ],
+        ),
+    ):
+        with pytest.raises(PlanError) as caught:
+            loaded(tmp_path, budget=[{"at": at, "rho": 1}])
+        assert [line.partition("budget[0].at")[2] for line in str(caught.value).split("\n")] == expected
+
+
+# --- the ledger
+
+
+def test_limits_at_lists_bind_over_releases_and_years(tmp_path: Path) -> None:
+    first = Place(world(tmp_path, microdata=owned()), tmp_path)
+    submit(first)
+    plan = load_plan(first.plan)
+    policy, (limit,) = policy_of(plan), limits_of(plan)
+    state = first.ledger().state("small-release")
+    assert state is not None
+    assert written_limits(state) == (limit,)
+    spent, asked = limit.anywhere().loss(policy), limit.loss(policy)
+    assert asked < spent  # the first is taken at its worst place
+    for slack, fits in ((-0.01, False), (1e-9, True)):
+        rows = [{**BUDGET[0], "rho": float(spent + asked) + slack}]
+        second = Place(world(tmp_path, release="second", budget=rows), tmp_path)
+        if fits:
+            assert submit(second).state == "settled"
+            continue
+        label = "employment=10, payroll=0; employment=20, payroll=0, naics6=311111"
+        with pytest.raises(BudgetRefused, match=f"budget at {label}: requested rho .* by small-release"):
+            submit(second)
+    first.ledger().verify()
+
+
+def test_an_earlier_limit_takes_a_later_release_at_its_worst_place(tmp_path: Path) -> None:
+    at = [{"employment": 20, "naics6": "441110"}]  # not in food, and so free in the first release
+    submit(Place(world(tmp_path, microdata=owned(), queries=[QUERIES[2]], budget=[{"at": at, "rho": 13}]), tmp_path))
+    other = Place(world(tmp_path, release="second", queries=[QUERIES[3]], budget=[]), tmp_path)
+    # 20²/32 = 12.5 for trade, and as much for food, of whose cells a later release knows nothing
+    with pytest.raises(BudgetRefused, match=r"requested rho 12\.5, spent 12\.5 .*limit 13"):
+        submit(other)
+
+
+def test_a_dataset_keeps_its_unit(tmp_path: Path) -> None:
+    submit(Place(world(tmp_path, microdata=owned()), tmp_path))
+    other = world(tmp_path, release="second", dataset={"unit": "record"}, budget=[])
+    with pytest.raises(StateError, match="unit is firm_id in the ledger, but record in the plan"):
+        submit(Place(other, tmp_path))

@@ -1,0 +1,166 @@
+"""Faulty domain files, texts that are no plan, and junk anywhere in one: plain words, in the order of the file."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PlanError, likeness, nearest
+from pipeline.plan.load import load_plan
+from tests.support.mistakes import PLAN, lines, write_domain
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_domain(tmp_path_factory.mktemp("plans"))
+
+
+def test_faulty_domain_files_stand_at_the_key_domain(tmp_path: Path) -> None:
+    write_domain(tmp_path)
+    (tmp_path / "naics.csv").write_text("code\n3111\n31\n")
+    (tmp_path / "counties.csv").unlink()
+    text = PLAN.replace("bad_records: refuse", "bad_records: skip").replace("sigma: 2}", "sigma: 0}")
+    assert lines(tmp_path, text) == [
+        "plan.yaml: dataset.bad_records: must be one of refuse, drop",
+        'naics.csv: line 3: "31" is a part of a sector; write 31-33',
+        "counties.csv: no such file; paths in a plan are relative to the plan's folder",
+        "plan.yaml: queries[0].mechanism.sigma: must be above 0",
+    ]
+
+
+LISTS = "{naics: naics.csv, county: counties.csv, vintage: {naics: 2022, county: 2023}}"
+
+
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        ("{cells: naics.csv}", ["naics.csv: line 1: the header must be naics,county or county,naics"]),
+        ("{cells: absent.csv}", ["absent.csv: no such file; paths in a plan are relative to the plan's folder"]),
+        (
+            "{cells: cells.csv, naics: naics.csv, county: counties.csv}",
+            [
+                "plan.yaml: domain.naics: must be left out beside cells",
+                "plan.yaml: domain.county: must be left out beside cells",
+            ],
+        ),
+        (
+            "{}",
+            [
+                "plan.yaml: domain.naics: missing key (give naics and county, or cells)",
+                "plan.yaml: domain.county: missing key (give naics and county, or cells)",
+            ],
+        ),
+    ],
+)
+def test_faulty_domains(folder: Path, domain: str, expected: list[str]) -> None:
+    assert lines(folder, PLAN.replace(LISTS, domain)) == expected
+
+
+def test_filters_meet_the_listed_cells_not_their_product(folder: Path) -> None:
+    text = PLAN.replace(LISTS, "{cells: cells.csv}").replace(
+        '["31-33"], state: ["01", "02"]', '["31-33"], naics3: ["321"], state: ["01"]'
+    )
+    assert lines(folder, text) == ["plan.yaml: queries[1].where: no cell of the domain meets it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "must be a mapping of keys to values, such as release: my-release"),
+        ("- release: a\n", "must be a mapping of keys to values, such as release: my-release"),
+        ("release: a\nrelease: b\n", 'line 2: key "release" stands twice'),
+        (PLAN.replace("sigma: 2}", "sigma: 2, sigma: 3}"), 'line 20: key "sigma" stands twice'),
+        ("release: a\n1: b\n", "line 2: a key must be text; put it in quotes"),
+        (
+            "release: a\n---\nrelease: b\n",
+            "line 2: expected a single document in the stream, but found another document",
+        ),
+        (
+            "release: a\nqueries: [a\n",
+            "line 3: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
+        ),
+        ("release: a: b\n", "line 1: mapping values are not allowed here"),
+        ("release: a\nb: !!python/object/apply:os.getcwd []\n", "line 2: write plain values, without tags"),
+        ("release: a\nb: !!set {c}\n", "line 2: write plain values, without tags"),
+        ("b: !!float x\n", "a value cannot be read; write plain text and numbers, without tags"),
+        (f"b: {'9' * 5000}\n", "a value cannot be read; write plain text and numbers, without tags"),
+        ("release: a\nb: \x07\n", "line 2: a character that YAML does not allow"),
+        ("b: *c\n", "line 1: found undefined alias 'c'"),
+        ("b: " + "[" * 20_000, "nested too deeply"),
+        ("#" * 1_000_001, "larger than 1 MB; list many cells in a file that the key domain names"),
+        ("release: a\nb: é\n".encode("latin-1"), "line 2: not UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_text_that_is_no_plan(folder: Path, text: str | bytes, expected: str) -> None:
+    assert lines(folder, text) == [f"plan.yaml: {expected}"]
+
+
+def test_plans_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"absent\.yaml: no such file"):
+        load_plan(tmp_path / "absent.yaml")
+    with pytest.raises(PlanError, match="cannot be read: Is a directory"):
+        load_plan(tmp_path)
+
+
+def test_a_plan_that_holds_itself(folder: Path) -> None:
+    assert "plan.yaml: where: unknown key; nearest known key: queries" in lines(folder, "where: &w [*w]\n")
+
+
+JUNK = st.sampled_from(
+    [None, True, 0, -1, 2.5, 10**400, "", "x", "31", "naics9", [], [1], ["a", "a"], {}, {"a": 1}, {"kind": "log"}]
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value in the plan."""
+    found = [path] if path else []
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        found += places(value, (*path, key))
+    return found
+
+
+@settings(
+    derandomize=True, max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_junk_anywhere_is_plain_words(folder: Path, data: st.DataObject) -> None:
+    plan = yaml.safe_load(PLAN)
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(places(plan)))
+        here = plan
+        for step in path[:-1]:
+            here = here[step]
+        if isinstance(here, dict) and data.draw(st.booleans()):
+            here[data.draw(st.sampled_from(["x", "kind", "naics2", "", "a.b"]))] = here.pop(path[-1])
+        else:
+            here[path[-1]] = deepcopy(data.draw(JUNK))
+    file = folder / "plan.yaml"
+    file.write_text(yaml.safe_dump(plan, sort_keys=False))
+    try:
+        load_plan(file)
+    except PlanError as error:
+        for line in str(error).split("\n"):
+            place, _, rule = line.removeprefix(f"{folder}/").partition(": ")
+            assert place in ("plan.yaml", "naics.csv", "counties.csv", "x", "31", "naics9")
+            for jargon in (
+                "Input",
+                "input",
+                "pydantic",
+                "http",
+                "type=",
+                "wrong value",
+                "Fraction",
+                "[type",
+                "NoneType",
+            ):
+                assert jargon not in rule
+
+
+def test_the_nearest_name() -> None:
+    assert nearest("mechansim", ["name", "mechanism", "by"]) == "mechanism"
+    assert likeness("mechansim", "mechanism") > likeness("mechansim", "name")

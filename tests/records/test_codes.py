@@ -1,0 +1,147 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from udfs.records.codes import (
+    COUNTY_LEVELS,
+    LEVELS,
+    NAICS_LEVELS,
+    SECTOR_RANGES,
+    dimension_of,
+    is_code,
+    is_county,
+    is_naics,
+    roll_up,
+)
+
+RECORD_NAICS = st.from_regex(r"[0-9]{6}", fullmatch=True).filter(lambda code: code[:2] != "00")
+PARTS = {"31-33": {"31", "32", "33"}, "44-45": {"44", "45"}, "48-49": {"48", "49"}}
+
+
+@pytest.mark.parametrize("code", ["311111", "999999", "110000", "010000"])
+def test_well_formed_naics(code: str) -> None:
+    assert is_naics(code)
+
+
+# Arabic digits, a superscript and a full-width digit are digits to str.isdigit.
+@pytest.mark.parametrize(
+    "code",
+    ["", "31111", "3111111", "31-333", "00111", "001111", " 11111", "11111 ", "1111\n1", "٣١١١١١", "31111²", "31111x"],
+)
+def test_malformed_naics(code: str) -> None:
+    assert not is_naics(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "whether"),
+    [
+        ("01001", True),
+        ("00000", True),
+        ("1001", False),
+        ("010011", False),
+        ("0100a", False),
+        ("٠١٠٠١", False),
+        ("", False),
+    ],
+)
+def test_county(code: str, whether: bool) -> None:
+    assert is_county(code) is whether
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "whether"),
+    [
+        ("31-33", "naics2", True),
+        ("31", "naics2", False),
+        ("33", "naics2", False),
+        ("42", "naics2", True),
+        ("00", "naics2", False),
+        ("311", "naics3", True),
+        ("31-33", "naics3", False),
+        ("31-33", "naics5", False),
+        ("01", "state", True),
+        ("00", "state", True),
+        ("1", "state", False),
+        ("US", "nation", True),
+        ("us", "nation", False),
+        ("01001", "county", True),
+        ("other", "naics2", False),
+        ("other", "naics6", False),
+        ("other", "county", False),
+        ("other", "state", False),
+    ],
+)
+def test_codes_by_level(code: str, level: str, whether: bool) -> None:
+    assert is_code(code, level) is whether
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "coarse"),
+    [
+        ("311111", "naics2", "31-33"),
+        ("339999", "naics2", "31-33"),
+        ("3111", "naics2", "31-33"),
+        ("31-33", "naics2", "31-33"),
+        ("445110", "naics2", "44-45"),
+        ("491110", "naics2", "48-49"),
+        ("111110", "naics2", "11"),
+        ("311111", "naics3", "311"),
+        ("311111", "naics6", "311111"),
+        ("01001", "county", "01001"),
+        ("01001", "state", "01"),
+        ("01001", "nation", "US"),
+        ("other", "naics2", "other"),
+        ("other", "naics6", "other"),
+        ("other", "state", "other"),
+        ("other", "county", "other"),
+        ("other", "nation", "US"),
+    ],
+)
+def test_roll_up(code: str, level: str, coarse: str) -> None:
+    assert roll_up(code, level) == coarse
+
+
+@pytest.mark.parametrize(
+    ("code", "level"), [("311", "naics4"), ("31-33", "naics3"), ("01", "county"), ("", "state"), ("1", "naics2")]
+)
+def test_a_code_too_coarse_to_roll_up(code: str, level: str) -> None:
+    with pytest.raises(ValueError, match="digits is needed"):
+        roll_up(code, level)
+
+
+@pytest.mark.parametrize("level", ["naics1", "naics7", "region", ""])
+def test_unknown_levels(level: str) -> None:
+    for attempt in (lambda: roll_up("311111", level), lambda: is_code("31", level), lambda: dimension_of(level)):
+        with pytest.raises(ValueError, match="unknown level"):
+            attempt()
+
+
+def test_every_level_has_one_dimension() -> None:
+    assert {level: dimension_of(level) for level in NAICS_LEVELS + COUNTY_LEVELS} == {
+        level: key for key, levels in LEVELS.items() for level in levels
+    }
+
+
+@settings(derandomize=True, max_examples=200)
+@given(code=RECORD_NAICS)
+def test_roll_ups_are_well_formed_and_nested(code: str) -> None:
+    for fine, coarse in zip(NAICS_LEVELS[1:], NAICS_LEVELS, strict=False):
+        assert is_code(roll_up(code, fine), fine)
+        assert is_code(roll_up(code, coarse), coarse)
+        assert roll_up(roll_up(code, fine), coarse) == roll_up(code, coarse)
+
+
+def test_sector_ranges_are_the_only_codes_that_are_no_prefix() -> None:
+    for sector in range(1, 100):
+        digits = f"{sector:02d}"
+        rolled = roll_up(digits + "1111", "naics2")
+        assert rolled == SECTOR_RANGES.get(digits, digits)
+        assert digits in PARTS.get(rolled, {digits})
+
+
+@settings(derandomize=True, max_examples=200)
+@given(codes=st.lists(RECORD_NAICS, min_size=2))
+def test_codes_sort_like_their_roll_ups(codes: list[str]) -> None:
+    for level in NAICS_LEVELS:
+        rolled = [roll_up(code, level) for code in sorted(codes)]
+        assert rolled == sorted(rolled)

@@ -1,0 +1,176 @@
+"""Sums near the end of 63 bits, and the two ways in which they are scattered to cells."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.support.cells import FINEST, NATION, Cells, as_dict, spec
+from udfs.records.contract import MeasureColumn
+from udfs.records.decoding import OVERFLOW, RECORDS, SumSpec
+from udfs.records.sums import CELL, ExactSums, add_frames, empty_frame, sum_batches, to_frame
+
+LARGEST = 2**63 - 1
+CELLS = 3
+SUMMED = replace(
+    spec(), measures=(MeasureColumn("a", "a", Fraction(1), False), MeasureColumn("b", "b", Fraction(1), False))
+)
+
+checked = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+Rows = Sequence[tuple[int, int]]  # cell, value
+Summed = Callable[[Sequence[Rows]], NDArray[np.int64] | None]
+
+
+def exact(batches: Sequence[Rows]) -> NDArray[np.int64] | None:
+    """Return the kernel's sums of `batches`, None where one of them leaves 63 bits."""
+    sums = ExactSums(CELLS, ["a"])
+    for rows in batches:
+        cells, values = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1))
+        sums.add("a", cells, values)
+    return sums.totals()["a"]
+
+
+def wrapping(batches: Sequence[Rows]) -> NDArray[np.int64] | None:
+    """The broken twin: plain 64-bit sums."""
+    sums = np.zeros(CELLS, dtype=np.int64)
+    for cell, value in (row for rows in batches for row in rows):
+        np.add.at(sums, cell, np.int64(value))
+    return sums
+
+
+def check(batches: Sequence[Rows], summed: Summed = exact) -> None:
+    sums = [0] * CELLS
+    for cell, value in (row for rows in batches for row in rows):
+        sums[cell] += value
+    found = summed(batches)
+    if any(abs(total) > LARGEST for total in sums):
+        assert found is None
+    else:
+        assert found is not None
+        assert found.tolist() == sums
+
+
+extreme = st.sampled_from([LARGEST, -LARGEST, LARGEST - 1, 1 << 62, -(1 << 62), (1 << 32) - 1, 1 << 32, -(1 << 32)])
+value = extreme | st.integers(-LARGEST, LARGEST) | st.integers(-3, 3)
+
+
+@checked
+@given(st.lists(st.lists(st.tuples(st.integers(0, CELLS - 1), value), max_size=8), max_size=6))
+def test_sums_never_wrap(batches: list[list[tuple[int, int]]]) -> None:
+    check(batches)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 2, LARGEST - 7])
+def test_ends_of_63_bits(sign: int, together: bool, beyond: int) -> None:
+    rows = [(1, sign * LARGEST), (1, sign * -7), (1, sign * (7 + beyond)), (2, -sign)]
+    batches = [rows] if together else [[row] for row in rows]
+    check(batches)
+    check(batches[::-1])
+    if beyond > 0:
+        with pytest.raises(AssertionError):
+            check(batches, wrapping)
+
+
+def test_what_leaves_the_plain_room_and_comes_back() -> None:
+    """A thousand pairs of ends cancel; one of them is left at last."""
+    pair = [(0, LARGEST), (0, -LARGEST)]
+    check([pair] * 1000)
+    check([[*pair * 500, (0, LARGEST)], [(0, -1)], [(0, 1)]])
+    check([[(0, 5)], pair * 3, [(0, -LARGEST)], [(0, -6)]])  # −2⁶³ itself is beyond
+    check([[(0, 5)], pair * 3, [(0, -LARGEST)], [(0, -5)]])
+
+
+def records(a: Sequence[int], b: Sequence[int]) -> pa.RecordBatch:
+    keys = {"naics": pa.array(["311111"] * len(a)), "county": pa.array(["01001"] * len(a))}
+    return pa.RecordBatch.from_pydict(keys | {"a": pa.array(a, pa.int64()), "b": pa.array(b, pa.int64())})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "beyond"),
+    [
+        ([LARGEST, 0], [-LARGEST, 0], []),
+        ([LARGEST, 1], [-LARGEST, 0], ["a"]),
+        ([LARGEST, 0], [-LARGEST, -1], ["b"]),
+        ([LARGEST, LARGEST], [-LARGEST, -LARGEST], ["a", "b"]),
+    ],
+)
+def test_a_sum_beyond_63_bits_is_reported(a: list[int], b: list[int], beyond: list[str]) -> None:
+    def base(cells: Cells) -> Cells:
+        return replace(cells, addends=("a", "b"))
+
+    given: SumSpec = replace(SUMMED, bases=(base(FINEST).base, base(NATION).base))
+    whole = sum_batches([records(a, b)], given)
+    parts = [sum_batches([records([x], [y])], given) for x, y in zip(a, b, strict=True)]
+    for frame in (whole, add_frames(pd.concat(parts), given.offsets[-1])):
+        reported = [given.broken_rule(cell) for cell in frame[CELL] if cell < 0]
+        assert sorted(column for column, _ in reported) == beyond
+        assert all("63 bits" in words for _, words in reported)
+        for name, values in (("a", a), ("b", b)):
+            of_cell = dict(zip(frame[CELL], frame[name], strict=True))
+            expected = 0 if name in beyond else sum(values)
+            assert of_cell.get(0, 0) == of_cell.get(given.offsets[1], 0) == expected
+        assert all(row[0] == 0 for row in as_dict(frame).values())
+
+
+def test_an_overflow_stays_reported_when_frames_are_added() -> None:
+    sums = ExactSums(CELLS, [RECORDS, "a"])
+    for addend in (RECORDS, "a"):
+        sums.add(addend, np.array([0, 0]), np.array([LARGEST, 1]))
+    frame = to_frame(sums, [])
+    assert frame[CELL].tolist() == [OVERFLOW - 1, OVERFLOW]
+    again = add_frames(pd.concat([frame, frame, empty_frame([RECORDS, "a"])]), CELLS)
+    assert again.equals(frame)
+
+
+FRAME_ROW = st.tuples(st.integers(0, 9), st.integers(-(2**40), 2**40), st.integers(-3, 3))
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> pd.DataFrame:
+    """Return a frame of sums, perhaps with broken rules, as a task returns it."""
+    sums = ExactSums(10, ["a", "b"])
+    for cell, a, b in draw(st.lists(FRAME_ROW, max_size=6)):
+        sums.add("a", np.array([cell]), np.array([a]))
+        sums.add("b", np.array([cell]), np.array([b]))
+    return to_frame(sums, draw(st.sets(st.sampled_from([-1, -2, -7, OVERFLOW]))))
+
+
+@checked
+@given(st.lists(frames(), min_size=1, max_size=7), st.data())
+def test_frames_add_up_in_any_order_and_grouping(parts: list[pd.DataFrame], data: st.DataObject) -> None:
+    whole = add_frames(pd.concat(parts), 10)
+    as_dict(whole)  # it has the form of a frame
+    left = data.draw(st.permutations(parts))
+    while len(left) > 1:
+        count = data.draw(st.integers(2, len(left)))
+        left = [*left[count:], add_frames(pd.concat(left[:count]), 10)]
+    assert add_frames(left[0], 10).equals(whole)
+
+
+@pytest.mark.parametrize("largest", [1000, LARGEST])
+@pytest.mark.parametrize("count", [1, 7, 50])
+def test_both_ways_of_scattering_agree(count: int, largest: int) -> None:
+    """8 cells a record is where one way gives place to the other."""
+    random = np.random.default_rng(count)
+    cells = random.integers(0, 8 * count, count)
+    values = random.integers(-largest, largest, count, endpoint=True) // count  # their sums stay within 63 bits
+    plain = [0] * (8 * count)
+    for cell, number in zip(cells.tolist(), values.tolist(), strict=True):
+        plain[cell] += number
+    for more in (0, 1):
+        sums = ExactSums(8 * count + more, ["a"])
+        for end in (largest, -largest):  # the larger pair leaves no plain room
+            sums.add("a", np.array([0]), np.array([end]))
+        sums.add("a", cells, values)
+        total = sums.totals()["a"]
+        assert total is not None
+        assert total.tolist() == plain + [0] * more

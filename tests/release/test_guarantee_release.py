@@ -1,0 +1,145 @@
+"""What every kind of mechanism owes beyond its divergences: policies as arrays, fair signs, and what it releases.
+
+Of all mechanisms of tests/support/guarantee.py; nothing is sampled here.
+"""
+
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.support.bits import Injected, words_that_draw
+from tests.support.guarantee import CASES, centres, named, noise_of
+from tests.support.lattice import real
+from udfs.mechanisms.base import Mechanism, Released
+from udfs.noise.lattice import LARGEST, draw_noise
+
+SHARE = Fraction(19, 20)
+TOP = 1 << 62
+COLUMNS = ("value", "lower", "upper", "standard_error")
+ADDITIVE = [m for m in CASES if m.additive]
+ONE_NOISE = [m for m in CASES if m.kind != "groupwise_noisy"]  # it draws two: tests/mechanisms/test_groupwise_noisy.py
+
+
+def steps() -> list[int]:
+    random = Random(19)
+    return sorted(
+        {0, *range(1, 40), *(random.randrange(1, 1 << bits) for bits in range(6, 63) for _ in range(4)), LARGEST}
+    )
+
+
+@pytest.mark.parametrize("m", CASES, ids=named)
+def test_policies_start_at_zero_and_never_fall(m: Mechanism) -> None:
+    points = [d * m.step for d in steps()]
+    array = np.array([float(x) for x in points])
+    at, losses = [m.loss_at(x) for x in points], m.loss(array)
+    assert at == sorted(at)
+    assert at[0] == losses[0] == m.pure_loss_at(Fraction(0)) == 0 < at[1]
+    assert np.all(np.diff(losses) >= 0)
+    pures = m.pure_loss(array)
+    assert np.all(pures[:-1] <= pures[1:])
+    smaller = points[1:-1:17]  # a policy is monotone between the lattice's points too
+    assert all(m.loss_at(x * Fraction(2, 3)) <= m.loss_at(x) <= m.loss_at(x * Fraction(4, 3)) for x in smaller)
+
+
+def below(arrays: np.ndarray, exactly: list[Fraction]) -> list[int]:
+    return [i for i, (up, least) in enumerate(zip(arrays.tolist(), exactly, strict=True)) if Fraction(up) < least]
+
+
+@pytest.mark.parametrize("m", CASES, ids=named)
+def test_losses_of_arrays_are_upper_bounds_and_close(m: Mechanism) -> None:
+    points = [d * m.step for d in steps()][1:]
+    array = np.array([float(x) for x in points])
+    forms = [(m.loss(array), [m.loss_at(x) for x in points])]
+    pure = [at for at in map(m.pure_loss_at, points) if at is not None]
+    if pure:
+        forms.append((m.pure_loss(array), pure))
+    else:
+        assert np.all(np.isinf(m.pure_loss(array)))
+    for arrays, exactly in forms:
+        assert below(arrays, exactly) == []
+        assert below(-arrays, [-loss * (1 + Fraction(1, 10**11)) for loss in exactly]) == []
+        assert below(arrays * (1 - 2.0**-38), exactly)  # the broken twin, without what FLOAT_SLACK adds
+
+
+@pytest.mark.parametrize("m", CASES, ids=named)
+def test_signs_are_fair_and_noise_is_centred_on_the_total(m: Mechanism) -> None:
+    """Of the words of a draw one bit is the sign; so additive values are unbiased whatever their variance."""
+    noise = noise_of(m)
+    distances = [0, 1, 2, 3, *(int(noise.scale * z) for z in (0.5, 1, 3) if noise.scale * z > 1)]
+    plus = [words_that_draw(m.table, k) for k in distances]
+    minus = [(*words[:3], 1) for words in plus]
+    minus[0] = plus[0]  # minus zero is a rejection
+    (k, positive), (same, negative) = (
+        draw_noise(m.table, Injected([words], lambda *_: 0), len(words)) for words in (plus, minus)
+    )
+    assert k.tolist() == same.tolist() == distances
+    assert not positive.any()
+    assert negative.tolist() == [False, *[True] * (len(distances) - 1)]
+    if m.additive:
+        up, down = (release(m, 12_345, [sign * d for d in distances], SHARE) for sign in (1, -1))
+        n = m.fineness  # noise of a finer lattice is rounded to whole steps
+        moved = [(2 * d + n) // (2 * n) for d in distances]
+        assert (up.value - 12_345).tolist() == (12_345 - down.value).tolist() == moved
+
+
+def release(m: Mechanism, total: int, noise: list[int], interval: Fraction) -> Released:
+    bits = Injected([[words_that_draw(m.table, k) for k in noise]], lambda *_: 0)
+    return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
+
+
+@pytest.mark.parametrize("m", ONE_NOISE, ids=named)
+def test_what_is_released_depends_on_the_noisy_total_alone(m: Mechanism) -> None:
+    """All columns are post-processing: two totals whose noise makes up the difference release the same bytes."""
+    totals = np.array([0, 1, 2, 5, 7], dtype=np.int64)
+    middles = centres(m, totals)
+    meeting = int(middles.max()) + 1
+    words = [words_that_draw(m.table, meeting - int(middle)) for middle in middles]
+    released = m.release(totals, Injected([words], lambda *_: 0), SHARE)
+    for column in COLUMNS:
+        assert len({value.tobytes() for value in getattr(released, column)}) == 1
+    apart = m.release(totals * 10**6, Injected([words[:1] * len(totals)], lambda *_: 0), SHARE)  # the broken twin
+    assert len({value.tobytes() for value in apart.value}) > 1
+
+
+def coverage(m: Mechanism, total: int, interval: Fraction) -> float:
+    """P(lower ≤ q ≤ upper), exactly: the noises whose interval misses q lie beyond one on either side."""
+    noise, q, top = noise_of(m), total if m.additive else float(total * m.step), 1
+    while top < TOP and noise.beyond(top) > 1e-7:
+        top *= 2
+    missed = 0.0
+    for sign in (1, -1):
+        low, high = -1, top  # the interval of noise sign·k holds q up to some k, and not beyond
+        while low < high:
+            ks = sorted({low + -(-(high - low) * i // 64) for i in range(1, 65)})
+            found = release(m, total, [sign * k for k in ks], interval)
+            good = int(np.sum(np.cumprod(found.lower <= q if sign > 0 else found.upper >= q)))
+            low, high = (ks[good - 1] if good else low), (ks[good] - 1 if good < len(ks) else high)
+        missed += float(noise.from_on(low + 1))
+    return 1 - missed
+
+
+@pytest.mark.parametrize("m", ONE_NOISE, ids=named)
+@pytest.mark.parametrize("total", [0, 1, 12_345])
+def test_intervals_cover(m: Mechanism, total: int) -> None:
+    noise = noise_of(m)
+    if noise.beyond(LARGEST) > 1 - real(SHARE):  # no interval within 63 bits would do: all of them are shown
+        found = release(m, total, [0, 7], SHARE)
+        assert (found.lower.tolist(), found.upper.tolist()) == ([-LARGEST] * 2, [LARGEST] * 2)
+        return
+    assert coverage(m, total, SHARE) >= float(SHARE)
+    if total and noise.scale > 100 * m.fineness:
+        assert coverage(m, total, SHARE * Fraction(98, 100)) < float(SHARE)  # the broken twin
+
+
+@pytest.mark.parametrize("m", ADDITIVE, ids=named)
+def test_additive_intervals_are_no_wider_than_needed(m: Mechanism) -> None:
+    n = m.fineness  # |Z/n|, rounded, is above c where |Z| is above n·c + (n − 1)/2
+    noise, released = noise_of(m), release(m, 5, [0, 3 * n], SHARE)
+    c = int(released.upper[0]) - 5
+    if c < LARGEST - 5:
+        assert released.lower.tolist() == [5 - c, 8 - c]
+        assert noise.beyond(n * c + n // 2) <= 1 - real(SHARE)
+        least = c - 1 - c // 10_000  # wide Gaussian noise: barely above the smallest
+        assert least < 0 or noise.beyond(n * least + n // 2) > 1 - real(SHARE)

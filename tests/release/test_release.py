@@ -1,0 +1,243 @@
+"""Rules of a release, seen through the whole pipeline."""
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.engines.dask import DaskEngine
+from pipeline.errors import BudgetRefused, MicrodataError, PlanError, StateError
+from pipeline.ledger.fold import MAX_DRAWS
+from tests.support.submit import KEY, Place, submit
+from tests.support.world import BUDGET, COUNTIES, NAICS, QUERIES, records, tree, write_world
+
+RELEASE = "small-release"
+
+
+def released(folder: Path, microdata: pa.Table, **settings: object) -> dict[str, bytes]:
+    """Release the small world under the known key; return the bytes of its tables, policy and page."""
+    changes = settings.pop("changes", {})
+    place = Place(write_world(folder, microdata, **changes), folder)  # type: ignore[arg-type]
+    published = submit(place, **settings)  # type: ignore[arg-type]
+    return tree(place.out / RELEASE / published.attempt)
+
+
+def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:
+    parts = [pq.read_table(pa.BufferReader(data)) for path, data in files.items() if f"/{query}/" in path]
+    return pa.concat_tables(parts).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return released(tmp_path_factory.mktemp("reference"), records(2000))
+
+
+def test_the_cells_are_the_public_domain_whatever_the_data_hold(tmp_path: Path, reference: dict[str, bytes]) -> None:
+    outside = records(50).set_column(1, "naics", pa.array(["999999"] * 50))
+    for name, microdata in (("none", records(0)), ("one", records(1)), ("outside", outside), ("many", records(10**6))):
+        files = released(tmp_path / name, microdata)
+        assert files.keys() == reference.keys()
+        for query in QUERIES:
+            keys = [[row[level] for level in query["by"]] for row in rows(files, query["name"])]
+            assert keys == [[row[level] for level in query["by"]] for row in rows(reference, query["name"])]
+            assert keys == sorted(keys)
+    every = [[naics, county] for naics in sorted(NAICS) for county in sorted(COUNTIES)]
+    assert [[row["naics6"], row["county"]] for row in rows(reference, "establishments")] == every
+    states = {row["naics3"] for row in rows(reference, "payroll_state")}
+    assert states == {"311", "321", "336", "441", "445"}
+
+
+def test_one_key_gives_the_same_bytes_however_the_work_is_cut(tmp_path: Path, reference: dict[str, bytes]) -> None:
+    whole = records(2000)
+    assert released(tmp_path / "again", whole) == reference
+    assert released(tmp_path / "one-thread", whole, engine=DaskEngine(workers=1)) == reference
+    shuffled = whole.take(pa.array(range(1999, -1, -1)))
+    assert released(tmp_path / "reversed", shuffled) == reference
+    cut = tmp_path / "cut"
+    plan = write_world(cut, None)
+    (cut / "microdata" / "deep").mkdir(parents=True)
+    for i, start in enumerate(range(0, 2000, 300)):
+        target = cut / "microdata" / ("deep" if i % 2 else ".") / f"z{9 - i}.parquet"
+        pq.write_table(whole.slice(start, 300), target, row_group_size=70)
+    published = submit(Place(plan, cut))
+    assert tree(cut / "out" / RELEASE / published.attempt) == reference
+    as_text = tmp_path / "csv"
+    plan = write_world(as_text, None)
+    (as_text / "microdata").mkdir()
+    pa.csv.write_csv(whole, as_text / "microdata" / "all.csv")
+    published = submit(Place(plan, as_text))
+    assert tree(as_text / "out" / RELEASE / published.attempt) == reference
+
+
+def test_another_key_gives_other_noise(tmp_path: Path, reference: dict[str, bytes]) -> None:
+    files = released(tmp_path, records(2000), key=KEY[::-1])
+    changed = {path for path, data in files.items() if data != reference[path]}
+    assert {path.split("/")[1] for path in changed if path.startswith("tables/")} == {q["name"] for q in QUERIES}
+    assert files["policy.json"] == reference["policy.json"]
+
+
+def test_keys_are_fresh_in_production(tmp_path: Path, reference: dict[str, bytes]) -> None:
+    first, second = (released(tmp_path / name, records(2000), key=None) for name in "ab")
+    path = "tables/establishments/part-00000.parquet"
+    assert len({first[path], second[path], reference[path]}) == 3
+
+
+def test_input_that_changes_during_the_run_is_refused_and_the_next_run_draws_anew(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(100)), tmp_path)
+    file = tmp_path / "microdata" / "part-0.parquet"
+
+    def touch(stage: str) -> None:
+        if stage.startswith("drawing"):
+            os.utime(file, (1, 1))
+
+    with pytest.raises(MicrodataError, match="changed during the run"):
+        submit(place, say=touch)
+    state = place.ledger().state(RELEASE)
+    assert state is not None
+    assert (state.status, state.attempt, state.draws) == ("drawn", None, 1)
+    assert not (place.out / RELEASE).exists()
+    assert not [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+    submit(place)
+    after = place.ledger().state(RELEASE)
+    assert after is not None
+    assert (after.status, after.draws, after.charges) == ("settled", 2, 1)
+
+
+def test_more_draws_than_allowed_are_all_charged_or_refused(tmp_path: Path) -> None:
+    for rho, fits in ((1000, True), (30, False)):
+        folder = tmp_path / str(rho)
+        limits = [{**BUDGET[0], "rho": rho}]
+        place = Place(write_world(folder, records(100), budget=limits), folder)
+
+        def fail(stage: str, folder: Path = folder) -> None:
+            if stage.startswith("drawing"):
+                os.utime(folder / "microdata" / "part-0.parquet")
+
+        for _ in range(MAX_DRAWS):
+            with pytest.raises(MicrodataError):
+                submit(place, say=fail)
+        if not fits:
+            with pytest.raises(BudgetRefused, match="requested rho"):
+                submit(place)
+            continue
+        submit(place)
+        state = place.ledger().state(RELEASE)
+        assert state is not None
+        assert state.charges == MAX_DRAWS + 1
+
+
+def test_a_budget_that_is_too_small_refuses_before_the_data_are_read(tmp_path: Path) -> None:
+    tight = [{"at": {"employment": 10, "payroll": 500}, "rho": 0.5}]
+    place = Place(write_world(tmp_path, None, budget=tight), tmp_path)
+    (tmp_path / "microdata").mkdir()
+    (tmp_path / "microdata" / "broken.parquet").write_bytes(b"no Parquet at all")
+    message = r"employment=10, payroll=500: requested rho .*, spent 0 .*, limit 0\.5"
+    with pytest.raises(BudgetRefused, match=message):
+        submit(place)
+    assert place.ledger().state(RELEASE) is None
+
+
+def test_losses_add_up_over_the_releases_of_a_dataset(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(10)), tmp_path)
+    submit(place)
+    tight = [{**BUDGET[0], "rho": 20}]  # a release loses 12.1
+    second = Place(write_world(tmp_path, None, release="second", budget=tight), tmp_path)
+    with pytest.raises(BudgetRefused, match="by small-release"):
+        submit(second)
+    write_world(tmp_path, None, release="second")
+    assert submit(second).state == "settled"
+
+
+def test_a_published_release_is_reported_and_never_drawn_again(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(100)), tmp_path)
+    first = submit(place, key=None)
+    before = tree(place.out)
+    assert submit(place, key=None) == first
+    assert tree(place.out) == before
+    with pytest.raises(StateError, match="another plan"):
+        submit(Place(write_world(tmp_path, None, interval=0.9), tmp_path), key=None)
+    elsewhere = Place(write_world(tmp_path, None), tmp_path / "elsewhere")
+    elsewhere.folder.mkdir()
+    (elsewhere.folder / "state").symlink_to(tmp_path / "state")
+    with pytest.raises(StateError, match="another output place"):
+        submit(elsewhere, key=None)
+
+
+@pytest.mark.parametrize("rule", ["refuse", "drop"])
+def test_bad_records_are_refused_or_dropped_by_themselves(
+    tmp_path: Path, rule: str, reference: dict[str, bytes]
+) -> None:
+    bad = {
+        "establishment_id": [f"B{i}" for i in range(4)],
+        "naics": ["31111", "311111", None, "722511"],
+        "county": ["01001", "01001", "01001", "0100 "],
+        "employment": [5, None, 5, 5],
+        "payroll": [10, 10, 10, 10],
+    }
+    good = records(2000)
+    mixed = pa.concat_tables([good, pa.table(bad, schema=good.schema)])
+    if rule == "drop":
+        files = released(tmp_path, mixed, changes={"dataset": {"bad_records": "drop"}})
+        assert {p: d for p, d in files.items() if p.startswith("tables")} == {
+            p: d for p, d in reference.items() if p.startswith("tables")
+        }
+        return
+    with pytest.raises(MicrodataError, match=r"county holds a code .*; employment is empty .*; naics holds a code"):
+        released(tmp_path, mixed)
+    assert not (tmp_path / "out" / RELEASE).exists()
+    # Nothing was drawn: the same name may be used with another plan.
+    place = Place(write_world(tmp_path, mixed, dataset={"bad_records": "drop"}), tmp_path)
+    assert submit(place).state == "settled"
+
+
+def test_missing_microdata_reserve_nothing(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, None), tmp_path)
+    with pytest.raises(PlanError, match="no such file or folder"):
+        submit(place)
+
+
+def test_what_is_published_says_nothing_of_the_data_beyond_the_noisy_values(
+    tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    files = released(tmp_path, records(7))
+    assert files["policy.json"] == reference["policy.json"]
+    manifests = []
+    for folder in (tmp_path, tmp_path / "more"):
+        if folder != tmp_path:
+            released(folder, records(5000), key=None)
+        text = (folder / "out" / RELEASE / "release.json").read_text()
+        manifests.append(json.loads(text))
+    for manifest in manifests:  # hashes, sizes and attempts differ as any two draws do; nothing else may
+        for entry in [*(f for t in manifest["tables"] for f in t["files"]), *manifest["files"]]:
+            entry["path"] = entry["path"].split("/", 1)[1]
+            del entry["sha256"], entry["bytes"]
+        del manifest["attempt"], manifest["ledger_head"]
+    assert manifests[0] == manifests[1]
+
+
+def test_a_planted_value_shows_nowhere_outside_the_data(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    canary = 7_654_321_987
+    planted = records(300).to_pydict()
+    planted["payroll"][17] = canary
+    planted["establishment_id"][17] = "CANARY-ESTABLISHMENT"
+    released(tmp_path, pa.table(planted), key=None, csv=True)
+    planted["employment"][17] = -5
+    negative = [{**QUERIES[1], "mechanism": {"kind": "log", "a": 1, "sigma": 1}}]
+    with pytest.raises(MicrodataError, match="employment is below zero"):
+        released(tmp_path / "refused", pa.table(planted), key=None, changes={"queries": negative})
+    out, err = capfd.readouterr()
+    written = b"".join(
+        path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "microdata" not in path.parts
+    )
+    with closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite")) as database:
+        ledger = b"".join(row.encode() for row in database.iterdump())
+    for text in (str(canary).encode(), b"CANARY", canary.to_bytes(8, "little")):
+        assert text not in written + ledger + (out + err + caplog.text).encode()

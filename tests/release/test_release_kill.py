@@ -1,0 +1,136 @@
+"""A release killed (SIGKILL) at any step, then run again: one published release, one draw seen, no repair by hand."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.release.verify import verify_release
+from pipeline.storage.staging import MANIFEST
+from tests.support.submit import Place, submit, submit_in_child
+from tests.support.world import records, write_world
+
+RELEASE = "small-release"
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"), records(500))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place_in(request: pytest.FixtureRequest, plan: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Place]:
+    """Makes a place for a release with a ledger of its own, in a file or on a server; use one after the other."""
+
+    def place_in(folder: Path) -> Place:
+        if request.param == "sqlite":
+            return Place(plan, folder)
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        server = request.getfixturevalue("postgres")
+        return Place(plan, folder, address=server.url(server.database()))
+
+    return place_in
+
+
+def attempts_seen(place: Place) -> set[str]:
+    """The attempts of which anything lies in the output place."""
+    folder = place.out / RELEASE
+    return {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
+
+
+def check_after_kill(place: Place) -> None:
+    """What outsiders may meet while nobody has run it again: at most one attempt, a whole manifest or none."""
+    assert len(attempts_seen(place)) <= 1
+    if (place.out / RELEASE / MANIFEST).exists():
+        verify_release(place.out / RELEASE)
+
+
+def check_published(place: Place) -> None:
+    verified = verify_release(place.out / RELEASE)
+    assert attempts_seen(place) == {verified.attempt}
+    ledger = place.ledger()
+    ledger.verify()
+    state = ledger.state(RELEASE)
+    assert state is not None
+    assert (state.status, state.attempt, state.charges) == ("settled", verified.attempt, 1)
+    assert [path for path in ledger.staging_root.rglob("*") if path.is_file()] == []
+    leftovers = [path for path in place.out.rglob("*") if "partial" in path.name]
+    assert leftovers == []
+
+
+def events_of(place: Place) -> str:
+    code, events = submit_in_child(place, None, key=None)
+    assert code == 0
+    assert events.count("s") == 2 * len({"reserve", "draw", "publish", "settle"})
+    assert events.count("f") > 50
+    return events
+
+
+def kill_then_run_again(place: Place, event: int) -> None:
+    code, _ = submit_in_child(place, event, key=None)
+    assert code == -signal.SIGKILL, f"event {event}"
+    check_after_kill(place)
+    seen = attempts_seen(place)
+    submit(place, key=None)
+    check_published(place)
+    assert seen <= attempts_seen(place), f"event {event}: another draw became visible"
+
+
+def test_killed_at_each_step_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
+    """Before and after each step of the ledger, and at a sample of the changes of files between them."""
+    for event, letter in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
+        if letter == "s" or event % 8 == 0:
+            kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
+
+
+@pytest.mark.drill
+def test_killed_at_every_change_of_a_file_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
+    for event, _ in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
+        kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
+
+
+def test_killed_twice_in_a_row_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
+    for first, second in ((9, 4), (25, 11), (40, 2)):
+        place = place_in(tmp_path / f"at-{first}-{second}")
+        for event in (first, second):
+            code, _ = submit_in_child(place, event, key=None)
+            assert code == -signal.SIGKILL
+            check_after_kill(place)
+        submit(place, key=None)
+        check_published(place)
+
+
+def test_a_complete_staged_attempt_is_published_and_not_drawn_again(
+    place_in: Callable[[Path], Place], tmp_path: Path
+) -> None:
+    events = events_of(place_in(tmp_path / "whole"))
+    steps = [event for event, letter in enumerate(events, start=1) if letter == "s"]
+    place = place_in(tmp_path / "killed")
+    code, _ = submit_in_child(place, steps[4], key=None)  # before `publish`, after `reserve` and `draw`
+    assert code == -signal.SIGKILL
+    state = place.ledger().state(RELEASE)
+    assert state is not None
+    assert (state.status, state.draws) == ("drawn", 1)
+    assert list(place.ledger().staging_root.rglob("attempt.json"))
+    published = submit(place, key=None)
+    assert published.attempt == state.attempt
+    after = place.ledger().state(RELEASE)
+    assert after is not None
+    assert after.draws == 1
+
+
+def test_the_checks_reject_a_second_visible_draw(plan: Path, tmp_path: Path) -> None:
+    place = Place(plan, tmp_path)
+    published = submit(place)
+    folder = place.out / RELEASE
+    shutil.copytree(folder / published.attempt, folder / "0123456789abcdef")
+    with pytest.raises(AssertionError):
+        check_after_kill(place)
+    shutil.rmtree(folder / "0123456789abcdef")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / manifest["tables"][0]["files"][0]["path"]).write_bytes(b"another draw")
+    with pytest.raises(Exception, match="differs from the manifest"):
+        check_published(place)

@@ -1,0 +1,144 @@
+"""What a run makes of what earlier runs, other builds and other plans left (docs/architecture.md, rules 2, 6 and 9)."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from dask.base import tokenize
+
+from pipeline.engines.dask import DaskEngine
+from pipeline.engines.protocol import SumTask
+from pipeline.errors import MicrodataError, StateError
+from pipeline.ledger.fold import ReleaseState
+from pipeline.ledger.store import open_ledger
+from pipeline.log import Log
+from pipeline.plan.load import load_plan
+from pipeline.release.attempts import give_up
+from pipeline.release.run import Job, reservation_of, run
+from pipeline.release.verify import verify_release
+from pipeline.storage.staging import staging_at
+from pipeline.tables.totals import sum_spec
+from tests.support.submit import Place, submit, submit_in_child
+from tests.support.world import MEASURES, QUERIES, records, write_world
+
+RELEASE = "small-release"
+
+
+def state_of(place: Place) -> ReleaseState:
+    state = place.ledger().state(RELEASE)
+    assert state is not None
+    return state
+
+
+def staged(place: Place) -> list[Path]:
+    return [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+
+
+def reserve_by_another_build(place: Place) -> None:
+    plan = load_plan(place.plan)
+    job = Job(
+        plan=plan, microdata=plan.dataset.path, out=place.out, ledger=place.ledger(), engine=DaskEngine(workers=1)
+    )
+    place.ledger().reserve(replace(reservation_of(job), code="sha256:another build"))
+
+
+def test_what_another_build_reserved_is_reserved_anew(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(20)), tmp_path)
+    reserve_by_another_build(place)
+    submit(place)
+    assert state_of(place).reservation["code"] != "sha256:another build"
+    assert state_of(place).charges == 1
+
+
+def test_what_another_build_drew_is_not_drawn_again(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(20)), tmp_path)
+    reserve_by_another_build(place)
+    ledger = place.ledger()
+    ledger.destroyed(RELEASE, ledger.draw(RELEASE, "sha256:pin"), "killed", exposed=False)
+    with pytest.raises(StateError, match="another build"):
+        submit(place)
+
+
+def killed_before_publishing(folder: Path) -> Place:
+    plan = write_world(folder, records(20))
+    place, whole = Place(plan, folder / "killed"), Place(plan, folder / "whole")
+    _, events = submit_in_child(whole, None)
+    steps = [event for event, letter in enumerate(events, start=1) if letter == "s"]
+    code, _ = submit_in_child(place, steps[4])
+    assert code == -signal.SIGKILL
+    assert staged(place)
+    return place
+
+
+def test_giving_up_destroys_what_is_staged_and_keeps_the_charge(tmp_path: Path) -> None:
+    place = killed_before_publishing(tmp_path)
+    sealed = staging_at(place.ledger().staging_root, RELEASE, "totals-of-a-killed-run")
+    sealed.create()
+    sealed.write_text("sums-0", "sealed")
+    give_up(place.ledger(), RELEASE)
+    assert not staged(place)
+    assert (state_of(place).status, state_of(place).charges) == ("aborted", 1)
+    with pytest.raises(StateError, match="aborted after a draw"):
+        submit(place)
+
+
+def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(20)), tmp_path)
+    reserved = place.ledger().staging_root / RELEASE / "0123456789abcdef"
+    reserved.mkdir(parents=True)
+    for folder in (reserved, reserved.parent, reserved.parent.parent):
+        folder.chmod(0o700)
+    (reserved / "report.html").write_text("noise that was drawn and destroyed")
+    submit(place)
+    assert not staged(place)
+
+
+def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_release(tmp_path: Path) -> None:
+    plan = load_plan(write_world(tmp_path / "world", records(50)))
+    mine, theirs = (open_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
+    job = Job(
+        plan=plan,
+        microdata=plan.path.parent / "microdata",
+        out=tmp_path / "my-out",
+        ledger=mine,
+        engine=DaskEngine(workers=1),
+        staging=tmp_path / "staging",
+    )
+
+    def meanwhile(stage: str) -> None:
+        if stage == "drawing payroll_state":  # two tables are staged
+            run(replace(job, ledger=theirs, out=tmp_path / "their-out"))
+
+    with pytest.raises(StateError, match="give another --staging"):
+        run(replace(job, log=Log(meanwhile)))
+    assert not (tmp_path / "my-out").exists()
+    published = run(job)
+    assert verify_release(published.out / plan.release).attempt == published.attempt
+    state = mine.state(plan.release)
+    assert state is not None
+    assert (state.draws, state.charges) == (2, 1)
+
+
+def test_a_total_beyond_63_bits_is_met_before_a_draw_and_costs_nothing(tmp_path: Path) -> None:
+    huge = records(2).to_pydict() | {"naics": ["311111", "722511"], "county": ["01001"] * 2, "payroll": [2**62] * 2}
+    by_county = [{**QUERIES[1], "sum": "payroll", "by": ["county"]}, {**QUERIES[1], "name": "fine", "sum": "payroll"}]
+    place = Place(write_world(tmp_path, pa.table(huge), queries=by_county, budget=[]), tmp_path)
+    with pytest.raises(MicrodataError, match="beyond 63 bits"):
+        submit(place)
+    assert (state_of(place).draws, state_of(place).charges) == (0, 0)
+
+
+def test_a_measure_keeps_its_column_over_the_releases_of_a_dataset(tmp_path: Path) -> None:
+    submit(Place(write_world(tmp_path, records(20)), tmp_path))
+    moved = {**MEASURES, "employment": {"column": "payroll", "type": "integer"}}
+    second = Place(write_world(tmp_path, None, release="second", dataset={"measures": moved}), tmp_path)
+    with pytest.raises(StateError, match=r"measures\.employment\.column is employment in the ledger"):
+        submit(second)
+
+
+def test_tasks_of_two_runs_have_different_names(tmp_path: Path) -> None:
+    """A cluster hands the results of equal names to whoever asks, also those of files that changed since."""
+    spec = sum_spec(load_plan(write_world(tmp_path, records(20))))
+    assert tokenize(SumTask(spec, "code", "one")) != tokenize(SumTask(spec, "code", "two"))

@@ -1,0 +1,116 @@
+"""Totals of a query from those of finer cells: against dictionaries, and never wrapped."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, grouping, is_roll_up, roll_up_totals
+from pipeline.plan.domain import Domain
+from tests.support.domains import FIXED, Totals, World, agree, example, queries, worlds
+
+LARGEST = 2**63 - 1
+
+
+@FIXED
+@given(data=st.data(), world=worlds())
+def test_cells_and_roll_ups_are_those_of_a_dictionary(data: st.DataObject, world: World) -> None:
+    agree(world, *data.draw(queries(world)))
+
+
+@FIXED
+@given(data=st.data(), world=worlds())
+def test_bases_serve_every_grouping_and_none_is_spare(data: st.DataObject, world: World) -> None:
+    asked = [grouping((*by, *where)) for by, where in data.draw(st.lists(queries(world), min_size=1, max_size=5))]
+    bases = world.domain.base_for(asked)
+    for wanted in asked:
+        able = [base.size for base in bases if is_roll_up(wanted, base.grouping)]
+        assert bases[cheapest(bases, wanted)].size == min(able)
+    if world.domain.cells is None:
+        assert {base.grouping for base in bases} <= set(asked)
+        assert not any(is_roll_up(a.grouping, b.grouping) for a in bases for b in bases if a is not b)
+        for base in bases:
+            assert base.size == world.domain.cell_count(base.grouping)
+    else:
+        (base,) = bases
+        assert base.size == len(world.cells)
+
+
+def off_by_one(totals: Totals, base: Base, query: QueryCells) -> Totals:
+    """A broken twin: each base cell counts as the next one."""
+    return roll_up_totals(np.roll(totals, 1), base, query)
+
+
+def test_a_roll_up_that_is_off_by_one_is_caught() -> None:
+    agree(example(), ("naics2", "state"), {})
+    with pytest.raises(AssertionError):
+        agree(example(), ("naics2", "state"), {}, off_by_one)
+
+
+def plain_sums(totals: Totals, base: Base, query: QueryCells) -> Totals:
+    """A broken twin: sums in 64 bits that wrap."""
+    return np.array([totals.sum()])
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [
+        ([2**62, 2**62 - 1, 0], True),
+        ([2**62, 2**62, 0], False),
+        ([LARGEST, LARGEST, -LARGEST], True),
+        ([LARGEST, LARGEST, -LARGEST - 1], True),
+        ([-LARGEST, 0, 0], True),
+        ([-LARGEST, -1, 0], False),
+        ([-LARGEST, -LARGEST, LARGEST], True),
+        ([-LARGEST, -LARGEST, -LARGEST], False),
+        ([LARGEST, LARGEST, 2], False),  # wraps to 0
+    ],
+)
+def test_totals_never_wrap(listed: bool, values: list[int], fits: bool) -> None:
+    codes = ["111110", "111120", "111130"]
+    domain = Domain.listed([(code, "01001") for code in codes]) if listed else Domain.product(codes, ["01001"])
+    (base,) = domain.base_for([("naics6", "nation")])
+    query = domain.query_cells(("nation",), {})
+    totals = np.array(values, dtype=np.int64)
+    if fits:
+        assert roll_up_totals(totals, base, query).tolist() == [sum(values)]
+    else:
+        with pytest.raises(OverflowError):
+            roll_up_totals(totals, base, query)
+        assert plain_sums(totals, base, query).tolist() != [sum(values)] or sum(values) == -LARGEST - 1
+
+
+def test_roll_ups_refuse_what_does_not_fit() -> None:
+    domain = Domain.product(["311111", "321111"], ["01001"])
+    (coarse,) = domain.base_for([("naics2", None)])
+    fine = domain.query_cells(("naics3",), {})
+    with pytest.raises(ValueError, match="coarser"):
+        roll_up_totals(np.zeros(1, dtype=np.int64), coarse, fine)
+    with pytest.raises(ValueError, match="coarser"):
+        RollUp.of(coarse, fine)
+    with pytest.raises(ValueError, match="int64"):
+        roll_up_totals(np.zeros(2, dtype=np.int64), coarse, fine)
+    with pytest.raises(ValueError, match="int64"):
+        roll_up_totals(np.zeros(1), coarse, fine)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no base"):
+        cheapest([coarse], ("naics3", None))
+
+
+def test_where_levels_count_in_a_query_s_grouping() -> None:
+    domain = example().domain
+    assert grouping(("naics2", "naics4", "state")) == ("naics4", "state")
+    assert grouping(("county",)) == (None, "county")
+    agree(example(), ("naics2",), {"county": ["01001"], "naics3": ["311", "441"]})
+    bases = domain.base_for([("naics6", None), (None, "county"), ("naics2", None), (None, "state")])
+    assert [base.grouping for base in bases] == [(None, "county"), ("naics6", None)]
+    assert [base.size for base in bases] == [3, 3]
+
+
+def test_a_grouping_that_several_bases_serve_takes_the_smallest() -> None:
+    domain = Domain.product(["311111", "321111"], ["01001", "01003", "02001"])
+    bases = domain.base_for([("naics6", "state"), ("naics2", "county")])
+    assert [base.size for base in bases] == [3, 4]
+    assert cheapest(bases, ("naics2", "state")) == 0
+    assert cheapest(bases[::-1], ("naics2", "state")) == 1
+    assert cheapest(bases, ("naics3", None)) == 1

@@ -1,1 +1,0 @@
-"""Closed forms of continuous noise: densities, tails, quantiles and moments, in doubles."""

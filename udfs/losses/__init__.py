@@ -1,0 +1,1 @@
+"""Losses of noise: Rényi divergences and certified tight policies."""

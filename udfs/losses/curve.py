@@ -1,0 +1,191 @@
+"""Rényi divergences of all orders that a loss implies, from above: curves α ↦ D_α at one influence."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+from math import ceil, inf, isfinite, log2, tanh
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udfs.losses.tight import pure_above, tight_loss
+from udfs.noise.weights import LogWeights
+from udfs.numbers.bounds import s_over_sinh
+from udfs.numbers.exact import exact, up_float
+
+Floats = NDArray[np.float64]
+
+SLACK = 1 + 2.0**-40  # far above the error of a few functions in doubles
+LARGEST = 300.0  # e to it is a double with room to spare
+
+
+def of_zcdp(rho: float, orders: Floats) -> Floats:
+    """Return α·ρ at the orders α > 1, what a PRzCDP loss ρ means."""
+    with np.errstate(over="ignore"):
+        curve: Floats = orders * rho * SLACK
+    return curve
+
+
+def of_pure(pure: float, orders: Floats) -> Floats:
+    """Return the divergences of randomised response with odds e^P: no mechanism of pure loss P has larger ones.
+
+        (α − 1)·D_α = ln[cosh((α − ½)P)/cosh(P/2)] = ln[1 + 2·sinh(αP/2)·sinh((α − 1)P/2)/cosh(P/2)]
+
+    At most P. Any two distributions with max divergence ≤ P in both directions are a post-processing of that pair
+    (Kairouz, Oh, Viswanath 2015); the formula is Bun and Steinke 2016, proposition 3.3.
+    """
+    half = np.minimum(orders * (pure / 2), LARGEST)  # where it is cut, P itself is the bound
+    less = np.minimum((orders - 1) * (pure / 2), LARGEST)
+    moment = np.log1p(2 * np.sinh(half) * np.sinh(less) / np.cosh(min(pure / 2, LARGEST)))
+    curve = np.where(orders * (pure / 2) < LARGEST, moment / (orders - 1) * SLACK, pure)
+    return np.minimum(curve, pure)
+
+
+# The tight loss of Laplace noise in doubles, for whole arrays; udfs.numbers.bounds.laplace_zcdp_above has it in
+# rationals.
+
+
+SERIES = 0.01  # below it P − 1 + e^{−P} is summed as a series
+
+
+def laplace_zcdp(pure: Floats, s: Fraction) -> Floats:
+    """Return P − c·(1 − e^{−P}), c = s/sinh s, in double precision: P = `pure` ≥ 0, s > 0.
+
+    (P − 1 + e^{−P}) + (1 − c)·(1 − e^{−P}), where nothing cancels.
+    """
+    return _excess(pure) + float(1 - s_over_sinh(s)) * -np.expm1(-pure)
+
+
+def _excess(pure: Floats) -> Floats:
+    # P − 1 + e^{−P} = P²/2·(1 − P/3·(1 − P/4·(1 − …))) where the difference would cancel
+    small, series = np.minimum(pure, SERIES), np.ones_like(pure)
+    for n in range(9, 2, -1):
+        series = 1 - small / n * series
+    return np.where(pure < SERIES, small**2 / 2 * series, pure + np.expm1(-pure))
+
+
+# The tight loss as a table over all influences: a step function above it, within half a per cent (docs/tight.md).
+#
+# Knots depend on a family's parameters alone, so that one value can be computed by itself and is that of the whole
+# table.
+
+
+OCTAVES = 40  # knots reach 2⁴⁰ units, about 10¹², unless the paper's bound is as good before
+STEEP = 2.0  # ln ρ rises at most about twice as fast as ln Δ, since √ρ is subadditive
+LARGE = 8.0  # pure loss from which ln ρ rises at most about twice as fast as its logarithm
+KNOTS_A_RISE = 200  # knots while ρ rises by the factor e
+COARSEST = 25
+HAIR = 1e-6  # far above the last bits of slopes: p = ½ has 8 times COARSEST parts on every processor, not 8 or 9
+ENOUGH = 1.003  # the paper's bound this near ρ is as good
+SMALL = 1 << 16  # steps below which losses are looked up directly
+
+
+@dataclass(frozen=True)
+class TightCurve:
+    """Upper bounds of the tight loss: `rho[i]` for influences above `steps[i − 1]` up to `steps[i]` steps.
+
+    Beyond the last knot the curve says nothing, and is infinite: the paper's bound is for the caller to take.
+    Raises ValueError unless knots rise from 1 or above and losses are finite, above 0 and never fall.
+    """
+
+    steps: tuple[int, ...]
+    rho: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps or len(self.steps) != len(self.rho):
+            raise ValueError("a curve of losses needs as many losses as knots")
+        if not (self.steps[0] >= 1 and all(low < high for low, high in pairwise(self.steps))):
+            raise ValueError("a curve of losses needs knots that rise from 1 or above")
+        if not (self.rho[0] > 0 and isfinite(self.rho[-1]) and all(low <= high for low, high in pairwise(self.rho))):
+            raise ValueError("a curve of losses needs finite losses that never fall")
+
+    def at(self, steps: int) -> Fraction | float:
+        """Return the loss of an influence of `steps` ≥ 0 steps; 0 at 0, infinite beyond the last knot."""
+        if steps <= 0:
+            return Fraction(0)
+        place = bisect_left(self.steps, steps)
+        return exact(self.rho[place]) if place < len(self.steps) else inf
+
+    def over(self, steps: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the same, rounded up to doubles, of whole numbers of steps as integers or doubles."""
+        small = self._small
+        found: NDArray[np.float64] = np.take(small, np.minimum(steps, len(small) - 1).astype(np.intp), mode="clip")
+        large = np.flatnonzero(steps >= len(small))
+        if len(large):
+            found[large] = self._padded[np.searchsorted(self._knots, steps[large])]
+        return found
+
+    def to_json(self) -> dict[str, list[int] | list[float]]:
+        """Return the knots and losses; a loss means its shortest decimal."""
+        return {"steps": list(self.steps), "rho": list(self.rho)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "TightCurve":
+        """Return the curve that `to_json` gave; raises ValueError on anything else."""
+        steps, rho = document.get("steps"), document.get("rho")
+        if set(document) != {"steps", "rho"} or not isinstance(steps, list) or not isinstance(rho, list):
+            raise ValueError("a curve of losses has lists steps and rho, and nothing else")
+        if not all(type(knot) is int for knot in steps) or not all(type(loss) in (int, float) for loss in rho):
+            raise ValueError("a curve of losses holds whole knots and losses that are numbers")
+        return cls(tuple(steps), tuple(float(loss) for loss in rho))
+
+    @cached_property
+    def _knots(self) -> NDArray[np.int64]:
+        return np.array(self.steps, dtype=np.int64)
+
+    @cached_property
+    def _padded(self) -> NDArray[np.float64]:
+        return np.array([*(up_float(exact(loss)) for loss in self.rho), inf])
+
+    @cached_property
+    def _small(self) -> NDArray[np.float64]:
+        found = self._padded[np.searchsorted(self._knots, np.arange(SMALL))]
+        found[0] = 0.0
+        return found
+
+
+@lru_cache(maxsize=64)
+def tight_curve(weights: LogWeights, unit: int = 1) -> TightCurve:
+    """Return the whole curve of a family: some hundred to ten thousand knots, about half a millisecond each.
+
+    Its steps are of `unit` steps of the noise's lattice each: those of the measure, of which influences are multiples.
+    """
+    steps = knots(weights, unit)
+    return TightCurve(steps, tuple(accumulate((tight_loss(weights, knot * unit) for knot in steps), max)))
+
+
+def curve_at(weights: LogWeights, steps: int, unit: int = 1) -> Fraction | float:
+    """Return what `tight_curve` says of an influence of `steps` ≥ 0, from one knot alone."""
+    if steps <= 0:
+        return Fraction(0)
+    known = knots(weights, unit)
+    place = bisect_left(known, steps)
+    return exact(tight_loss(weights, known[place] * unit)) if place < len(known) else inf
+
+
+@lru_cache(maxsize=256)
+def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
+    """Return the knots of a family: each a whole number above the last by one part in n, or by 1 where that is more.
+
+    n is chosen for each octave so that ρ rises by less than half a per cent between two.
+    """
+    pure = [pure_above(weights, unit << octave) for octave in range(OCTAVES + 1)]
+    found = [1]
+    for octave in range(_last_octave(weights, unit, pure)):
+        slope = min(STEEP, 2 * log2(pure[octave + 1] / pure[octave])) if pure[octave] >= LARGE else STEEP
+        parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST - HAIR)
+        while found[-1] < 2 << octave:
+            found.append(min(2 << octave, found[-1] + max(1, found[-1] // parts)))
+    return tuple(found)
+
+
+def _last_octave(weights: LogWeights, unit: int, pure: list[float]) -> int:
+    """Return the first octave from which on the paper's bound is ENOUGH at its ends; OCTAVES where none is."""
+    for octave in range(OCTAVES, -1, -1):
+        if tanh(pure[octave] / 2) * pure[octave] > ENOUGH * tight_loss(weights, unit << octave):
+            return min(octave + 1, OCTAVES)
+    return 0

@@ -1,0 +1,1 @@
+"""Noise on a lattice: random bits, log-weights, moments and the sampler of every family."""

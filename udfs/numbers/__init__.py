@@ -1,0 +1,1 @@
+"""Exact, directed and reproducible arithmetic."""

@@ -1,0 +1,150 @@
+"""Rounding a function of totals to a lattice, decided exactly: one function of the total on every machine."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+FINENESS = 30  # a transformation's lattice step is near σ·2⁻³⁰
+MARGIN = 10  # and at least 2¹⁰ evaluation errors, so that hardly any value needs high precision
+
+
+def floor_log2(number: Fraction) -> int:
+    """Return the largest e with 2^e ≤ `number` > 0, exactly."""
+    guess = number.numerator.bit_length() - number.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= number else guess - 1
+
+
+def lattice_step(sigma: Fraction, error: Fraction) -> Fraction:
+    """Return the lattice step, a power of two, for noise of scale `sigma` and a bound `error` of f's evaluation.
+
+    Integer arithmetic alone: the step is part of the policy, so all machines must find the same.
+    """
+    return Fraction(2) ** max(floor_log2(sigma) - FINENESS, floor_log2(error) + 1 + MARGIN)
+
+
+def round_decided(
+    totals: NDArray[np.int64],
+    approximate: NDArray[np.float64],
+    error: float,
+    exactly: Callable[[int], int],
+    rest: NDArray[np.float64] | float = 0.0,
+) -> NDArray[np.int64]:
+    """Return ⌊x + ½⌋ for the exact values x that `approximate` + `rest` (in lattice steps) meets within `error`.
+
+    `rest` holds the digits that a double `approximate` has no room for. Where the error could change the result,
+    `exactly(total)` gives it, once for each distinct total.
+    """
+    whole = np.floor(approximate)
+    part = (approximate - whole) + rest
+    carried = np.floor(part)
+    above_half = (part - carried) - 0.5
+    rounded = whole.astype(np.int64) + (carried + (above_half >= 0)).astype(np.int64)
+    doubtful = np.abs(above_half) <= error
+    if doubtful.any():
+        distinct, place = np.unique(totals[doubtful], return_inverse=True)
+        rounded[doubtful] = np.array([exactly(int(total)) for total in distinct], dtype=np.int64)[place]
+    return rounded
+
+
+# Sums of two doubles that hold a number to about 100 binary digits, from IEEE additions and products alone.
+#
+# The same bits on every processor: nothing here is fused or reordered. Sources of the error-free steps: Knuth's
+# TwoSum,
+# Dekker's product with Veltkamp's splitting.
+
+
+Floats = NDArray[np.float64]
+Pair = tuple[Floats, Floats]  # high + low, |low| at most half a last bit of high
+SPLITTER = 2.0**27 + 1
+
+
+def pair_of(number: Fraction) -> tuple[np.float64, np.float64]:
+    """Return `number` as a pair, within 2⁻¹⁰⁵ relatively."""
+    high = float(number)
+    return np.float64(high), np.float64(float(number - Fraction(high)))
+
+
+def integers(numbers: NDArray[np.int64]) -> Pair:
+    """Return whole numbers exactly."""
+    return two_sum((numbers >> 32).astype(np.float64) * 2.0**32, (numbers & 0xFFFFFFFF).astype(np.float64))
+
+
+def two_sum(a: Floats, b: Floats) -> Pair:
+    """Return a + b exactly."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def two_product(a: Floats, b: Floats) -> Pair:
+    """Return a·b exactly, for magnitudes below 2⁹⁰⁰."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def add(a: Pair, b: Pair) -> Pair:
+    """Return a + b, within 2⁻¹⁰¹ of |a| + |b|."""
+    high, low = two_sum(a[0], b[0])
+    return two_sum(high, low + (a[1] + b[1]))
+
+
+def multiply(a: Pair, b: Pair) -> Pair:
+    """Return a·b, within 2⁻¹⁰⁰ relatively."""
+    high, low = two_product(a[0], b[0])
+    return two_sum(high, low + (a[0] * b[1] + a[1] * b[0]))
+
+
+def power(a: Floats, n: int) -> Pair:
+    """Return a^n, n ≥ 1, within n·2⁻⁹⁹ relatively."""
+    result: Pair | None = None
+    square: Pair = (a, np.zeros_like(a))
+    while True:
+        if n & 1:
+            result = square if result is None else multiply(result, square)
+        n >>= 1
+        if not n:
+            assert result is not None
+            return result
+        square = multiply(square, square)
+
+
+def _split(a: Floats) -> Pair:
+    scaled = SPLITTER * a
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+# Doubles with the same bits everywhere, on every processor, at every place of an array: exponentials and units.
+#
+# NumPy's own exponential may differ in the last bit between processors and between the vector part and the remainder
+# of
+# an array. Tables must not: they are compared byte for byte across engines and partitions.
+
+
+LN2_HIGH = float.fromhex("0x1.62e42feep-1")  # 32 leading digits of ln 2: its products with k < 2²⁰ are exact
+LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")  # the rest
+COEFFICIENTS = tuple(1 / math.factorial(n) for n in range(13, 1, -1))  # what follows is under 2⁻⁵⁷ for |r| ≤ ln 2/2
+LOWEST, HIGHEST = -745.0, 709.0  # beyond, the result is held: a released value saturates, it never raises
+
+
+def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return e^x within 2 last bits, from IEEE additions and products alone; x is held to [−745, 709].
+
+    e^x = 2^k·e^r, k = the integer nearest x/ln 2, e^r = 1 + r + r²(1/2! + r/3! + …).
+    """
+    x = np.clip(x, LOWEST, HIGHEST)
+    k = np.rint(x * (1 / math.log(2)))
+    r = (x - k * LN2_HIGH) - k * LN2_LOW
+    series = np.full_like(r, COEFFICIENTS[0])
+    for coefficient in COEFFICIENTS[1:]:
+        series = series * r + coefficient
+    return np.ldexp(1 + (r + r * r * series), k.astype(np.int32))
+
+
+def in_units(steps: NDArray[np.int64], step: Fraction) -> NDArray[np.float64]:
+    """Return steps·step as doubles: one product and one quotient, correctly rounded, the same everywhere."""
+    return steps.astype(np.float64) * float(step.numerator) / float(step.denominator)

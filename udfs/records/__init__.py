@@ -1,0 +1,1 @@
+"""Record batches: codes, contract, decoding, exact sums and influences."""

@@ -1,0 +1,325 @@
+"""Names of records and of their owners: compared as text, exactly, and hashed to buckets alike on every worker."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import IntEnum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from udfs.noise.lattice import LARGEST
+
+Int64s = NDArray[np.int64]
+
+
+def as_text(names: pa.Array) -> pa.Array:
+    """Return names, which are text or whole numbers, as plain text."""
+    plain = names.dictionary_decode() if pa.types.is_dictionary(names.type) else names
+    return plain.cast(pa.large_string())
+
+
+def as_coded_text(values: pa.Array) -> pa.DictionaryArray:
+    """Return text or whole numbers as dictionary-coded text, in which no text stands twice."""
+    if not pa.types.is_dictionary(values.type):
+        return as_text(values).dictionary_encode()
+    inner = values.dictionary.cast(pa.large_string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(inner.indices.take(values.indices), inner.dictionary)
+
+
+def buckets_of(names: pa.Array, count: int) -> Int64s:
+    """Return the bucket of each name, below `count`: a hash of its text, the same on every worker; of null it is 0."""
+    texts = pc.fill_null(names, "").to_numpy(zero_copy_only=False)
+    hashed = (pd.util.hash_array(texts, categorize=False) % np.uint64(count)).astype(np.int64)
+    return np.where(np.asarray(names.is_null()), 0, hashed) if names.null_count else hashed
+
+
+def distinct(names: pa.Array) -> tuple[pa.Array, Int64s]:
+    """Return the distinct names in order, and each row's place among them; null comes last."""
+    coded = names.dictionary_encode("encode")
+    order = pc.sort_indices(coded.dictionary)
+    place = np.empty(len(order), dtype=np.int64)
+    place[np.asarray(order)] = np.arange(len(order))
+    return coded.dictionary.take(order), place[np.asarray(coded.indices)]
+
+
+def ranked(values: pa.DictionaryArray) -> tuple[int, Int64s]:
+    """Return how many texts there are, and the rank of each row's among them; null has the last."""
+    order = pc.sort_indices(values.dictionary)
+    rank = np.empty(len(order) + 1, dtype=np.int64)
+    rank[np.asarray(order)] = np.arange(len(order))
+    rank[-1] = len(order)
+    return len(order), rank[np.asarray(values.indices.fill_null(len(order)))]
+
+
+# The contract of a record: text codes that are well formed, measures that are whole numbers of their step.
+#
+# Checked record by record, never on totals, so that leaving bad records out is a per-record rule
+# (docs/architecture.md, rule 7).
+# Nothing raised here shows a value: Arrow's and Python's own parsers would print it.
+
+
+INTEGER_TEXT = r"^[+-]?[0-9]{1,18}$"
+DECIMAL_TEXT = r"^[+-]?[0-9]{1,20}(\.[0-9]{1,18})?$"
+REPLACED = "\ufffd"  # stands in text that was read from bytes that are not UTF-8
+TEXT_DECIMAL = pa.decimal128(38, 18)
+
+Mask = NDArray[np.bool_]
+
+
+class ContractBroken(Exception):
+    """The microdata break the contract in `column`: `rule` says how, without a value or a count."""
+
+    def __init__(self, column: str, rule: str) -> None:
+        super().__init__(column, rule)  # both in args, so that it survives pickling
+        self.column = column
+        self.rule = rule
+
+
+@dataclass(frozen=True)
+class MeasureColumn:
+    """A measure as the kernel reads it: totals are counted in whole steps."""
+
+    name: str
+    column: str
+    step: Fraction
+    nonnegative: bool
+
+
+class Rule(IntEnum):
+    """How a record can break the contract in one column; RULE_TEXT says it in words."""
+
+    CODE = 0
+    EMPTY = 1
+    STEP = 2
+    NEGATIVE = 3
+    OWNER = 4
+    RECORD = 5
+    TWICE = 6
+    DIFFERS = 7
+    BEYOND = 8
+
+
+RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
+    {
+        Rule.CODE: "holds a code that is empty or malformed",
+        Rule.EMPTY: "is empty (null)",
+        Rule.STEP: "is not a whole number of its steps within 63 bits",
+        Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
+        Rule.OWNER: "names no owner: it is empty (null)",
+        Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
+        Rule.TWICE: "holds a row id that stands more than once",
+        Rule.DIFFERS: "differs between rows of one id",
+        Rule.BEYOND: "adds up to more than 63 bits over the rows of one id",
+    }
+)
+
+NAMED: Mapping[Rule, str] = MappingProxyType({Rule.OWNER: "owners", Rule.RECORD: "records"})
+
+Fault = tuple[str, Rule, Mask]  # a column, the rule, and which records of a batch break it
+
+
+def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.int64], list[Fault]]:
+    """Return the values as whole numbers of the measure's step (0 where bad), and what breaks the contract.
+
+    Takes integers, floats, decimals and decimal text; raises ContractBroken on any other type. A float counts as the
+    multiple of the step that it is nearest to among all floats of its type.
+    """
+    null = _null_rows(values)
+    kind = values.type
+    if pa.types.is_integer(kind):
+        steps, off = _from_integers(values, measure.step)
+    elif pa.types.is_floating(kind):
+        steps, off = _from_floats(values, measure.step)
+    elif pa.types.is_decimal(kind):
+        steps, off = _from_decimals(values, measure.step)
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        steps, off = _from_text(values, measure.step)
+    else:
+        raise ContractBroken(measure.column, "is not of a number type")
+    faults: list[Fault] = []
+    if null is not None:
+        faults.append((measure.column, Rule.EMPTY, null))
+    if off is not None and off.any():
+        faults.append((measure.column, Rule.STEP, off))
+    if measure.nonnegative and len(steps) and steps.min() < 0:
+        faults.append((measure.column, Rule.NEGATIVE, steps < 0))
+    return steps, faults
+
+
+def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
+    """Return a column of codes in dictionary form; raises ContractBroken where it is not text."""
+    kind = values.type
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
+        raise ContractBroken(column, "is not text: codes are text, with their leading zeros")
+    return values if pa.types.is_dictionary(kind) else pc.dictionary_encode(values)
+
+
+def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RECORD]) -> list[Fault]:
+    """Return which records name no owner, or have no row id: null, or text without a sign, or of replaced signs.
+
+    Text and whole numbers are names; raises ContractBroken on any other type. Who owns which record matters to no sum:
+    a record without an owner belongs to no protected unit, so it may not be summed.
+    """
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    kind = plain.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
+        none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
+        if rule == Rule.RECORD:  # two ids that are no text must not become one
+            none = none | np.asarray(pc.fill_null(pc.match_substring(bare, REPLACED), False))
+    elif pa.types.is_integer(kind):
+        none = np.asarray(plain.is_null())
+    else:
+        raise ContractBroken(column, f"is neither text nor whole numbers, as {NAMED[rule]} are named")
+    return [(column, rule, none)] if none.any() else []
+
+
+def _null_rows(values: pa.Array) -> Mask | None:
+    return np.asarray(values.is_null()) if values.null_count else None
+
+
+def _filled(values: pa.Array, zero: object) -> NDArray[Any]:
+    whole = pc.fill_null(values, pa.scalar(zero, values.type)) if values.null_count else values
+    return np.asarray(whole)
+
+
+def _from_integers(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    numbers = _filled(values, 0)
+    too_large = numbers > np.uint64(LARGEST) if numbers.dtype == np.uint64 else numbers < -LARGEST
+    if not too_large.any():
+        return _scaled(numbers.astype(np.int64, copy=False), 1 / step, None)
+    return _scaled(np.where(too_large, 0, numbers).astype(np.int64), 1 / step, too_large)
+
+
+def _scaled(numbers: NDArray[np.int64], factor: Fraction, bad: Mask | None) -> tuple[NDArray[np.int64], Mask | None]:
+    """Return numbers·factor where that is a whole number within 63 bits, 0 and a mark elsewhere."""
+    if factor == 1:
+        return numbers, bad
+    if factor.denominator > LARGEST or factor.numerator > LARGEST:
+        return _scaled_exactly([int(n) for n in numbers], factor, bad)
+    quotient, rest = np.divmod(numbers, np.int64(factor.denominator))
+    off = (rest != 0) | (np.abs(quotient) > LARGEST // factor.numerator)
+    steps = np.where(off, 0, quotient) * np.int64(factor.numerator)
+    return steps, off if bad is None else off | bad
+
+
+def _scaled_exactly(
+    numbers: Sequence[int], factor: Fraction, bad: Mask | None
+) -> tuple[NDArray[np.int64], Mask | None]:
+    exact = [number * factor for number in numbers]
+    off = np.array([x.denominator != 1 or abs(x) > LARGEST for x in exact], dtype=np.bool_)
+    steps = np.array([0 if o else int(x) for x, o in zip(exact, off, strict=True)], dtype=np.int64)
+    return steps, off if bad is None else off | bad
+
+
+def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask]:
+    numbers = _filled(values, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = np.rint(numbers.astype(np.float64) / float(step))
+        exact = 2.0**53 if step == 1 else 2.0**50  # beyond, the quotient may be off by a step
+        inside = np.abs(steps) * step.numerator < exact  # false for NaN and infinity too
+        steps = np.where(inside, steps, 0.0)
+        nearest = (steps * step.numerator / step.denominator).astype(numbers.dtype)
+        good = inside & (nearest == numbers)
+    return np.where(good, steps, 0.0).astype(np.int64), ~good
+
+
+def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    if values.type.bit_width > 128:
+        unscaled = [0 if value is None else _unscaled(value) for value in values.to_pylist()]
+        return _scaled_exactly(unscaled, 1 / (step * 10**values.type.scale), None)
+    values, lost = _shortened(values, step)
+    steps, off = _from_words(values, 1 / (step * 10**values.type.scale))
+    if lost is None:
+        return steps, off
+    return np.where(lost, 0, steps), lost if off is None else off | lost
+
+
+def _shortened(values: pa.Array, step: Fraction) -> tuple[pa.Array, Mask | None]:
+    """Return decimals with no more places than the step has, and which lost digits by it: those are off the step.
+
+    Fewer places keep the unscaled numbers within 63 bits, where they are handled as whole arrays.
+    """
+    scale = values.type.scale
+    places = next((s for s in range(scale) if (step * 10**s).denominator == 1), None)
+    if places is None:
+        return values, None
+    wide = values.cast(pa.decimal128(38, scale)) if values.type.bit_width != 128 else values
+    short = wide.cast(pa.decimal128(38, places), safe=False)
+    lost = pc.fill_null(pc.not_equal(short.cast(pa.decimal128(38, scale), safe=False), wide), False)
+    return short, np.asarray(lost)
+
+
+def _from_words(values: pa.Array, factor: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    """Scale the unscaled numbers of decimals of at most 128 bits."""
+    wide = pc.fill_null(values.cast(pa.decimal128(38, values.type.scale)), 0) if values.null_count else values
+    if wide.type.bit_width != 128:
+        wide = wide.cast(pa.decimal128(38, values.type.scale))
+    words = np.frombuffer(wide.buffers()[1], dtype="<i8").reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
+    low, high = words[:, 0], words[:, 1]
+    if (high == low >> 63).all() and not (low < -LARGEST).any():
+        return _scaled(low, factor, None)
+    return _scaled_exactly([int(h) << 64 | int(u) for h, u in zip(high, low.view("<u8"), strict=True)], factor, None)
+
+
+def _unscaled(value: Decimal) -> int:
+    sign, digits, _ = value.as_tuple()
+    magnitude = int("".join(map(str, digits)))
+    return -magnitude if sign else magnitude
+
+
+def _from_text(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+    integers = pc.fill_null(pc.match_substring_regex(values, INTEGER_TEXT), True)
+    if pc.all(integers, min_count=0).as_py():
+        return _from_integers(_unsigned_text(values).cast(pa.int64()), step)
+    decimal = np.asarray(pc.fill_null(pc.match_substring_regex(values, DECIMAL_TEXT), True))
+    readable = pc.if_else(pa.array(decimal), _unsigned_text(values), pa.scalar(None, values.type))
+    steps, off = _from_decimals(readable.cast(TEXT_DECIMAL), step)
+    return steps, ~decimal if off is None else off | ~decimal
+
+
+def _unsigned_text(values: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(values, r"^\+", "")
+
+
+# Whole steps of a measure → typed values, from which `udfs.records.contract.whole_steps` reads the same steps again.
+
+
+DIGITS = 38  # of a decimal of 128 bits
+WORD = 64
+
+
+def places(step: Fraction) -> int | None:
+    """Return the decimal places of a step; None where not every value of 63 bits fits DIGITS digits with them."""
+    found = next((s for s in range(DIGITS + 1) if (step * 10**s).denominator == 1), None)
+    return found if found is not None and step * 10**found * LARGEST < 10**DIGITS else None
+
+
+def in_units(steps: Int64s, step: Fraction) -> pa.Array:
+    """Return steps·step exactly: 64-bit integers for the step 1, else decimals with the places of the step.
+
+    Raises ValueError on a step that has no `places`.
+    """
+    if step == 1:
+        return pa.array(steps)
+    scale = places(step)
+    if scale is None:
+        raise ValueError("a step whose multiples do not fit a decimal of 38 digits")
+    factor = int(step * 10**scale)
+    words = np.empty((len(steps), 2), dtype=np.int64)
+    if factor * max(int(steps.max(initial=1)), -int(steps.min(initial=-1))) > LARGEST:
+        unscaled = [int(number) * factor for number in steps]
+        words[:, 0] = np.array([number % (1 << WORD) for number in unscaled], dtype=np.uint64).view(np.int64)
+        words[:, 1] = [number >> WORD for number in unscaled]
+    else:
+        words[:, 0] = steps * factor
+        words[:, 1] = words[:, 0] >> (WORD - 1)
+    return pa.Array.from_buffers(pa.decimal128(DIGITS, scale), len(steps), [None, pa.py_buffer(words.tobytes())])
