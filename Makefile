@@ -39,7 +39,7 @@ release: $(READY) $(WORK)/data/plan.yaml ## generate microdata if there are none
 
 .PHONY: test
 test: $(READY) ## run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 
 .PHONY: lint
 lint: $(READY) ## ruff, formatting and types

@@ -1,11 +1,16 @@
-"""What tests of several files share: a PostgreSQL server, and a ledger's address on either database."""
+"""What tests share: a Spark session, a PostgreSQL server, and a ledger's address on either database."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from pipeline.engines.spark import SparkEngine
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +18,27 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def spark() -> "SparkEngine":
+    """An engine on Spark with one session for all tests of this process."""
+    from tests.support.spark import shared_engine
+
+    return shared_engine()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process of several run all tests that start Spark, so that they share its session."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "PYSPARKS_OWN" in vars(item.module):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_sessionfinish() -> None:
+    support = sys.modules.get("tests.support.spark")
+    if support is not None:
+        support.close_shared_engine()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -13,7 +13,7 @@ from tests.support import firms, parity
 from tests.support.dask_cluster import local_cluster
 from tests.support.diagnostics import diagnosed, in_files
 from tests.support.losses import economy
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN, shared_engine
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, tree, write_world
 
@@ -23,8 +23,7 @@ pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
 @pytest.fixture(scope="module", params=["dask cluster", "spark"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "spark":
-        with local_engine() as spark:
-            yield spark
+        yield shared_engine()
     else:
         with local_cluster() as address:
             yield DaskEngine(address)

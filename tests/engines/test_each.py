@@ -12,7 +12,7 @@ from pipeline.errors import MicrodataError
 from pipeline.storage.staging import staging_at
 from tests.support import tasks
 from tests.support.dask_cluster import local_cluster
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN, shared_engine
 from tests.support.tasks import (
     CANARY,
     against_the_contract,
@@ -38,8 +38,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
             yield DaskEngine(address)
     else:
         cloudpickle.register_pickle_by_value(tasks)
-        with local_engine() as spark:
-            yield spark
+        yield shared_engine()
         cloudpickle.unregister_pickle_by_value(tasks)
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,19 +26,13 @@ from pipeline.storage.staging import Staging, staging_at
 from pipeline.tables.totals import Layout, layout_of
 from tests.support.leaks import forms
 from tests.support.parity import RELEASE, full, released
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 from udfs.noise.keystream import SecretKey
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
 RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    with local_engine() as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

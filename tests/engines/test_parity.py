@@ -14,17 +14,11 @@ from pipeline.engines.spark import SparkEngine
 from pipeline.errors import MicrodataError
 from tests.support.dask_cluster import local_cluster
 from tests.support.parity import PLANS, RELEASE, attempt_of, on_cluster, released
-from tests.support.spark import PYSPARKS_OWN, Cluster, local_engine, standalone
+from tests.support.spark import PYSPARKS_OWN, Cluster, standalone
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    with local_engine() as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Every mechanism with every form of query, measure and unit: the same bytes from both engines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,16 +8,10 @@ import pytest
 from pipeline.engines.spark import SparkEngine
 from tests.support.matrix import FACTORS, Choice, pairs_of, pairwise, whole_product, written
 from tests.support.parity import MECHANISMS, released
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN
 from udfs.mechanisms.catalogue import CATALOGUE
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    with local_engine() as engine:
-        yield engine
 
 
 def test_few_choices_hold_every_pair() -> None:

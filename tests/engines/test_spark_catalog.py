@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -18,18 +17,12 @@ from pipeline.plan.load import load_plan
 from pipeline.storage.staging import staging_at
 from pipeline.tables.totals import layout_of
 from tests.support.parity import RELEASE, released
-from tests.support.spark import PYSPARKS_OWN, ROOT, local_engine
+from tests.support.spark import PYSPARKS_OWN, ROOT
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
 pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
 RECORDS = 3000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    with local_engine() as engine:
-        yield engine
 
 
 def saved(engine: SparkEngine, table: pa.Table, kind: str = "parquet", parts: int = 3) -> str:

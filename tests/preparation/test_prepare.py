@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.support.leaks import found as leaked
 from tests.support.leaks import told
 from tests.support.parity import RELEASE, combined
 from tests.support.prepare import files, prepare_in_child, prepared, raw_forms
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
 
@@ -31,12 +31,6 @@ QUARTERS = {
     "employment": {"column": "employment", "type": "integer"},
     "payroll": {"column": "payroll", "type": "decimal", "step": 0.25},
 }
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkEngine]:
-    with local_engine() as engine:
-        yield engine
 
 
 def rows(count: int = 2000) -> pa.Table:

@@ -5,7 +5,6 @@ or the way to finish an older release has changed: that is a decision, and never
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import yaml
 
 from tests.support import pinned
 from tests.support.pinned import GENERATED, PLAN_FACTS, PLANS, STATISTICS, TABLES, VARIANTS
-from tests.support.spark import PYSPARKS_OWN, local_engine
+from tests.support.spark import PYSPARKS_OWN
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -32,12 +31,6 @@ KINDS = {
     "unit_splitting",
 }
 ON_SPARK = ("brief", "firms", "combine")  # together they hold every kind, unit and split
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with local_engine() as engine:
-        yield engine
 
 
 def require_pinned(name: str, attempt: Path) -> None:

@@ -24,9 +24,26 @@ START_SECONDS = 60
 PYSPARKS_OWN = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
+_shared: list[SparkEngine] = []
+
+
+def shared_engine() -> SparkEngine:
+    """Return the engine whose session all tests of this process share: a session takes seconds to start."""
+    if not _shared:
+        _shared.append(SparkEngine("local[2]"))
+    return _shared[0]
+
+
+def close_shared_engine() -> None:
+    """End the shared session, if there is one; the next test that asks for it starts another."""
+    while _shared:
+        _shared.pop().close()
+
+
 @contextmanager
 def local_engine() -> Iterator[SparkEngine]:
-    """Yield an engine whose session lives in this process."""
+    """Yield an engine with a session of its own, with today's environment, in this process."""
+    close_shared_engine()  # a process has one session
     engine = SparkEngine("local[2]")
     try:
         yield engine
