@@ -16,6 +16,7 @@ import yaml
 from pipeline.economy.generate import DOMAIN, Generated, generate
 from pipeline.errors import PlanError, PrdpError
 from tests.support.heavy import Polylog
+from tests.support.patience import PATIENCE
 from tests.support.tight import largest
 from udfs.records.codes import is_county, is_naics
 
@@ -170,7 +171,7 @@ def test_a_killed_run_is_not_mistaken_for_a_data_set(tmp_path: Path) -> None:
     call = "import sys, pathlib; from pipeline.economy.generate import generate; "
     call += "generate(20_000_000, 0, pathlib.Path(sys.argv[1]))"
     process = subprocess.Popen([sys.executable, "-c", call, str(tmp_path)])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not list(tmp_path.glob(".unfinished-*/microdata/*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

@@ -27,6 +27,7 @@ from pipeline.tables.files import Block
 from tests.support.cells import blocks, records, spec, write
 from tests.support.dask_cluster import local_cluster, progress
 from tests.support.leaks import forms, found
+from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey
 
 RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
@@ -73,7 +74,7 @@ def with_a_kill(cluster: str, work: Callable[[], Any]) -> Any:
         result = thread.submit(work)
         kill_in_the_middle(cluster, lambda: not result.done())
         found = result.result()
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=PATIENCE)
         assert set(client.run(os.getpid).values()) != before
         return found
 

@@ -16,6 +16,7 @@ from pipeline.engines.spark_session import chosen_by_cluster, java_home
 from pipeline.ledger.store import in_a_file
 from tests.support.hosts import Host, network
 from tests.support.parity import PLANS, RELEASE, attempt_of, released
+from tests.support.patience import PATIENCE
 from tests.support.pythons import without_prdp
 from tests.support.spark import ROOT, Cluster, standalone
 from tests.support.submit import Place
@@ -77,7 +78,7 @@ def test_an_embedded_session_leaves_nothing_behind(tmp_path: Path) -> None:
     call += ["--ledger", str(place.ledger_path)]
     done = subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert json.loads(done.stdout)["state"] == "settled", done.stderr
-    end = time.monotonic() + 10  # Java ends a moment after Python
+    end = time.monotonic() + PATIENCE  # Java ends a moment after Python
     while (left := list((tmp_path / "temporary").glob("*"))) and time.monotonic() < end:
         time.sleep(0.1)
     assert left == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.cli import COMMANDS, main
+from tests.support.patience import PATIENCE
 from tests.support.world import BUDGET, QUERIES, records, write_world
 
 TIGHT = 0.36893174760753610  # 1 − (0.1/sinh 0.1)(1 − 1/e): Laplace noise of scale 10 at influence 10
@@ -20,7 +21,7 @@ def prdp(*arguments: object, state: Path | None = None) -> subprocess.CompletedP
     """Run the real command in a process of its own."""
     environment = os.environ | ({"XDG_STATE_HOME": str(state)} if state else {})
     command = [sys.executable, "-m", "jobs.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
 
 
 @pytest.fixture

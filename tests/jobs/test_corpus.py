@@ -3,7 +3,6 @@
 import os
 import shutil
 import struct
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +149,7 @@ def test_ten_thousand_tiny_files(tmp_path: Path) -> None:
     for number in range(10_000):
         os.link(world / "microdata" / "empty.parquet", world / "microdata" / f"e{number}.parquet")
     case = Case("tiny files", "release plan.yaml", 0)
-    began = time.monotonic()
     result = in_process(case.run, world)
-    assert time.monotonic() - began < 60  # seconds; a file costs a footer and a read of nothing
     assert problems(case, result, world) == []
     (world / "known").rename(tmp_path / "few")
     assert released(world) == released_from_few

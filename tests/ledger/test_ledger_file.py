@@ -13,6 +13,7 @@ import pytest
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import child, raw, reservation
+from tests.support.patience import PATIENCE
 
 NOBODY = 65534
 
@@ -122,7 +123,7 @@ def test_a_full_disk_refuses_the_draw_and_changes_nothing(ledger: Ledger) -> Non
     ledger.reserve(reservation("r"))
     head = ledger.head()
     process = child("full_disk", ledger.path, "r")
-    told, _ = process.communicate(timeout=30)
+    told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 5
     assert "disk is full" in told
     assert ledger.verify() == head
@@ -146,7 +147,7 @@ def test_a_read_only_ledger_refuses_the_draw(open_folder: Path) -> None:
     ledger.path.chmod(0o444)
     open_folder.chmod(0o555)
     process = child("read_only", ledger.path, "r", NOBODY)
-    told, _ = process.communicate(timeout=30)
+    told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 5
     assert "read-only" in told
     assert ledger.verify() == head

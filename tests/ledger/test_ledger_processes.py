@@ -13,6 +13,7 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import UNIT, child, entries, reservation
+from tests.support.patience import PATIENCE
 from tests.support.postgres import PostgresServer
 
 RACERS, FITS = 16, 5
@@ -24,7 +25,7 @@ def ledger(address: str) -> Ledger:
 
 
 def raced(*arguments: object) -> list[str]:
-    told, _ = child("publish_at_once", *arguments).communicate(timeout=120)
+    told, _ = child("publish_at_once", *arguments).communicate(timeout=PATIENCE)
     return told.split()
 
 
@@ -74,7 +75,7 @@ def test_one_attempt_at_a_release_at_a_time(ledger: Ledger) -> None:
 
 
 def wait_for_lock(ledger: Ledger, release: str) -> None:
-    deadline = time.monotonic() + 10  # a killed process's files and connections are closed on the kernel's own time
+    deadline = time.monotonic() + PATIENCE  # the kernel closes a killed process later
     while True:
         try:
             with ledger.lock(release):
@@ -92,7 +93,7 @@ def test_the_lock_dies_with_its_process_whatever_children_live_on(ledger: Ledger
         with pytest.raises(StateError, match="under way"), ledger.lock("r"):
             pass
         holder.send_signal(signal.SIGKILL)
-        assert holder.wait(timeout=10) == -signal.SIGKILL
+        assert holder.wait(timeout=PATIENCE) == -signal.SIGKILL
         wait_for_lock(ledger, "r")
         if left:
             os.kill(left, 0)  # the child does live on

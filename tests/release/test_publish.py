@@ -18,6 +18,7 @@ from pipeline.release.verify import verify_release
 from pipeline.report.policy_document import guarantee
 from pipeline.storage.staging import Facts, Staging, staging_at
 from tests.support.ledgers import ABOUT, ATTEMPT, child, filled, modes, staged
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path) -> None:
     process = child("crash_publish", memory)
-    told, _ = process.communicate(timeout=120)
+    told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     runs = [json.loads(line) for line in told.splitlines()]
     assert [run["status"] for run in runs] == [signal.SIGKILL] * (len(runs) - 1) + [0]

@@ -26,6 +26,7 @@ from pipeline.storage.staging import Staging, staging_at
 from tests.support.dask_cluster import ROOT, local_cluster
 from tests.support.ledgers import ATTEMPT, reservation
 from tests.support.parity import PLANS, RELEASE, released
+from tests.support.patience import PATIENCE
 from tests.support.spark import PYSPARKS_OWN, local_engine
 from tests.support.store import ENVIRONMENT, UNCONDITIONAL, Store, contents, running, upload
 from tests.support.submit import Place, submit
@@ -138,7 +139,7 @@ def test_staging_and_output_may_lie_apart(tmp_path: Path, store: Store, where: s
 
 def killed(place: Place, step: str) -> None:
     command = [sys.executable, "-m", "tests.support.store_release", place.plan, place.folder, str(place.store), step]
-    assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert subprocess.run(command, cwd=ROOT, check=False, timeout=PATIENCE).returncode == -signal.SIGKILL
 
 
 def test_a_run_killed_before_the_manifest_is_finished_from_the_store(place: Place, tmp_path: Path) -> None:

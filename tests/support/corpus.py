@@ -35,6 +35,7 @@ import yaml
 
 from jobs.cli import main
 from tests.support.leaks import forms, found
+from tests.support.patience import PATIENCE
 from tests.support.spark import ROOT
 from tests.support.submit import Place, submit
 
@@ -264,7 +265,7 @@ def in_child(command: str, folder: Path, before: str = "", prepare: Callable[[],
         preexec_fn=prepare,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return Run(done.returncode, done.stdout, done.stderr)

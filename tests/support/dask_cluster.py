@@ -10,6 +10,8 @@ from typing import Any
 
 from distributed import LocalCluster
 
+from tests.support.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 def local_cluster(host: str = "127.0.0.1") -> Iterator[str]:
     """Yield the address of a cluster at `host`, whose scheduler and workers live in processes of their own."""
     command = [sys.executable, "-m", "tests.support.dask_cluster", host]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    patience = {f"DASK_DISTRIBUTED__COMM__TIMEOUTS__{part}": f"{PATIENCE}s" for part in ("CONNECT", "TCP")}
+    environment = os.environ | patience | {"PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:  # type: ignore[call-overload]
         yield child.stdout.readline().strip()

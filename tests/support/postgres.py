@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psycopg
 
+from tests.support.patience import PATIENCE
+
 USER = "nobody"  # the server refuses to run as root
 OWNER = "postgres"
 PASSWORD = "canary-password"
@@ -63,7 +65,7 @@ class PostgresServer:
         command = [str(self.bin / "postgres"), "-D", str(self.data), *options]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, user=self.user, cwd=self.folder, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 psycopg.connect(self.conninfo()).close()
@@ -78,7 +80,7 @@ class PostgresServer:
         """End the server at once, as a crash does: no session ends in order, and the next start recovers."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=PATIENCE)
 
     def stop(self) -> None:
         """End the server and remove its files."""

@@ -21,8 +21,7 @@ from pipeline.ledger import budget
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import reservation
-
-LONGEST = 60.0  # seconds that racers wait for one another
+from tests.support.patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def statement_by_statement(database: Any) -> Iterator[Connection]:
 def slowed(check: Any, together: Together) -> Any:
     def slow(*arguments: Any) -> None:
         check(*arguments)
-        together.all_here.wait(LONGEST)
-        together.turn.acquire(timeout=LONGEST)
+        together.all_here.wait(PATIENCE)
+        together.turn.acquire(timeout=PATIENCE)
 
     return slow
 
@@ -61,7 +60,7 @@ def reserve_unguarded(ledger: Ledger, wanted: Reservation, together: Together) -
     ledger.reserve(wanted)
     together.turn.release()
     database.writing, budget.check = writing, check
-    together.all_here.wait(LONGEST)
+    together.all_here.wait(PATIENCE)
 
 
 def race(address: str, release: str, fits: int, start: int, together: Together | None) -> None:

@@ -17,9 +17,9 @@ import pytest
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_session import java_home
 from tests.support.hosts import Host
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 60
 # PySpark leaves the sockets of its broadcasts to the garbage collector.
 PYSPARKS_OWN = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
@@ -116,12 +116,12 @@ def standalone(
         for process in started:
             if process.poll() is None:
                 process.terminate()
-                process.wait(30)
+                process.wait(PATIENCE)
 
 
 def wait_for(log: Path, pattern: str) -> str:
     """Return what the first group of `pattern` matches in a log, once it stands there."""
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         found = re.search(pattern, log.read_text(errors="replace"))
         if found:

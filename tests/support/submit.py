@@ -21,6 +21,7 @@ from pipeline.preparation.pinned import Table
 from pipeline.release import officers
 from pipeline.release.run import Job, Outcome, run
 from pipeline.storage.location import Stored
+from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey
 
 KEY = bytes(range(32))
@@ -133,7 +134,7 @@ def submit_at_once(places: Sequence[Place]) -> list[int | None]:
 def _race(place: Place, start: Any, state: str | None) -> None:
     if state is not None:
         os.environ["XDG_STATE_HOME"] = state
-    start.wait(60)
+    start.wait(PATIENCE)
     try:
         submit(place, key=None, engine=DaskEngine(workers=1))
     except PrdpError as error:
