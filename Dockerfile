@@ -5,10 +5,11 @@ FROM ${BASE} AS libraries
 WORKDIR /src
 COPY constraints.txt pyproject.toml ./
 RUN python3 -m venv /opt/prdp \
-    && python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-        > needed.txt \
+    && python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+extras = (project["optional-dependencies"][extra] for extra in ("cluster", "java", "plots", "postgres", "s3")); \
+print(*project["dependencies"], *(line for extra in extras for line in extra), sep="\n")' > needed.txt \
     && /opt/prdp/bin/pip install --no-cache-dir -c constraints.txt -r needed.txt
-COPY LICENSE README.md ./
+COPY CHANGELOG.md LICENSE README.md ./
 COPY conf conf
 COPY jobs jobs
 COPY pipeline pipeline

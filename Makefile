@@ -20,9 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@if command -v uv >/dev/null 2>&1; then \
-		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
+		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all,dev]'; \
 	else \
-		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all,dev]'; \
 	fi
 	@touch $@
 
