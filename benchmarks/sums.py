@@ -29,8 +29,11 @@ from pipeline.economy.generate import Generated, generate
 from pipeline.engines.dask import DaskEngine
 from pipeline.microdata.source import chunks, find
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
+from udfs.records.statistics import Count
 from udfs.records.sums import CELL
+
+RECORDS = Count().addend
 
 KEYS = ("naics", "county")
 MEASURES = ("employment", "payroll")

@@ -22,6 +22,7 @@ from udfs.losses.curve import TightCurve
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import as_json
+from udfs.records.statistics import Count, Statistic, Sum, statistic_of
 
 Place = frozenset[int]
 Reference = Mapping[str, Fraction]  # measure name → a record's value
@@ -29,13 +30,13 @@ Reference = Mapping[str, Fraction]  # measure name → a record's value
 
 @dataclass(frozen=True)
 class QueryPolicy:
-    """One query's policy: a function of the record's influence, which is its value of `measure` (None: a count).
+    """One query's policy: a function of the record's influence on its statistic.
 
     `part` names the part of the query's cells for which it holds (None: all of them).
     """
 
     name: str
-    measure: str | None
+    statistic: Statistic
     mechanism: Mechanism
     part: str | None = None
 
@@ -46,7 +47,7 @@ class QueryPolicy:
 
     def influence(self, at: Reference) -> Fraction:
         """Return the largest influence of a record with the values `at`; KeyError names a measure that is missing."""
-        return Fraction(1) if self.measure is None else abs(at[self.measure])
+        return self.statistic.influence(at)
 
     def loss_at(self, at: Reference) -> Fraction:
         """Return the PRzCDP loss, an upper bound."""
@@ -67,7 +68,7 @@ class PolicySum:
     @property
     def measures(self) -> frozenset[str]:
         """The measures a reference must name."""
-        return frozenset(query.measure for query in self.queries if query.measure is not None)
+        return frozenset(measure for query in self.queries for measure in query.statistic.measures)
 
     def loss_at(self, at: Reference, places: Iterable[Place] | None = None) -> Fraction:
         """Return the PRzCDP loss of a record with values `at`, at the worst of `places` (default: of all)."""
@@ -91,10 +92,11 @@ class PolicySum:
         queries = [
             {
                 "name": query.name,
-                "measure": query.measure,
+                "measure": query.statistic.measure,
                 "mechanism": query.mechanism.describe(),
                 "step": as_json(query.mechanism.step),
             }
+            | ({} if query.statistic == _implied(query.statistic.measure) else {"statistic": query.statistic.to_json()})
             | curve_json(query.mechanism)
             | ({} if query.part is None else {"part": query.part})
             for query in self.queries
@@ -105,12 +107,21 @@ class PolicySum:
     def from_json(cls, data: Mapping[str, Any]) -> "PolicySum":
         """Return the policy that `to_json` wrote."""
         queries = tuple(
-            QueryPolicy(entry["name"], entry["measure"], _stored(entry), entry.get("part")) for entry in data["queries"]
+            QueryPolicy(each["name"], _statistic(each), _stored(each), each.get("part")) for each in data["queries"]
         )
         return cls(queries, tuple(frozenset(place) for place in data["places"]))
 
     def _or_all(self, places: Iterable[Place] | None) -> Sequence[Place]:
         return self.places if places is None else tuple(places)
+
+
+def _implied(measure: str | None) -> Statistic:
+    """Return the statistic of a stored query that states its measure alone."""
+    return Count() if measure is None else Sum(measure)
+
+
+def _statistic(entry: Mapping[str, Any]) -> Statistic:
+    return statistic_of(entry["statistic"]) if "statistic" in entry else _implied(entry["measure"])
 
 
 def curve_json(mechanism: Mechanism) -> dict[str, Any]:

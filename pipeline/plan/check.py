@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.errors import PlanError, nearest
-from pipeline.plan.calibration import Statistic, mechanism_mistakes
+from pipeline.plan.calibration import Use, mechanism_mistakes
 from pipeline.plan.domain import Domain
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import RECORD
@@ -24,6 +24,7 @@ from pipeline.storage import location
 from udfs.mechanisms.base import SMALLEST
 from udfs.numbers.exact import exact
 from udfs.records.codes import LEVELS, dimension_of
+from udfs.records.statistics import RECORDS, STATISTICS, Count
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
 
@@ -114,7 +115,7 @@ def _codes_met(level: str, query: QuerySpec, domain: Domain | None) -> tuple[str
 # over, so that all other mistakes are found in the same run.
 
 
-TAKEN = (*ALL_LEVELS, "records")  # levels, and the count
+TAKEN = (*ALL_LEVELS, RECORDS)  # levels, and the count
 
 
 def mistakes_of_meaning(plan: PlanSpec, domain: Domain | None) -> Iterator[Mistake]:
@@ -184,19 +185,24 @@ def _queries(
         yield from _statistic(query, path, measures)
         yield from _by(_given(query, "by") or [], (*path, "by"), domain)
         yield from _where(_given(query, "where") or {}, (*path, "where"), domain)
-        of = _statistic_of(query, measures or {}, coverage)
-        yield from _mechanisms(query, of, (*path, "mechanism"), domain)
+        use = _use_of(query, measures or {}, coverage)
+        yield from _mechanisms(query, use, (*path, "mechanism"), domain)
 
 
 def _statistic(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSpec] | None) -> Iterator[Mistake]:
-    if not (hasattr(query, "sum") and hasattr(query, "count")):
+    if not all(hasattr(query, kind) for kind in STATISTICS):
         return
-    if (query.sum is None) == (query.count is None):
-        either = ((*path, "sum"), (*path, "count"))
-        yield Mistake(path, "must have either sum (a measure) or count: records", absent=either)
-    elif query.sum is not None and measures is not None and query.sum not in measures:
-        hint = f"; nearest known measure: {nearest(query.sum, measures)}" if measures else ""
-        yield Mistake((*path, "sum"), f"unknown measure{hint}")
+    if len(query.statistics) != 1:
+        known = " or ".join(
+            f"{kind} (a measure)" if each.reads_measure else f"{kind}: {RECORDS}" for kind, each in STATISTICS.items()
+        )
+        yield Mistake(path, f"must have either {known}", absent=tuple((*path, kind) for kind in STATISTICS))
+    elif measures is not None:
+        (statistic,) = query.statistics
+        for name in statistic.measures:
+            if name not in measures:
+                hint = f"; nearest known measure: {nearest(name, measures)}" if measures else ""
+                yield Mistake((*path, statistic.kind), f"unknown measure{hint}")
 
 
 def _by(by: Sequence[str], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
@@ -228,28 +234,27 @@ def _where(where: Mapping[str, Sequence[str]], path: KeyPath, domain: Domain | N
         yield Mistake(path, "no cell of the domain meets it")
 
 
-def _mechanisms(query: QuerySpec, of: Statistic, path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
+def _mechanisms(query: QuerySpec, use: Use, path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
     spec = _given(query, "mechanism")
     if not isinstance(spec, PartsSpec):
-        yield from _mechanism(spec, of, path)
+        yield from _mechanism(spec, use, path)
         return
     for code, part in (_given(spec, "parts") or {}).items():
-        yield from _mechanism(part, of, (*path, "parts", code))
-    yield from _mechanism(_given(spec, "others"), of, (*path, "others"))
+        yield from _mechanism(part, use, (*path, "parts", code))
+    yield from _mechanism(_given(spec, "others"), use, (*path, "others"))
     yield from partition_mistakes(query, spec, path, domain)
 
 
-def _mechanism(spec: Spec | None, of: Statistic, path: KeyPath) -> Iterator[Mistake]:
+def _mechanism(spec: Spec | None, use: Use, path: KeyPath) -> Iterator[Mistake]:
     if spec is not None:
-        yield from mechanism_mistakes(spec, of, path)
+        yield from mechanism_mistakes(spec, use, path)
 
 
-def _statistic_of(query: QuerySpec, measures: Mapping[str, MeasureSpec], coverage: Fraction) -> Statistic:
-    name = _given(query, "sum")
-    measure = measures.get(name or "")
-    known = name is None or measure is not None
-    step = (measure and measure.step) or Fraction(1)
-    return Statistic(name, step if known else None, measures, coverage)
+def _use_of(query: QuerySpec, measures: Mapping[str, MeasureSpec], coverage: Fraction) -> Use:
+    statistic = next(iter(query.statistics), Count())
+    steps = [measures[name].step or Fraction(1) for name in statistic.measures if name in measures]
+    known = len(steps) == len(statistic.measures)
+    return Use(statistic, statistic.step(steps[0] if steps else Fraction(1)) if known else None, measures, coverage)
 
 
 def _records(limit: LimitSpec, path: KeyPath) -> Iterator[tuple[KeyPath, RecordValues]]:
@@ -272,7 +277,8 @@ def _limit(
     found = [_reference(name, value, path, measures, domain) for name, value in at.items()]
     wrong = [mistake for mistake in found if mistake is not None]
     yield from wrong
-    for measure in dict.fromkeys(_given(query, "sum") for query in queries):
+    named = (measure for query in queries for statistic in query.statistics for measure in statistic.measures)
+    for measure in dict.fromkeys(named):
         if measure in measures and measure not in at:
             yield Mistake(path, f"must also name {measure}, which a query sums", absent=((*path, measure),))
     codes = {name: (value,) for name, value in at.items() if isinstance(value, str)}

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
-from pipeline.plan.calibration import Statistic, mechanism_of
+from pipeline.plan.calibration import Use, mechanism_of
 from pipeline.plan.check import mistakes_of_meaning
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain_files import domain_mistakes, files_of, is_readable, read_domain
@@ -121,12 +121,14 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
 
 
 def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, coverage: Fraction) -> Query:
-    measure = measures[spec.sum] if spec.sum is not None else None
-    step = measure.step if measure else Fraction(1)
-    split, parts = _parts(spec, domain, partial(mechanism_of, of=Statistic(spec.sum, step, measures, coverage)))
+    (statistic,) = spec.statistics
+    read = [measures[name] for name in statistic.measures]
+    step = statistic.step(read[0].step if read else Fraction(1))
+    split, parts = _parts(spec, domain, partial(mechanism_of, use=Use(statistic, step, measures, coverage)))
     return Query(
         name=spec.name,
-        measure=measure,
+        statistic=statistic,
+        integer=all(measure.type == "integer" for measure in read),
         by=tuple(spec.by),
         where=FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())}),
         split=split,

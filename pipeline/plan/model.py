@@ -13,6 +13,7 @@ from pipeline.plan.domain import Domain
 from pipeline.storage.location import Place
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
+from udfs.records.statistics import Statistic
 
 RECORD = "record"  # the unit that is a single record
 Values = Mapping[str, str | Fraction]  # of a reference record: measure → number, level → code
@@ -94,14 +95,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Query:
-    """One table: the sum of `measure` (None: the count of records) over the cells by `by` that meet `where`.
+    """One table: a statistic of the records of each cell, over the cells by `by` that meet `where`.
 
     `parts` are a partition of its cells, by the codes of the level `split`, of which the cells' own level in that key
     is a refinement: each cell lies in exactly one part. Without `split` one part holds all cells.
     """
 
     name: str
-    measure: Measure | None
+    statistic: Statistic
+    integer: bool  # whether totals are integers, not decimals
     by: tuple[str, ...]  # levels, in key order
     where: Mapping[str, tuple[str, ...]]  # level → sorted codes
     split: str | None
@@ -131,12 +133,12 @@ class Query:
         """Return the query as JSON."""
         return {
             "name": self.name,
-            "sum": self.measure.name if self.measure else None,
-            "count": None if self.measure else "records",
+            "sum": None,
+            "count": None,
             "by": list(self.by),
             "where": {level: list(codes) for level, codes in self.where.items()},
             "mechanism": self.described() | {"step": as_json(self.parts[0].mechanism.step)},
-        }
+        } | self.statistic.to_json()
 
 
 @dataclass(frozen=True)

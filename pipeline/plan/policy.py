@@ -81,7 +81,7 @@ def at_of(at: Values | tuple[Values, ...]) -> At | AtFirm:
 def policy_of(plan: Plan) -> PolicySum:
     """Return the policy of the whole plan."""
     queries = tuple(
-        QueryPolicy(query.name, query.measure.name if query.measure else None, part.mechanism, part.name)
+        QueryPolicy(query.name, query.statistic, part.mechanism, part.name)
         for query in plan.queries
         for part in query.parts
     )
@@ -205,9 +205,11 @@ class Change:
 
     def loss(self, query: QueryPolicy) -> Loss | None:
         """Return what the change costs by one query."""
-        if query.measure is None or query.measure not in self.values:
+        if not self.values.keys() & query.statistic.measures:
             return NOTHING
-        low, high = sorted(self.values[query.measure])
+        low, high = sorted(
+            query.statistic.addend_at({name: pair[i] for name, pair in self.values.items()}) for i in (0, 1)
+        )
         return Loss(*query.mechanism.change_losses_at(low, high))
 
 
@@ -228,9 +230,9 @@ class Factor:
 
     def loss(self, query: QueryPolicy) -> Loss | None:
         """Return what the change costs by one query; None where that has no bound."""
-        if query.measure is None:
+        if not query.statistic.measures:
             return NOTHING
-        losses = query.mechanism.factor_losses_at(self.factor)
+        losses = query.mechanism.factor_losses_at(query.statistic.factor(self.factor))
         return None if losses is None else Loss(*losses)
 
 

@@ -16,6 +16,7 @@ from pipeline.plan.model import RECORD
 from udfs.mechanisms.base import Mechanism, Parameter
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import as_json, exact
+from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
 TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
@@ -284,16 +285,36 @@ class DomainSpec(Spec):
     other: Annotated[list[Literal["naics", "county"]], Field(json_schema_extra={"uniqueItems": True})] = []
 
 
-class QuerySpec(Spec):
+class _Named(Spec):
+    name: Name
+
+
+if TYPE_CHECKING:
+    _Statistics = _Named
+else:
+    _Statistics = new_model(
+        "_Statistics",
+        __base__=_Named,
+        **{
+            kind: ((Name if statistic.reads_measure else Literal[RECORDS]) | None, None)
+            for kind, statistic in STATISTICS.items()
+        },
+    )
+
+
+class QuerySpec(_Statistics):
     """One table."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["sum"]}, {"required": ["count"]}]})
-    name: Name
-    sum: Name | None = None
-    count: Literal["records"] | None = None
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
     by: Annotated[list[str], Field(min_length=1, max_length=2)]
-    where: dict[str, Annotated[list[str], Field(min_length=1)]] = {}
+    where: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default={})
     mechanism: OneOrParts
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """The statistics that the query names, of which there must be one; keys of a wrong shape are absent."""
+        named = {kind: getattr(self, kind, None) for kind in STATISTICS}
+        return tuple(statistic_of({kind: value}) for kind, value in named.items() if value is not None)
 
 
 RecordValues = dict[str, ReferenceValue]

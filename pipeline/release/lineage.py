@@ -121,8 +121,7 @@ def _named(at: Place) -> dict[str, Any]:
 
 
 def _fields(query: Query) -> list[dict[str, str]]:
-    whole = query.measure is None or query.measure.type == "integer"
-    values = "int64" if whole and all(mechanism.additive for mechanism in query.mechanisms) else "double"
+    values = "int64" if query.integer and all(mechanism.additive for mechanism in query.mechanisms) else "double"
     types = {name: "double" if name == "standard_error" else values for name in VALUES}
     return [{"name": name, "type": kind} for name, kind in (dict.fromkeys(query.by, "string") | types).items()]
 

@@ -131,8 +131,7 @@ def render(explained: dict[str, Any], plan: Plan) -> str:
     ]
     paper, tight = explained.get("paper", ()), tight_queries(plan)
     for entry, query in zip(explained["queries"], plan.queries, strict=True):
-        what = f"sum of {query.measure.name}" if query.measure else "count of records"
-        lines.append(f"{entry['name']}: {what} by {' × '.join(query.by)}{_where(query.where)}")
+        lines.append(f"{entry['name']}: {query.statistic.label} by {' × '.join(query.by)}{_where(query.where)}")
         for part in query.parts:
             lines.append(f"    {_part(query, part)}{in_words(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")

@@ -18,6 +18,7 @@ from udfs.mechanisms.additive import states_tight
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.groupwise import GroupwiseLog
 from udfs.numbers.exact import up_float, up_text
+from udfs.records.statistics import Statistic
 
 PRIORS = (0.01, 0.5)
 OF_TESTS = (
@@ -145,21 +146,21 @@ POINTS = 400  # close enough together for a picture
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Upper bounds of one policy function at `influence`, ascending, in the unit of `measure`."""
+    """Upper bounds of one policy function at `influence`, ascending, in the statistic's unit."""
 
     label: str
-    measure: str
+    statistic: Statistic
     influence: NDArray[np.float64]
     rho: NDArray[np.float64]
 
 
 def policy_curves(plan: Plan) -> list[Curve]:
-    """Return the curve of each sum's policy, or of each part's, over the influences of SIZES."""
+    """Return the curve of each policy but those of counts, or of each part's, over the influences of SIZES."""
     influence = np.geomspace(SIZES[0], SIZES[-1], POINTS)
     return [
-        Curve(query.label, query.measure, influence, query.mechanism.loss(influence))
+        Curve(query.label, query.statistic, influence, query.mechanism.loss(influence))
         for query in policy_of(plan).queries
-        if query.measure is not None
+        if not query.statistic.counts
     ]
 
 
@@ -176,6 +177,6 @@ def table(plan: Plan) -> list[str]:
 
 
 def _losses(query: QueryPolicy) -> list[str]:
-    met = SIZES if query.measure is not None else (1,)  # on a count, every record has influence 1
+    met = (1,) if query.statistic.counts else SIZES  # on a count, every record has influence 1
     shown = [up_text(query.mechanism.loss_at(Fraction(size)), 4) for size in met]
     return shown + [""] * (len(SIZES) - len(met))

@@ -151,7 +151,7 @@ def _overview(plan: Plan) -> str:
     rows = [
         (
             query.name,
-            f"sum of {query.measure.name}" if query.measure else "number of records",
+            query.statistic.label,
             " × ".join(query.by) + _where(query),
             f"{plan.domain.query_cells(query.by, query.where).size:,}",
             "; ".join(_part(query, part) + _mechanism(part.mechanism) for part in query.parts),

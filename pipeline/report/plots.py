@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PlanError
-from pipeline.plan.model import Limit, Plan
+from pipeline.plan.model import Plan
 from pipeline.report.losses import policy_curves
+from udfs.records.statistics import Statistic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,18 +29,19 @@ def plot_curves(plan: Plan, target: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     found = policy_curves(plan)
-    measures = list(dict.fromkeys(curve.measure for curve in found))
+    statistics = list(dict.fromkeys(curve.statistic for curve in found))
     with mpl.rc_context({"svg.hashsalt": "prdp", "font.size": 9}):
-        figure = Figure(figsize=(6.4 * max(len(measures), 1), 4.8), layout="constrained")
+        figure = Figure(figsize=(6.4 * max(len(statistics), 1), 4.8), layout="constrained")
         figure.suptitle(f"Release {plan.release}: what a record can lose in each query")
-        for axes, measure in zip(figure.subplots(1, max(len(measures), 1), squeeze=False)[0], measures, strict=False):
-            of_measure = [curve for curve in found if curve.measure == measure]
-            for i, curve in enumerate(of_measure):
+        panels = figure.subplots(1, max(len(statistics), 1), squeeze=False)[0]
+        for axes, statistic in zip(panels, statistics, strict=False):
+            curves = [curve for curve in found if curve.statistic == statistic]
+            for i, curve in enumerate(curves):
                 line = {"color": f"C{i % 10}", "linestyle": LINES[i // 10 % len(LINES)]}
                 axes.loglog(curve.influence, curve.rho, label=curve.label, **line)
-            for size in _references(plan, measure):
+            for size in _references(plan, statistic):
                 axes.axvline(size, color="0.8", linewidth=0.8, zorder=0)
-            axes.set_xlabel(f"influence: the record's {measure}")
+            axes.set_xlabel(f"influence: the record's {statistic.formula.strip('|')}")
             axes.set_ylabel("loss ρ (per-record zCDP)")
             axes.grid(visible=True, which="major", color="0.93")
             axes.legend(frameon=False)
@@ -60,14 +62,15 @@ def saved(figure: "Figure", target: Path) -> None:
         raise PlanError(f"--plot {target}: it cannot be written ({error.strerror})") from None
 
 
-def _references(plan: Plan, measure: str) -> set[float]:
-    return {size for limit in plan.budget for size in _values(limit, measure) if size >= 1}
-
-
-def _values(limit: Limit, measure: str) -> list[float]:
-    records = limit.at if isinstance(limit.at, tuple) else (limit.at,)
-    values = (record.get(measure) for record in records)
-    return [float(value) for value in values if value is not None and not isinstance(value, str)]
+def _references(plan: Plan, statistic: Statistic) -> set[float]:
+    """Return the influences ≥ 1 of the plan's reference records."""
+    found = set()
+    for limit in plan.budget:
+        for record in limit.at if isinstance(limit.at, tuple) else (limit.at,):
+            values = {name: value for name, value in record.items() if not isinstance(value, str)}
+            if values.keys() >= {*statistic.measures}:
+                found.add(float(statistic.influence(values)))
+    return {size for size in found if size >= 1}
 
 
 # Line plots as SVG text: logarithmic axes, a legend beside them, nothing loaded from elsewhere.

@@ -157,7 +157,7 @@ def public_policy(plan: Plan) -> dict[str, Any]:
 def _query(query: Query) -> dict[str, Any]:
     described = {
         "name": query.name,
-        "statistic": {"sum": query.measure.name} if query.measure else {"count": "records"},
+        "statistic": query.statistic.to_json(),
         "by": list(query.by),
         "where": {level: list(codes) for level, codes in query.where.items()},
     }
@@ -172,7 +172,7 @@ def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
         "mechanism": mechanism.describe(),
         "step": as_json(mechanism.step),
         "lattice_step": float(mechanism.lattice_step),
-        "influence": f"|{query.measure.name}|" if query.measure else "1",
+        "influence": query.statistic.formula,
         "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
     } | _curve(mechanism)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from pipeline.errors import MicrodataError
 from pipeline.plan.cells import Base, Dimension, Grouping, QueryCells, cheapest, grouping, roll_up_totals
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import Measure, Plan, Query
 from pipeline.storage.location import Place
 from pipeline.tables.files import Block, KeyColumn, ranges
 from udfs.records.codes import dimension_of, roll_up
 from udfs.records.contract import ContractBroken, MeasureColumn
-from udfs.records.decoding import OUTSIDE, OVERFLOW, RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import OUTSIDE, OVERFLOW, BaseCells, CodeColumn, SumSpec
 from udfs.records.sums import CELL
 
 
@@ -42,7 +42,7 @@ class Table:
     @property
     def addend(self) -> str:
         """What is summed."""
-        return _addend(self.query)
+        return self.query.statistic.addend
 
     def block(self, first: int, end: int, totals: NDArray[np.int64], path: Place) -> Block:
         """Return the block of cells `first` … `end` − 1, whose totals are given, and its file `path`."""
@@ -56,7 +56,7 @@ class Table:
             mechanisms=self.query.mechanisms,
             part_of=_part_of(self.query, keys),
             interval=self.interval,
-            integer=self.query.measure is None or self.query.measure.type == "integer",
+            integer=self.query.integer,
             path=str(path),
         )
 
@@ -85,8 +85,8 @@ def sum_spec(plan: Plan) -> SumSpec:
     """Return what the scan for `plan` sums: each query's addend by the cheapest base that rolls up to it."""
     domain = plan.domain
     bases = _bases(plan)
-    needed = [(cheapest(bases, _needed(query)), _addend(query)) for query in plan.queries]
-    return SumSpec(
+    needed = [(cheapest(bases, _needed(query)), query.statistic.addend) for query in plan.queries]
+    spec = SumSpec(
         naics=_code_column(plan.dataset.keys["naics"], "naics6", domain.naics),
         county=_code_column(plan.dataset.keys["county"], "county", domain.county),
         measures=measure_columns(plan),
@@ -104,6 +104,8 @@ def sum_spec(plan: Plan) -> SumSpec:
         owner=plan.dataset.owner,
         record=None if plan.dataset.duplicates == "trust" else plan.dataset.record,
     )
+    further = {query.statistic: None for query in plan.queries if query.statistic not in spec.statistics}
+    return replace(spec, further_statistics=tuple(further))
 
 
 def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], ...]:
@@ -187,28 +189,28 @@ def _needed(query: Query) -> Grouping:
     return grouping([*query.by, *query.where])
 
 
-def _addend(query: Query) -> str:
-    return RECORDS if query.measure is None else query.measure.name
-
-
 def _code_column(column: str, record_level: str, dimension: Dimension) -> CodeColumn:
     index = {code: i for i, code in enumerate(dimension.listed)}  # OTHER stands after them
     return CodeColumn(column, record_level, dimension.level, index, len(index) if dimension.has_other else OUTSIDE)
 
 
 def measure_columns(plan: Plan, *, every: bool = False) -> tuple[MeasureColumn, ...]:
-    """Return the measures that the plan sums, or every one of its dataset, as the kernels read them."""
+    """Return the measures that the plan reads, or every one of its dataset, as the kernels read them."""
     return tuple(
         MeasureColumn(
             name=measure.name,
             column=measure.column,
             step=measure.step,
-            nonnegative=any(m.needs_nonnegative for query in _summing(plan, measure.name) for m in query.mechanisms),
+            nonnegative=any(
+                query.statistic.can_be_negative and mechanism.needs_nonnegative
+                for query in _reading(plan, measure)
+                for mechanism in query.mechanisms
+            ),
         )
         for measure in plan.dataset.measures
-        if every or _summing(plan, measure.name)
+        if every or _reading(plan, measure)
     )
 
 
-def _summing(plan: Plan, measure: str) -> list[Query]:
-    return [query for query in plan.queries if query.measure is not None and query.measure.name == measure]
+def _reading(plan: Plan, measure: Measure) -> list[Query]:
+    return [query for query in plan.queries if measure.name in query.statistic.measures]

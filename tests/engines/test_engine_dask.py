@@ -15,7 +15,7 @@ from pipeline.tables.files import Block
 from tests.support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, spec, write
 from tests.support.dask_cluster import local_cluster
 from udfs.noise.keystream import SecretKey
-from udfs.records.decoding import RECORDS
+from udfs.records.statistics import Count
 from udfs.records.sums import sum_batches
 
 KEY = SecretKey(bytes(range(32)))
@@ -77,7 +77,7 @@ def test_sums_on_processes(microdata: Path, sums: pd.DataFrame, cluster: str) ->
 def test_no_chunks_at_all() -> None:
     frame = DaskEngine(workers=1).sums([], SPEC)
     assert as_dict(frame) == {}
-    assert list(frame.columns)[1:] == [RECORDS, "employment", "payroll"]
+    assert list(frame.columns)[1:] == [Count().addend, "employment", "payroll"]
 
 
 def test_broken_rules_are_the_same_ones_however_data_are_cut(tmp_path: Path, cluster: str) -> None:

@@ -17,6 +17,7 @@ from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import FACTS, UNIT, drawn_and_destroyed, entries, policy, reservation
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import exact
+from udfs.records.statistics import Count, Sum
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_site_may_require_registration(ledger: Ledger) -> None:
 
 def test_a_limit_must_name_what_a_release_uses(ledger: Ledger) -> None:
     mechanism = build({"kind": "gaussian", "sigma": 1, "policy": "paper"}, Fraction(1, 10))
-    summed = PolicySum((QueryPolicy("q", "payroll", mechanism),), (frozenset({0}),))
+    summed = PolicySum((QueryPolicy("q", Sum("payroll"), mechanism),), (frozenset({0}),))
     ledger.register(budget(9))
     with pytest.raises(PlanError, match="does not name payroll"):
         ledger.reserve(wanted("a", policy=summed, limits=()))
@@ -239,7 +240,7 @@ def test_a_dataset_that_has_spent_too_much_joins_no_family(ledger: Ledger) -> No
 
 def splitting(rho: object) -> PolicySum:
     mechanism = build({"kind": "unit_splitting", "threshold": 1, "rho": rho, "policy": "paper"}, Fraction(1))
-    return PolicySum((QueryPolicy("q", None, mechanism),), (frozenset({0}),))
+    return PolicySum((QueryPolicy("q", Count(), mechanism),), (frozenset({0}),))
 
 
 def float_check(limit: float, spent: list[float], requested: float) -> bool:
@@ -294,7 +295,7 @@ def test_a_stored_bound_is_never_lowered_by_a_later_evaluation(ledger: Ledger) -
 
 def test_a_loss_beyond_the_doubles_is_no_certified_bound(ledger: Ledger) -> None:
     mechanism = build({"kind": "gaussian", "sigma": 1, "policy": "paper"}, Fraction(1))
-    summed = PolicySum((QueryPolicy("q", "payroll", mechanism),), (frozenset({0}), frozenset()))
+    summed = PolicySum((QueryPolicy("q", Sum("payroll"), mechanism),), (frozenset({0}), frozenset()))
     # In its own place the giant is in no query; anywhere else it would lose more than can be told.
     giant = BudgetLimit({"payroll": Fraction(10**200)}, Fraction(1), "a giant", (frozenset(),))
     state = ledger.reserve(wanted("a", policy=summed, limits=[giant]))

@@ -42,7 +42,7 @@ def true_losses(plan: Plan, placed: Sequence[tuple[tuple[str, str], Fraction]]) 
             part = next(part for part in query.parts if query.split is None or code(query.split) in part.codes)
             key = tuple(code(level) for level in query.by)
             before = cells.get(key, (None, Fraction(0)))[1]
-            cells[key] = (part.mechanism, before + (size if query.measure else 1))
+            cells[key] = (part.mechanism, before + query.statistic.influence({"employment": size}))
         losses.append(sum((mechanism.loss_at(sum_) for mechanism, sum_ in cells.values()), Fraction(0)))
     return losses
 

@@ -22,6 +22,7 @@ from tests.support.plans import DATA, NAICS, load
 from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.log import Log
+from udfs.records.statistics import Count, Sum
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,10 +43,12 @@ def test_a_resolved_plan(folder: Path) -> None:
     assert plan.domain.vintage == {"naics": 2022}
     assert plan.interval == Fraction(19, 20)
     counted, paid, employed = plan.queries
-    assert counted.measure is None
+    assert counted.statistic == Count()
+    assert counted.integer
     assert counted.by == ("county", "naics4")
     assert counted.parts[0].mechanism == Gaussian(sigma=Fraction(2), step=Fraction(1))
-    assert paid.measure == payroll
+    assert paid.statistic == Sum("payroll")
+    assert not paid.integer
     assert paid.where == {"naics2": ("31-33", "44-45"), "state": ("01", "02", "36")}
     assert paid.parts[0].mechanism == Laplace(sigma=Fraction(20), step=Fraction(1, 2))
     assert employed.parts[0].mechanism == Log(a=Fraction(1), sigma=Fraction(7, 20))

@@ -26,8 +26,11 @@ from tests.support.cells import (
     spec,
 )
 from udfs.records.contract import MeasureColumn, Rule
-from udfs.records.decoding import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
+from udfs.records.statistics import Count
 from udfs.records.sums import CELL, add_frames, sum_batches
+
+RECORDS = Count().addend
 
 LARGEST = 2**63 - 1
 ADDENDS = (RECORDS, "employment", "payroll")

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from tests.support.cells import FINEST, NATION, Cells, as_dict, spec
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import OVERFLOW, RECORDS, SumSpec
+from udfs.records.decoding import OVERFLOW, SumSpec
+from udfs.records.statistics import Count
 from udfs.records.sums import CELL, ExactSums, add_frames, empty_frame, sum_batches, to_frame
+
+RECORDS = Count().addend
 
 LARGEST = 2**63 - 1
 CELLS = 3

@@ -33,6 +33,7 @@ from udfs.losses.curve import of_pure, of_zcdp
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import exact
+from udfs.records.statistics import Sum
 
 SOME = np.array([1.001, 1.5, 2.0, 8.0, 64.0])
 LAPLACE = build({"kind": "laplace", "sigma": 3, "policy": "paper"}, Fraction(1))
@@ -40,7 +41,7 @@ GAUSSIAN = build({"kind": "gaussian", "sigma": 4}, Fraction(1))
 
 
 def sum_of(*mechanisms: Mechanism, places: tuple[frozenset[int], ...] | None = None) -> PolicySum:
-    queries = tuple(QueryPolicy(f"q{i}", "x", m) for i, m in enumerate(mechanisms))
+    queries = tuple(QueryPolicy(f"q{i}", Sum("x"), m) for i, m in enumerate(mechanisms))
     return PolicySum(queries, places or (frozenset(range(len(queries))),))
 
 

@@ -17,8 +17,11 @@ from pipeline.microdata.source import chunks, find
 from pipeline.tables.files import Block
 from udfs.mechanisms.additive import Gaussian
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import RECORDS, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
+from udfs.records.statistics import Count
 from udfs.records.sums import CELL, add_frames
+
+RECORDS = Count().addend
 
 NAICS = ("311111", "311112", "311811", "441110", "541110")
 COUNTIES = ("01001", "01003", "02020", "36061")

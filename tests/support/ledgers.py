@@ -20,6 +20,7 @@ from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.storage.staging import Facts, Staging, staging_at
 from udfs.mechanisms.catalogue import build
+from udfs.records.statistics import Count
 
 ROOT = Path(__file__).parents[2]
 UNIT = Fraction(2)  # 1²/(2σ²) at σ = ½
@@ -29,7 +30,7 @@ ABOUT = {"engine": {"name": "dask", "versions": {"dask": "1"}}, "tables": [{"que
 
 def policy(sigma: object = 0.5) -> PolicySum:
     mechanism = build({"kind": "gaussian", "sigma": sigma, "policy": "paper"}, Fraction(1))
-    return PolicySum((QueryPolicy("q", None, mechanism),), (frozenset({0}),))
+    return PolicySum((QueryPolicy("q", Count(), mechanism),), (frozenset({0}),))
 
 
 def reservation(release: str, draws: int = 100, **changes: Any) -> Reservation:

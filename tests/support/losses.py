@@ -38,7 +38,8 @@ def met(plan: Plan, query: Query, row: Row) -> Met | None:
     at = {level: roll_up(codes[dimension_of(level)], level) for level in (*query.by, *query.where)}
     if any(at[level] not in allowed for level, allowed in query.where.items()):
         return None
-    value = Fraction(1) if query.measure is None else abs(Fraction(str(row[query.measure.column])))
+    columns_of = {measure.name: measure.column for measure in plan.dataset.measures}
+    value = query.statistic.influence({name: Fraction(str(row[columns_of[name]])) for name in query.statistic.measures})
     part = query.parts[0]
     if query.split is not None:
         code = roll_up(codes[dimension_of(query.split)], query.split)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from udfs.records.codes import is_code, roll_up
 from udfs.records.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, name_faults, text_codes, whole_steps
+from udfs.records.statistics import Count, Statistic, Sum
 
 OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
-RECORDS = "(records)"  # the addend that counts; no measure can have this name
 OVERFLOW = -(1 << 40)  # the cell that says the first addend has a sum beyond 63 bits; below it, the next ones
 NOWHERE = -(1 << 62)  # two of them, or one and any key, stay below zero
 
@@ -81,6 +81,7 @@ class SumSpec:
     owner: str | None = None  # the column that must name each record's owner, where units are firms
     record: str | None = None  # the column that must name each record, where row ids are compared
     also: tuple[str, ...] = ()  # columns that are read beside those, and not looked at
+    further_statistics: tuple[Statistic, ...] = ()  # beside the count and the measures' sums
 
     @property
     def columns(self) -> list[str]:
@@ -90,9 +91,14 @@ class SumSpec:
         return list(dict.fromkeys([*named, *self.also]))
 
     @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """What is totalled: the count of records, the measures' sums, further statistics."""
+        return (Count(), *(Sum(measure.name) for measure in self.measures), *self.further_statistics)
+
+    @property
     def addends(self) -> tuple[str, ...]:
-        """The names of what is summed: the count of records, then the measures."""
-        return (RECORDS, *(measure.name for measure in self.measures))
+        """The names of what is summed, one for each statistic."""
+        return tuple(statistic.addend for statistic in self.statistics)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -176,10 +182,11 @@ class Decoder:
             faults += name_faults(batch.column(spec.owner), spec.owner, Rule.OWNER)
         if spec.record is not None:
             faults += name_faults(batch.column(spec.record), spec.record, Rule.RECORD)
-        values = {RECORDS: np.ones(len(batch), dtype=np.int64)}
+        values: dict[str, NDArray[np.int64]] = {}
         for measure in spec.measures:
             values[measure.name], found = whole_steps(batch.column(measure.column), measure)
             faults += found
+        values = {each.addend: each.addends(values, len(batch)) for each in spec.statistics}
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         told = faults if spec.bad_records == "refuse" else []
         broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in told)
