@@ -1,1 +1,16 @@
-"""One module a command, imported only when that command runs; each has `run(given)`."""
+"""One module a command, imported only when that command is called.
+
+Each has an EXAMPLE for its help, `declare(parser)`, which adds its options, and `run(arguments)`.
+"""
+
+COMMANDS = {  # name → what it does, in one line
+    "generate": "write synthetic microdata, their domain and a plan to start with",
+    "explain": "show what a plan promises; reads no microdata",
+    "calibrate": "find parameters from a wanted accuracy or loss; reads no microdata",
+    "prepare": "check, type and sort microdata once for repeated releases; confidential",
+    "release": "release a plan's tables, or continue where a run stopped",
+    "diagnose": "losses of the actual records, and errors against the true totals; confidential",
+    "evaluate": "compare mechanisms on synthetic microdata",
+    "verify": "check that a release's files match its manifest; for everyone",
+    "ledger": "budgets, approvals and losses spent; for disclosure officers",
+}

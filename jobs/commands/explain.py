@@ -1,8 +1,10 @@
 """prdp explain: what a plan promises; reads no microdata."""
 
 import argparse
+from pathlib import Path
 
-from jobs.cli import show_json
+from jobs.options import Parser, add_json, add_plan, probability
+from jobs.output import print_json
 from pipeline.plan.load import load_plan
 from pipeline.report.explain import (
     explain,
@@ -15,18 +17,54 @@ from pipeline.report.explain import (
 )
 from pipeline.report.plots import plot_curves
 
+EXAMPLE = "prdp explain plan.yaml --at employment=10,payroll=500 --at employment=5000,payroll=300000"
 
-def run(given: argparse.Namespace) -> None:
+
+def declare(parser: Parser) -> None:
+    """Add the command's options."""
+    add_plan(parser)
+    parser.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="REFERENCE",
+        help="a reference record, such as employment=10,payroll=500; for a firm or a group several records, "
+        "separated by ';' (repeatable; default: the references of the budget)",
+    )
+    parser.add_argument(
+        "--change",
+        action="append",
+        default=[],
+        metavar="VALUES",
+        help="loss from distinguishing two values of a record, such as employment=10:12 (repeatable)",
+    )
+    parser.add_argument(
+        "--factor",
+        action="append",
+        default=[],
+        metavar="C",
+        help="loss from distinguishing two values of a record within a factor C, such as 1.1 (repeatable)",
+    )
+    parser.add_argument(
+        "--delta", type=probability, default=1e-9, metavar="D", help="δ at which (ε, δ) is stated (default: 1e-9)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the policy curves into an SVG or PNG file")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
     """Print the losses of reference records."""
-    plan = load_plan(given.plan)
-    explained = explain(plan, [parse_at(text, plan) for text in given.at], given.delta)
-    changes = [parse_change(text, plan) for text in given.change] + [parse_factor(text) for text in given.factor]
+    plan = load_plan(arguments.plan)
+    explained = explain(plan, [parse_at(text, plan) for text in arguments.at], arguments.delta)
+    changes = [parse_change(text, plan) for text in arguments.change] + [
+        parse_factor(text) for text in arguments.factor
+    ]
     if changes:
-        explained |= {"changes": explain_changes(plan, changes, given.delta)}
-    if given.plot is not None:
-        plot_curves(plan, given.plot)
-    if given.json:
-        show_json(explained)
+        explained |= {"changes": explain_changes(plan, changes, arguments.delta)}
+    if arguments.plot is not None:
+        plot_curves(plan, arguments.plot)
+    if arguments.json:
+        print_json(explained)
     else:
         print(render(explained, plan))
         if changes:

@@ -2,148 +2,241 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from jobs.cli import show_json
 from jobs.commands.ledger_show import show, show_release
+from jobs.options import Parser, add_json, add_ledger, add_plan, example, reason, sentence
+from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.entries import exported
 from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
 from pipeline.storage.location import place
 
+EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
+EXAMPLES = {  # act → a call, after `prdp ledger`
+    "init": "init cbp-2023 --budget budget.yaml",
+    "raise": 'raise cbp-2023 --budget budget.yaml --reason "a second year of tables"',
+    "check": "check plan.yaml",
+    "show": "show --at employment=10,payroll=500",
+    "verify": "verify --release releases/cbp-2023-county",
+    "migrate": "migrate",
+    "approve": "approve cbp-2023-county",
+    "reject": 'reject cbp-2023-county --reason "wrong vintage of codes"',
+    "abort": "abort cbp-2023-county",
+    "withdraw": 'withdraw cbp-2023-county --reason "wrong microdata"',
+    "export": "export",
+    "purge": "staging purge",
+}
+Run = Callable[[Ledger, argparse.Namespace], None]
 
-def run(given: argparse.Namespace) -> None:
-    """Do one act with the ledger that was named."""
-    if given.act == "migrate":  # a ledger of an older version is opened by nothing else
-        _migrate(given)
-        return
-    ACTS[given.act](open_ledger(given.ledger).signed(given.operator), given)
+
+def declare(parser: Parser) -> None:
+    """Add the acts, each with its options; an act's `act_run` is what it does with the opened ledger."""
+    acts = parser.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=type(parser))
+
+    init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _init)
+    change = _add(acts, "raise", "replace the limits of a dataset or family, for a recorded reason", _raise)
+    for stating in (init, change):
+        stating.add_argument("dataset", metavar="DATASET", help="the dataset or family")
+        stating.add_argument(
+            "--budget", type=Path, required=True, metavar="FILE", help="its facts and limits, a YAML file"
+        )
+    _add_reason(change, "why, for the record")
+
+    check = _add(acts, "check", "whether a plan's release would be reserved; reserves nothing, reads no record", _check)
+    add_plan(check)
+    for option in ("data", "out", "staging"):
+        check.add_argument(f"--{option}", metavar="URI", help=f"as --{option} of prdp release")
+
+    shows = _add(acts, "show", "releases and budgets; with --at the loss spent and left at a reference", show)
+    shows.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
+    shows.add_argument("--dataset", metavar="DATASET", help="only this dataset")
+    shows.add_argument(
+        "--at",
+        metavar="REFERENCE",
+        help="a reference record, such as employment=10,payroll=500; for a firm several records, separated by ';'",
+    )
+
+    verify = _add(acts, "verify", "check the chain of entries, and manifests against it", _verify)
+    verify.add_argument(
+        "--release",
+        action="append",
+        default=[],
+        metavar="OUT/RELEASE",
+        help="a published release whose manifest and files must match the chain (repeatable)",
+    )
+    verify.add_argument("--manifests", action="store_true", help="check every release where it was published")
+
+    _add(
+        acts, "migrate", "bring the ledger's schema to this version of prdp; older versions refuse it afterwards", None
+    )
+
+    approve = _add_for_release(acts, "approve", "approve a held release, and publish it", _approve)
+    approve.add_argument(
+        "--record-only", action="store_true", help="only record it: the next prdp release of the plan publishes"
+    )
+    reject = _add_for_release(acts, "reject", "never publish a held release; it stays charged", _reject)
+    _add_reason(reject, "why, for the record")
+    _add_for_release(acts, "abort", "give up a release that is not published", _abort)
+    withdraw = _add_for_release(acts, "withdraw", "take a published release back; it stays charged", _withdraw)
+    _add_reason(withdraw, "why; it is published in the notice of withdrawal")
+
+    export = _add(acts, "export", "print every entry as a line of JSON, without confidential facts", _export)
+    export.add_argument(
+        "--confidential", action="store_true", help="with confidential facts: input digests, salts, locations"
+    )
+    staging = acts.add_parser("staging", help="staged files")
+    purge = _add(
+        staging.add_subparsers(dest="staging_act", required=True, metavar="ACT", parser_class=type(parser)),
+        "purge",
+        "remove staged files that belong to no live attempt, and record it",
+        _purge,
+    )
+    purge.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
 
 
-def _migrate(given: argparse.Namespace) -> None:
-    before, ledger = migrate_ledger(given.ledger)
-    entries, head = ledger.verify()
-    if given.json:
-        show_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
+def _add(acts: Any, name: str, summary: str, act_run: Run | None) -> Parser:
+    call = example(f"prdp ledger {EXAMPLES[name]}")
+    parser: Parser = acts.add_parser(name, help=summary, description=sentence(summary), epilog=call)
+    parser.set_defaults(act_run=act_run)
+    add_ledger(parser)
+    add_json(parser)
+    return parser
+
+
+def _add_for_release(acts: Any, name: str, summary: str, act_run: Run) -> Parser:
+    parser = _add(acts, name, summary, act_run)
+    parser.add_argument("release", metavar="RELEASE", help="the release")
+    return parser
+
+
+def _add_reason(parser: Parser, about: str) -> None:
+    parser.add_argument("--reason", required=True, type=reason, metavar="TEXT", help=about)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Carry out one act on the ledger."""
+    if arguments.act_run is None:
+        _migrate(arguments)
     else:
-        print(f"schema version {before} → {SCHEMA_VERSION}; the chain of {entries} entries is whole; head {head}")
+        arguments.act_run(open_ledger(arguments.ledger).signed(arguments.operator), arguments)
 
 
-def _init(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.release.officers import load_budget  # noqa: PLC0415 — the shape of plans takes a while to import
+def _migrate(arguments: argparse.Namespace) -> None:
+    """Migrate the ledger, which nothing else opens while its version is an older one."""
+    before, ledger = migrate_ledger(arguments.ledger)
+    entries, head = ledger.verify()
+    if arguments.json:
+        print_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
+    else:
+        print(f"schema version {before} → {SCHEMA_VERSION}; the chain of {entries} entries is complete; head {head}")
 
-    ledger.register(load_budget(given.budget, given.dataset))
-    _budgeted(ledger, given)
+
+# Imports inside the acts below take up to a second, which `prdp ledger show` does not need.
 
 
-def _raise(ledger: Ledger, given: argparse.Namespace) -> None:
+def _init(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.officers import load_budget  # noqa: PLC0415
 
-    ledger.raise_limits(load_budget(given.budget, given.dataset), given.reason)
-    _budgeted(ledger, given)
+    ledger.register(load_budget(arguments.budget, arguments.dataset))
+    _show_budget(ledger, arguments)
 
 
-def _budgeted(ledger: Ledger, given: argparse.Namespace) -> None:
-    budget = ledger.budgets()[given.dataset]
-    if given.json:
-        show_json(budget.to_json())
+def _raise(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from pipeline.release.officers import load_budget  # noqa: PLC0415
+
+    ledger.raise_limits(load_budget(arguments.budget, arguments.dataset), arguments.reason)
+    _show_budget(ledger, arguments)
+
+
+def _show_budget(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    budget = ledger.budgets()[arguments.dataset]
+    if arguments.json:
+        print_json(budget.to_json())
     else:
         print(f"{budget.kind} {budget.name}: limits recorded: {len(budget.limits)}")
 
 
-def _verify(ledger: Ledger, given: argparse.Namespace) -> None:
+def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.verify import published_folders, require_in_chain  # noqa: PLC0415
 
     entries, head = ledger.verify()
-    folders = [place(text, what="--release") for text in given.release]
-    folders += published_folders(ledger) if given.manifests else []
+    folders = [place(text, what="--release") for text in arguments.release]
+    folders += published_folders(ledger) if arguments.manifests else []
     releases = [require_in_chain(ledger, folder) for folder in folders]
-    if given.json:
-        show_json({"entries": entries, "head": head, "releases": releases})
+    if arguments.json:
+        print_json({"entries": entries, "head": head, "releases": releases})
         return
-    print(f"the chain of {entries} entries is whole; head {head}")
+    print(f"the chain of {entries} entries is complete; head {head}")
     for release in releases:
-        print(f"{release}: what is published is what the chain says")
+        print(f"{release}: the published files match the chain")
 
 
-def _check(ledger: Ledger, given: argparse.Namespace) -> None:
-    from jobs.places import microdata_of, out_of, place_given  # noqa: PLC0415 — as above
+def _check(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from jobs.inputs import microdata_location, option_location, output_location  # noqa: PLC0415
     from pipeline.plan.load import load_plan  # noqa: PLC0415
     from pipeline.release.run import Request, check  # noqa: PLC0415
 
-    plan = load_plan(given.plan)
+    plan = load_plan(arguments.plan)
     request = Request(
         plan=plan,
-        microdata=microdata_of(given, plan),
-        out=out_of(given, plan),
+        microdata=microdata_location(arguments, plan),
+        out=output_location(arguments, plan),
         ledger=ledger,
-        staging=place_given(given.staging, "--staging"),
-        registered_only=given.registered_only,
+        staging=option_location(arguments.staging, "--staging"),
+        registered_only=arguments.registered_only,
     )
     state = check(request)
     status = None if state is None else state.status
-    if given.json:
-        show_json({"release": plan.release, "dataset": plan.dataset.name, "plan_digest": plan.digest, "state": status})
+    if arguments.json:
+        print_json({"release": plan.release, "dataset": plan.dataset.name, "plan_digest": plan.digest, "state": status})
     else:
         print(f"release {plan.release}: {'fits the budget; nothing is reserved' if status is None else f'is {status}'}")
 
 
-def _approve(ledger: Ledger, given: argparse.Namespace) -> None:
-    from pipeline.release.officers import approve  # noqa: PLC0415 — a second of imports that reading does not need
+def _approve(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from pipeline.release.officers import approve  # noqa: PLC0415
 
-    approve(ledger, given.release, given.record_only)
-    show_release(ledger, given.release, given.json)
+    approve(ledger, arguments.release, arguments.record_only)
+    show_release(ledger, arguments.release, arguments.json)
 
 
-def _reject(ledger: Ledger, given: argparse.Namespace) -> None:
+def _reject(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.officers import reject  # noqa: PLC0415
 
-    reject(ledger, given.release, given.reason)
-    show_release(ledger, given.release, given.json)
+    reject(ledger, arguments.release, arguments.reason)
+    show_release(ledger, arguments.release, arguments.json)
 
 
-def _abort(ledger: Ledger, given: argparse.Namespace) -> None:
+def _abort(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.attempts import give_up  # noqa: PLC0415
 
-    give_up(ledger, given.release)
-    show_release(ledger, given.release, given.json)
+    give_up(ledger, arguments.release)
+    show_release(ledger, arguments.release, arguments.json)
 
 
-def _withdraw(ledger: Ledger, given: argparse.Namespace) -> None:
+def _withdraw(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.officers import withdraw  # noqa: PLC0415
 
-    withdraw(ledger, given.release, given.reason)
-    show_release(ledger, given.release, given.json)
+    withdraw(ledger, arguments.release, arguments.reason)
+    show_release(ledger, arguments.release, arguments.json)
 
 
-def _export(ledger: Ledger, given: argparse.Namespace) -> None:
+def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:
     for entry in ledger.entries():
-        print(json.dumps(exported(entry, given.confidential), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(exported(entry, arguments.confidential), ensure_ascii=False, allow_nan=False))
 
 
-def _purge(ledger: Ledger, given: argparse.Namespace) -> None:
+def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.officers import purge  # noqa: PLC0415
 
-    purged = purge(ledger, given.release)
-    if given.json:
-        show_json([{"release": each.release, "staging": each.root, "names": list(each.names)} for each in purged])
+    purged = purge(ledger, arguments.release)
+    if arguments.json:
+        print_json([{"release": each.release, "staging": each.root, "names": list(each.names)} for each in purged])
         return
     for each in purged:
         print(f"{each.release}: removed {', '.join(each.names)} from {each.root}")
     if not purged:
         print("nothing is staged beside live attempts")
-
-
-ACTS: Mapping[str, Callable[[Ledger, argparse.Namespace], None]] = {
-    "init": _init,
-    "raise": _raise,
-    "check": _check,
-    "show": show,
-    "verify": _verify,
-    "approve": _approve,
-    "reject": _reject,
-    "abort": _abort,
-    "withdraw": _withdraw,
-    "export": _export,
-    "staging": _purge,
-}

@@ -1,11 +1,11 @@
-"""prdp ledger show: releases and budgets, or what is spent and left at a reference."""
+"""prdp ledger show: releases and budgets, or the loss spent and left at a reference."""
 
 import argparse
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from jobs.cli import show_json
+from jobs.output import print_columns, print_json
 from pipeline.errors import PlanError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.history import Story, stories
@@ -14,37 +14,36 @@ from pipeline.ledger.store import Ledger
 from udfs.numbers.exact import as_json, down_text, up_text
 
 
-def show(ledger: Ledger, given: argparse.Namespace) -> None:
-    """Show what was asked for, as a table or JSON."""
-    if given.at is None:
-        _show(ledger, given.release, given.dataset, given.json)
+def show(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    """Show releases and budgets, or with --at what is spent and left, as a table or JSON."""
+    if arguments.at is None:
+        _show(ledger, arguments.release, arguments.dataset, arguments.json)
     else:
-        _show_spending(ledger, given)
+        _show_spending(ledger, arguments)
 
 
-def show_release(ledger: Ledger, release: str, as_json: bool) -> None:
+def show_release(ledger: Ledger, release: str, json: bool) -> None:
     """Show one release, as after an act on it."""
-    _show(ledger, release, None, as_json)
+    _show(ledger, release, None, json)
 
 
-def _show(ledger: Ledger, release: str | None, dataset: str | None, as_json: bool) -> None:
-    told = list(stories(ledger.entries(release)).values())
+def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) -> None:
+    chosen = [s for s in stories(ledger.entries(release)).values() if dataset in (None, s.state.dataset)]
     runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
     budgets = [] if release else [b for b in ledger.budgets().values() if dataset in (None, b.name)]
-    found = [story for story in told if dataset in (None, story.state.dataset)]
-    if as_json:
-        show_json([*map(_story_json, found), *map(_run_json, runs), *(budget.to_json() for budget in budgets)])
+    if json:
+        print_json([*map(_story_json, chosen), *map(_run_json, runs), *(budget.to_json() for budget in budgets)])
         return
-    if release is not None and not found:
+    if release is not None and not chosen:
         print(f"release {release}: is not in the ledger")
         return
-    _print_table(found)
+    _print_table(chosen)
     for budget in budgets:
         _print_budget(budget)
     for run in runs:
         print(f"{run.release}: confidential diagnostics of {run.dataset} made at {run.time}")
     if release is not None:
-        for story in found:
+        for story in chosen:
             _print_story(story)
 
 
@@ -83,13 +82,13 @@ def _run_json(run: Diagnosed) -> dict[str, Any]:
     }
 
 
-def _print_table(found: Sequence[Story]) -> None:
-    rows = [("release", "dataset", "state", "draws", "charged", "since", "by")]
-    for story in found:
+def _print_table(chosen: Sequence[Story]) -> None:
+    rows = [["release", "dataset", "state", "draws", "charged", "since", "by"]]
+    for story in chosen:
         state, (time, _, operator) = story.state, story.acts[-1]
         status = "held, approved" if state.status == "held" and state.approved else state.status
         row = (state.release, state.dataset, status, state.draws, state.charges, time[:19], operator or "-")
-        rows.append(tuple(map(str, row)))  # type: ignore[arg-type]
+        rows.append([str(cell) for cell in row])
     print_columns(rows)
 
 
@@ -99,7 +98,7 @@ def _print_budget(budget: Budget) -> None:
     for limit in budget.limits:
         print(f"    {limit.label}: rho {as_json(limit.rho)}")
     if budget.reason:
-        print(f"    stated anew: {budget.reason}")
+        print(f"    limits replaced: {budget.reason}")
 
 
 def _print_story(story: Story) -> None:
@@ -113,20 +112,20 @@ def _print_story(story: Story) -> None:
         print(f"reason: {story.state.reason}")
 
 
-def _show_spending(ledger: Ledger, given: argparse.Namespace) -> None:
+def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.ledger.history import spendings  # noqa: PLC0415
 
-    dataset = given.dataset
-    if given.release is not None:
-        state = ledger.state(given.release)
+    dataset = arguments.dataset
+    if arguments.release is not None:
+        state = ledger.state(arguments.release)
         if state is None:
-            raise PlanError(f"release {given.release}: is not in the ledger: prdp ledger show names those that are")
+            raise PlanError(f"release {arguments.release}: is not in the ledger: prdp ledger show names those that are")
         dataset = state.dataset
-    found = spendings(ledger, given.at, dataset)
-    if given.json:
-        show_json([spending.to_json() for spending in found])
+    spent = spendings(ledger, arguments.at, dataset)
+    if arguments.json:
+        print_json([spending.to_json() for spending in spent])
         return
-    for spending in found:
+    for spending in spent:
         print(f"dataset {spending.dataset}, at {spending.label}")
         rows = [("    release", "state", "charged", "rho")]
         rows += [(f"    {s.release}", s.status, str(s.charges), up_text(loss)) for s, loss in spending.spent]
@@ -136,14 +135,7 @@ def _show_spending(ledger: Ledger, given: argparse.Namespace) -> None:
         test = f"best test {means['power']:.4f} at {means['size']:g}"
         print(f"    which implies (ε, δ) = ({epsilon}, {means['delta']:g}); {test}")
         if spending.limit is None or spending.left is None:
-            print("    no limit binds it: its loss may grow without end")
+            print("    no limit binds it: its loss may grow without bound")
         else:
             by = f"{as_json(spending.limit.rho)} at {spending.limit.label}"
             print(f"    left {down_text(spending.left)}, by the limit {by}")
-
-
-def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of text in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""prdp release: release a plan's tables, or go on where an earlier run stopped."""
+"""prdp release: release a plan's tables, or continue where an earlier run stopped."""
 
 import argparse
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from jobs.cli import show_json
-from jobs.engine import chosen_engine
-from jobs.places import microdata_of, out_of, place_given
+from jobs.inputs import chosen_engine, microdata_location, option_location, output_location
+from jobs.options import Parser, add_data, add_engine, add_json, add_ledger, add_plan
+from jobs.output import print_json
 from pipeline.errors import StateError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
@@ -18,51 +18,75 @@ from pipeline.release.run import Job, Outcome
 from pipeline.release.run import run as run_job
 from pipeline.storage.location import opened, place
 
+EXAMPLE = "prdp release plan.yaml --out releases --csv"
 ROWS_SHOWN = 4
 
 
-def run(given: argparse.Namespace) -> None:
-    """Release or hold, then print where the tables are, and of published ones a few rows."""
-    with chosen_engine(given) as engine:
-        plan = load_plan(given.plan)
+def declare(parser: Parser) -> None:
+    """Add the command's options."""
+    add_plan(parser)
+    add_data(parser)
+    parser.add_argument("--out", metavar="URI", help="where to publish (default: releases/ beside the plan)")
+    parser.add_argument(
+        "--staging", metavar="URI", help="where draws lie until they are published (default: beside the ledger)"
+    )
+    add_engine(parser)
+    add_ledger(parser)
+    parser.add_argument(
+        "--hold", action="store_true", help="publish nothing before an officer approves (prdp ledger approve)"
+    )
+    parser.add_argument(
+        "--lineage",
+        type=Path,
+        metavar="FILE",
+        help="append the release's inputs and outputs to FILE, as OpenLineage events, one a line",
+    )
+    parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Release or hold, then print where the tables are, and a few rows of published ones."""
+    with chosen_engine(arguments) as engine:
+        plan = load_plan(arguments.plan)
         job = Job(
             plan=plan,
-            microdata=microdata_of(given, plan),
-            out=out_of(given, plan),
-            staging=place_given(given.staging, "--staging"),
+            microdata=microdata_location(arguments, plan),
+            out=output_location(arguments, plan),
+            staging=option_location(arguments.staging, "--staging"),
             engine=engine,
-            ledger=open_ledger(given.ledger).signed(given.operator),
-            csv=given.csv,
-            hold=given.hold,
-            registered_only=given.registered_only,
-            log=given.log,
+            ledger=open_ledger(arguments.ledger).signed(arguments.operator),
+            csv=arguments.csv,
+            hold=arguments.hold,
+            registered_only=arguments.registered_only,
+            log=arguments.log,
         )
-        with _lineage(job, given.lineage):
+        with _lineage(job, arguments.lineage):
             outcome = run_job(job)
-    if given.json:
-        show_json(outcome.to_json())
+    if arguments.json:
+        print_json(outcome.to_json())
     else:
         _show(outcome)
 
 
 @contextmanager
 def _lineage(job: Job, target: Path | None) -> Iterator[None]:
-    """Append the release's lineage to the file `target`, if there is one, after the block and after its errors too."""
+    """Append the release's lineage to the file `target`, if any, after the block and also after its errors."""
     if target is None:
         yield
         return
-    append_new([], target)  # what cannot be written is told before anything is charged
+
+    def append() -> None:
+        append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), target)
+
+    append_new([], target)  # a file that cannot be written ends the run before anything is charged
     try:
         yield
     except Exception:
-        with suppress(StateError):  # the error of the release is the one to be told
-            _append_lineage(job, target)
+        with suppress(StateError):  # the release's own error is the one to report
+            append()
         raise
-    _append_lineage(job, target)
-
-
-def _append_lineage(job: Job, target: Path) -> None:
-    append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), target)
+    append()
 
 
 def _show(outcome: Outcome) -> None:

@@ -1,18 +1,27 @@
-"""prdp verify: for outsiders, whether a release's files are those of its manifest."""
+"""prdp verify: whether a release's files are those of its manifest; for everyone."""
 
 import argparse
 from dataclasses import asdict
 
-from jobs.cli import show_json
+from jobs.options import Parser, add_json
+from jobs.output import print_json
 from pipeline.release.verify import verify_release
 from pipeline.storage.location import place
 
+EXAMPLE = "prdp verify releases/cbp-2023-county"
 
-def run(given: argparse.Namespace) -> None:
+
+def declare(parser: Parser) -> None:
+    """Add the command's options."""
+    parser.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
     """Print what was verified."""
-    verified = verify_release(place(given.folder, what="OUT/RELEASE"))
-    if given.json:
-        show_json(asdict(verified))
+    verified = verify_release(place(arguments.folder, what="OUT/RELEASE"))
+    if arguments.json:
+        print_json(asdict(verified))
     else:
         print(f"{verified.release}: {verified.files} files match the manifest of attempt {verified.attempt}")
         print(f"ledger head {verified.ledger_head}: compare it with the one that the publisher names")

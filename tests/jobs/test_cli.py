@@ -4,17 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobs.cli import COMMANDS, main
+from jobs.cli import main
+from jobs.commands import COMMANDS
+from jobs.commands.ledger import EXAMPLES
 from tests.support.patience import PATIENCE
 from tests.support.world import BUDGET, QUERIES, records, write_world
 
 TIGHT = 0.36893174760753610  # 1 − (0.1/sinh 0.1)(1 − 1/e): Laplace noise of scale 10 at influence 10
 PAPER = 0.46211715726000976  # tanh(½)·1
+
+ACTS = [["staging", act] if act == "purge" else [act] for act in EXAMPLES]
 
 
 def prdp(*arguments: object, state: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -181,11 +186,20 @@ def test_an_unexpected_error_shows_no_value(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_every_command_has_help_and_its_own_module() -> None:
-    for command in COMMANDS:
-        shown = prdp(command, "--help")
-        assert shown.returncode == 0
-        assert shown.stdout.startswith(f"usage: prdp {command}") or "usage: cli.py" in shown.stdout
+def test_every_command_and_act_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for call in (*([name] for name in COMMANDS), *(["ledger", *words] for words in ACTS)):
+        assert main([*call, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"usage: prdp {' '.join(call)} ")
+        assert f"example:\n  prdp {' '.join(call)}" in shown
+
+
+def test_help_and_version_of_the_command_itself() -> None:
+    shown = prdp("--help")
+    assert shown.returncode == 0
+    assert all(f"\n    {name}" in shown.stdout for name in COMMANDS)
+    shown = prdp("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"prdp {version('prdp')}\n")
 
 
 def test_ledger_shows_verifies_and_gives_up(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,14 +197,14 @@ def test_a_plan_lies_below_the_folder_of_plans(tmp_path: Path, name: str) -> Non
 
 
 def test_the_options_are_those_that_prdp_takes(tmp_path: Path) -> None:
-    from jobs.cli import parser
+    from jobs.cli import parse
 
     full = site(tmp_path, out="/o", staging="/s", diagnostics="/d", dask_scheduler="tls://h:1")
-    given = parser().parse_args(["release", *full.release("a.yaml", hold=True, csv=True), *full.dask()])
+    given = parse(["release", *full.release("a.yaml", hold=True, csv=True), *full.dask()])
     assert (given.out, given.staging, given.scheduler, given.hold, given.csv) == ("/o", "/s", "tls://h:1", True, True)
-    given = parser().parse_args(["ledger", "check", full.plan("a.yaml"), *full.places(), "--json"])
+    given = parse(["ledger", "check", full.plan("a.yaml"), *full.places(), "--json"])
     assert (given.ledger, given.out) == (full.ledger, "/o")
-    given = parser().parse_args(["diagnose", *full.diagnose("a.yaml", "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
+    given = parse(["diagnose", *full.diagnose("a.yaml", "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
     assert (given.out, str(given.release)) == ("/d/manual__2026-11-21T15_00_00_00_00-1", "/o/r")
     with pytest.raises(Refused, match="prdp_diagnostics"):
         replace(full, diagnostics=None).diagnose("a.yaml", "/o/r", "x")

@@ -106,7 +106,7 @@ def test_the_tables_are_for_people(prdp: Prdp, world: Path, tmp_path: Path, caps
     assert main(["ledger", "show", "first", *ledger]) == 0
     assert "draw 1: held" in capsys.readouterr().out
     assert main(["ledger", "verify", *ledger]) == 0
-    assert "entries is whole" in capsys.readouterr().out
+    assert "entries is complete" in capsys.readouterr().out
     assert main(["ledger", "staging", "purge", *ledger]) == 0
     assert "nothing is staged" in capsys.readouterr().out
 

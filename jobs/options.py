@@ -1,0 +1,117 @@
+"""The options that several commands share, and the types of their values. Light: `prdp --help` imports it."""
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline.errors import PlanError
+
+LOG_JSON = "--log-json"
+Parser = argparse.ArgumentParser
+
+
+class StrictParser(Parser):
+    """Takes options written in full, and reports a wrong call as PlanError."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise PlanError in place of argparse's own exit."""
+        raise PlanError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def sentence(summary: str) -> str:
+    """Return the one-line summary of a command as the sentence that begins its help."""
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
+def example(call: str) -> str:
+    """Return a call as the example that ends a command's help."""
+    return f"example:\n  {call}"
+
+
+def add_debug(parser: Parser) -> None:
+    """Add --debug."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_json(parser: Parser) -> None:
+    """Add --json and --debug."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_debug(parser)
+
+
+def add_plan(parser: Parser) -> None:
+    """Add the plan as an argument."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
+
+
+def add_data(parser: Parser) -> None:
+    """Add --data."""
+    parser.add_argument("--data", metavar="URI", help="location of the microdata (default: dataset.path of the plan)")
+
+
+def add_new_folder(parser: Parser) -> None:
+    """Add --out, a folder that the command writes."""
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
+
+
+def add_ledger(parser: Parser) -> None:
+    """Add the options that name the ledger and who acts on it."""
+    parser.add_argument(
+        "--ledger",
+        metavar="URL",
+        help="the ledger: a path or postgresql://user@host/database (default: the site's, or a file of the user's)",
+    )
+    parser.add_argument(
+        "--operator",
+        metavar="NAME",
+        help="operator to record; the name is not verified (default: PRDP_OPERATOR, or the login name)",
+    )
+
+
+def add_engine(parser: Parser) -> None:
+    """Add the options that choose the engine and where it runs."""
+    parser.add_argument("--engine", choices=["dask", "spark"], default="dask", help="engine to run on (default: dask)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="dask: address of a scheduler (default: local threads)")
+    parser.add_argument(
+        "--workers", type=at_least_one, metavar="N", help="dask: number of local threads (default: all cores)"
+    )
+    parser.add_argument("--master", metavar="URL", help="spark: a master on this machine (default: local[*])")
+    parser.add_argument(LOG_JSON, action="store_true", help="write the log as JSON, one object a line; confidential")
+
+
+def count(text: str) -> int:
+    """Return a whole number of at least 0."""
+    return _whole_number(text, 0)
+
+
+def at_least_one(text: str) -> int:
+    """Return a whole number of at least 1."""
+    return _whole_number(text, 1)
+
+
+def _whole_number(text: str, least: int) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return number
+
+
+def probability(text: str) -> float:
+    """Return a number above 0 and below 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
+    return number
+
+
+def reason(text: str) -> str:
+    """Return a reason for the ledger, 1 to 1,000 characters without the spaces around it."""
+    if not text.strip() or len(text) > 1000:
+        raise argparse.ArgumentTypeError("a reason of 1 to 1,000 characters is needed")
+    return text.strip()
