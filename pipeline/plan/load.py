@@ -168,7 +168,11 @@ def load_plan(path: Path) -> Plan:
     Its digest depends on what the plan means, not on how or where it is written. Raises PlanError whose message holds
     one line for each mistake, in the order of the file, up to MOST_TOLD of them.
     """
-    text = read_text(path)
+    return plan_of(read_text(path), path)
+
+
+def plan_of(text: PlanText, path: Path) -> Plan:
+    """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
     mistakes: list[Mistake] = []
     try:
         spec = PlanSpec.model_validate(text.data)

@@ -4,7 +4,7 @@ Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal nu
 """
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -116,6 +116,23 @@ def read_text(path: Path) -> PlanText:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise PlanError(f"{path}: line {line}: not UTF-8; save the file as UTF-8") from None
+
+
+def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
+    """Return plain data as the text of a plan that is named `path` in messages; raises PlanError on other values."""
+    try:
+        return _parse(written(_plain(data)), path)
+    except yaml.representer.RepresenterError:
+        raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return mappings, sequences and paths as the YAML writer knows them."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -1,0 +1,75 @@
+"""prdp: totals of establishment microdata under per-record differential privacy, for notebooks and scripts.
+
+`__all__` is the public interface; every other package of this distribution is internal. Importing prdp loads no
+engine, no pandas and no Arrow: each name loads what it needs when it is first used.
+
+    >>> import prdp
+    >>> plan = prdp.load_plan("conf/plans/example.yaml")  # doctest: +SKIP
+    >>> plan.explain(at={"employment": 10}).totals  # doctest: +SKIP
+"""
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
+    from pipeline.release.verify import Verified
+    from prdp.explanation import Explanation
+    from prdp.ledgers import Ledger, open_ledger
+    from prdp.plans import Plan, diagnose, load_plan, prepare
+    from prdp.releases import PublishedRelease, Release, read_release, verify
+    from prdp.studies import calibrate, evaluate, generate
+
+HOMES = {
+    "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
+    "pipeline.release.verify": ("Verified",),
+    "prdp.explanation": ("Explanation",),
+    "prdp.ledgers": ("Ledger", "open_ledger"),
+    "prdp.plans": ("Plan", "diagnose", "load_plan", "prepare"),
+    "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
+    "prdp.studies": ("calibrate", "evaluate", "generate"),
+}
+HOME_OF = {name: module for module, names in HOMES.items() for name in names}
+SUBMODULES = ("mechanisms",)
+
+__all__ = [
+    "BudgetRefused",
+    "Explanation",
+    "Ledger",
+    "MicrodataError",
+    "Plan",
+    "PlanError",
+    "PrdpError",
+    "PublishedRelease",
+    "Release",
+    "StateError",
+    "Verified",
+    "__version__",
+    "calibrate",
+    "diagnose",
+    "evaluate",
+    "generate",
+    "load_plan",
+    "open_ledger",
+    "prepare",
+    "read_release",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name in HOME_OF:
+        value = getattr(import_module(HOME_OF[name]), name)
+    elif name in SUBMODULES:
+        value = import_module(f"prdp.{name}")
+    elif name == "__version__":
+        value = metadata.version("prdp")
+    else:
+        raise AttributeError(f"module 'prdp' has no attribute {name!r}; its public names are prdp.__all__")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

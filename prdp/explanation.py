@@ -1,0 +1,196 @@
+"""What a plan promises, as pandas tables: losses by query, total losses, accuracy, and what changes of values cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan.model import Plan
+from pipeline.report.explain import (
+    explain,
+    explain_changes,
+    parse_at,
+    parse_change,
+    parse_factor,
+    render,
+    render_changes,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Number = int | float | Fraction | Decimal
+Record = str | Mapping[str, Number | str]
+Reference = Record | tuple[Record, ...]  # a tuple: the records of one firm, or a group
+Change = str | Mapping[str, tuple[Number, Number] | str]
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a plan promises at reference records; all losses are upper bounds, and no microdata were read.
+
+    `losses`, `totals`, `accuracy` and `changes` are pandas DataFrames, `to_json()` is what `prdp explain --json`
+    prints, `str()` is what `prdp explain` prints.
+    """
+
+    _plan: Plan
+    _explained: Mapping[str, Any]
+
+    @property
+    def plan_digest(self) -> str:
+        """The plan's digest, "sha256:…"."""
+        return str(self._explained["plan_digest"])
+
+    @property
+    def losses(self) -> "pd.DataFrame":
+        """The loss of each reference in each query: columns query, at, influence, rho (zCDP), epsilon (pure, or NaN).
+
+        The influence is in units of the query's measure; 1 for a count.
+        """
+        rows = [
+            (query["name"], label(loss["at"]), loss.get("influence"), loss["rho"], loss["epsilon"])
+            for query in self._explained["queries"]
+            for loss in query["losses"]
+        ]
+        return _table(rows, query="str", at="str", influence="float", rho="float", epsilon="float")
+
+    @property
+    def totals(self) -> "pd.DataFrame":
+        """The loss of each reference in the whole release, and what it implies.
+
+        Columns: at, rho, epsilon (pure, or NaN); epsilon_at_delta and delta: an (ε, δ) that the loss implies; power
+        and size: of the best test whether the reference is in the microdata.
+        """
+        rows = [
+            (
+                label(loss["at"]),
+                loss["rho"],
+                loss["epsilon"],
+                *(means.get(name) for name in ("epsilon", "delta", "power", "size")),
+            )
+            for loss, means in zip(self._explained["total"], self._explained["total_means"], strict=True)
+        ]
+        numbers = ("rho", "epsilon", "epsilon_at_delta", "delta", "power", "size")
+        return _table(rows, at="str", **dict.fromkeys(numbers, "float"))
+
+    @property
+    def accuracy(self) -> "pd.DataFrame":
+        """The errors of a released value at some true totals, in the measure's unit (infinite where null in JSON).
+
+        Columns: query, part (of a split mechanism, else None), total, standard_error, mean_absolute_error, lower and
+        upper (the interval around the total). Additive noise has the same errors at all totals: it has one row.
+        """
+        names = ("total", "standard_error", "mean_absolute_error", "lower", "upper")
+        rows = [
+            (query["name"], entry.get("part"), *(_or_infinite(entry[name]) for name in names))
+            for query in self._explained["queries"]
+            for entry in query["accuracy"]
+        ]
+        return _table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
+
+    @property
+    def changes(self) -> "pd.DataFrame":
+        """The loss from distinguishing values of a record: columns change, query ("total" for all), rho, epsilon.
+
+        Without a bound rho is NaN.
+        """
+        rows = [
+            (_change_label(entry["change"]), name, loss["rho"], loss["epsilon"])
+            for entry in self._explained.get("changes", ())
+            for name, loss in [*((query["name"], query) for query in entry["queries"]), ("total", entry["total"])]
+        ]
+        return _table(rows, change="str", query="str", rho="float", epsilon="float")
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each mechanism whose stated errors are not those of the released values."""
+        return [text for query in self._explained["queries"] for text in query["warnings"]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `prdp explain --json` prints."""
+        return dict(self._explained)
+
+    def __str__(self) -> str:
+        text = render(dict(self._explained), self._plan)
+        return text + ("\n" + render_changes(self._explained["changes"]) if "changes" in self._explained else "")
+
+    def _repr_html_(self) -> str:
+        parts = [("Total loss of a reference", self.totals), ("Loss by query", self.losses)]
+        parts += [("Accuracy", self.accuracy)]
+        parts += [("Changes of values", self.changes)] if "changes" in self._explained else []
+        body = "".join(f"<h4>{title}</h4>{table.to_html(index=False, border=0)}" for title, table in parts)
+        return f"<div><p>Plan {self.plan_digest}</p>{body}</div>"
+
+
+def explanation(
+    plan: Plan,
+    at: Reference | list[Reference] | None = None,
+    *,
+    change: Change | list[Change] | None = None,
+    factor: Number | list[Number] | None = None,
+    delta: float | None = None,
+) -> Explanation:
+    """Return what a plan promises, as `Plan.explain` describes."""
+    references = [parse_at(reference_text(each), plan) for each in _listed(at)]
+    stated = {} if delta is None else {"delta": delta}
+    explained = explain(plan, references, **stated)
+    changes = [parse_change(_change_text(each), plan) for each in _listed(change)]
+    factors = [parse_factor(_number_text(each)) for each in _listed(factor)]
+    if changes or factors:
+        from pipeline.accounting.policy import DELTA  # noqa: PLC0415
+
+        told = explain_changes(plan, [*changes, *factors], DELTA if delta is None else delta)
+        explained = explained | {"changes": told}
+    return Explanation(plan, explained)
+
+
+def reference_text(at: Reference) -> str:
+    """Return a reference as `prdp explain --at` takes it: "employment=10,payroll=500"; ";" between records."""
+    if isinstance(at, str):
+        return at
+    if isinstance(at, Mapping):
+        return ",".join(f"{name}={_number_text(value)}" for name, value in at.items())
+    return ";".join(reference_text(record) for record in at)
+
+
+def label(at: Any) -> str:
+    """Return a reference, as JSON has it, in words."""
+    if isinstance(at, list):
+        return "; ".join(map(label, at))
+    return ", ".join(f"{name}={value}" for name, value in at.items()) or "any record"
+
+
+def _change_text(change: Change) -> str:
+    if isinstance(change, str):
+        return change
+    pieces = {name: (value,) if isinstance(value, str) else value for name, value in change.items()}
+    return ",".join(f"{name}={':'.join(map(_number_text, values))}" for name, values in pieces.items())
+
+
+def _change_label(change: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {' or '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in change.items()
+    )
+
+
+def _number_text(value: Number | str) -> str:
+    """Return a number as exact decimal text; a fraction that has none as its nearest double."""
+    if isinstance(value, Fraction):
+        value = int(value) if value.denominator == 1 else float(value)
+    return str(value)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _or_infinite(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _table(rows: Sequence[tuple[Any, ...]], **types: str) -> "pd.DataFrame":
+    import pandas as pd  # noqa: PLC0415 — text and JSON are had without it
+
+    kinds = {name: {"str": "object", "float": "float64"}.get(kind, kind) for name, kind in types.items()}
+    return pd.DataFrame(rows, columns=list(types)).astype(kinds)

@@ -1,0 +1,152 @@
+"""Ledgers: what was reserved, drawn, charged and published; what is spent and left; and what officers do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pipeline.ledger.store import Ledger as Store
+    from prdp.explanation import Reference
+
+LedgerLike: TypeAlias = "str | Path | Ledger | None"
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """A ledger on SQLite or PostgreSQL; every loss in it is an upper bound. Made by `open_ledger`."""
+
+    _store: Store
+    _registered_only: bool
+
+    def show(self, dataset: str | None = None) -> pd.DataFrame:
+        """Return a row for each release, in the order of first reservation.
+
+        Args:
+            dataset: Only this dataset's.
+
+        Returns:
+            Columns release, dataset, state, attempt, draws, charges, plan_digest, out, approved, reason.
+        """
+        import pandas as pd  # noqa: PLC0415
+
+        columns = ["release", "dataset", "state", "attempt", "draws", "charges", "plan_digest", "out"]
+        rows = [
+            (s.release, s.dataset, s.status, s.attempt, s.draws, s.charges, s.digest, s.out, s.approved, s.reason)
+            for s in self._store.states()
+            if dataset in (None, s.dataset)
+        ]
+        return pd.DataFrame(rows, columns=[*columns, "approved", "reason"])
+
+    def budgets(self) -> dict[str, dict[str, Any]]:
+        """Return the registered datasets and families by name, each as `prdp ledger show --json` has it."""
+        return {name: budget.to_json() for name, budget in self._store.budgets().items()}
+
+    def spent(self, at: Reference, dataset: str | None = None) -> list[dict[str, Any]]:
+        """Return what releases cost a reference, and what is left, as `prdp ledger show --at … --json`.
+
+        Args:
+            at: A reference, as `Plan.explain` takes it.
+            dataset: Only this dataset. Default: every one in the ledger.
+
+        Returns:
+            For each dataset: spent (rounded up) and left (rounded down; None without a limit) in zCDP ρ, each
+            release's rho, the limit that leaves least, and what the loss implies.
+        """
+        from pipeline.ledger.history import spendings  # noqa: PLC0415
+        from prdp.explanation import reference_text  # noqa: PLC0415
+
+        return [spending.to_json() for spending in spendings(self._store, reference_text(at), dataset)]
+
+    def verify(self, *releases: str | Path) -> dict[str, Any]:
+        """Check the chain of entries, and published releases against it; StateError names the first that differs.
+
+        Args:
+            *releases: Folders or URIs of published releases.
+
+        Returns:
+            entries (their number), head (the hash of the last) and the releases, as `prdp ledger verify --json`.
+        """
+        from pipeline.release.verify import require_in_chain  # noqa: PLC0415
+        from prdp.runs import location  # noqa: PLC0415
+
+        entries, head = self._store.verify()
+        checked = [require_in_chain(self._store, location(folder, "release")) for folder in releases]
+        return {"entries": entries, "head": head, "releases": checked}
+
+    def entries(self, *, confidential: bool = False) -> list[dict[str, Any]]:
+        """Return every entry as `prdp ledger export` writes it; `confidential`: with input digests and salts."""
+        from pipeline.ledger.entries import exported  # noqa: PLC0415
+
+        return [exported(entry, confidential) for entry in self._store.entries()]
+
+    def register(self, name: str, budget: str | Path) -> None:
+        """Register a dataset or family with the limits of a YAML file, as `prdp ledger init`."""
+        from pipeline.release.officers import load_budget  # noqa: PLC0415
+
+        self._store.register(load_budget(Path(budget), name))
+
+    def raise_limits(self, name: str, budget: str | Path, reason: str) -> None:
+        """State the limits of a registered dataset or family anew, for a recorded reason."""
+        from pipeline.release.officers import load_budget  # noqa: PLC0415
+
+        self._store.raise_limits(load_budget(Path(budget), name), reason)
+
+    def approve(self, release: str, *, record_only: bool = False) -> str:
+        """Approve a held release and publish it; return its state. `record_only`: the next run publishes."""
+        from pipeline.release.officers import approve  # noqa: PLC0415
+
+        return approve(self._store, release, record_only).status
+
+    def reject(self, release: str, reason: str) -> str:
+        """Reject a held release, which stays charged; return its state."""
+        from pipeline.release.officers import reject  # noqa: PLC0415
+
+        return reject(self._store, release, reason).status
+
+    def withdraw(self, release: str, reason: str) -> str:
+        """Withdraw a published release, which stays charged; the reason is published. Return its state."""
+        from pipeline.release.officers import withdraw  # noqa: PLC0415
+
+        return withdraw(self._store, release, reason).status
+
+    def abort(self, release: str) -> None:
+        """Give up a release that is not published; it is refunded where nothing was drawn."""
+        from pipeline.release.attempts import give_up  # noqa: PLC0415
+
+        give_up(self._store, release)
+
+    def purge_staging(self, release: str | None = None) -> list[dict[str, Any]]:
+        """Remove, and record, what is staged and belongs to no live attempt; return it by release."""
+        from pipeline.release.officers import purge  # noqa: PLC0415
+
+        purged = purge(self._store, release)
+        return [{"release": each.release, "staging": each.root, "names": list(each.names)} for each in purged]
+
+    def __repr__(self) -> str:
+        return f"<prdp.Ledger {self._store.path or 'on a server'}>"
+
+
+def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None = None) -> Ledger:
+    """Return the ledger at `url`, made where it is absent.
+
+    Args:
+        url: A path, sqlite:///path, or postgresql://user@host/database. Default: the site's, or a file in the user's
+            state directory. A site may fix it (docs/ledger.md).
+        operator: Operator to record; it is supplied, not proved. Default: PRDP_OPERATOR, or the login name.
+
+    Raises:
+        PlanError: Where the site fixes another ledger, or the address is of no known kind.
+        StateError: Where it cannot be a ledger of this user.
+    """
+    from pipeline.ledger.store import open_ledger as open_store  # noqa: PLC0415 — SQLAlchemy loads when it is used
+    from pipeline.release.site import operator_named, site  # noqa: PLC0415
+
+    if isinstance(url, Ledger):
+        return url
+    here = site()
+    address = here.ledger_for(None if url is None else str(url))
+    return Ledger(open_store(address).signed(operator_named(operator)), here.require_registered)

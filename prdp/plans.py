@@ -1,0 +1,246 @@
+"""Plans: loaded from YAML or a mapping, explained without microdata, released, and used to prepare and to diagnose."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan import model
+from pipeline.plan.load import plan_of
+from pipeline.plan.text import read_text, text_of
+from prdp.explanation import Change, Explanation, Number, Reference, explanation
+from prdp.ledgers import LedgerLike
+from prdp.runs import DataLike, LocationLike, Runner
+
+if TYPE_CHECKING:
+    from prdp.releases import Release
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A resolved plan: frozen before any record is read; equal digests mean equal plans."""
+
+    _model: model.Plan
+    _data: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of the release, unique in a ledger."""
+        return self._model.release
+
+    @property
+    def digest(self) -> str:
+        """The digest over all that shapes the release, "sha256:…"; where the plan's files lie is no part of it."""
+        return self._model.digest
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The names of the queries, in the plan's order."""
+        return tuple(query.name for query in self._model.queries)
+
+    @property
+    def code_lists(self) -> dict[str, Path]:
+        """The CSV files of the plan's public codes by key (header code,name); empty where the plan lists cells."""
+        domain = self._data["domain"]
+        return {key: self._model.path.parent / str(domain[key]) for key in ("naics", "county") if domain.get(key)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all that shapes the release: no locations, the domain by its digest."""
+        return self._model.resolved()
+
+    def explain(
+        self,
+        at: Reference | list[Reference] | None = None,
+        *,
+        change: Change | list[Change] | None = None,
+        factor: Number | list[Number] | None = None,
+        delta: float | None = None,
+    ) -> Explanation:
+        """Return what the plan promises; no microdata are read.
+
+        Args:
+            at: Reference records, each a mapping such as {"employment": 10, "payroll": 500} in units of the measures,
+                with codes by level where wanted ({"naics3": "722", …}), or text as `prdp explain --at` takes it. A
+                tuple of them is a firm, or a group. Default: the references of the plan's budget.
+            change: Changes of a record's values, such as {"employment": (10, 12)}.
+            factor: Factors of at least 1: values that differ by at most the factor.
+            delta: The δ, between 0 and 1, of the stated (ε, δ). Default: 1e-9.
+
+        Returns:
+            Upper bounds of the losses, and the errors of the released values.
+
+        Raises:
+            PlanError: Where a reference names an unknown measure or level, or a code outside the domain.
+        """
+        return explanation(self._model, at, change=change, factor=factor, delta=delta)
+
+    def release(
+        self,
+        data: DataLike | None = None,
+        *,
+        ledger: LedgerLike = None,
+        out: LocationLike | None = None,
+        staging: LocationLike | None = None,
+        engine: str | None = None,
+        hold: bool = False,
+        csv: bool = False,
+        lineage: str | Path | None = None,
+        operator: str | None = None,
+        **options: Any,
+    ) -> "Release":
+        """Release the plan's tables, or go on where an earlier run stopped; return what is published or held.
+
+        Guarantee: however often this runs and wherever it is killed, at most one draw of the release is ever
+        published, and the ledger is charged before a key exists.
+
+        Args:
+            data: The microdata: a location (path or URI), or a pandas, Arrow, Dask or Spark DataFrame, which is
+                sealed in private staging first and destroyed afterwards. Default: the plan's dataset.path.
+            ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
+            out: Where to publish. Default: releases/ beside the plan.
+            staging: Where draws lie until they are published. Default: beside the ledger.
+            engine: "dask" or "spark". Default: Spark for a Spark DataFrame, else Dask.
+            hold: Publish nothing before an officer approves.
+            csv: Write every table as CSV too.
+            lineage: A file to append OpenLineage events to, one a line.
+            operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
+            **options: Of the engine: scheduler or workers (Dask), master (Spark); `progress=True` reports stages on
+                standard error.
+
+        Raises:
+            BudgetRefused: The loss would exceed a limit; nothing was drawn.
+            MicrodataError: Records break the contract; the message holds no value.
+            PlanError: The call is wrong, or a DataFrame has columns of a type that does not fit.
+            StateError: Another run is at work, or the ledger's state forbids it.
+        """
+        from prdp.runs import release  # noqa: PLC0415 — engines and tables load when something is released
+
+        runner = Runner(engine=engine, **options)
+        return release(self._model, data, runner, ledger, out, staging, hold, csv, lineage, operator)
+
+    def check(
+        self,
+        data: LocationLike | None = None,
+        *,
+        ledger: LedgerLike = None,
+        out: LocationLike | None = None,
+        staging: LocationLike | None = None,
+        operator: str | None = None,
+    ) -> dict[str, Any]:
+        """Return whether a release would be reserved, as `prdp ledger check --json`; reads no record, reserves nothing.
+
+        Args:
+            data: The location of the microdata. Default: the plan's dataset.path.
+            ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
+            out: Where the release would be published. Default: releases/ beside the plan.
+            staging: Where its draws would lie. Default: beside the ledger.
+            operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
+
+        Returns:
+            release, dataset, plan_digest and state: None where it would be reserved now, else its present state.
+
+        Raises:
+            BudgetRefused: Where a limit would be exceeded.
+            StateError: Where the ledger's state forbids it.
+        """
+        from prdp.runs import check  # noqa: PLC0415
+
+        return check(self._model, data, ledger, out, staging, operator)
+
+    def _repr_html_(self) -> str:
+        return self.explain()._repr_html_()
+
+    def __repr__(self) -> str:
+        return f"<prdp.Plan {self.name}: {', '.join(self.queries)}; {self.digest}>"
+
+
+def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | Path | None = None) -> Plan:
+    """Return the resolved plan of a YAML file, or of the same content as a mapping.
+
+    Args:
+        source: The file, or a mapping as YAML would give it.
+        folder: The folder to which paths in a mapping are relative. Default: the working folder.
+
+    Raises:
+        PlanError: With a line for each mistake.
+
+    Its digest depends on what the plan means, not on how or where it is written:
+
+        >>> plan = load_plan("plan.yaml")  # doctest: +SKIP
+        >>> plan.digest  # doctest: +SKIP
+        'sha256:…'
+    """
+    if isinstance(source, Plan):
+        return source
+    if isinstance(source, Mapping):
+        path = Path(folder or "").absolute() / "plan"
+        text = text_of(source, path)
+    else:
+        path = Path(source)
+        text = read_text(path)
+    return Plan(plan_of(text, path), text.data)
+
+
+def prepare(
+    plan: "str | Path | Mapping[str, Any] | Plan",
+    raw: LocationLike,
+    out: str | Path,
+    *,
+    ledger: LedgerLike = None,
+    engine: str | None = None,
+    operator: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write checked, typed, sorted microdata for repeated releases, as `prdp prepare`; they are confidential.
+
+    Args:
+        plan: A plan of the dataset.
+        raw: The location of the raw microdata, Parquet or CSV.
+        out: The folder to write, new or empty; it gets mode 0700.
+        ledger: A ledger, or its path or URL: the microdata may not lie where it publishes.
+        engine: "dask" (default) or "spark".
+        operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
+        **options: As of `Plan.release`.
+
+    Returns:
+        dataset, out and manifest, as `prdp prepare --json`.
+    """
+    from prdp.runs import prepare as run  # noqa: PLC0415
+
+    return run(load_plan(plan)._model, raw, out, Runner(engine=engine, **options), ledger, operator)
+
+
+def diagnose(
+    plan: "str | Path | Mapping[str, Any] | Plan",
+    out: str | Path,
+    data: LocationLike | None = None,
+    *,
+    release: str | Path | None = None,
+    per_record: bool = False,
+    ledger: LedgerLike = None,
+    engine: str | None = None,
+    operator: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write the losses of the actual records, and errors against the truth, as `prdp diagnose`; confidential.
+
+    The ledger records the run before any record is read.
+
+    Args:
+        plan: The plan.
+        out: The folder to write, new or empty; it gets mode 0700.
+        data: The location of the microdata. Default: the plan's dataset.path.
+        release: A published release of the plan to compare. Default: releases/ beside the plan, if there.
+        per_record: Write every record's and firm's losses, as Parquet.
+        ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
+        engine: "dask" (default) or "spark".
+        operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
+        **options: As of `Plan.release`.
+
+    Returns:
+        The locations of what was written, as `prdp diagnose --json`; their contents are confidential.
+    """
+    from prdp.runs import diagnose as run  # noqa: PLC0415
+
+    runner = Runner(engine=engine, **options)
+    return run(load_plan(plan)._model, out, data, release, per_record, runner, ledger, operator)

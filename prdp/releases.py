@@ -1,0 +1,181 @@
+"""Published releases: verified against their manifest, and read as pandas, Arrow or Dask tables."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import PlanError
+from pipeline.plan.cells import level_of
+from pipeline.release.run import Outcome
+from pipeline.release.verify import Verified, read_manifest, verify_release
+from pipeline.storage.location import Place, Stored, opened
+from prdp.runs import LocationLike, location
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from prdp.plans import Plan
+
+CodeLists: TypeAlias = "Plan | Mapping[str, LocationLike] | None"
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What a run came to; `tables`: each query's location (held: where it is staged) and number of rows."""
+
+    _outcome: Outcome
+
+    @property
+    def name(self) -> str:
+        """The release's name."""
+        return self._outcome.release
+
+    @property
+    def attempt(self) -> str:
+        """The attempt: 16 hexadecimal digits."""
+        return self._outcome.attempt
+
+    @property
+    def state(self) -> str:
+        """The state in the ledger: settled, or held until an officer approves."""
+        return self._outcome.state
+
+    @property
+    def path(self) -> str:
+        """The folder or URI that holds release.json once it is published: what outsiders verify and read."""
+        return str(self._outcome.out / self._outcome.release)
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        """By query: path and rows."""
+        return self._outcome.tables
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `prdp release --json` prints."""
+        return self._outcome.to_json()
+
+    def read(self, names: CodeLists = None) -> "PublishedRelease":
+        """Return the published tables, as `read_release` does; StateError while they are held."""
+        return read_release(self.path, names=names)
+
+    def __repr__(self) -> str:
+        return f"<prdp.Release {self.name}, attempt {self.attempt}: {self.state}>"
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedRelease(Mapping[str, "pd.DataFrame"]):
+    """The tables of a verified release by query: `release["employment"]` is a pandas DataFrame.
+
+    A table has the query's keys as text with their leading zeros, where names are known a column `<key>_name` after
+    each, then value, lower, upper and standard_error in units of the measure (integers are int64).
+    """
+
+    verified: Verified
+    manifest: Mapping[str, Any]
+    _folder: Place
+    _names: Mapping[str, Mapping[str, str]] = field(repr=False)
+
+    def arrow(self, query: str) -> pa.Table:
+        """Return a table as an Arrow table."""
+        return pa.concat_tables([self._named(self._read(path)) for path in self._paths(query)])
+
+    def pandas(self, query: str) -> "pd.DataFrame":
+        """Return a table as a pandas DataFrame; `release[query]` is the same."""
+        frame: pd.DataFrame = self.arrow(query).to_pandas()
+        return frame
+
+    def dask(self, query: str) -> Any:
+        """Return a table as a Dask DataFrame, with a partition for each file."""
+        from pipeline.engines.dask_frames import from_parts  # noqa: PLC0415
+
+        return from_parts(lambda path: self._named(self._read(path)).to_pandas(), self._paths(query))
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The release's policy.json: mechanisms, parameters, policy functions and losses at reference records."""
+        at = self._folder / self.verified.attempt / "policy.json"
+        policy: dict[str, Any] = json.loads(at.read() if isinstance(at, Stored) else at.read_bytes())
+        return policy
+
+    def _paths(self, query: str) -> list[str]:
+        for table in self.manifest["tables"]:
+            if table["query"] == query:
+                return [file["path"] for file in table["files"] if file["path"].endswith(".parquet")]
+        raise KeyError(query)
+
+    def _read(self, path: str) -> pa.Table:
+        with opened(self._folder / path) as raw:
+            return pq.read_table(raw)
+
+    def _named(self, table: pa.Table) -> pa.Table:
+        columns = {}
+        for name in table.column_names:
+            columns[name] = table[name]
+            if name in self._names:
+                codes = table[name].combine_chunks().dictionary_encode()
+                names = pa.array(list(map(self._names[name].get, codes.dictionary.to_pylist())), pa.string())
+                columns[f"{name}_name"] = names.take(codes.indices)
+        return pa.table(columns)
+
+    def __getitem__(self, query: str) -> "pd.DataFrame":
+        return self.pandas(query)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([table["query"] for table in self.manifest["tables"]])
+
+    def __len__(self) -> int:
+        return len(self.manifest["tables"])
+
+    def __repr__(self) -> str:
+        return f"<prdp.PublishedRelease {self.verified.release}: {', '.join(self)}>"
+
+
+def verify(path: LocationLike) -> Verified:
+    """Return what was verified: every file of the release is the one that its manifest names, and none is added.
+
+    Args:
+        path: The folder or URI that holds release.json.
+
+    Raises:
+        StateError: Naming the first file that is missing, changed or too many.
+
+    It shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its publisher's.
+    """
+    return verify_release(location(path, "release"))
+
+
+def read_release(path: LocationLike, *, names: CodeLists = None) -> PublishedRelease:
+    """Verify a published release and return its tables.
+
+    Args:
+        path: The folder or URI that holds release.json.
+        names: Where names of codes come from: the plan, or {"naics": file, "county": file}, CSV with the header
+            code,name. A release carries none; keys of another level than the lists' have none.
+
+    Raises:
+        StateError: Where a file is missing, changed or too many.
+    """
+    folder = location(path, "release")
+    verified = verify_release(folder)
+    return PublishedRelease(verified, read_manifest(folder), folder, _names(names))
+
+
+def _names(source: Any) -> dict[str, dict[str, str]]:
+    """Return the names of codes by level."""
+    lists = getattr(source, "code_lists", source) or {}
+    named: dict[str, dict[str, str]] = {}
+    for key, path in lists.items():
+        try:
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+                rows = [row for row in csv.DictReader(file) if row.get("code") and row.get("name")]
+            if rows:
+                named[level_of(key, rows[0]["code"])] = {row["code"]: row["name"] for row in rows}
+        except (OSError, ValueError, csv.Error):
+            raise PlanError(f"{path}: no list of {key} codes; name a CSV file with the header code,name") from None
+    return named

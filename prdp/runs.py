@@ -1,0 +1,245 @@
+"""Runs of prdp from Python: which engine, where the microdata lie, what is written where."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import PlanError, StateError
+from pipeline.log import Log, Progress
+from pipeline.plan.model import Plan, default_out
+from prdp.ledgers import LedgerLike, open_ledger
+
+if TYPE_CHECKING:
+    from pipeline.engines.protocol import Engine
+    from pipeline.release.run import Job
+    from pipeline.storage.location import Place
+    from prdp.releases import Release
+
+LocationLike = str | os.PathLike[str]
+DataLike = Any  # a LocationLike, or a pandas, Arrow, Dask or Spark DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """What runs a job over microdata; it shapes no byte of a table.
+
+    Args:
+        engine: "dask" or "spark"; None: Dask, or Spark for its own DataFrames.
+        scheduler: Dask: a scheduler's address. Default: threads of this process.
+        workers: Dask: threads to use. Default: all cores.
+        master: Spark: a master of this machine. Default: local[*].
+        progress: Report stages on standard error.
+    """
+
+    engine: str | None = None
+    scheduler: str | None = None
+    workers: int | None = None
+    master: str | None = None
+    progress: bool = False
+
+    @property
+    def log(self) -> Log:
+        """A log for people, or a silent one."""
+        return Log(Progress().say) if self.progress else Log()
+
+    @contextmanager
+    def started(self, data: DataLike = None) -> "Iterator[Engine]":
+        """Yield the engine, of whose library alone it costs the import; end it afterwards."""
+        of_spark = type(data).__module__.partition(".")[0] == "pyspark"
+        engine = self.engine or ("spark" if of_spark else "dask")
+        if engine not in ("dask", "spark"):
+            raise PlanError(f"engine {engine!r}: it is dask or spark")
+        foreign = {"dask": ("master",), "spark": ("scheduler", "workers")}[engine]
+        for option in foreign:
+            if getattr(self, option) is not None:
+                raise PlanError(f"{option}: it is not an option of engine {engine}; leave it out")
+        if engine == "dask":
+            from pipeline.engines.dask import DaskEngine  # noqa: PLC0415
+
+            yield DaskEngine(self.scheduler, self.workers)
+            return
+        from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
+
+        spark = SparkEngine(self.master)
+        try:
+            yield spark
+        finally:
+            if not of_spark:  # its session is the caller's
+                spark.close()
+
+
+def location(at: LocationLike, what: str) -> "Place":
+    """Return the location that a path or URI names, without links; PlanError begins with `what`."""
+    from pipeline.storage.location import place, resolved  # noqa: PLC0415
+
+    return resolved(place(os.fspath(at), what=what), what)
+
+
+def release(
+    plan: Plan,
+    data: DataLike,
+    runner: Runner,
+    ledger: LedgerLike,
+    out: LocationLike | None,
+    staging: LocationLike | None,
+    hold: bool,
+    csv: bool,
+    lineage: LocationLike | None,
+    operator: str | None,
+) -> "Release":
+    """Release a plan, as `Plan.release` describes."""
+    from pipeline.release.run import Job, run  # noqa: PLC0415
+    from prdp.releases import Release  # noqa: PLC0415
+
+    opened = open_ledger(ledger, operator=operator)
+    with runner.started(data) as engine:
+        job = Job(
+            plan=plan,
+            microdata=_microdata(plan, data),
+            out=_out(plan, out),
+            staging=None if staging is None else location(staging, "staging"),
+            engine=engine,
+            ledger=opened._store,
+            csv=csv,
+            hold=hold,
+            registered_only=opened._registered_only,
+            log=runner.log,
+        )
+        with _lineage(job, lineage):
+            return Release(run(job))
+
+
+def check(
+    plan: Plan,
+    data: LocationLike | None,
+    ledger: LedgerLike,
+    out: LocationLike | None,
+    staging: LocationLike | None,
+    operator: str | None,
+) -> dict[str, Any]:
+    """Ask whether a release would be reserved, as `Plan.check` describes."""
+    from pipeline.release.run import Request  # noqa: PLC0415
+    from pipeline.release.run import check as run  # noqa: PLC0415
+
+    opened = open_ledger(ledger, operator=operator)
+    state = run(
+        Request(
+            plan=plan,
+            microdata=_microdata(plan, data),
+            out=_out(plan, out),
+            ledger=opened._store,
+            staging=None if staging is None else location(staging, "staging"),
+            registered_only=opened._registered_only,
+        )
+    )
+    status = None if state is None else state.status
+    return {"release": plan.release, "dataset": plan.dataset.name, "plan_digest": plan.digest, "state": status}
+
+
+def prepare(
+    plan: Plan, raw: LocationLike, out: LocationLike, runner: Runner, ledger: LedgerLike, operator: str | None
+) -> dict[str, Any]:
+    """Prepare microdata, as `prdp.prepare` describes."""
+    from pipeline.preparation.prepare import PrepareJob  # noqa: PLC0415
+    from pipeline.preparation.prepare import prepare as run  # noqa: PLC0415
+
+    opened = open_ledger(ledger, operator=operator)
+    with runner.started() as engine:
+        manifest = run(
+            PrepareJob(
+                plan=plan,
+                raw=location(raw, "raw"),
+                out=Path(out).absolute(),
+                ledger=opened._store,
+                engine=engine,
+                log=runner.log,
+            )
+        )
+    return {
+        "dataset": plan.dataset.name,
+        "out": str(manifest.parent),
+        "manifest": str(manifest),
+        "confidential": True,
+    }
+
+
+def diagnose(
+    plan: Plan,
+    out: LocationLike,
+    data: LocationLike | None,
+    published: LocationLike | None,
+    per_record: bool,
+    runner: Runner,
+    ledger: LedgerLike,
+    operator: str | None,
+) -> dict[str, Any]:
+    """Diagnose a plan on microdata, as `prdp.diagnose` describes."""
+    from pipeline.diagnostics.run import DOCUMENT, PAGE, DiagnosticsJob, default_release  # noqa: PLC0415
+    from pipeline.diagnostics.run import diagnose as run  # noqa: PLC0415
+
+    at = plan.dataset.path if data is None else location(data, "data")
+    if at is None:
+        raise PlanError("dataset.source: diagnostics read files; give a copy of the table as data")
+    opened = open_ledger(ledger, operator=operator)
+    with runner.started() as engine:
+        made = run(
+            DiagnosticsJob(
+                plan=plan,
+                microdata=at,
+                out=Path(out).absolute(),
+                ledger=opened._store,
+                engine=engine,
+                published=default_release(plan) if published is None else Path(published),
+                per_record=per_record,
+                log=runner.log,
+            )
+        )
+    written = {"release": plan.release, "plan_digest": plan.digest, "out": str(made)}
+    written |= {"report": str(made / PAGE), "diagnostics": str(made / DOCUMENT)}
+    written |= {name: str(made / name) for name in ("records", "firms") if (made / name).is_dir()}
+    return written | {"confidential": True}
+
+
+def _microdata(plan: Plan, data: DataLike) -> Any:
+    """Return where the microdata of a release lie, or the frame that holds them."""
+    from pipeline.preparation.pinned import Table  # noqa: PLC0415
+    from pipeline.storage.location import resolved  # noqa: PLC0415
+
+    if data is None:
+        at = plan.dataset.path
+        return Table(plan.dataset.table or "") if at is None else resolved(at, "microdata")
+    if isinstance(data, str | os.PathLike):
+        return location(data, "data")
+    raise PlanError(
+        f"data: a {type(data).__name__} is neither a location nor a DataFrame of pandas, Arrow, Dask, Spark"
+    )
+
+
+def _out(plan: Plan, out: LocationLike | None) -> "Place":
+    from pipeline.storage.location import resolved  # noqa: PLC0415
+
+    return resolved(default_out(plan), "out") if out is None else location(out, "out")
+
+
+@contextmanager
+def _lineage(job: "Job", target: LocationLike | None) -> Iterator[None]:
+    """Append the release's lineage to a file, if there is one, after the block and after its errors too."""
+    if target is None:
+        yield
+        return
+    from pipeline.release.lineage import append_new, run_events  # noqa: PLC0415
+
+    def append() -> None:
+        append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), Path(target))
+
+    append_new([], Path(target))  # a file that cannot be written is reported before anything is charged
+    try:
+        yield
+    except Exception:
+        with suppress(StateError):  # the error of the release is the one to report
+            append()
+        raise
+    append()

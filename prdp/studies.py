@@ -1,0 +1,194 @@
+"""Without microdata: synthetic records, parameters from an accuracy or a loss, and studies of mechanisms."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import PlanError
+from pipeline.log import Progress
+from udfs.numbers.exact import exact
+
+Number = int | float | str | Fraction
+TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")
+
+
+def generate(records: int, out: str | Path, *, seed: int = 0) -> Path:
+    """Write synthetic microdata and all that a first release needs; return the plan's path.
+
+    Args:
+        records: The number of establishments.
+        out: The folder to write, new or empty.
+        seed: The same seed gives the same bytes.
+    """
+    from pipeline.economy.generate import generate as run  # noqa: PLC0415
+
+    return run(records, seed, Path(out)).plan
+
+
+def calibrate(
+    plan: "str | Path | None" = None,
+    *,
+    out: "str | Path | None" = None,
+    kind: str | None = None,
+    parameters: Mapping[str, Number] | None = None,
+    step: Number = 1,
+    standard_error: Number | None = None,
+    mean_absolute_error: Number | None = None,
+    interval: Number | None = None,
+    loss: Number | None = None,
+    total: Number | None = None,
+    at: Number | None = None,
+    coverage: Number = "0.95",
+    sizes: "str | Path | None" = None,
+    count: bool = False,
+    objective: str = "largest",
+    limit: Number | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Return parameters that meet an accuracy or a loss, as `prdp calibrate --json`; reads no microdata.
+
+    With a plan: the scale of each of its `calibrate:`. With a kind: that mechanism. With neither: all families at equal
+    accuracy, ranked by what records would lose.
+
+    Args:
+        plan: The plan's file.
+        out: Write the plan here, in its own folder, with every `calibrate:` replaced by its solution.
+        kind: The kind of mechanism, as in a plan.
+        parameters: The kind's fixed parameters.
+        step: The step of the measure.
+        standard_error: A standard error at `total`, in the measure's unit; or one of the next three.
+        mean_absolute_error: A mean absolute error at `total`.
+        interval: The width, end to end, of an interval of `coverage` at `total`.
+        loss: The most, in zCDP ρ, that a record of influence `at` may lose.
+        total: The true total at which an error is meant.
+        at: The influence at which a loss is meant.
+        coverage: The coverage of intervals.
+        sizes: A PUBLIC distribution of sizes, CSV with the header value,count. Default: employment of establishments
+            in the synthetic economy; never one of confidential microdata.
+        count: Compare mechanisms of a count: each record has an influence of 1.
+        objective: What is best of all families: largest, mean or share.
+        limit: For the objective share: the share of records that lose less than this.
+        progress: Report on standard error how many shapes were tried.
+
+    Raises:
+        PlanError: Where the call is wrong, or no scale can meet it.
+    """
+    if plan is not None:
+        from pipeline.report.calibrated import resolved_plan  # noqa: PLC0415
+
+        return resolved_plan(Path(plan), None if out is None else Path(out))
+    stated = {"standard_error": standard_error, "mean_absolute_error": mean_absolute_error}
+    stated |= {"interval": interval, "loss": loss}
+    target = _target({name: value for name, value in stated.items() if value is not None}, total, at, coverage)
+    if kind is not None:
+        from pipeline.report.calibrated import calibrated, told  # noqa: PLC0415
+
+        fixed = {name: _exact_or_text(value) for name, value in (parameters or {}).items()}
+        mechanism = calibrated(kind, fixed, _exact("step", step), target)
+        totals = () if total is None else (float(_exact("total", total)),)
+        return told(mechanism, totals, _exact("coverage", coverage))
+    if loss is not None or total is None:
+        raise PlanError(
+            "calibrate: a comparison is at equal accuracy; give a standard_error, for instance, and a total"
+        )
+    return _comparison(target, _exact("step", step), sizes, count, objective, limit, progress)
+
+
+def evaluate(
+    study: str | Path,
+    out: str | Path,
+    *,
+    records: int | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write a study of mechanisms beside each other on synthetic microdata; return it, as `prdp evaluate --json`.
+
+    Args:
+        study: The study's YAML file.
+        out: The folder to write, new or empty.
+        records: The number of records. Default: the study's.
+        seed: The seed of the microdata. Default: the study's.
+        engine: "dask" (default) or "spark".
+        **options: As of `Plan.release`.
+    """
+    from pipeline.study.run import StudyJob  # noqa: PLC0415
+    from pipeline.study.run import evaluate as run  # noqa: PLC0415
+    from pipeline.study.spec import load_study  # noqa: PLC0415
+    from prdp.runs import Runner  # noqa: PLC0415
+
+    read, runner = load_study(Path(study)), Runner(engine=engine, **options)
+    records = read.data.records if records is None else records
+    read = replace(read, data=replace(read.data, records=records, seed=read.data.seed if seed is None else seed))
+    say: Callable[[str], None] = Progress().say if runner.progress else lambda text: None
+    with runner.started() as started:
+        return dict(run(StudyJob(study=read, out=Path(out), engine=started, say=say)))
+
+
+def _comparison(
+    target: Any,
+    step: Fraction,
+    sizes: "str | Path | None",
+    count: bool,
+    objective: str,
+    limit: Number | None,
+    progress: bool,
+) -> dict[str, Any]:
+    from pipeline.study.comparison import BUILT_IN, ONE_EACH, Objective, compare, read_sizes, to_json  # noqa: PLC0415
+
+    if count and sizes is not None:
+        raise PlanError("calibrate: sizes mean nothing for a count, in which every record has an influence of 1")
+    try:
+        wanted = Objective(objective, None if limit is None else _exact("limit", limit))
+    except ValueError as error:
+        raise PlanError(f"calibrate: {error}") from None
+    say = Progress().say if progress else lambda text: None
+    known = ONE_EACH if count else read_sizes(Path(sizes) if sizes else BUILT_IN)
+    compared = compare(target, known, wanted, step, lambda tried: say(f"{tried} shapes tried"))
+    if not compared.candidates:
+        raise PlanError("calibrate: no family can have this accuracy; ask for another")
+    totals = sorted({0.0, float(target.total), 100 * float(target.total)})
+    return dict(to_json(compared, tuple(totals)))
+
+
+def _target(stated: Mapping[str, Number], total: Number | None, at: Number | None, coverage: Number) -> Any:
+    from pipeline.accounting import targets  # noqa: PLC0415
+
+    if len(stated) != 1:
+        raise PlanError(f"calibrate: give exactly one of {', '.join(TARGETS)}")
+    ((name, value),) = stated.items()
+    if (at is None) == (name == "loss"):
+        raise PlanError("calibrate: at is the influence at which a loss is meant: give both or neither")
+    if name == "loss" and total is not None:
+        raise PlanError("calibrate: total means nothing with loss; leave it out")
+    number, zero = _exact(name, value), Fraction(0)
+    where = zero if total is None else _exact("total", total)
+    try:
+        match name:
+            case "loss":
+                return targets.LossTarget(loss=number, influence=_exact("at", at if at is not None else 0))
+            case "interval":
+                return targets.IntervalTarget(interval=number, coverage=_exact("coverage", coverage), total=where)
+            case "standard_error":
+                return targets.StandardErrorTarget(standard_error=number, total=where)
+        return targets.AbsoluteErrorTarget(mean_absolute_error=number, total=where)
+    except targets.CalibrationError as error:
+        raise PlanError(f"calibrate: {error}") from None
+
+
+def _exact(name: str, value: Number) -> Fraction:
+    """Return a number as the decimal that was written, exactly."""
+    try:
+        return value if isinstance(value, Fraction) else exact(str(value))
+    except ValueError:
+        raise PlanError(f"calibrate: {name} must be a number") from None
+
+
+def _exact_or_text(value: Number) -> Fraction | str:
+    try:
+        return value if isinstance(value, Fraction) else exact(str(value))
+    except ValueError:
+        return str(value)
