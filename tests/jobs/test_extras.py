@@ -1,0 +1,51 @@
+"""An installation without the extras: a release needs none, and what needs one says in a line how to install it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import EXTRAS
+from tests.support.world import records, write_world
+
+HIDDEN = "import sys\nsys.modules.update(dict.fromkeys(sys.argv[1].split(',')))\n"  # None: it cannot be imported
+CALL = f"{HIDDEN}from jobs.cli import main\nsys.exit(main(sys.argv[2:]))"
+
+
+def without(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process in which these packages cannot be imported."""
+    command = [sys.executable, "-c", CALL, packages, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    return write_world(tmp_path, records(50))
+
+
+def test_a_release_on_dask_needs_no_extra(plan: Path) -> None:
+    ledger = ("--ledger", plan.parent / "state" / "ledger.sqlite")
+    every = ",".join(EXTRAS)
+    released = without(every, "release", plan, "--csv", *ledger)
+    assert released.returncode == 0, released.stderr
+    published = plan.parent / "releases" / "small-release"
+    for call in (("explain", plan), ("verify", published), ("ledger", "show", *ledger)):
+        assert without(every, *call).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("psycopg", ["ledger", "show", "--ledger", "postgresql://me@127.0.0.1:1/db"]),
+        ("distributed", ["release", "PLAN", "--scheduler", "tcp://127.0.0.1:1", "--ledger", "LEDGER"]),
+    ],
+)
+def test_a_missing_extra_is_named_in_one_line(package: str, call: list[str], plan: Path) -> None:
+    ledger = plan.parent / "state" / "ledger.sqlite"
+    done = without(package, *(word.replace("PLAN", str(plan)).replace("LEDGER", str(ledger)) for word in call))
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("[")]
+    assert (done.returncode, done.stdout, len(errors)) == (2, "", 1), done.stderr
+    assert f"needs the package {package}, which is not installed" in errors[0]
+    assert errors[0].endswith(f"run pip install 'prdp[{EXTRAS[package]}]'")
+    assert not ledger.exists()  # nothing was reserved
