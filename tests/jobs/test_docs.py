@@ -1,0 +1,26 @@
+"""The pages of README.md, docs/ and conf/: their links lead somewhere, and they name files that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+FILE = re.compile(r"`((?:udfs|pipeline|prdp|jobs|conf|box|benchmarks|tests|docs)/[\w./-]+\.\w+)`")
+
+
+def missing(page: Path, text: str) -> list[str]:
+    links = [(link, page.parent / link) for link in LINK.findall(text) if "://" not in link]
+    return [name for name, path in (*links, *((name, ROOT / name) for name in FILE.findall(text))) if not path.exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_and_names_is_there(page: Path) -> None:
+    assert missing(page, page.read_text()) == []
+
+
+def test_a_page_that_leads_nowhere_is_noticed() -> None:
+    text = "[a](nowhere.md) [b](mathematics.md#x) [c](https://example.org/) `pipeline/nowhere.py` `pipeline/log.py`"
+    assert missing(ROOT / "docs" / "page.md", text) == ["nowhere.md", "pipeline/nowhere.py"]
