@@ -61,20 +61,27 @@ class Runner:
 
             yield DaskEngine(self.scheduler, self.workers)
             return
+        if of_spark and self.master is None:
+            from pipeline.engines.spark_frames import engine_of  # noqa: PLC0415
+
+            with engine_of(data) as on_its_session:
+                yield on_its_session
+            return
         from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
 
         spark = SparkEngine(self.master)
         try:
             yield spark
         finally:
-            if not of_spark:  # its session is the caller's
-                spark.close()
+            spark.close()
 
 
 def location(at: LocationLike, what: str) -> "Place":
     """Return the location that a path or URI names, without links; PlanError begins with `what`."""
     from pipeline.storage.location import place, resolved  # noqa: PLC0415
 
+    if not isinstance(at, str | os.PathLike):
+        raise PlanError(f"{what}: a {type(at).__name__} is no location; write it to a file, and give its path")
     return resolved(place(os.fspath(at), what=what), what)
 
 
@@ -213,9 +220,9 @@ def _microdata(plan: Plan, data: DataLike) -> Any:
         return Table(plan.dataset.table or "") if at is None else resolved(at, "microdata")
     if isinstance(data, str | os.PathLike):
         return location(data, "data")
-    raise PlanError(
-        f"data: a {type(data).__name__} is neither a location nor a DataFrame of pandas, Arrow, Dask, Spark"
-    )
+    from pipeline.preparation.frames import frame_of  # noqa: PLC0415 — pandas and Arrow
+
+    return frame_of(data)
 
 
 def _out(plan: Plan, out: LocationLike | None) -> "Place":

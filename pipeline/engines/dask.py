@@ -95,19 +95,19 @@ class DaskEngine:
             combine_kwargs=size,
             aggregate_kwargs=size,
         )
-        summed: pd.DataFrame = self._compute(whole)
+        summed: pd.DataFrame = self.compute(whole)
         return summed
 
     def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
         """Release and write the blocks in parallel."""
         rows = pd.DataFrame({"rows": pd.Series([], dtype="int64")})
         written = dd.from_map(NoiseTask(code_digest()), blocks, key=key, meta=rows, enforce_metadata=False)
-        self._compute(written.map_partitions(len, meta=("rows", "int64")))
+        self.compute(written.map_partitions(len, meta=("rows", "int64")))
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Return what `task` makes of every item, in the items' order."""
         run = delayed(EachTask(task, code_digest()), pure=False)
-        results: list[Result] = self._compute(delayed([run(item) for item in items]))
+        results: list[Result] = self.compute(delayed([run(item) for item in items]))
         return results
 
     def grouped(
@@ -117,7 +117,8 @@ class DaskEngine:
         scratch.create()
         return grouped_by(self.each, split, items, merge, scratch.path)
 
-    def _compute(self, collection: Any) -> Any:
+    def compute(self, collection: Any) -> Any:
+        """Return what a Dask collection comes to, on threads or on a cluster that is safe."""
         if self.scheduler is None:
             return collection.compute(scheduler="threads", num_workers=self.workers)
         from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need

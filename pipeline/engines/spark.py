@@ -80,6 +80,14 @@ class SparkEngine:
         self.master = master
         self._session: SparkSession | None = None
 
+    @classmethod
+    def on(cls, session: SparkSession) -> "SparkEngine":
+        """Return an engine on a session that is open, and known to be safe; the caller ends it."""
+        engine = cls()
+        engine._session = session
+        session.conf.set(BATCH, ROWS_AT_ONCE)
+        return engine
+
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Spark and of the libraries that shape the tables."""
         return {"pyspark": pyspark.__version__} | {name: version(name) for name in ("numpy", "pyarrow")}

@@ -4,15 +4,17 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.canonical import digest
 from pipeline.engines.protocol import Engine, Input
-from pipeline.errors import MicrodataError
+from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata import source
+from pipeline.microdata.frames import Frame
+from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
 from pipeline.storage.location import Place
 from pipeline.tables.totals import measure_columns
@@ -25,6 +27,18 @@ class Table:
     """The name of a table in a catalog."""
 
     name: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SealedRecords:
+    """The records of a DataFrame, sealed in private staging; `source` names them in the ledger, `pin` ties them."""
+
+    chunks: Sequence[Chunk]
+    pin: str
+    source: str
+
+
+Microdata = Place | Table | SealedRecords | Frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,26 +58,34 @@ class Pinned:
             )
 
 
-def require_there(microdata: Place | Table, engine: Engine) -> None:
+def require_there(microdata: Microdata, engine: Engine) -> None:
     """Return if there are microdata; raises PlanError or MicrodataError otherwise."""
     if isinstance(microdata, Table):
         engine.table(microdata.name)
-    else:
+    elif not isinstance(microdata, SealedRecords | Frame):
         source.find(microdata)
 
 
-def pinned(microdata: Place | Table, engine: Engine) -> Pinned:
+def pinned(microdata: Microdata, engine: Engine) -> Pinned:
     """Return the microdata as they are now; raises PlanError or MicrodataError where they cannot be read."""
     if isinstance(microdata, Table):
         table = engine.table(microdata.name)
         return Pinned(f"microdata in table {table.name}", table, table.pin(), table.pin)
+    if isinstance(microdata, Frame):
+        raise PrdpError("a DataFrame must be sealed before it is summed")
+    if isinstance(microdata, SealedRecords):  # nobody without the seal can change them
+        return Pinned("the DataFrame", microdata.chunks, microdata.pin, lambda: microdata.pin)
     found = source.find(microdata)
     digest = source.pin(found)  # before the footers are read
     return Pinned(f"microdata {found.root}", list(source.chunks(found)), digest, lambda: _now(found))
 
 
-def source_of(microdata: Place | Table) -> str:
-    """Return where the microdata lie, as the ledger keeps it."""
+def source_of(microdata: Microdata) -> str:
+    """Return where the microdata lie, or of a DataFrame what it holds, as the ledger keeps it."""
+    if isinstance(microdata, SealedRecords):
+        return microdata.source
+    if isinstance(microdata, Frame):
+        return "DataFrame"
     return f"table {microdata.name}" if isinstance(microdata, Table) else str(microdata)
 
 
@@ -116,7 +138,7 @@ def contract_of(plan: Plan, measures: tuple[MeasureColumn, ...]) -> Contract:
     }
 
 
-def is_prepared(microdata: Place | Table, plan: Plan) -> bool:
+def is_prepared(microdata: Microdata, plan: Plan) -> bool:
     """Return whether microdata are prepared, in which case each row is known to be one record by the plan's rules.
 
     In a store they never are: a copy there has other times than the manifest lists, and is checked like any microdata.

@@ -24,6 +24,7 @@ from pipeline.plan.model import RECORD
 from pipeline.plan.references import label_of
 from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
 from pipeline.plan.text import read_text
+from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, source_of
 from pipeline.release.attempts import attempt_of, finish, live_staging, require_whole, root_named, staging_names
 from pipeline.release.publish import retract
@@ -88,16 +89,17 @@ def withdraw(ledger: Ledger, release: str, reason: str) -> ReleaseState:
 def purge(ledger: Ledger, release: str | None = None) -> list[Purged]:
     """Remove, and record, what lies in staging of releases and is no live attempt; return what was removed.
 
-    `release` None: of all releases in the ledger. Raises StateError where a run works on one of them, after the others.
+    `release` None: of all releases in the ledger, and of those that a killed run sealed a DataFrame for before they
+    were reserved. Raises StateError where a run works on one of them, after the others.
     """
     found: list[Purged] = []
     busy: StateError | None = None
-    for state in ledger.states() if release is None else [_known(ledger, release)]:
-        if not _strays(ledger, state):
-            continue
+    known = [state.release for state in ledger.states() if _strays(ledger, state)]
+    for name in [*known, *_frames_alone(ledger)] if release is None else [release]:
         try:
-            with ledger.lock(state.release):
-                found += _purge(ledger, _known(ledger, state.release))
+            with ledger.lock(name):
+                state = ledger.state(name)
+                found += _purge_frames(ledger, name) if state is None else _purge(ledger, state)
         except StateError as error:
             busy = error
     if busy is not None:
@@ -119,6 +121,23 @@ def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
             stray.destroy()
         found.append(Purged(state.release, str(root_named(ledger, name)), names))
     return found
+
+
+def _frames_alone(ledger: Ledger) -> list[str]:
+    """Return the releases that the ledger does not know, of which sealed DataFrames lie beside it."""
+    root, known = ledger.staging_root, {state.release for state in ledger.states()}
+    return sorted({path.parent.name for path in root.glob(f"*/{FOLDER}-*")} - known)
+
+
+def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
+    """Remove sealed DataFrames of a release that was never reserved: nothing was drawn, so nothing is recorded."""
+    root = ledger.staging_root
+    found = [stray for stray in strays(root, release, None) if stray.attempt.startswith(f"{FOLDER}-")]
+    if not found:
+        _known(ledger, release)
+    for stray in found:
+        stray.destroy()
+    return [Purged(release, str(root), tuple(stray.attempt for stray in found))] if found else []
 
 
 def _strays(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:

@@ -1,7 +1,8 @@
 """What a run asks of a ledger before it reads a record, and whether the ledger would let it."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
@@ -15,10 +16,12 @@ from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
+from pipeline.microdata.frames import Frame
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
-from pipeline.preparation.pinned import Pinned, Table, is_prepared, pinned, require_there, source_of
+from pipeline.preparation.frames import sealed
+from pipeline.preparation.pinned import Microdata, Pinned, is_prepared, pinned, require_there, source_of
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
@@ -44,7 +47,7 @@ class Request:
     """What is to be released, where from and where to, and in which ledger."""
 
     plan: Plan
-    microdata: Place | Table
+    microdata: Microdata
     out: Place
     ledger: Ledger
     staging: Place | None = None  # None: beside the ledger
@@ -147,19 +150,42 @@ def run(job: Job) -> Outcome:
     with job.ledger.lock(job.plan.release):
         with job.log.stage("check"):
             _check(job)
-        with job.log.stage("reserve"):
-            state = _reserve(job)
-        if state.status in ("reserved", "drawn"):
-            facts = _staged_before(job, state) or _draw(job)
-            state = _hold_or_publish(job, facts)
-        if state.status == "held" and not state.approved:
-            return _outcome(job, state, live_staging(job.ledger, state).path)
-        attempt = attempt_of(state)
-        job.log.about(attempt=attempt)
-        with job.log.stage("settle"):
-            state = finish(job.ledger, state, job.out)
-            require_published(job.out / state.release, state.release, attempt)
-        return _outcome(job, state, job.out / state.release / attempt)
+        with _sealed(job) as ready:
+            return _go_on(ready)
+
+
+def _go_on(job: Job) -> Outcome:
+    """Take the release from its state to its end; the release's lock is held."""
+    with job.log.stage("reserve"):
+        state = _reserve(job)
+    if state.status in ("reserved", "drawn"):
+        facts = _staged_before(job, state) or _draw(job)
+        state = _hold_or_publish(job, facts)
+    if state.status == "held" and not state.approved:
+        return _outcome(job, state, live_staging(job.ledger, state).path)
+    attempt = attempt_of(state)
+    job.log.about(attempt=attempt)
+    with job.log.stage("settle"):
+        state = finish(job.ledger, state, job.out)
+        require_published(job.out / state.release, state.release, attempt)
+    return _outcome(job, state, job.out / state.release / attempt)
+
+
+@contextmanager
+def _sealed(job: Job) -> Iterator[Job]:
+    """Yield the job for a block, with a DataFrame sealed in staging where its records may still be summed."""
+    state = job.ledger.state(job.plan.release)
+    unfinished = state is None or state.refunded or state.status in ("reserved", "drawn")
+    if unfinished:
+        destroy_strays(job.ledger, job.plan.release, state, job.staging_root)
+    if not unfinished or not isinstance(job.microdata, Frame):
+        yield job
+        return
+    with ExitStack() as stack:
+        with job.log.stage("seal", "sealing the DataFrame in private staging"):
+            frame = sealed(job.microdata, job.plan, job.engine, job.ledger, job.staging_root)
+            records = stack.enter_context(frame)
+        yield replace(job, microdata=records)
 
 
 def _check(job: Job) -> None:
@@ -197,7 +223,6 @@ def _reserve(job: Job) -> ReleaseState:
 
 def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
-    destroy_strays(job.ledger, state.release, state, job.staging_root)
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = live_staging(job.ledger, state)

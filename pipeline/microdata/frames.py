@@ -1,0 +1,260 @@
+"""DataFrames as microdata: the columns that a plan names, of types that cannot have altered a value.
+
+Types come from dtypes and the plan, never from values: one record's missing value must not change what others' are. So
+codes are text, measures are integers, decimals or decimal text, and object columns hold text alone.
+
+A frame is pinned by the multiset of its records: the sum, modulo 2²⁵⁶, of a keyed hash of each. It is the same in any
+order, however the records are cut and whatever library holds them; without the key it tells nothing of a record.
+"""
+
+import hashlib
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pandas.api.types import infer_dtype, is_object_dtype
+
+from pipeline.canonical import canonical_json
+from pipeline.errors import MicrodataError
+from pipeline.storage.files import Seal
+from pipeline.storage.location import Place
+from udfs.records.contract import MeasureColumn, as_text, whole_steps
+
+FILE_RECORDS = 1 << 20  # of a sealed file, which a task holds in memory
+MODULUS = 1 << 256
+INT64_ADVICE = "a missing value turns integers into floats: give Int64 (astype('Int64') before values are missing)"
+
+
+@dataclass(frozen=True)
+class FrameColumns:
+    """The columns that are read of a frame, of which no two names are alike."""
+
+    codes: tuple[str, ...]
+    names: tuple[str, ...]  # of records and owners
+    measures: tuple[MeasureColumn, ...]
+
+    @property
+    def all(self) -> list[str]:
+        """The columns in a fixed order."""
+        return list(dict.fromkeys([*self.codes, *self.names, *(measure.column for measure in self.measures)]))
+
+    def require_types(self, schema: pa.Schema) -> None:
+        """Return if a schema has every column once, with a type that fits; raises MicrodataError otherwise."""
+        for name in self.all:
+            if len(schema.get_all_field_indices(name)) != 1:
+                raise refused(name, "is missing" if name not in schema.names else "stands twice")
+            kind = schema.field(name).type
+            inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+            text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
+            if text:
+                continue
+            if name in self.codes:
+                raise refused(name, f"is {kind}: codes are text, with their leading zeros")
+            if pa.types.is_floating(inner):
+                raise refused(name, f"is {kind}: give integers, decimals or text; {INT64_ADVICE}")
+            if not pa.types.is_integer(inner) and not (pa.types.is_decimal(inner) and name not in self.names):
+                raise refused(name, f"is {kind}: give {'text or integers' if name in self.names else 'numbers'}")
+
+
+@dataclass(frozen=True, repr=False)
+class Contents:
+    """The records of a part of a frame: how many, and the sum of their hashes; both are confidential."""
+
+    records: int = 0
+    hashes: int = 0
+
+    def __add__(self, other: "Contents") -> "Contents":
+        return Contents(self.records + other.records, (self.hashes + other.hashes) % MODULUS)
+
+    def pin(self, columns: FrameColumns, key: bytes) -> str:
+        """Return the digest of all contents under the key."""
+        text = canonical_json({"columns": columns.all, "records": self.records, "hashes": f"{self.hashes:x}"})
+        return "blake2b:" + hashlib.blake2b(text.encode(), key=key, digest_size=32).hexdigest()
+
+
+@dataclass(frozen=True, repr=False)
+class SealedPart:
+    """Where a part of a frame lies sealed, and its contents."""
+
+    files: tuple[str, ...]
+    contents: Contents
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SealPart:
+    """Writes a part of a frame, sealed, into a private folder. It has no repr: it holds keys."""
+
+    columns: FrameColumns
+    folder: Place
+    seal: Seal
+    key: bytes
+
+    def __call__(self, part: pd.DataFrame | pa.Table) -> SealedPart:
+        """Write a part, checked; raises MicrodataError where a column has another type."""
+        table = part if isinstance(part, pa.Table) else table_of(part, self.columns)
+        return self.write(table.to_batches(max_chunksize=FILE_RECORDS))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> SealedPart:
+        """Write batches; a repeated task writes other files, of which none counts but those that are returned."""
+        files, contents = [], Contents()
+        for batch in joined(batches):
+            checked = checked_batch(batch, self.columns)
+            files.append(f"rows-{uuid.uuid4().hex}")
+            self.seal.write_batch(self.folder / files[-1], checked)
+            contents += contents_of(checked, self.columns, self.key)
+        return SealedPart(tuple(files), contents)
+
+
+class Frame(ABC):
+    """A DataFrame that holds microdata; its index, if any, is ignored."""
+
+    @property
+    @abstractmethod
+    def names(self) -> Sequence[Any]:
+        """The names of its columns."""
+
+    @abstractmethod
+    def require_types(self, columns: FrameColumns) -> None:
+        """Return if the columns' types fit, as far as they are known without reading records."""
+
+    @abstractmethod
+    def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
+        """Have every part of the frame written, each read once; raises MicrodataError and TaskFailed, with no value."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PandasFrame(Frame):
+    """A pandas DataFrame."""
+
+    frame: pd.DataFrame
+
+    @property
+    def names(self) -> Sequence[Any]:
+        """The names of its columns."""
+        return list(self.frame.columns)
+
+    def require_types(self, columns: FrameColumns) -> None:
+        """Return if the columns' dtypes fit."""
+        table_of(self.frame.iloc[:0], columns)
+
+    def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
+        """Write the frame in parts, in this process."""
+        rows = range(0, len(self.frame), FILE_RECORDS)
+        return [part(self.frame.iloc[first : first + FILE_RECORDS]) for first in rows]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ArrowFrame(Frame):
+    """An Arrow table."""
+
+    table: pa.Table
+
+    @property
+    def names(self) -> Sequence[Any]:
+        """The names of its columns."""
+        names: list[str] = self.table.column_names
+        return names
+
+    def require_types(self, columns: FrameColumns) -> None:
+        """Return if the columns' types fit."""
+        columns.require_types(self.table.schema)
+
+    def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
+        """Write the table, in this process."""
+        return [part(self.table)]
+
+
+def table_of(frame: pd.DataFrame, columns: FrameColumns) -> pa.Table:
+    """Return the columns of a pandas frame, typed by their dtypes; raises MicrodataError where one does not fit."""
+    arrays = {}
+    for name in columns.all:
+        count = list(frame.columns).count(name)
+        if count != 1:
+            raise refused(name, "is missing" if not count else "stands twice")
+        arrays[name] = _array(frame[name], name)
+    table = pa.table(arrays)
+    columns.require_types(table.schema)
+    return table
+
+
+def _array(values: pd.Series, name: str) -> pa.Array:
+    """Return a column as its dtype says; of an object column, which may hold anything, text alone."""
+    dtype = values.dtype
+    held = dtype.categories if isinstance(dtype, pd.CategoricalDtype) else values
+    if is_object_dtype(held.dtype) and infer_dtype(held, skipna=True) not in ("string", "empty"):
+        raise refused(name, "is an object column with more than text: give it a dtype, such as string or Int64")
+    failure = ""
+    try:
+        if is_object_dtype(dtype):
+            return pa.array(values, pa.large_string(), from_pandas=True)
+        array = pa.array(values, from_pandas=True)
+        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    except Exception as error:  # Arrow's own message may show a value
+        failure = type(error).__name__
+    raise refused(name, f"of dtype {dtype} cannot be read ({failure}): give text, integers or decimals")
+
+
+def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatch:
+    """Return the columns of a batch, codes as dictionary-coded text; MicrodataError where a type does not fit."""
+    columns.require_types(batch.schema)
+    arrays = {name: _plain(batch.column(name)) for name in columns.all}
+    return pa.record_batch(
+        {name: array.dictionary_encode() if name in columns.codes else array for name, array in arrays.items()}
+    )
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    plain = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    kind = plain.type
+    numbers = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    return plain if numbers else plain.cast(pa.large_string())
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of one schema joined to FILE_RECORDS records or a little more; none that are empty."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held += [batch] if len(batch) else []
+        if sum(map(len, held)) >= FILE_RECORDS:
+            yield from _one(held)
+            held = []
+    yield from _one(held)
+
+
+def _one(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if held:
+        table = pa.Table.from_batches(held).unify_dictionaries().combine_chunks()
+        yield from table.to_batches()
+
+
+def contents_of(batch: pa.RecordBatch, columns: FrameColumns, key: bytes) -> Contents:
+    """Return the contents of a batch: measures count in their steps, so that types of one value are alike.
+
+    A value that breaks the contract counts as such: two of them are alike.
+    """
+    fields = [_field(as_text(batch.column(name))) for name in (*columns.codes, *columns.names)]
+    for measure in columns.measures:
+        steps, faults = whole_steps(batch.column(measure.column), measure)
+        bad = None
+        for _, _, rows in faults:
+            bad = rows if bad is None else bad | rows
+        fields.append(_field(pa.array(steps, mask=bad).cast(pa.large_string())))
+    records = pc.binary_join_element_wise(*fields, pa.scalar("", pa.large_string()))
+    hashes = (hashlib.blake2b(each.encode(), key=key, digest_size=32).digest() for each in records.to_pylist())
+    return Contents(len(batch), sum(int.from_bytes(each, "little") for each in hashes) % MODULUS)
+
+
+def _field(texts: pa.Array) -> pa.Array:
+    """Return texts with their lengths before them, "-" for null: joined, they can be read in one way alone."""
+    length = pc.binary_length(texts).cast(pa.large_string())
+    return pc.fill_null(pc.binary_join_element_wise(length, texts, pa.scalar(":", pa.large_string())), "-")
+
+
+def refused(column: str, what: str) -> MicrodataError:
+    """Return the error of a frame's column, which names no value."""
+    return MicrodataError(f"data: column {column} {what}")
