@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.dask import DaskEngine
-from pipeline.study.run import StudyJob, evaluate, number
+from pipeline.report.html import number
+from pipeline.study.run import StudyJob, evaluate
 from pipeline.study.spec import load_study
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.study.run import number
+from pipeline.report.html import number
 from udfs.losses.curve import knots, tight_curve
 from udfs.losses.nodes import Falling, nodes_of
 from udfs.losses.tight import tight_loss

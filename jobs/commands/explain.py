@@ -15,7 +15,7 @@ from pipeline.report.explain import (
     render,
     render_changes,
 )
-from pipeline.report.plots import plot_curves
+from pipeline.report.plots import plot_policies
 
 EXAMPLE = "prdp explain plan.yaml --at employment=10,payroll=500 --at employment=5000,payroll=300000"
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     if changes:
         explained |= {"changes": explain_changes(plan, changes, arguments.delta)}
     if arguments.plot is not None:
-        plot_curves(plan, arguments.plot)
+        plot_policies(plan, arguments.plot)
     if arguments.json:
         print_json(explained)
     else:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pipeline.build import code_digest
 from pipeline.diagnostics.accuracy import Sums, published_tables, task_for
-from pipeline.diagnostics.document import diagnostics_page, document
+from pipeline.diagnostics.document import document
 from pipeline.diagnostics.losses import LossSpec, loss_spec, with_names
+from pipeline.diagnostics.page import diagnostics_page
 from pipeline.diagnostics.records import (
     ByOwner,
     FirmSummary,

@@ -1,8 +1,10 @@
-"""The look of the public page: plain, readable, printable, with nothing loaded from elsewhere."""
+"""report.html of a release: one self-contained page on what the tables are, how noisy, and what is promised.
 
-from collections.abc import Iterable, Sequence
+It reads the plan and published files alone, so nothing confidential can enter it.
+"""
+
+from collections.abc import Iterator
 from fractions import Fraction
-from html import escape
 from math import isfinite
 from typing import Any
 
@@ -10,58 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.plan.model import Part, Plan, Query
-from pipeline.report.policy_document import public_policy
+from pipeline.plan.model import Plan, Query
+from pipeline.report.html import Table, rendered
+from pipeline.report.policy_document import composition, public_policy
 from pipeline.storage.location import Place, opened, parquet_files
 from pipeline.tables.files import VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.groupwise import GroupwiseLog
 from udfs.numbers.exact import up_text
 
-STYLE = """<style>
-body { font: 16px/1.55 Georgia, "Times New Roman", serif; color: #1c1c1c; background: #fff; margin: 0; }
-main { max-width: 60rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.9rem; margin: 0 0 .25rem; }
-h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid #ccc; padding-bottom: .2rem; }
-.lead { font-size: 1.1rem; color: #444; margin-top: 0; }
-.small { font-size: .85rem; color: #555; overflow-wrap: anywhere; }
-.formula { font-family: "Cambria Math", "STIX Two Math", Georgia, serif; background: #f5f5f2; padding: .6rem .8rem; }
-.wide { overflow-x: auto; margin: .6rem 0 1rem; }
-table { border-collapse: collapse; font: 14px/1.45 system-ui, "Segoe UI", Arial, sans-serif; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top; border-bottom: 1px solid #e4e4e0; }
-th { font-weight: 600; border-bottom: 1px solid #999; white-space: nowrap; }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-li { margin: .25rem 0; }
-</style>"""
-
-
-# Parts of a page: tables and lists, with every text escaped.
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """Return a table as HTML; the columns `numbers` are set to the right."""
-    right = set(numbers)
-
-    def line(tag: str, cells: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if i in right else ''}>{escape(str(cell))}</{tag}>" for i, cell in enumerate(cells)
-        )
-
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f"<div class=wide><table><thead><tr>{line('th', header)}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def html_list(texts: Iterable[str]) -> str:
-    """Return a list as HTML."""
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in texts) + "</ul>"
-
-
-# report.html: one self-contained page that tells readers what the tables are, how noisy, and what is promised.
-
-
 LARGEST_SHOWN = 10
 
-HOW_TO_READ = (
+COLUMNS = (
     ("value", "the published figure: the true total of the cell plus random noise, so single cells can be well off"),
     ("lower, upper", "an interval that holds the true total with at least the stated probability, cell by cell"),
     ("standard_error", "the typical size of the error; of log, root, groupwise kinds it is estimated from the figure"),
@@ -91,140 +53,126 @@ OF_OTHER = (
 )
 
 OF_RECORDS = (
-    "<p>A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
-    "of the noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller "
-    "record loses less, a larger one more:</p>"
+    "A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step of the "
+    "noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller record loses "
+    "less, a larger one more:"
 )
 OF_FIRMS = (
-    "<p>A firm's privacy loss is a public function of its own records: in each cell P(Δ), Δ being what they add to it "
+    "A firm's privacy loss is a public function of its own records: in each cell P(Δ), Δ being what they add to it "
     "together, and these add up over cells and tables. λ is the step of the noise's lattice (policy.json). Upper "
     "bounds of the loss (rho) for firms of some records; a firm with fewer or smaller records loses less, any other "
-    "more:</p>"
+    "more:"
 )
 
 
 def report_page(plan: Plan, staged: Place) -> str:
     """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
-    policy = public_policy(plan)
-    body = [
-        f"<h1>{escape(plan.release)}</h1>",
-        f"<p class=lead>Totals of establishment microdata ({escape(plan.dataset.name)}), released under "
-        f"{_protection(plan.dataset.owner)}.</p>",
-        "<h2>Tables</h2>",
-        _overview(plan),
-        "<h2>How to read them</h2>",
-        html_table(("column", "meaning"), HOW_TO_READ),
-        f"<p>The intervals have coverage {float(plan.interval):.4g}.</p>",
-        html_list(oddities(plan)),
-        f"<h2>What each {'record' if plan.dataset.owner is None else 'firm'} is promised</h2>",
-        _promises(policy, plan.dataset.owner),
-        *(_largest(query, staged / "tables" / query.name) for query in plan.queries),
-        "<h2>The guarantee</h2>",
-        f"<p>{escape(policy['guarantee']['words'])}</p><p class=formula>{escape(policy['guarantee']['formula'])}</p>",
-        "<p>It rests on:</p>" + html_list(policy["guarantee"]["assumptions"]),
-        f"<p class=small>Plan {escape(plan.digest)}. Mechanisms and policy functions as data: policy.json.</p>",
-    ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{STYLE}'
-    title = f"<title>{escape(plan.release)}</title>"
-    page = f'<html lang="en"><head>{head}{title}</head><body><main>\n{_joined(body)}\n</main></body></html>'
-    return f"<!doctype html>\n{page}\n"
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return "\n".join(parts)
+    policy, owner = public_policy(plan), plan.dataset.owner
+    protection = "per-record differential privacy"
+    if owner is not None:
+        protection = f"differential privacy of whole firms: a firm is all records with one value of {owner}"
+    largest = ((query.name, _largest(query, staged / "tables" / query.name)) for query in plan.queries)
+    return rendered(
+        "release.html",
+        title=plan.release,
+        dataset=plan.dataset.name,
+        protection=protection,
+        tables=_tables(plan),
+        columns=Table(("column", "meaning"), COLUMNS),
+        coverage=f"{float(plan.interval):.4g}",
+        oddities=oddities(plan),
+        unit="record" if owner is None else "firm",
+        of_losses=OF_RECORDS if owner is None else OF_FIRMS,
+        losses=_losses(policy),
+        policies=_policies(policy),
+        composition=composition(plan),
+        largest=[(query, table) for query, table in largest if table is not None],
+        guarantee=policy["guarantee"],
+        plan_digest=plan.digest,
+    )
 
 
 def oddities(plan: Plan) -> list[str]:
     """Return what readers should know of the plan's tables, by what its mechanisms are like."""
     mechanisms = [mechanism for query in plan.queries for mechanism in query.mechanisms]
     estimators = {mechanism.describe().get("estimator") for mechanism in mechanisms}
-    told = {
+    texts = {
         OF_MEANS: "mean" in estimators or any(mechanism.kind == GroupwiseLog.kind for mechanism in mechanisms),
         OF_MEDIANS: "median" in estimators,
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
         OF_OTHER: bool(plan.domain.other),
     }
-    return [*ODDITIES, *(text for text, holds in told.items() if holds)]
+    return [*ODDITIES, *(text for text, holds in texts.items() if holds)]
 
 
-def _overview(plan: Plan) -> str:
+def _tables(plan: Plan) -> Table:
     rows = [
         (
             query.name,
             query.statistic.label,
-            " × ".join(query.by) + _where(query),
+            " × ".join(query.by) + "".join(f", {level} in {', '.join(codes)}" for level, codes in query.where.items()),
             f"{plan.domain.query_cells(query.by, query.where).size:,}",
-            "; ".join(_part(query, part) + _mechanism(part.mechanism) for part in query.parts),
+            "; ".join(_mechanisms(query)),
         )
         for query in plan.queries
     ]
-    return html_table(("table", "statistic", "by", "cells", "mechanism"), rows, numbers=[3])
+    return Table(("table", "statistic", "by", "cells", "mechanism"), rows, numbers=[3])
 
 
-def _where(query: Query) -> str:
-    return "".join(f", {level} in {', '.join(codes)}" for level, codes in query.where.items())
+def _mechanisms(query: Query) -> Iterator[str]:
+    for part in query.parts:
+        name = "" if query.split is None else f"{query.split} {part.name}: "
+        yield name + _in_words(part.mechanism)
 
 
-def _part(query: Query, part: Part) -> str:
-    return "" if query.split is None else f"{query.split} {part.name}: "
-
-
-def _mechanism(mechanism: Mechanism) -> str:
+def _in_words(mechanism: Mechanism) -> str:
     described = mechanism.describe()
     return f"{described['kind']} ({', '.join(f'{k} {v}' for k, v in described.items() if k != 'kind')})"
 
 
-def _protection(owner: str | None) -> str:
-    if owner is None:
-        return "per-record differential privacy"
-    return f"differential privacy of whole firms: a firm is all records with one value of {escape(owner)}"
+def _losses(policy: dict[str, Any]) -> Table | None:
+    """Return the losses of each query, and of all together, at the references; None without references."""
+    references = policy["references"]
+    names = [query["name"] for query in policy["queries"]]
+    rows = [(name, *(_loss(reference["queries"][name]) for reference in references)) for name in names]
+    rows.append(("together", *(_loss(reference["total"]) for reference in references)))
+    header = ["table", *(_reference(reference["at"]) for reference in references)]
+    return Table(header, rows, range(1, len(header))) if references else None
 
 
-def _at(at: dict[str, Any] | list[dict[str, Any]]) -> str:
+def _reference(at: dict[str, Any] | list[dict[str, Any]]) -> str:
     records = at if isinstance(at, list) else [at]
     return "; ".join(", ".join(f"{name} {value}" for name, value in record.items()) for record in records)
 
 
-def _promises(policy: dict[str, Any], owner: str | None) -> str:
-    references = policy["references"]
-    header = ["table", *(_at(r["at"]) for r in references)]
+def _loss(loss: dict[str, Any]) -> str:
+    return up_text(Fraction(loss["rho"]), 4)
+
+
+def _policies(policy: dict[str, Any]) -> Table:
     rows = [
-        (query["name"], *(_shown(r["queries"][query["name"]]["rho"]) for r in references))
-        for query in policy["queries"]
-    ]
-    rows.append(("together", *(_shown(r["total"]["rho"]) for r in references)))
-    formulas = [
         (" ".join(filter(None, (query["name"], part.get("part")))), part["influence"], part["policy"]["rho"])
         for query in policy["queries"]
         for part in query.get("parts", [query])
     ]
-    shown = html_table(header, rows, numbers=range(1, len(header)))
-    return ((OF_RECORDS if owner is None else OF_FIRMS) + shown if references else "") + html_table(
-        ("table", "Δ", "P(Δ)"), formulas
-    )
+    return Table(("table", "Δ", "P(Δ)"), rows)
 
 
-def _shown(rho: float) -> str:
-    return up_text(Fraction(rho), 4)
-
-
-def _largest(query: Query, folder: Place) -> str:
-    """Return the cells with the largest published values, as a table."""
-    tops = []
-    for part in parquet_files(folder):
-        with opened(part) as raw, pq.ParquetFile(raw) as file:
+def _largest(query: Query, folder: Place) -> Table | None:
+    """Return the cells with the largest published values; None where no file is there."""
+    largest = []
+    for path in parquet_files(folder):
+        with opened(path) as raw, pq.ParquetFile(raw) as file:
             for batch in file.iter_batches():
                 table = pa.Table.from_batches([batch])
-                tops.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))
-    if not tops:
-        return ""
-    every = pa.concat_tables(tops)
+                largest.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))
+    if not largest:
+        return None
     order = [("value", "descending"), *((key, "ascending") for key in query.by)]
-    largest = every.sort_by(order).slice(0, LARGEST_SHOWN).to_pylist()
+    cells = pa.concat_tables(largest).sort_by(order).slice(0, LARGEST_SHOWN).to_pylist()
+    rows = [[cell[key] for key in query.by] + [_figure(cell[name]) for name in VALUES] for cell in cells]
     columns = (*query.by, *VALUES)
-    rows = [[row[key] for key in query.by] + [_figure(row[name]) for name in VALUES] for row in largest]
-    heading = f"<h2>{escape(query.name)}: the largest published figures</h2>"
-    return heading + html_table(columns, rows, numbers=range(len(query.by), len(columns)))
+    return Table(columns, rows, range(len(query.by), len(columns)))
 
 
 def _figure(value: float) -> str:

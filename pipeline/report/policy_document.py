@@ -107,6 +107,16 @@ def guarantee(owner: str | None = None, duplicates: str = "trust") -> dict[str, 
 # policy.json: what a release promises, for everyone, as data that can be evaluated without prdp.
 
 
+COMPOSITION_OF_RECORDS = (
+    "Parallel composition within a table: its cells are disjoint and a record lies in one of them at most, so all of "
+    "them together cost the record what its own cell does. Sequential composition across tables: their losses add up, "
+    "except of tables whose filters exclude each other, of which a record is in one at most."
+)
+COMPOSITION_OF_FIRMS = (
+    "Parallel composition within a table holds for a single record, which lies in one of its disjoint cells at most. "
+    "The records of a firm can lie in several: the losses of its cells add up, as those of tables do (sequential "
+    "composition)."
+)
 OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
 CURVE = (
     "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last "
@@ -124,6 +134,11 @@ def policy_document(plan: Plan) -> str:
     return json.dumps(public_policy(plan), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
+def composition(plan: Plan) -> str:
+    """Return how the losses of the plan's cells and tables are composed into one."""
+    return COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS
+
+
 def public_policy(plan: Plan) -> dict[str, Any]:
     """Return policy.json as JSON: of the plan alone, so equal for all engines and all microdata."""
     policy = policy_of(plan)
@@ -138,6 +153,7 @@ def public_policy(plan: Plan) -> dict[str, Any]:
         "sum": {
             "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
             "places": [[policy.queries[i].label for i in sorted(place)] for place in policy.places],
+            "composition": composition(plan),
         },
         "references": [
             {

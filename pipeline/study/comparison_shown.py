@@ -1,13 +1,18 @@
 """A comparison for people: a ranked table, and a picture of losses."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.report.plots import LINES, require_format, saved
+from pipeline.report.plots import DASHES, REFERENCE, line_style, write_picture
 from pipeline.study.comparison import ONE_EACH, Comparison, Losses, error_at
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def table(found: Comparison, totals: tuple[float, ...]) -> str:
@@ -73,30 +78,23 @@ def plot(found: Comparison, target: Path) -> None:
 
     Raises PlanError for another kind of file, or one that cannot be written.
     """
-    require_format(target)
-    import matplotlib as mpl  # noqa: PLC0415 — the half second of its import is for pictures alone
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    below = np.cumsum(found.sizes.count) / found.sizes.records
+    positive = found.sizes.value > 0
+    shares = np.concatenate([below[~positive][-1:], below[positive]]) if (~positive).any() else np.append(0.0, below)
 
-    with mpl.rc_context({"svg.hashsalt": "prdp", "font.size": 9}):
-        figure = Figure(figsize=(11.5, 5.4), layout="constrained")
-        figure.suptitle(f"Equal accuracy: {summary(found).partition(';')[0]}")
-        shares, sizes = figure.subplots(1, 2)
-        below = np.cumsum(found.sizes.count) / found.sizes.records
-        there = found.sizes.value > 0
-        rising = np.concatenate([below[~there][-1:], below[there]]) if (~there).any() else np.append(0.0, below)
+    def draw(panels: Sequence["Axes"]) -> None:
+        left, right = panels
         for i, candidate in enumerate(found.best):
-            line = {"color": f"C{i % 10}", "linestyle": LINES[i % len(LINES)], "linewidth": 1.4}
+            style, losses = line_style(i, DASHES[i % len(DASHES)]), candidate.losses[positive]
             name = f"{candidate.family} ({_parameters(candidate.mechanism)})"
-            losses = candidate.losses[there]
-            shares.step(np.append(losses[0], losses), rising, where="post", label=name, **line)
-            sizes.loglog(found.sizes.value[there], losses, **line)
-        shares.set(xscale="log", xlabel="loss ρ (per-record zCDP)", ylabel="share of records that lose at most so much")
-        shares.set_ylim(0, 1.02)
-        sizes.set(xlabel="size of the record", ylabel="loss ρ (per-record zCDP)")
+            left.step(np.append(losses[0], losses), shares, where="post", label=name, **style)
+            right.loglog(found.sizes.value[positive], losses, **style)
+        left.set(xscale="log", ylim=(0, 1.02))
+        left.set(xlabel="loss ρ (per-record zCDP)", ylabel="share of records that lose at most so much")
+        right.set(xlabel="size of the record", ylabel="loss ρ (per-record zCDP)")
         if found.objective.limit is not None:
-            shares.axvline(float(found.objective.limit), color="0.8", linewidth=0.8, zorder=0)
-            sizes.axhline(float(found.objective.limit), color="0.8", linewidth=0.8, zorder=0)
-        for axes in (shares, sizes):
-            axes.grid(visible=True, which="major", color="0.93")
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
-        saved(figure, target)
+            left.axvline(float(found.objective.limit), **REFERENCE)
+            right.axhline(float(found.objective.limit), **REFERENCE)
+
+    title = f"Equal accuracy: {summary(found).partition(';')[0]}"
+    write_picture(target, title, draw, panels=2, size=(11.5, 5.4))

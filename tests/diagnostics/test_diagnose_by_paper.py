@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from pipeline.diagnostics.losses import QUANTILES
+from pipeline.diagnostics.page import draw_shares
 from pipeline.plan.load import load_plan
 from pipeline.report.losses import by_paper
-from pipeline.report.plots import Axis, lines
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read
 from tests.support.losses import in_domain, met
@@ -89,10 +90,24 @@ def test_the_page_shows_both_where_a_policy_is_tight(tmp_path: Path) -> None:
 
 
 def test_lines_in_pairs_share_their_colour() -> None:
-    series = {name: [(1.0, 0.0), (10.0, 1.0)] for name in ("a, tight", "a, paper", "b, tight", "b, paper")}
-    axes = Axis("x", 1, 10, True), Axis("y", 0, 1, False)
-    looks = [
-        part.partition(" ")[0] for part in lines(series, *axes, pairs=True).split('stroke-width="1.6" stroke=')[1:]
-    ]
-    assert looks[0] == looks[1] != looks[2] == looks[3]
-    assert len({part.partition(" ")[0] for part in lines(series, *axes).split('stroke-width="1.6" stroke=')[1:]}) == 4
+    curves = {name: [(1.0, 0.5), (10.0, 1.0)] for name in ("a, tight", "a, paper", "b, tight", "b, paper")}
+    looks = {}
+    for paired in (True, False):
+        axes = Figure().subplots()
+        draw_shares(axes, curves, "records", paired=paired)
+        looks[paired] = [(line.get_color(), line.get_linestyle()) for line in axes.get_lines()]
+    first, second, third, fourth = looks[True]
+    assert first[0] == second[0] != third[0] == fourth[0]
+    assert first[1] == third[1] != second[1] == fourth[1]
+    assert len({colour for colour, _ in looks[False]}) == 4
+
+
+def test_without_matplotlib_the_page_has_its_tables_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.diagnostics.page.can_draw", lambda: False)
+    plan = write_world(tmp_path / "world", microdata(), queries=MANY)
+    page = (diagnosed(plan, tmp_path / "out") / "report.html").read_text(encoding="utf-8")
+    assert "Plots are left out" in page
+    assert "<img" not in page
+    assert ">all together, tight<" in page

@@ -445,7 +445,7 @@ def csv_contents(path: Path) -> str:
 
 def attempt_digests(attempt: Path) -> dict[str, dict[str, str]]:
     """Return the digests of every table of a published attempt, Parquet and CSV, and of its policy."""
-    digests = {"policy.json": {"bytes": sha256((attempt / "policy.json").read_bytes())}}
+    digests = {"policy.json": {"bytes": sha256(policy_of_0_1((attempt / "policy.json").read_bytes()))}}
     for place in sorted((attempt / "tables").iterdir()):
         files = sorted(place.iterdir()) if place.is_dir() else [place]
         whole = sha256(b"".join(f"{f.name} {sha256(f.read_bytes())}\n".encode() for f in files))
@@ -455,6 +455,13 @@ def attempt_digests(attempt: Path) -> dict[str, dict[str, str]]:
             contents = csv_contents(place)
         digests[f"tables/{place.name}"] = {"bytes": whole, "contents": contents}
     return digests
+
+
+def policy_of_0_1(text: bytes) -> bytes:
+    """Return policy.json without the sentence on composition, which later versions add: the bytes of 0.1."""
+    policy = json.loads(text)
+    policy["sum"].pop("composition", None)
+    return (json.dumps(policy, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
 
 
 def plan_facts(plan: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import yaml
 
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
+from pipeline.report.plots import Picture
 from pipeline.study import run
-from pipeline.study.draw import Picture
 from pipeline.study.run import StudyJob, evaluate
 from pipeline.study.spec import load_study
 
@@ -64,7 +64,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def empty(panel: Any, *_: Any) -> Picture:
         name = f"losses-{panel.panel.name}" if hasattr(panel, "panel") else f"errors-{panel.name}"
-        return Picture(name, name, {"svg": b""})
+        return Picture(name, {".svg": b""})
 
     for picture in ("losses_picture", "errors_picture"):
         monkeypatch.setattr(run, picture, empty)

@@ -1,0 +1,46 @@
+"""Pages from the templates of this room: every text escaped, one stylesheet, nothing loaded from elsewhere.
+
+A page's module computes what is shown, as texts, tables and pictures; its template lays them out.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; the columns whose indices are in `numbers` are set to the right."""
+
+    header: Sequence[str]
+    rows: Iterable[Sequence[str]]
+    numbers: Collection[int] = ()
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return the page that a template of this room makes of the values; a value that is missing is an error."""
+    return _environment().get_template(template).render(**values) + "\n"
+
+
+def number(value: float | None) -> str:
+    """Return a figure in four digits, or in full from 10,000 on; a dash stands for None."""
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in per cent; a dash stands for None."""
+    return "–" if share is None else f"{share * 100:.1f} %"
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("pipeline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
