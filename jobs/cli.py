@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.commands import COMMANDS
 from jobs.options import LOG_JSON, StrictParser, example, sentence
 from pipeline.errors import PrdpError
-from pipeline.log import JsonLog, Log, Progress
+from pipeline.log import Log, json_log, plain_log
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -70,8 +70,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def _log(words: Sequence[str]) -> Log:
     """Return the log that a call wants, before it is known whether the call is right."""
     if LOG_JSON in words:
-        return JsonLog(words[0] if words[0] in COMMANDS else None)
-    return Log(Progress().say)
+        return json_log(words[0] if words[0] in COMMANDS else None)
+    return plain_log()
 
 
 def _apply_site(arguments: argparse.Namespace) -> None:

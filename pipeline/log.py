@@ -1,121 +1,114 @@
-"""What a run tells of itself while it goes on: lines for people, or one JSON object a line for programs.
+"""What a run reports while it goes on: lines for people, or one JSON object a line for programs.
 
-Guarantee (docs/architecture.md, rule 8): no record's value and no count of records is told. How long stages take
-depends on the
-microdata, and so does which error ends a run: logs are confidential and stay in the enclave (docs/logs.md).
+Guarantee (docs/architecture.md, rule 8): no record's value and no count of records is logged. How long stages take
+depends on the microdata, and so does which error ends a run: logs are confidential and stay in the enclave
+(docs/logs.md).
 """
 
 import json
+import logging
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 
 class Log:
-    """Tells `say` in words what begins and what is warned of, and standard error what went wrong."""
+    """The log of one command: its events go to `handlers`; without any it is silent.
 
-    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
-        self._say = say
-
-    def about(self, **facts: str) -> None:
-        """Name the release or the attempt that further events are about."""
-
-    @contextmanager
-    def stage(self, name: str, told: str | None = None) -> Iterator[None]:
-        """Tell that a stage begins, in the words `told` (None: not worth telling people), and how it ends."""
-        if told is not None:
-            self._say(told)
-        yield
-
-    def warning(self, text: str) -> None:
-        """Tell a warning."""
-        self._say(f"warning: {text}")
-
-    def done(self) -> None:
-        """Tell that the command has done its work."""
-
-    def error(self, message: str, exit_code: int, *, debug: bool) -> None:
-        """Tell the error that ends the command; with `debug` also the traceback of the exception being handled."""
-        if debug:
-            traceback.print_exc()
-        for line in message.splitlines():
-            print(f"error: {line}", file=sys.stderr)
-
-
-class JsonLog(Log):
-    """Writes every event to standard error as a JSON object in a line of its own.
-
-    The keys are always these: `time` (UTC, ISO 8601), `level` (info, warning, error), `event` (begun, ended, failed:
-    of a stage; warning; done, error: of the command), `command`, `release`, `attempt`, `stage`, `seconds` (what the
-    stage or command took, where it ends), `message`, `exit_code` (of an error); null where there is none. With --debug
-    an error has `traceback` too.
+    Each event is a record of `logging` whose message is for people, or None, and whose `facts` are the other keys of
+    a line of JSON.
     """
 
-    def __init__(self, command: str | None) -> None:
-        super().__init__()
+    def __init__(self, *handlers: logging.Handler, command: str | None = None) -> None:
         self._began = time.monotonic()
-        self._facts: dict[str, str | None] = {"command": command, "release": None, "attempt": None}
+        self._facts = {"command": command, "release": None, "attempt": None}
+        self._logger = logging.Logger("prdp")  # its own: no setting of another library changes it
+        for handler in handlers or (logging.NullHandler(),):
+            self._logger.addHandler(handler)
 
     def about(self, **facts: str) -> None:
         """Name the release or the attempt that further events are about."""
         self._facts |= facts
 
     @contextmanager
-    def stage(self, name: str, told: str | None = None) -> Iterator[None]:
-        """Tell that a stage begins, then that it ended or failed, and after how long."""
+    def stage(self, name: str, message: str | None = None) -> Iterator[None]:
+        """Log that a stage begins, then that it ended or failed, and after how long."""
         began = time.monotonic()
-        self._event("info", "begun", stage=name, message=told)
+        self._log(logging.INFO, "begun", message, stage=name)
         try:
             yield
         except BaseException:
-            self._event("error", "failed", stage=name, seconds=time.monotonic() - began)
+            self._log(logging.ERROR, "failed", stage=name, seconds=time.monotonic() - began)
             raise
-        self._event("info", "ended", stage=name, seconds=time.monotonic() - began)
+        self._log(logging.INFO, "ended", stage=name, seconds=time.monotonic() - began)
 
-    def warning(self, text: str) -> None:
-        """Tell a warning."""
-        self._event("warning", "warning", message=text)
+    def progress(self, message: str) -> None:
+        """Log what is done between the stages."""
+        self._log(logging.INFO, "progress", message)
+
+    def warning(self, message: str) -> None:
+        """Log a warning."""
+        self._log(logging.WARNING, "warning", message)
 
     def done(self) -> None:
-        """Tell that the command has done its work, and after how long."""
-        self._event("info", "done", seconds=time.monotonic() - self._began)
+        """Log that the command has done its work, and after how long."""
+        self._log(logging.INFO, "done", seconds=time.monotonic() - self._began)
 
     def error(self, message: str, exit_code: int, *, debug: bool) -> None:
-        """Tell the error that ends the command, in the words that people get."""
-        trace = {"traceback": traceback.format_exc()} if debug else {}
-        taken = time.monotonic() - self._began
-        self._event("error", "error", seconds=taken, message=message, exit_code=exit_code, **trace)
+        """Log the error that ends the command; with `debug` also the traceback of the exception being handled."""
+        seconds = time.monotonic() - self._began
+        self._log(logging.ERROR, "error", message, traceback=debug, seconds=seconds, exit_code=exit_code)
 
-    def _event(
-        self, level: str, event: str, *, stage: str | None = None, seconds: float | None = None, **more: Any
+    def _log(
+        self, level: int, event: str, message: str | None = None, *, traceback: bool = False, **facts: Any
     ) -> None:
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "level": level,
-            "event": event,
-            **self._facts,
-            "stage": stage,
-            "seconds": None if seconds is None else round(seconds, 3),
-            "message": None,
-            "exit_code": None,
-        }
-        sys.stderr.write(json.dumps(line | more) + "\n")  # one write, and in ASCII: one line to every reader
-        sys.stderr.flush()
+        known = {"event": event, **self._facts, "stage": None, "seconds": None, "message": message, "exit_code": None}
+        self._logger.log(level, message, exc_info=traceback, extra={"facts": known | facts})
 
 
-# Progress for the people who run prdp.
+def plain_log() -> Log:
+    """Return a log for people: on standard error, what begins after how many seconds, warnings, and errors."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(lambda record: record.msg is not None)
+    handler.setFormatter(_PlainFormatter())
+    return Log(handler)
 
 
-class Progress:
-    """Says on stderr what is being done and how long the run has taken so far (for the operator alone)."""
+def json_log(command: str | None) -> Log:
+    """Return a log for programs: every event is a JSON object in a line of standard error.
 
+    The keys are always these: `time` (UTC, ISO 8601), `level` (info, warning, error), `event` (begun, ended, failed:
+    of a stage; warning; done, error: of the command), `command`, `release`, `attempt`, `stage`, `seconds` (what the
+    stage or command took, where it ends), `message`, `exit_code` (of an error); null where there is none. With --debug
+    an error has `traceback` too.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter())
+    return Log(handler, command=command)
+
+
+class _PlainFormatter(logging.Formatter):
     def __init__(self) -> None:
+        super().__init__()
         self._began = time.monotonic()
 
-    def say(self, stage: str) -> None:
-        """Name the stage that begins."""
-        print(f"[{time.monotonic() - self._began:6.1f} s] {stage}", file=sys.stderr, flush=True)
+    def format(self, record: logging.LogRecord) -> str:
+        if record.levelno < logging.ERROR:
+            kind = "warning: " if record.levelno == logging.WARNING else ""
+            return f"[{time.monotonic() - self._began:6.1f} s] {kind}{record.msg}"
+        lines = [f"error: {line}" for line in str(record.msg).splitlines()]
+        return "\n".join([self.formatException(record.exc_info), *lines] if record.exc_info else lines)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), **vars(record)["facts"]}
+        if line["seconds"] is not None:
+            line["seconds"] = round(line["seconds"], 3)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)  # in ASCII: one line to every reader

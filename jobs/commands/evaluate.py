@@ -7,7 +7,6 @@ from pathlib import Path
 from jobs.inputs import chosen_engine
 from jobs.options import Parser, add_engine, add_json, add_new_folder, count
 from jobs.output import print_json
-from pipeline.log import Progress
 from pipeline.study.run import DOCUMENT, PAGE, StudyJob, evaluate
 from pipeline.study.spec import load_study
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             study=replace(study, data=replace(study.data, **changes)),
             out=arguments.out,
             engine=engine,
-            say=Progress().say,
+            log=arguments.log,
         )
         figures = evaluate(job)
     if arguments.json:

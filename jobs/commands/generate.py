@@ -4,7 +4,6 @@ import argparse
 
 from jobs.options import Parser, add_debug, add_new_folder, count
 from pipeline.economy.generate import generate
-from pipeline.log import Progress
 
 EXAMPLE = "prdp generate --records 1000000 --out data"
 
@@ -19,11 +18,10 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the microdata, the domain and a plan."""
-    progress = Progress()
     made = generate(
         arguments.records,
         arguments.seed,
         arguments.out,
-        on_file=lambda done, files: progress.say(f"wrote file {done} of {files}"),
+        on_file=lambda done, files: arguments.log.progress(f"wrote file {done} of {files}"),
     )
     print(f"microdata {made.microdata}\nplan      {made.plan}\nnext      prdp release {made.plan}")

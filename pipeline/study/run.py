@@ -4,8 +4,8 @@ import csv
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PlanError, PrdpError
+from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
 from pipeline.report.plots import Picture
@@ -40,7 +41,7 @@ class StudyJob:
     study: Study
     out: Path
     engine: Engine
-    say: Callable[[str], None] = lambda stage: None
+    log: Log = field(default_factory=Log)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ def evaluate(job: StudyJob) -> dict[str, Any]:
         # A killed run leaves nothing but this hidden folder.
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=job.out) as unfinished:
             collected = _collected(job, Path(unfinished))
-            job.say("losses and errors")
+            job.log.progress("losses and errors")
             made = _written(job, _found(job.study, lines, collected), Path(unfinished) / "study")
             for path in sorted((Path(unfinished) / "study").iterdir()):
                 path.rename(job.out / path.name)
@@ -83,9 +84,9 @@ def _require_empty(out: Path) -> None:
 
 
 def _collected(job: StudyJob, folder: Path) -> Collected:
-    job.say("synthetic microdata")
+    job.log.progress("synthetic microdata")
     microdata, layout = written(job.study, folder / "data")
-    job.say("influences and cells")
+    job.log.progress("influences and cells")
     chunks = list(source.chunks(source.find(microdata)))
     with scratch((folder / "scratch").absolute(), job.study.name, "study") as between:
         found = collect(job.engine, chunks, layout, between)
@@ -103,7 +104,7 @@ def _found(study: Study, lines: Sequence[Sequence[Line]], collected: Collected) 
 def _written(job: StudyJob, found: _Found, folder: Path) -> dict[str, Any]:
     folder.mkdir()
     made = document(found)
-    job.say("pictures")
+    job.log.progress("pictures")
     pictures = dict(_pictures(found))
     for name, picture in pictures.items():
         for suffix, data in picture.files.items():

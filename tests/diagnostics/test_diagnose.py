@@ -17,12 +17,12 @@ import pytest
 from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
 from pipeline.diagnostics.losses import QUANTILES, SIZES, size_labels
 from pipeline.errors import MicrodataError, StateError
-from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from tests.support import firms, parity, world
 from tests.support.diagnostics import QUERIES, diagnosed, in_files, microdata, read, rows
 from tests.support.guarantee import CASES, named
+from tests.support.logs import log_for
 from tests.support.losses import in_domain, record_losses, wrong
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, write_world
@@ -271,7 +271,7 @@ def test_data_that_change_meanwhile_are_refused(plan: Path, tmp_path: Path) -> N
         os.utime(plan.parent / "microdata" / "part-0.parquet", ns=(1, 1))
 
     with pytest.raises(MicrodataError, match="changed during the run"):
-        diagnosed(plan, tmp_path / "out", log=Log(touch))
+        diagnosed(plan, tmp_path / "out", log=log_for(touch))
     assert not (tmp_path / "out").exists()
 
 

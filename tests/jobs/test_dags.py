@@ -21,7 +21,7 @@ from jobs.dags import prdp_steps as steps
 from jobs.dags.prdp_steps import Done, End, Refused, Site, Unfinished, end_of, listen, require_released, run
 from pipeline import errors
 from pipeline.ledger import fold
-from pipeline.log import Progress
+from pipeline.log import plain_log
 from tests.support.world import records, write_world
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_the_words_and_numbers_are_those_of_prdp() -> None:
     assert errors.MicrodataError.exit_code == steps.CONFIDENTIAL
     assert set(steps.ENDED) == set(fold.ENDED)
     with redirect_stderr(io.StringIO()) as said:
-        Progress().say("drawing")
+        plain_log().progress("drawing")
         main(["explain", "/there/is/no.yaml"])
     progress, error = said.getvalue().splitlines()
     assert steps.PROGRESS.match(progress)

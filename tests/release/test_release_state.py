@@ -13,13 +13,13 @@ from pipeline.engines.protocol import SumTask
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import open_ledger
-from pipeline.log import Log
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.run import Job, reservation_of, run
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import staging_at
 from pipeline.tables.totals import sum_spec
+from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import MEASURES, QUERIES, records, write_world
 
@@ -112,7 +112,7 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
             run(replace(job, ledger=theirs, out=tmp_path / "their-out"))
 
     with pytest.raises(StateError, match="give another --staging"):
-        run(replace(job, log=Log(meanwhile)))
+        run(replace(job, log=log_for(meanwhile)))
     assert not (tmp_path / "my-out").exists()
     published = run(job)
     assert verify_release(published.out / plan.release).attempt == published.attempt

@@ -15,12 +15,12 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import Ledger, open_ledger
-from pipeline.log import Log
 from pipeline.plan.load import load_plan
 from pipeline.preparation.pinned import Table
 from pipeline.release import officers
 from pipeline.release.run import Job, Outcome, run
 from pipeline.storage.location import Stored
+from tests.support.logs import log_for
 from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey
 
@@ -86,7 +86,7 @@ def submit(
         hold=hold,
         registered_only=registered_only,
         new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),
-        log=Log(say),
+        log=log_for(say),
     )
     return run(job)
 
