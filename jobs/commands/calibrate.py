@@ -117,7 +117,7 @@ def _one(arguments: argparse.Namespace) -> None:
 def _compare(arguments: argparse.Namespace) -> None:
     from pipeline.report.plots import require_format  # noqa: PLC0415 — all of these: for this form alone
     from pipeline.study.comparison import BUILT_IN, ONE_EACH, Objective, compare, read_sizes, to_json  # noqa: PLC0415
-    from pipeline.study.comparison_shown import notes, plot, summary, table  # noqa: PLC0415
+    from pipeline.study.comparison_output import notes, plot, summary, table  # noqa: PLC0415
 
     target = _target(arguments)
     if isinstance(target, LossTarget):

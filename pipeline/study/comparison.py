@@ -1,4 +1,18 @@
-"""The families and shapes that a comparison tries: data, to which a new kind adds a line."""
+"""All families of noise at equal accuracy, ranked by what records of public sizes lose: a choice without microdata.
+
+Every candidate meets the same accuracy at the same true total, so what differs is the policy function alone. An
+objective says which is best:
+
+- largest: the least loss of the largest record;
+- mean: the least mean loss of a record;
+- share: the largest share of records that lose at most a limit, and of equals the one with the least mean.
+
+Losses are those of the policies that plans have by default; beside a tight one stands the paper's bound. Kinds for
+counts are compared where records are counted: each has an influence of 1.
+
+None of this binds anything: the promise is the plan's policy function, whoever chose it, as long as no confidential
+number went into the choice (docs/mathematics.md, section 1; docs/calibration.md).
+"""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +37,10 @@ from udfs.numbers.exact import as_json, exact
 
 Shapes = Mapping[str, Sequence[str]]  # parameter → values on a small grid
 
-# `a` of exponential_polylog is e^(p−1), where its noise is most peaked; for p = 1 it only scales σ. Thresholds and
-# offsets are in the measure's unit: decades from one employee to large establishments. Stable noise has no variance,
-# with alpha 1 no mean absolute error either. The groupwise kinds are for counts.
+# What a comparison tries: a new kind adds a line. `a` of exponential_polylog is e^(p−1), where its noise is most
+# peaked; for p = 1 it only scales σ. Thresholds and offsets are in the measure's unit: decades from one employee to
+# large establishments. Stable noise has no variance, with alpha 1 no mean absolute error either. The groupwise kinds are
+# for counts.
 FAMILIES: Sequence[tuple[str, Shapes]] = (
     ("gaussian", {}),
     ("unit_splitting", {"threshold": ("1", "10", "100", "1000")}),
@@ -58,9 +73,6 @@ def family(described: Mapping[str, Any]) -> str:
     return described["kind"] if noise is None else f"{described['kind']}, {noise} noise"
 
 
-# Public distributions of size, by which mechanisms are compared: never one of confidential microdata.
-
-
 BUILT_IN: Final = Path(__file__).resolve().parents[2] / "conf" / "economy" / "establishment_sizes.csv"
 HEADER: Final = ["value", "count"]
 MOST_SIZES: Final = 1_000_000
@@ -68,7 +80,10 @@ MOST_SIZES: Final = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """`count` records of influence `value` each; values ascend, are at least 0, and one of them is above 0."""
+    """A public distribution of sizes, never one of confidential microdata.
+
+    `count` records of influence `value` each; values ascend, are at least 0, and one of them is above 0.
+    """
 
     value: NDArray[np.float64]
     count: NDArray[np.float64]
@@ -92,7 +107,7 @@ def read_sizes(path: Path = BUILT_IN) -> Sizes:
 
     A value may stand in several lines. Raises PlanError, which names file and line, on anything else.
     """
-    found: dict[Fraction, Fraction] = {}
+    counts: dict[Fraction, Fraction] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             rows = csv.reader(lines)
@@ -100,16 +115,16 @@ def read_sizes(path: Path = BUILT_IN) -> Sizes:
                 raise PlanError(f"{path}: the first line must be {','.join(HEADER)}")
             for row in filter(None, rows):
                 value, count = _row(path, rows.line_num, row)
-                found[value] = found.get(value, Fraction(0)) + count
-                if len(found) > MOST_SIZES:
+                counts[value] = counts.get(value, Fraction(0)) + count
+                if len(counts) > MOST_SIZES:
                     raise PlanError(f"{path}: more than {MOST_SIZES:,} different values; round them")
     except OSError as error:
         raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
         raise PlanError(f"{path}: not a CSV file in UTF-8") from None
-    if not any(value > 0 and count > 0 for value, count in found.items()):
+    if not any(value > 0 and count > 0 for value, count in counts.items()):
         raise PlanError(f"{path}: no record of a value above 0")
-    pairs = sorted((float(value), float(count)) for value, count in found.items() if count > 0)
+    pairs = sorted((float(value), float(count)) for value, count in counts.items() if count > 0)
     return Sizes(*np.array(pairs).T)
 
 
@@ -124,29 +139,13 @@ def _row(path: Path, line: int, row: list[str]) -> tuple[Fraction, Fraction]:
     return value, count
 
 
-# All families at equal accuracy, ranked by what records of public sizes would lose: a choice made without microdata.
-#
-# Every candidate meets the same accuracy at the same true total, so what differs is the policy function alone. An
-# objective says which is best:
-#
-# - largest: the least loss of the largest record;
-# - mean: the least mean loss of a record;
-# - share: the largest share of records that lose at most a limit, and of equals the one with the least mean.
-#
-# Losses are those of the policies that plans have by default; beside a tight one stands the paper's bound. Kinds for
-# counts are compared where records are counted: each has an influence of 1.
-#
-# None of them binds anything: the promise is the plan's policy function, whoever chose it, as long as no confidential
-# number went into the choice (docs/mathematics.md, section 1; docs/calibration.md).
-
-
 SHOWN = (0.5, 0.9, 0.99, 0.999)  # quantiles of the losses
 COUNTS_ONLY = "for counts alone, in which each record has an influence of 1: --count compares them"
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is best: `name` is largest, mean or share; `limit` is a loss, which share needs and the others tell of."""
+    """What is best: `name` is largest, mean or share; `limit` is a loss, which share needs and the others report on."""
 
     name: str
     limit: Fraction | None = None
@@ -169,7 +168,7 @@ class Objective:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Losses:
-    """The losses of the distribution's records, in the order of its values, and what is told of them."""
+    """The losses of the distribution's records, in the order of its values, and what summarises them."""
 
     losses: NDArray[np.float64]
     largest: float
@@ -212,11 +211,11 @@ class Comparison:
     @property
     def without(self) -> dict[str, str]:
         """The kinds of which no shape is a candidate, and why the first of them is none."""
-        found = {candidate.mechanism.kind for candidate in self.candidates}
+        kinds = {candidate.mechanism.kind for candidate in self.candidates}
         reasons: dict[str, str] = {}
         for kind, _, why in self.left_out:
             reasons.setdefault(kind, why)
-        return {kind: why for kind, why in reasons.items() if kind not in found}
+        return {kind: why for kind, why in reasons.items() if kind not in kinds}
 
 
 def compare(
@@ -233,7 +232,7 @@ def compare(
     """
     if isinstance(target, LossTarget):
         raise ValueError("target: must be an accuracy")
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     left_out: list[tuple[str, dict[str, str], str]] = []
     for tried, (kind, shape) in enumerate(shapes()):
         on_try(tried)
@@ -241,10 +240,10 @@ def compare(
             left_out.append((kind, shape, COUNTS_ONLY))
             continue
         try:
-            found.append(_candidate(solve(kind, shape, step, target), sizes, objective.limit))
+            candidates.append(_candidate(solve(kind, shape, step, target), sizes, objective.limit))
         except (CalibrationError, ParameterError) as error:
             left_out.append((kind, shape, str(error)))
-    ranked = sorted(found, key=objective.score)
+    ranked = sorted(candidates, key=objective.score)
     return Comparison(target, objective, sizes, tuple(ranked), tuple(left_out))
 
 
@@ -267,29 +266,29 @@ def _losses(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Losse
     )
 
 
-def to_json(found: Comparison, at: Iterable[float] = ()) -> dict[str, Any]:
-    """Return the comparison as JSON; errors are told at the true totals `at`."""
-    target = {name: as_json(value) for name, value in vars(found.target).items()}
+def to_json(comparison: Comparison, at: Iterable[float] = ()) -> dict[str, Any]:
+    """Return the comparison as JSON; with errors at the true totals `at`."""
+    target = {name: as_json(value) for name, value in vars(comparison.target).items()}
     totals = tuple(at)
     return {
         "target": target,
-        "objective": found.objective.name,
-        "limit": None if found.objective.limit is None else as_json(found.objective.limit),
-        "records": found.sizes.records,
-        "largest_size": float(found.sizes.value[-1]),
-        "families": [_told(found, candidate, totals) for candidate in found.best],
-        "candidates": [_told(found, candidate, totals) for candidate in found.candidates],
-        "left_out": [{"mechanism": {"kind": kind} | shape, "why": why} for kind, shape, why in found.left_out],
+        "objective": comparison.objective.name,
+        "limit": None if comparison.objective.limit is None else as_json(comparison.objective.limit),
+        "records": comparison.sizes.records,
+        "largest_size": float(comparison.sizes.value[-1]),
+        "families": [_candidate_json(comparison, candidate, totals) for candidate in comparison.best],
+        "candidates": [_candidate_json(comparison, candidate, totals) for candidate in comparison.candidates],
+        "left_out": [{"mechanism": {"kind": kind} | shape, "why": why} for kind, shape, why in comparison.left_out],
     }
 
 
-def _told(found: Comparison, candidate: Candidate, totals: tuple[float, ...]) -> dict[str, Any]:
+def _candidate_json(comparison: Comparison, candidate: Candidate, totals: tuple[float, ...]) -> dict[str, Any]:
     return {
         "family": candidate.family,
         "mechanism": candidate.mechanism.describe(),
         **_figures(candidate),
         "paper": None if candidate.paper is None else _figures(candidate.paper),
-        "errors": [{"total": total, "error": error_at(found.target, candidate, total)} for total in totals],
+        "errors": [{"total": total, "error": error_at(comparison.target, candidate, total)} for total in totals],
     }
 
 

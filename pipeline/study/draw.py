@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.report.plots import DASHES, FORMATS, Picture, line_style, picture
 from pipeline.study.errors import TODAY, PanelErrors
-from pipeline.study.losses import Cells, Collected, PanelLosses
+from pipeline.study.losses import Aggregates, Cells, PanelLosses
 from pipeline.study.model import FLAGS, HIGH, LOW
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ ALIKE = 1e-3  # relative: such curves lie on each other
 POINTS = 200  # of a policy function
 
 
-def losses_picture(panel: PanelLosses, records: Collected, measure: str) -> Picture:
+def losses_picture(panel: PanelLosses, data: Aggregates, measure: str) -> Picture:
     """Return the share of records that lose at most so much, beside the loss over the influence."""
-    largest = float(max(records.influences.max(initial=0), 10))
+    largest = float(max(data.influences.max(initial=0), 10))
     influences = np.unique(np.rint(np.geomspace(1, largest, POINTS)))
     policies = Counter(line.entry for line in panel.lines)
     one_policy_each = max(policies.values()) == 1
@@ -38,7 +38,7 @@ def losses_picture(panel: PanelLosses, records: Collected, measure: str) -> Pict
         for line, losses in zip(panel.lines, panel.losses, strict=True):
             dash = POLICIES.get(line.policy, "-") if policies[line.entry] > 1 else SINGLE
             style = line_style(line.entry, DASHES[line.entry % len(DASHES)] if one_policy_each else dash)
-            left.step(*cumulative(losses, records.counts), where="post", label=line.label, **style)
+            left.step(*cumulative(losses, data.counts), where="post", label=line.label, **style)
             right.loglog(influences, line.mechanism.loss(influences), **style)
         limits = max(SHOWN[0], low / 2), min(SHOWN[1], 1.5 * max(high, 10 * low))
         left.set(xscale="log", xlim=limits, ylim=(0, 1.005))

@@ -32,14 +32,14 @@ WIDEST = 300.0  # of a scale's logarithm
 STEP = Fraction(1)  # of the measure
 
 
-class Lossy(Protocol):
-    """What a study asks of a mechanism, be it one that prdp releases or one for comparison."""
+class StudyMechanism(Protocol):
+    """What a study evaluates of a mechanism, be it one that prdp releases or one for comparison."""
 
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return an upper bound of the PRzCDP loss."""
 
     def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return upper bounds of the PRzCDP loss for whole arrays."""
+        """Return upper bounds of the PRzCDP loss, an array for an array."""
 
     def variance(self, total: float) -> float:
         """Return the variance of the value at a true total."""
@@ -58,22 +58,22 @@ class Line:
     entry: int
     label: str
     policy: str
-    mechanism: Lossy
+    mechanism: StudyMechanism
     releasable: bool
     equal_by: str
 
 
 def lines_of(panel: Panel) -> list[Line]:
     """Return the panel's curves, in order; raises PlanError where an entry cannot be made equal."""
-    found = [line for number in range(len(panel.entries)) for line in _lines(number, panel)]
-    wrong = unequal(found, panel.equal)
+    lines = [line for number in range(len(panel.entries)) for line in _lines(number, panel)]
+    wrong = unequal(lines, panel.equal)
     if wrong:
         raise PlanError(f"panel {panel.name}: no equal variance with {', '.join(wrong)}: choose another equality")
-    return found
+    return lines
 
 
 def unequal(lines: list[Line], equal: Equal) -> list[str]:
-    """Return the labels of curves said to be equal by variance whose variance is another."""
+    """Return the labels of curves that are to be equal by variance and are not."""
     target, total = float(equal.variance), float(equal.total)
     return [
         line.label
@@ -95,10 +95,10 @@ def _lines(number: int, panel: Panel) -> list[Line]:
     ]
 
 
-def _catalogue(entry: Entry, equal: Equal) -> dict[str, Lossy]:
+def _catalogue(entry: Entry, equal: Equal) -> dict[str, StudyMechanism]:
     fixed = {name: value for name, value in entry.mechanism.items() if name != "kind"}
-    found = solve(str(entry.mechanism["kind"]), fixed, STEP, _target(equal))
-    return {policy: _under(found, policy) for policy in entry.policies}
+    solved = solve(str(entry.mechanism["kind"]), fixed, STEP, _target(equal))
+    return {policy: _under(solved, policy) for policy in entry.policies}
 
 
 def _under(mechanism: Mechanism, policy: str) -> Mechanism:
@@ -108,7 +108,7 @@ def _under(mechanism: Mechanism, policy: str) -> Mechanism:
     return build(described | {"policy": policy}, mechanism.step)
 
 
-def _composed(entry: Entry, equal: Equal) -> dict[str, Lossy]:
+def _composed(entry: Entry, equal: Equal) -> dict[str, StudyMechanism]:
     curve = {name: value for name, value in entry.mechanism.items() if name != "noise"}
     noise = dict(entry.mechanism["noise"])
     sigma = _by_quartiles(curve, noise, equal) if entry.equal == "quartiles" else _by_variance(curve, noise, equal)
@@ -126,8 +126,8 @@ def _by_variance(curve: dict[str, Any], noise: dict[str, Any], equal: Equal) -> 
         logs = np.log(terms) + 2 * np.arange(k) * (np.log(v) if v > 0 else -np.inf)
     logs[0] = math.log(terms[0])
     powers, target = 2.0 * (k - np.arange(k)), math.log(equal.variance)
-    found = brentq(lambda log: float(logsumexp(logs + powers * log)) - target, -WIDEST, WIDEST, xtol=1e-13)
-    return _rounded(math.exp(found))
+    log_sigma = brentq(lambda log: float(logsumexp(logs + powers * log)) - target, -WIDEST, WIDEST, xtol=1e-13)
+    return _rounded(math.exp(log_sigma))
 
 
 def _by_quartiles(curve: dict[str, Any], noise: dict[str, Any], equal: Equal) -> Fraction:

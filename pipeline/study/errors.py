@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.study.equal import Lossy
+from pipeline.study.equal import StudyMechanism
 from pipeline.study.losses import Cells, PanelLosses
 from pipeline.study.model import FLAGS, HIGH, LOW, FactorNoise
 
 Floats = NDArray[np.float64]
 
-CLASSES = (1, 10, 100, 1_000, 10_000, 100_000)  # the least true total of each class; totals of 0 are told apart
+CLASSES = (1, 10, 100, 1_000, 10_000, 100_000)  # the least true total of each class; totals of 0 are in none
 POINTS = 400  # of a variance as a function of the total
 TODAY = "multiplicative noise"
 
@@ -27,18 +27,18 @@ class PanelErrors:
 
 
 def panel_errors(panel: PanelLosses, cells: Cells, today: FactorNoise | None) -> PanelErrors:
-    """Return the standard errors of the panel's mechanisms that have variances, and of today's noise if given.
+    """Return the standard errors of the panel's mechanisms that have variances, and of the multiplicative noise.
 
     An entry's policies have the same noise: it stands there once, under the entry's own label.
     """
-    found: dict[str, Floats] = {}
+    errors: dict[str, Floats] = {}
     for line in {line.entry: line for line in panel.lines}.values():
         variances = _variances(line.mechanism, cells.totals.astype(np.float64))
         if np.isfinite(variances).all():
-            found[panel.panel.entries[line.entry].label] = np.sqrt(variances)
+            errors[panel.panel.entries[line.entry].label] = np.sqrt(variances)
     if today is not None:
-        found[TODAY] = np.sqrt(factor_variances(today, cells))
-    return PanelErrors(panel.panel.name, found)
+        errors[TODAY] = np.sqrt(factor_variances(today, cells))
+    return PanelErrors(panel.panel.name, errors)
 
 
 def factor_variances(noise: FactorNoise, cells: Cells) -> Floats:
@@ -51,32 +51,31 @@ def factor_variances(noise: FactorNoise, cells: Cells) -> Floats:
     return noise.variance * cells.firm_squares
 
 
-def described_errors(panel: PanelErrors, cells: Cells) -> dict[str, Any]:
+def errors_json(panel: PanelErrors, cells: Cells) -> dict[str, Any]:
     """Return classes of cells by their true total with root mean squared errors, and the shares of flags, as JSON."""
-    place = np.searchsorted(CLASSES, cells.totals, side="right") - 1
+    number = np.searchsorted(CLASSES, cells.totals, side="right") - 1
     classes = [
-        {"total_from": edge, "cells": int(np.count_nonzero(place == i)), "standard_error": _roots(panel, place == i)}
+        {
+            "total_from": edge,
+            "cells": int(np.count_nonzero(number == i)),
+            "standard_error": {
+                label: float(np.sqrt(np.mean(errors[number == i] ** 2))) for label, errors in panel.errors.items()
+            },
+        }
         for i, edge in enumerate(CLASSES)
+        if (number == i).any()
     ]
     positive = cells.totals > 0
-    return {
-        "classes": [row for row in classes if row["cells"]],
-        "flags": {label: _flags(errors[positive] / cells.totals[positive]) for label, errors in panel.errors.items()},
-    }
+    flags = {label: _flags(errors[positive] / cells.totals[positive]) for label, errors in panel.errors.items()}
+    return {"classes": classes, "flags": flags}
 
 
-def _variances(mechanism: Lossy, totals: Floats) -> Floats:
+def _variances(mechanism: StudyMechanism, totals: Floats) -> Floats:
     """Return variances at true totals ≥ 0, between points interpolated in logarithms: within one part in 10⁴."""
     points = np.expm1(np.linspace(0, np.log1p(totals.max(initial=1.0)), POINTS))
     variances = np.array([mechanism.variance(float(point)) for point in points])
-    found: Floats = np.exp(np.interp(np.log1p(totals), np.log1p(points), np.log(variances)))
-    return found
-
-
-def _roots(panel: PanelErrors, chosen: NDArray[np.bool_]) -> dict[str, float]:
-    if not chosen.any():
-        return {}
-    return {label: float(np.sqrt(np.mean(errors[chosen] ** 2))) for label, errors in panel.errors.items()}
+    interpolated: Floats = np.exp(np.interp(np.log1p(totals), np.log1p(points), np.log(variances)))
+    return interpolated
 
 
 def _flags(relative: Floats) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""What a study needs of microdata, exactly: how many records have which influence, and each cell's sums.
+"""What a study needs of microdata, exactly, and the losses of mechanisms on it.
 
-A loss is a function of the influence alone. So counts of influences, which are whole numbers, are the whole exact
+A loss is a function of the influence alone. So counts of influences, which are whole numbers, are the exact
 distribution of any mechanism's losses, whatever the engine and however the data are cut.
 """
 
@@ -26,7 +26,8 @@ from udfs.records.decoding import Decoder, SumSpec
 from udfs.records.influence import in_domain
 
 BUCKETS = 16  # a bucket's records are in memory together
-CELL, OWNER, INFLUENCE = "(cell)", "(owner)", "(influence)"
+CELL, OWNER, INFLUENCE = "(cell)", "(owner)", "(influence)"  # columns of the rows that go to buckets
+GROWTH = (1_000, 10_000)  # influences between which the growth of a loss is stated
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,7 +35,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cells:
-    """Sums of cells that have records, in the order of the cells' numbers, in the measure's unit.
+    """Sums of the cells that have records, in the order of the cells' numbers, in the measure's unit.
 
     `squares`: of records; `firm_squares`: of each firm's total in the cell; `records` and `firms`: how many.
     """
@@ -48,18 +49,25 @@ class Cells:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Collected:
-    """Distinct influences in order, how many records have each; the cells that have records, how many there are."""
+class Aggregates:
+    """How many records (`counts`) have each of the distinct ascending `influences`, and the cells that have records.
+
+    `cells_in_all` counts the cells without records too.
+    """
 
     influences: Int64s
     counts: Int64s
     cells: Cells
-    in_all: int
+    cells_in_all: int
 
     @property
     def records(self) -> int:
         """The number of records."""
         return int(self.counts.sum())
+
+    def share(self, chosen: NDArray[np.bool_]) -> float:
+        """Return the share of records whose influence is chosen; 0 without records."""
+        return float(self.counts[chosen].sum() / self.records) if self.records else 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,10 +105,10 @@ class OneBucket:
         cells, values = rows.column(CELL).to_numpy(), rows.column(INFLUENCE).to_numpy()
         _, owners = distinct(rows.column(OWNER).chunk(0))
         influences, counts = np.unique(values, return_counts=True)
-        return influences, counts.astype(np.int64), _summed(cells, owners, values)
+        return influences, counts.astype(np.int64), _sums(cells, owners, values)
 
 
-def collect(engine: Engine, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> Collected:
+def aggregate(engine: Engine, chunks: Sequence[Chunk], layout: Layout, scratch: Staging) -> Aggregates:
     """Return the influences and cells of the layout's first table over all chunks: the same on every engine.
 
     What lies on disk in between is sealed, in `scratch`.
@@ -108,18 +116,17 @@ def collect(engine: Engine, chunks: Sequence[Chunk], layout: Layout, scratch: St
     table = layout.tables[0]
     parts = engine.grouped(ByCell(layout.spec, table), chunks, OneBucket(), scratch)
     if not parts:
-        none = np.zeros(0, dtype=np.int64)
-        empty = np.zeros(0)
-        return Collected(none, none, Cells(none, none, none, none, empty, empty), table.cells.size)
+        none, empty = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return Aggregates(none, none, Cells(none, none, none, none, empty, empty), table.cells.size)
     influences, of_record = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
     counts = np.zeros(len(influences), dtype=np.int64)
     np.add.at(counts, of_record, np.concatenate([part[1] for part in parts]))
     names = Cells.__dataclass_fields__
-    joined = {name: np.concatenate([getattr(part[2], name) for part in parts]) for name in names}
-    return Collected(influences, counts, Cells(**joined), table.cells.size)
+    cells = {name: np.concatenate([getattr(part[2], name) for part in parts]) for name in names}
+    return Aggregates(influences, counts, Cells(**cells), table.cells.size)
 
 
-def _summed(cells: Int64s, owners: Int64s, values: Int64s) -> Cells:
+def _sums(cells: Int64s, owners: Int64s, values: Int64s) -> Cells:
     """Sum up in the order of cells, owners and values, so that sums of doubles do not depend on the rows' order."""
     order = np.lexsort((values, owners, cells))
     cells, owners, values = cells[order], owners[order], values[order]
@@ -138,12 +145,6 @@ def _summed(cells: Int64s, owners: Int64s, values: Int64s) -> Cells:
     )
 
 
-# Distributions of losses from exact counts of influences, and how mechanisms compare in them.
-
-
-GROWTH = (1_000, 10_000)  # influences between which the growth of a loss is told
-
-
 @dataclass(frozen=True, eq=False)
 class PanelLosses:
     """A panel's curves, and each one's losses at the distinct influences of the records."""
@@ -152,38 +153,37 @@ class PanelLosses:
     lines: tuple[Line, ...]
     losses: tuple[Floats, ...]
 
-
-def panel_losses(panel: Panel, lines: Sequence[Line], found: Collected) -> PanelLosses:
-    """Return the losses of a panel: upper bounds, within one part in 10⁹."""
-    influences = found.influences.astype(np.float64)
-    return PanelLosses(panel, tuple(lines), tuple(line.mechanism.loss(influences) for line in lines))
+    @classmethod
+    def of(cls, panel: Panel, lines: Sequence[Line], data: Aggregates) -> "PanelLosses":
+        """Return the losses of a panel: upper bounds, within one part in 10⁹."""
+        influences = data.influences.astype(np.float64)
+        return cls(panel, tuple(lines), tuple(line.mechanism.loss(influences) for line in lines))
 
 
 def quantile(losses: Floats, counts: NDArray[np.int64], share: Fraction) -> float:
     """Return the least loss that at least `share` of all records do not exceed: exact, from counts."""
     order = np.argsort(losses, kind="stable")
-    whole = np.cumsum(counts[order])
-    needed = -(-int(whole[-1]) * share.numerator // share.denominator)
-    return float(losses[order][np.searchsorted(whole, needed)])
+    cumulative = np.cumsum(counts[order])
+    needed = -(-int(cumulative[-1]) * share.numerator // share.denominator)
+    return float(losses[order][np.searchsorted(cumulative, needed)])
 
 
-def described(panel: PanelLosses, found: Collected, study: Study) -> dict[str, Any]:
-    """Return a panel as JSON."""
-    first = panel.losses[0]
+def panel_json(panel: PanelLosses, data: Aggregates, study: Study) -> dict[str, Any]:
+    """Return a panel's losses as JSON."""
+    equal = panel.panel.equal
     return {
         "name": panel.panel.name,
         "title": panel.panel.title,
-        "equal": {"variance": float(panel.panel.equal.variance), "total": float(panel.panel.equal.total)},
+        "equal": {"variance": float(equal.variance), "total": float(equal.total)},
         "entries": [
-            _line(line, losses, panel, found, study) | _against(first, losses, found)
+            _line_json(line, losses, panel, data, study) | _compared_with(panel.losses[0], losses, data)
             for line, losses in zip(panel.lines, panel.losses, strict=True)
         ],
     }
 
 
-def _line(line: Line, losses: Floats, panel: PanelLosses, found: Collected, study: Study) -> dict[str, Any]:
+def _line_json(line: Line, losses: Floats, panel: PanelLosses, data: Aggregates, study: Study) -> dict[str, Any]:
     mechanism, variance = line.mechanism, line.mechanism.variance(float(panel.panel.equal.total))
-    counts, records = found.counts, found.records
     growth = [mechanism.loss_at(Fraction(size)) for size in GROWTH]
     return {
         "label": line.label,
@@ -194,27 +194,21 @@ def _line(line: Line, losses: Floats, panel: PanelLosses, found: Collected, stud
         "variance": variance if np.isfinite(variance) else None,
         "losses": [{"influence": size, "rho": up_float(mechanism.loss_at(Fraction(size)))} for size in study.sizes],
         "growth": {"from": GROWTH[0], "to": GROWTH[1], "factor": float(growth[1] / growth[0])},
-        "quantiles": {q: quantile(losses, counts, Fraction(q)) for q in QUANTILES} if records else {},
+        "quantiles": {q: quantile(losses, data.counts, Fraction(q)) for q in QUANTILES} if data.records else {},
         "largest": float(losses.max(initial=0.0)),
-        "within": [{"rho": float(limit), "share": share_of(losses <= float(limit), found)} for limit in study.limits],
+        "within": [{"rho": float(limit), "share": data.share(losses <= float(limit))} for limit in study.limits],
     }
 
 
-def _against(first: Floats, losses: Floats, found: Collected) -> dict[str, Any]:
+def _compared_with(first: Floats, losses: Floats, data: Aggregates) -> dict[str, Any]:
     """Return how a curve compares with the panel's first: where it loses less, and what share of records does."""
     less = losses < first
-    beyond = np.flatnonzero(~less)  # influences at which it does not lose less
-    start = int(beyond[-1]) + 1 if len(beyond) else 0
-    from_here_on = int(found.influences[start]) if start < len(less) else None
+    not_less = np.flatnonzero(~less)
+    start = int(not_less[-1]) + 1 if len(not_less) else 0
     return {
         "loses_less_than_first": {
-            "share": share_of(less, found),
-            "from_influence": from_here_on,
-            "share_from_there": share_of(np.arange(len(less)) >= start, found),
+            "share": data.share(less),
+            "from_influence": int(data.influences[start]) if start < len(less) else None,
+            "share_from_there": data.share(np.arange(len(less)) >= start),
         }
     }
-
-
-def share_of(chosen: NDArray[np.bool_], found: Collected) -> float:
-    """Return the share of records whose influence is chosen."""
-    return float(found.counts[chosen].sum() / found.records) if found.records else 0.0

@@ -18,12 +18,12 @@ from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
 from pipeline.report.plots import Picture
 from pipeline.study.draw import errors_picture, losses_picture
-from pipeline.study.equal import Line, lines_of
-from pipeline.study.errors import PanelErrors, described_errors, panel_errors
-from pipeline.study.losses import Collected, PanelLosses, collect, described, panel_losses
+from pipeline.study.equal import lines_of
+from pipeline.study.errors import PanelErrors, errors_json, panel_errors
+from pipeline.study.losses import Aggregates, PanelLosses, aggregate, panel_json
 from pipeline.study.model import Study
 from pipeline.study.page import study_page
-from pipeline.study.spec import written
+from pipeline.study.spec import write_microdata
 
 DOCUMENT, PAGE = "study.json", "study.html"
 NOTES = (
@@ -45,30 +45,36 @@ class StudyJob:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """All that was found, before it is written."""
+class Results:
+    """A study's losses, and its errors by the name of the panel, of the panels that state them."""
 
-    panels: Sequence[PanelLosses]
-    errors: Mapping[str, PanelErrors]  # by the panel's name, of those that are asked for
-    collected: Collected
     study: Study
+    data: Aggregates
+    panels: Sequence[PanelLosses]
+    errors: Mapping[str, PanelErrors]
 
 
 def evaluate(job: StudyJob) -> dict[str, Any]:
     """Write the study to `job.out` and return its document, study.json.
 
-    The same study gives the same figures, tables and pictures on every engine. Raises PlanError where an entry cannot
-    be made equal or `out` is no place for it, PrdpError where it cannot be written.
+    The same study gives the same figures, tables and pictures on every engine.
+
+    Raises:
+        PlanError: An entry cannot be made equal, or `out` is neither absent nor an empty folder.
+        PrdpError: The study cannot be written.
     """
     lines = [lines_of(panel) for panel in job.study.panels]  # before anything is written
-    _require_empty(job.out)
+    if job.out.exists() and not (job.out.is_dir() and not any(job.out.iterdir())):
+        raise PlanError(f"--out {job.out}: it is there and no empty folder; choose another")
     try:
         job.out.mkdir(parents=True, exist_ok=True)
         # A killed run leaves nothing but this hidden folder.
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=job.out) as unfinished:
-            collected = _collected(job, Path(unfinished))
+            data = _aggregates(job, Path(unfinished))
             job.log.progress("losses and errors")
-            made = _written(job, _found(job.study, lines, collected), Path(unfinished) / "study")
+            panels = [PanelLosses.of(*pair, data) for pair in zip(job.study.panels, lines, strict=True)]
+            errors = {p.panel.name: panel_errors(p, data.cells, job.study.today) for p in panels if p.panel.errors}
+            made = _write(job, Results(job.study, data, panels, errors), Path(unfinished) / "study")
             for path in sorted((Path(unfinished) / "study").iterdir()):
                 path.rename(job.out / path.name)
     except OSError as error:
@@ -78,39 +84,27 @@ def evaluate(job: StudyJob) -> dict[str, Any]:
     return made
 
 
-def _require_empty(out: Path) -> None:
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise PlanError(f"--out {out}: it is there and no empty folder; choose another")
-
-
-def _collected(job: StudyJob, folder: Path) -> Collected:
+def _aggregates(job: StudyJob, folder: Path) -> Aggregates:
     job.log.progress("synthetic microdata")
-    microdata, layout = written(job.study, folder / "data")
+    microdata, layout = write_microdata(job.study, folder / "data")
     job.log.progress("influences and cells")
     chunks = list(source.chunks(source.find(microdata)))
     with scratch((folder / "scratch").absolute(), job.study.name, "study") as between:
-        found = collect(job.engine, chunks, layout, between)
+        data = aggregate(job.engine, chunks, layout, between)
     shutil.rmtree(folder / "data")
-    return found
+    return data
 
 
-def _found(study: Study, lines: Sequence[Sequence[Line]], collected: Collected) -> _Found:
-    panels = [panel_losses(panel, own, collected) for panel, own in zip(study.panels, lines, strict=True)]
-    asked = [losses for losses in panels if losses.panel.errors]
-    errors = {losses.panel.name: panel_errors(losses, collected.cells, study.today) for losses in asked}
-    return _Found(panels, errors, collected, study)
-
-
-def _written(job: StudyJob, found: _Found, folder: Path) -> dict[str, Any]:
+def _write(job: StudyJob, results: Results, folder: Path) -> dict[str, Any]:
     folder.mkdir()
-    made = document(found)
+    made = document(results)
     job.log.progress("pictures")
-    pictures = dict(_pictures(found))
+    pictures = dict(_pictures(results))
     for name, picture in pictures.items():
         for suffix, data in picture.files.items():
             (folder / f"{name}{suffix}").write_bytes(data)
-    for losses in found.panels:
-        _write_csv(folder / f"losses-{losses.panel.name}.csv", *_loss_rows(losses, found.collected))
+    for losses in results.panels:
+        _write_csv(folder / f"losses-{losses.panel.name}.csv", *_loss_rows(losses, results.data))
     for panel in made["panels"]:
         if panel["errors"] is not None:
             _write_csv(folder / f"errors-{panel['name']}.csv", *_error_rows(panel["errors"]))
@@ -120,9 +114,10 @@ def _written(job: StudyJob, found: _Found, folder: Path) -> dict[str, Any]:
     return made
 
 
-def document(found: _Found) -> dict[str, Any]:
+def document(results: Results) -> dict[str, Any]:
     """Return the study's figures as JSON."""
-    study, collected = found.study, found.collected
+    study, data = results.study, results.data
+    errors = {name: errors_json(panel, data.cells) for name, panel in results.errors.items()}
     return {
         "study": study.name,
         "title": study.title,
@@ -130,48 +125,41 @@ def document(found: _Found) -> dict[str, Any]:
         "data": {"synthetic": study.data.synthetic, "records": study.data.records, "seed": study.data.seed},
         "measure": study.measure,
         "by": list(study.by),
-        "records": collected.records,
-        "largest_influence": int(collected.influences.max(initial=0)),
-        "cells": {"in_all": collected.in_all, "with_records": len(collected.cells.cells)},
-        "panels": [
-            described(losses, collected, study) | {"errors": _errors(found, losses.panel.name)}
-            for losses in found.panels
-        ],
+        "records": data.records,
+        "largest_influence": int(data.influences.max(initial=0)),
+        "cells": {"in_all": data.cells_in_all, "with_records": len(data.cells.cells)},
+        "panels": [panel_json(p, data, study) | {"errors": errors.get(p.panel.name)} for p in results.panels],
     }
 
 
-def _errors(found: _Found, panel: str) -> dict[str, Any] | None:
-    return described_errors(found.errors[panel], found.collected.cells) if panel in found.errors else None
-
-
-def _pictures(found: _Found) -> Iterator[tuple[str, Picture]]:
-    cells, measure = found.collected.cells, found.study.measure
-    for losses in found.panels:
+def _pictures(results: Results) -> Iterator[tuple[str, Picture]]:
+    cells, measure = results.data.cells, results.study.measure
+    for losses in results.panels:
         name, title = losses.panel.name, losses.panel.title
-        yield f"losses-{name}", losses_picture(losses, found.collected, measure)
-        errors = found.errors.get(name)
+        yield f"losses-{name}", losses_picture(losses, results.data, measure)
+        errors = results.errors.get(name)
         if errors is not None and cells.totals.any():
             yield f"errors-{name}", errors_picture(errors, f"Errors of published totals: {title}", cells, measure)
 
 
-def _loss_rows(panel: PanelLosses, found: Collected) -> tuple[list[str], Iterable[list[Any]]]:
+def _loss_rows(panel: PanelLosses, data: Aggregates) -> tuple[list[str], Iterable[list[Any]]]:
     header = ["influence", "records", "share_at_most", *(f"rho: {line.label}" for line in panel.lines)]
-    shares = np.cumsum(found.counts) / max(found.records, 1)
-    columns = [found.influences, found.counts, shares, *panel.losses]
+    shares = np.cumsum(data.counts) / max(data.records, 1)
+    columns = [data.influences, data.counts, shares, *panel.losses]
     return header, (list(row) for row in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _error_rows(errors: dict[str, Any]) -> tuple[list[str], Iterable[list[Any]]]:
     labels = list(errors["flags"])
-    body = [
+    rows = [
         [row["total_from"], row["cells"], *(row["standard_error"][label] for label in labels)]
         for row in errors["classes"]
     ]
-    return ["total_from", "cells", *(f"standard_error: {label}" for label in labels)], body
+    return ["total_from", "cells", *(f"standard_error: {label}" for label in labels)], rows
 
 
-def _write_csv(path: Path, header: list[str], body: Iterable[list[Any]]) -> None:
+def _write_csv(path: Path, header: list[str], rows: Iterable[list[Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(body)
+        writer.writerows(rows)

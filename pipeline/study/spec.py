@@ -1,4 +1,4 @@
-"""The microdata of a study: always synthetic, written anew for each run."""
+"""A study's file, checked with all its mistakes at once, and its microdata: always synthetic, written for each run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -55,10 +55,10 @@ WRITERS: Final[Mapping[str, Callable[[int, int, Path], dict[str, Any]]]] = {
 MEASURES: Final = {"establishments": ("employment", "payroll"), "cattle": ("head",)}
 
 
-def written(study: Study, folder: Path) -> tuple[Path, Layout]:
-    """Write the study's microdata into `folder`; return where they lie, and the layout of the study's one table.
+def write_microdata(study: Study, folder: Path) -> tuple[Path, Layout]:
+    """Write the study's microdata into `folder`; return their path, and the layout of the study's one table.
 
-    Records know their owner: multiplicative noise has one factor a firm. Raises PlanError on too many records.
+    Records name their owner: multiplicative noise has one factor a firm. Raises PlanError on too many records.
     """
     plan = WRITERS[study.data.synthetic](study.data.records, study.data.seed, folder)
     query = {"name": study.name, "sum": study.measure, "by": list(study.by)}
@@ -70,9 +70,6 @@ def written(study: Study, folder: Path) -> tuple[Path, Layout]:
     path = folder / "study-plan.yaml"
     path.write_text(yaml.safe_dump(plan, sort_keys=False), encoding="utf-8")
     return folder / "microdata", layout_of(load_plan(path))
-
-
-# A study's file → the study, or all its mistakes at once, told as those of plans are.
 
 
 KINDS = tuple(kind for kind, mechanism in CATALOGUE.items() if not mechanism.counts_only)  # a study's table is a sum
@@ -210,28 +207,28 @@ def _equal(equal: EqualSpec, path: KeyPath) -> Iterator[Mistake]:
 
 
 def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
-    given, at = dict(entry.mechanism), (*path, "mechanism")
+    shape, at = dict(entry.mechanism), (*path, "mechanism")
     noise: dict[str, Any] | None = None
-    if isinstance(given.get("noise"), dict) and given.get("kind") in CURVES:
-        noise = given.pop("noise")
-    wrong = [*_parameters(given, KINDS, at)]
+    if isinstance(shape.get("noise"), dict) and shape.get("kind") in CURVES:
+        noise = shape.pop("noise")
+    wrong = [*_parameters(shape, KINDS, at)]
     if noise is not None:
         wrong += _parameters(noise, HEAVY, (*at, "noise"))
     if wrong:
         yield from wrong
         return
-    yield from _policies(entry, CATALOGUE[given["kind"]], (*path, "policies"))
-    if noise is not None and given["kind"] == Root.kind and given["k"] == 1:
+    yield from _policies(entry, CATALOGUE[shape["kind"]], (*path, "policies"))
+    if noise is not None and shape["kind"] == Root.kind and shape["k"] == 1:
         yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
-    without_variance = noise is not None and given["kind"] == Log.kind
+    without_variance = noise is not None and shape["kind"] == Log.kind
     if without_variance != (entry.equal == "quartiles"):
         rule = "must be quartiles: no noise with heavier tails than Laplace's gives a logarithm's value a variance"
         yield Mistake((*path, "equal"), rule if without_variance else "must be variance: this mechanism has one")
 
 
-def _parameters(given: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
+def _parameters(shape: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
     """Yield what is wrong with a mechanism that stands without its noise scale and its policy."""
-    kind = given.get("kind")
+    kind = shape.get("kind")
     if kind is None:
         yield missing((*path, "kind"))
         return
@@ -242,25 +239,25 @@ def _parameters(given: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -
     if scale is None:
         yield Mistake((*path, "kind"), "has no noise scale that equality could decide")
         return
-    known = [name for name in mechanism.parameters() if name not in (scale, "policy")]
+    names = [name for name in mechanism.parameters() if name not in (scale, "policy")]
     wrong = False
-    for name in given:
+    for name in shape:
         if name in (*SCALES, "policy"):
             wrong = True
             rule = "leave it out: equality decides it" if name in SCALES else "leave it out, and name policies instead"
             yield Mistake((*path, name), rule)
-        elif name not in (*known, "kind"):
+        elif name not in (*names, "kind"):
             wrong = True
             yield Mistake(
-                (*path, name), f"unknown key; nearest known key: {nearest(name, ('kind', *known))}", unknown=True
+                (*path, name), f"unknown key; nearest known key: {nearest(name, ('kind', *names))}", unknown=True
             )
-    for name in known:
-        if mechanism.parameters()[name].default is None and name not in given:
+    for name in names:
+        if mechanism.parameters()[name].default is None and name not in shape:
             wrong = True
             yield missing((*path, name))
     if not wrong:
         try:
-            build({**given, scale: TRIAL}, Fraction(1))
+            build({**shape, scale: TRIAL}, Fraction(1))
         except ParameterError as error:
             yield Mistake((*path, error.parameter), f"must be {error.rule}")
 

@@ -24,7 +24,7 @@ from pipeline.study.comparison import (
     shapes,
     to_json,
 )
-from pipeline.study.comparison_shown import notes, table
+from pipeline.study.comparison_output import notes, table
 from udfs.mechanisms.catalogue import CATALOGUE
 
 TARGET = StandardErrorTarget(standard_error=Fraction(30), total=Fraction(500))

@@ -21,13 +21,14 @@ from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
 from pipeline.study.draw import SMALLEST_SHARE, cumulative
 from pipeline.study.equal import lines_of, unequal
-from pipeline.study.errors import TODAY, described_errors, factor_variances, panel_errors
-from pipeline.study.losses import Collected, collect, panel_losses, quantile
+from pipeline.study.errors import TODAY, errors_json, factor_variances, panel_errors
+from pipeline.study.losses import Aggregates, PanelLosses, aggregate, quantile
 from pipeline.study.model import Equal, FactorNoise, Panel
 from pipeline.study.spec import load_study
-from pipeline.study.spec import written as microdata_of
+from pipeline.study.spec import write_microdata as microdata_of
 from pipeline.study.transformed import TransformedNoise
 from tests.support import studies
+from tests.support.factors import cell_variance
 from udfs.mechanisms.catalogue import build
 from udfs.noise.continuous_polylog import ExponentialPolylog
 
@@ -100,13 +101,13 @@ def test_an_equality_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 # -- exact counts ----------------------------------------------------------------------------------------------------
 
 
-def collected(folder: Path, **changes: Any) -> tuple[Collected, pd.DataFrame]:
+def collected(folder: Path, **changes: Any) -> tuple[Aggregates, pd.DataFrame]:
     """What the tasks collect of a small study's microdata, and the microdata."""
     folder.mkdir()
     study = load_study(studies.written(folder / "study.yaml", **changes))
     microdata, layout = microdata_of(study, folder / "data")
     with scratch(folder / "scratch", "small", "study") as between:
-        found = collect(DaskEngine(workers=2), list(source.chunks(source.find(microdata))), layout, between)
+        found = aggregate(DaskEngine(workers=2), list(source.chunks(source.find(microdata))), layout, between)
     return found, pq.read_table(microdata).to_pandas()
 
 
@@ -142,17 +143,17 @@ def test_todays_errors_are_those_of_the_records(tmp_path: Path, own_magnitudes: 
     noise = FactorNoise(a=1.05, b=1.15, own_magnitudes=own_magnitudes)
     states, state = np.unique(records["county"].str[:2], return_inverse=True)
     firm = np.unique(records["firm_id"], return_inverse=True)[1]
-    exact = noise.cell_variance(records["employment"].to_numpy(np.float64), firm, state, len(states))
+    exact = cell_variance(noise, records["employment"].to_numpy(np.float64), firm, state, len(states))
     assert factor_variances(noise, found.cells).tolist() == pytest.approx(exact.tolist(), rel=1e-12)
 
 
 def test_errors_and_flags_are_those_of_single_cells(tmp_path: Path) -> None:
     found, _ = collected(tmp_path / "data", query={"sum": "payroll", "by": ["naics3", "county"]})
     (panel,) = (own for own in load_study(tmp_path / "data" / "study.yaml").panels if own.errors)
-    losses = panel_losses(panel, lines_of(panel), found)
+    losses = PanelLosses.of(panel, lines_of(panel), found)
     errors = panel_errors(losses, found.cells, FactorNoise(a=1.05, b=1.15))
     assert set(errors.errors) == {"fourth root", "log", "fourth root, heavy", TODAY}  # the others have no variance
-    flags = described_errors(errors, found.cells)["flags"]
+    flags = errors_json(errors, found.cells)["flags"]
     for line in losses.lines[:3]:
         exact = np.array([line.mechanism.variance(float(total)) for total in found.cells.totals]) ** 0.5
         assert errors.errors[line.label] == pytest.approx(exact, rel=1e-4)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from pipeline.study.model import FactorNoise, flags, totals_with_factors
+from pipeline.study.model import FactorNoise
+from tests.support.factors import cell_variance, draw, flags, totals_with_factors
 from tests.support.statistics import level
 from tests.support.world import records
 
@@ -37,7 +38,7 @@ def test_the_density_has_the_stated_moments() -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_factors_follow_the_density(own: bool) -> None:
-    factors = FactorNoise(a=A, b=B, own_magnitudes=own).draw(np.random.default_rng(1), np.arange(DRAWS))
+    factors = draw(FactorNoise(a=A, b=B, own_magnitudes=own), np.random.default_rng(1), np.arange(DRAWS))
 
     def cdf(d: np.ndarray) -> np.ndarray:
         upper = 1 - ((B - np.clip(d, A, B)) / (B - A)) ** 2
@@ -51,9 +52,9 @@ def test_factors_follow_the_density(own: bool) -> None:
 
 def test_a_firm_shares_its_factor_or_its_direction() -> None:
     firm = np.repeat(np.arange(300), 4)
-    one = FactorNoise(a=A, b=B).draw(np.random.default_rng(2), firm).reshape(300, 4)
+    one = draw(FactorNoise(a=A, b=B), np.random.default_rng(2), firm).reshape(300, 4)
     assert np.all(one == one[:, :1])
-    own = FactorNoise(a=A, b=B, own_magnitudes=True).draw(np.random.default_rng(2), firm).reshape(300, 4)
+    own = draw(FactorNoise(a=A, b=B, own_magnitudes=True), np.random.default_rng(2), firm).reshape(300, 4)
     assert np.all((own > 1) == (own[:, :1] > 1))
     assert len(np.unique(own)) == 1200
     assert 0.35 < np.mean(own[:, 0] > 1) < 0.65
@@ -67,9 +68,9 @@ def test_cell_variances_are_those_of_many_draws(own: bool) -> None:
     noise, random = FactorNoise(a=A, b=B, own_magnitudes=own), np.random.default_rng(3)
     copies = 40_000
     many = (firm + 5 * np.arange(copies)[:, None]).ravel()
-    factors = noise.draw(random, many).reshape(copies, -1)
+    factors = draw(noise, random, many).reshape(copies, -1)
     drawn = np.array([totals_with_factors(values, row, cell, 5) for row in factors])
-    stated = noise.cell_variance(values, firm, cell, 5)
+    stated = cell_variance(noise, values, firm, cell, 5)
     assert stated[1] == stated[4] == 0  # nobody is there
     truth = np.bincount(cell, values, 5)
     for c in (0, 2, 3):
@@ -77,10 +78,10 @@ def test_cell_variances_are_those_of_many_draws(own: bool) -> None:
         off = 5 * float(np.std(square)) / sqrt(copies)  # false alarm 6·10⁻⁷
         assert abs(float(np.mean(square)) - stated[c]) < off
         assert abs(float(np.mean(drawn[:, c])) - truth[c]) < 5 * sqrt(stated[c] / copies)
-    other = FactorNoise(a=A, b=B, own_magnitudes=not own).cell_variance(values, firm, cell, 5)
+    other = cell_variance(FactorNoise(a=A, b=B, own_magnitudes=not own), values, firm, cell, 5)
     square = (drawn[:, 0] - truth[0]) ** 2
     assert abs(float(np.mean(square)) - other[0]) > 5 * float(np.std(square)) / sqrt(copies)  # the twin
-    as_firms = noise.cell_variance(values, np.arange(7), cell, 5)  # the twin that takes establishments for firms
+    as_firms = cell_variance(noise, values, np.arange(7), cell, 5)  # the twin that takes establishments for firms
     assert as_firms[0] < 0.8 * stated[0]
     assert as_firms[3] == pytest.approx(stated[3])
 
@@ -89,8 +90,8 @@ def test_variances_by_hand() -> None:
     values, firm, cell = np.array([3.0, 4, 2]), np.array([0, 0, 1]), np.zeros(3, dtype=np.intp)
     one, own = (FactorNoise(a=1.1, b=1.4, own_magnitudes=each) for each in (False, True))
     assert one.variance == pytest.approx(0.01 + 0.02 + 0.015)
-    assert one.cell_variance(values, firm, cell, 1)[0] == pytest.approx(0.045 * (49 + 4))
-    assert own.cell_variance(values, firm, cell, 1)[0] == pytest.approx(0.04 * (49 + 4) + 0.005 * (9 + 16 + 4))
+    assert cell_variance(one, values, firm, cell, 1)[0] == pytest.approx(0.045 * (49 + 4))
+    assert cell_variance(own, values, firm, cell, 1)[0] == pytest.approx(0.04 * (49 + 4) + 0.005 * (9 + 16 + 4))
 
 
 def test_flags_tell_how_far_a_cell_was_moved() -> None:
@@ -103,7 +104,7 @@ def test_a_cell_of_one_establishment_is_known_to_within_the_factors() -> None:
     random = np.random.default_rng(4)
     values = random.integers(1, 1000, 5000).astype(float)
     noise = FactorNoise(a=A, b=B)
-    published = totals_with_factors(values, noise.draw(random, np.arange(5000)), np.arange(5000), 5000)
+    published = totals_with_factors(values, draw(noise, random, np.arange(5000)), np.arange(5000), 5000)
     assert set(flags(published, values)) == {"J"}  # never within 10 %, always within 25 %
     assert np.all((published / B <= values) & (values <= published / (2 - B)))
 
@@ -117,8 +118,8 @@ def test_microdata_with_factors_spread_as_stated() -> None:
     cells, truth = int(cell.max()) + 1, np.bincount(cell, values)
     for own in (False, True):
         noise = FactorNoise(a=A, b=B, own_magnitudes=own)
-        variance = noise.cell_variance(values, firm, cell, cells)
-        draws = [noise.draw(np.random.default_rng(seed), firm) for seed in range(300)]
+        variance = cell_variance(noise, values, firm, cell, cells)
+        draws = [draw(noise, np.random.default_rng(seed), firm) for seed in range(300)]
         squares = np.array([(totals_with_factors(values, d, cell, cells) - truth) ** 2 / variance for d in draws])
         means = squares.mean(axis=1)  # firms join cells: only the draws are independent
         assert abs(float(means.mean()) - 1) < 5 * float(means.std()) / sqrt(len(draws))

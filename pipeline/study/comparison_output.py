@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def table(found: Comparison, totals: tuple[float, ...]) -> str:
+def table(comparison: Comparison, totals: tuple[float, ...]) -> str:
     """Return the best shape of each family in aligned columns, the best family first.
 
     Where a policy is tight, the paper's bound of the same noise stands in columns of its own.
     """
-    limit = [] if found.objective.limit is None else [f"lose ≤ {as_json(found.objective.limit)}"]
+    limit = [] if comparison.objective.limit is None else [f"lose ≤ {as_json(comparison.objective.limit)}"]
     heads = ["", "family", "parameters", "largest loss", "mean loss", "median", "99 %", *limit]
     heads += [f"paper: {name}" for name in ("mean", "median", *limit)]
     heads += [f"error at {total:,.6g}" for total in totals]
     rows = [heads]
-    for place, candidate in enumerate(found.best, start=1):
+    for rank, candidate in enumerate(comparison.best, start=1):
         stated = _shown(candidate, candidate.largest, candidate.mean, candidate.quantiles[0], candidate.quantiles[2])
         paper = [""] * (2 + len(limit))
         if candidate.paper is not None:
             paper = _shown(candidate.paper, candidate.paper.mean, candidate.paper.quantiles[0])
-        errors = (error_at(found.target, candidate, total) for total in totals)
+        errors = (error_at(comparison.target, candidate, total) for total in totals)
         shown = ["infinite" if error is None else f"{error:,.4g}" for error in errors]
         parameters = _parameters(candidate.mechanism)
-        rows.append([f"{place}", candidate.family, parameters, *stated, *paper, *shown])
+        rows.append([f"{rank}", candidate.family, parameters, *stated, *paper, *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("   ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -48,16 +48,17 @@ def _shown(losses: Losses, *figures: float) -> list[str]:
     return [*(f"{loss:.4g}" for loss in figures), *([] if losses.share is None else [f"{losses.share:.4%}"])]
 
 
-def summary(found: Comparison) -> str:
+def summary(comparison: Comparison) -> str:
     """Return what was compared, in words."""
-    sizes, target = found.sizes, found.target
-    asked = ", ".join(f"{name.replace('_', ' ')} {as_json(value)}" for name, value in vars(target).items())
-    of = "a count: each record's influence is 1"
+    sizes, target = comparison.sizes, comparison.target
+    accuracy = ", ".join(f"{name.replace('_', ' ')} {as_json(value)}" for name, value in vars(target).items())
+    records = "a count: each record's influence is 1"
     if sizes is not ONE_EACH:
-        of = f"{sizes.records:,.0f} records of sizes up to {sizes.value[-1]:,.6g} (mean {sizes.mean:,.4g})"
-    tried = f"{len(found.candidates)} shapes"
-    without = f", {len(found.left_out)} more cannot have it (--json says why)" if found.left_out else ""
-    return f"{asked}; {tried} of {len(found.best)} families{without}; {of}; best by: {found.objective.name}"
+        records = f"{sizes.records:,.0f} records of sizes up to {sizes.value[-1]:,.6g} (mean {sizes.mean:,.4g})"
+    tried = f"{len(comparison.candidates)} shapes"
+    without = f", {len(comparison.left_out)} more cannot have it (--json says why)" if comparison.left_out else ""
+    families = f"{tried} of {len(comparison.best)} families{without}"
+    return f"{accuracy}; {families}; {records}; best by: {comparison.objective.name}"
 
 
 NOTES = (
@@ -68,33 +69,33 @@ NOTES = (
 )
 
 
-def notes(found: Comparison) -> list[str]:
+def notes(comparison: Comparison) -> list[str]:
     """Return what is to be known of the figures, and which kinds are left out, and why."""
-    return [*NOTES, *(f"Left out: {kind}: {why}." for kind, why in found.without.items())]
+    return [*NOTES, *(f"Left out: {kind}: {why}." for kind, why in comparison.without.items())]
 
 
-def plot(found: Comparison, target: Path) -> None:
+def plot(comparison: Comparison, target: Path) -> None:
     """Draw how many records lose how much, and what a record of each size loses, into an SVG or PNG file.
 
     Raises PlanError for another kind of file, or one that cannot be written.
     """
-    below = np.cumsum(found.sizes.count) / found.sizes.records
-    positive = found.sizes.value > 0
+    below = np.cumsum(comparison.sizes.count) / comparison.sizes.records
+    positive = comparison.sizes.value > 0
     shares = np.concatenate([below[~positive][-1:], below[positive]]) if (~positive).any() else np.append(0.0, below)
 
     def draw(panels: Sequence["Axes"]) -> None:
         left, right = panels
-        for i, candidate in enumerate(found.best):
+        for i, candidate in enumerate(comparison.best):
             style, losses = line_style(i, DASHES[i % len(DASHES)]), candidate.losses[positive]
             name = f"{candidate.family} ({_parameters(candidate.mechanism)})"
             left.step(np.append(losses[0], losses), shares, where="post", label=name, **style)
-            right.loglog(found.sizes.value[positive], losses, **style)
+            right.loglog(comparison.sizes.value[positive], losses, **style)
         left.set(xscale="log", ylim=(0, 1.02))
         left.set(xlabel="loss ρ (per-record zCDP)", ylabel="share of records that lose at most so much")
         right.set(xlabel="size of the record", ylabel="loss ρ (per-record zCDP)")
-        if found.objective.limit is not None:
-            left.axvline(float(found.objective.limit), **REFERENCE)
-            right.axhline(float(found.objective.limit), **REFERENCE)
+        if comparison.objective.limit is not None:
+            left.axvline(float(comparison.objective.limit), **REFERENCE)
+            right.axhline(float(comparison.objective.limit), **REFERENCE)
 
-    title = f"Equal accuracy: {summary(found).partition(';')[0]}"
+    title = f"Equal accuracy: {summary(comparison).partition(';')[0]}"
     write_picture(target, title, draw, panels=2, size=(11.5, 5.4))
