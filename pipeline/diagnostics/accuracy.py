@@ -57,8 +57,8 @@ class VarianceCurve:
             return np.full(len(totals), np.inf)
         with np.errstate(divide="ignore"):
             logs = np.log(self.variances)
-        found: Floats = np.exp(np.interp(self._scale(totals), self._scale(self.totals), logs))
-        return found
+        variances: Floats = np.exp(np.interp(self._scale(totals), self._scale(self.totals), logs))
+        return variances
 
     def _scale(self, totals: Floats) -> Floats:
         first = self.totals[1] if len(self.totals) > 1 else 1.0
@@ -92,7 +92,7 @@ class AccuracyTask:
         try:
             table = pq.read_table(path, columns=["value", "lower", "upper"])
         except Exception as error:
-            raise StateError(f"{path} cannot be read ({type(error).__name__}); is the release whole?") from None
+            raise StateError(f"{path} cannot be read ({type(error).__name__}); is the release complete?") from None
         if len(table) != block.size:
             raise StateError(f"{path} has other rows than the plan's public cells; it is no table of this plan")
         return {name: table.column(name).to_numpy().astype(np.float64) for name in table.column_names}
@@ -104,11 +104,11 @@ def task_for(query: Query, published: Path | None) -> AccuracyTask:
     return AccuracyTask(curves, query.parts[0].mechanism.step, published)
 
 
-def described(files: Sequence[Sums]) -> list[dict[str, Any]]:
+def accuracy_json(files: Sequence[Sums]) -> list[dict[str, Any]]:
     """Return the accuracy by class of the true total, and last of all cells, as JSON.
 
     Classes without cells are left out. Figures of a class: `cells`; `expected_standard_error`, the root of the mean
-    variance; and where a release was held against the truth: `bias`, the mean error; `mean_absolute_error`;
+    variance; and where a release is compared with the truth: `bias`, the mean error; `mean_absolute_error`;
     `standard_error`, the root of the mean squared error; `mean_total`; `coverage`, the share of intervals that hold the
     total; and of totals other than 0 `mean_relative_error` and `within`, the shares whose error is at most 1, 5 and
     10 %. null stands for infinity, and for what no cell has.
@@ -165,8 +165,8 @@ def _finite(number: float) -> float | None:
 
 def published_tables(folder: Path, attempt: str, queries: Iterable[str]) -> dict[str, Path]:
     """Return the folder of each query's published table; raises PrdpError where one is not there."""
-    found = {query: folder / attempt / "tables" / query for query in queries}
-    for query, place in found.items():
-        if not place.is_dir():
+    tables = {query: folder / attempt / "tables" / query for query in queries}
+    for query, files in tables.items():
+        if not files.is_dir():
             raise PrdpError(f"{folder}: the release has no table {query}")
-    return found
+    return tables

@@ -1,11 +1,11 @@
-"""diagnostics.json: all that diagnostics found, as data. The same microdata and plan give the same bytes."""
+"""diagnostics.json: all results of diagnostics, as data. The same microdata and plan give the same bytes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.diagnostics.accuracy import Sums
-from pipeline.diagnostics.accuracy import described as accuracy_of
-from pipeline.diagnostics.losses import (
+from pipeline.diagnostics.accuracy import Sums, accuracy_json
+from pipeline.diagnostics.distributions import (
+    NO_LOSSES,
     PAPER_QUERY,
     PAPER_SIZE,
     PAPER_TOTAL,
@@ -14,10 +14,9 @@ from pipeline.diagnostics.losses import (
     SIZE,
     TOTAL,
     Counts,
-    LossSpec,
-    described,
-    size_labels,
+    Key,
 )
+from pipeline.diagnostics.losses import LossSpec, size_labels
 from pipeline.diagnostics.records import FirmSummary, RecordSummary
 from pipeline.plan.model import Plan
 
@@ -26,7 +25,7 @@ NOTICE = (
     "guarantee."
 )
 
-Distributions = Mapping[tuple[str, int], Counts]
+Distributions = Mapping[Key, Counts]
 
 
 def document(
@@ -36,8 +35,8 @@ def document(
     firms: FirmSummary | None,
     accuracy: tuple[str | None, Sequence[Sequence[Sums]]],
 ) -> dict[str, Any]:
-    """Return the document; `accuracy`: the attempt held against the truth, and the sums of each query's files."""
-    compared, of_queries = accuracy
+    """Return the document; `accuracy`: the attempt compared with the truth, and the sums of each query's files."""
+    attempt, of_queries = accuracy
     inside = records.counts.get((TOTAL, 0))
     return {
         "notice": NOTICE,
@@ -52,33 +51,34 @@ def document(
             "outside_domain": records.outside,
             "in_domain": int(inside.counts.sum()) if inside else 0,
         },
-        "losses": _losses(spec, records.counts) | {"by_sector": _of_family(records.counts, SECTOR, spec.sectors)},
+        "losses": _losses(spec, records.counts) | {"by_sector": _family(records.counts, SECTOR, spec.sectors)},
         "firms": None if firms is None else {"count": firms.firms} | _losses(spec, firms.counts),
         "accuracy": {
-            "compared_with": compared,
-            "queries": {q.name: accuracy_of(files) for q, files in zip(plan.queries, of_queries, strict=True)},
+            "compared_with": attempt,
+            "queries": {q.name: accuracy_json(files) for q, files in zip(plan.queries, of_queries, strict=True)},
         },
     }
 
 
 def _losses(spec: LossSpec, counts: Distributions) -> dict[str, Any]:
+    """Return losses in all, by query and by size, and where a policy is tight the paper's bound of the same noise."""
+    paper = {
+        "total": _json(counts, PAPER_TOTAL),
+        "by_query": {spec.queries[i].name: _json(counts, PAPER_QUERY, i) for i in spec.paper_queries},
+        "by_size": _family(counts, PAPER_SIZE, size_labels()),
+    }
     return {
-        "total": described(counts.get((TOTAL, 0))),
-        "by_query": {q.name: described(counts.get((QUERY, i))) for i, q in enumerate(spec.queries)},
-        "by_size": _of_family(counts, SIZE, size_labels()),
-        "by_paper": _by_paper(spec, counts) if spec.by_paper else None,
+        "total": _json(counts, TOTAL),
+        "by_query": {query.name: _json(counts, QUERY, i) for i, query in enumerate(spec.queries)},
+        "by_size": _family(counts, SIZE, size_labels()),
+        "by_paper": paper if spec.paper_queries else None,
     }
 
 
-def _by_paper(spec: LossSpec, counts: Distributions) -> dict[str, Any]:
-    """Return what the paper's bound says of the same noise and records: in all, by size, and of each tight query."""
-    return {
-        "total": described(counts.get((PAPER_TOTAL, 0))),
-        "by_query": {spec.queries[i].name: described(counts.get((PAPER_QUERY, i))) for i in spec.by_paper},
-        "by_size": _of_family(counts, PAPER_SIZE, size_labels()),
-    }
+def _json(counts: Distributions, family: str, number: int = 0) -> dict[str, Any]:
+    return counts[family, number].to_json() if (family, number) in counts else dict(NO_LOSSES)
 
 
-def _of_family(counts: Distributions, family: str, names: Sequence[str]) -> dict[str, Any]:
+def _family(counts: Distributions, family: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the distributions of a family by name, of the groups that have any losses."""
-    return {name: described(counts[family, i]) for i, name in enumerate(names) if (family, i) in counts}
+    return {name: _json(counts, family, i) for i, name in enumerate(names) if (family, i) in counts}

@@ -1,4 +1,10 @@
-"""Parquet files of single records and firms: this user's alone, and whole or absent."""
+"""The losses of single records and of firms: tasks over the microdata, which count them and, if wanted, write files.
+
+Records take one pass, chunk by chunk. The records of a firm are brought together by the engine's verb `grouped`: in
+one cell of a query a firm's influences add up before the mechanism sees them; losses add up over cells and queries
+(docs/mathematics.md, section 5, pipeline/accounting/groups.py for records whose cells are known). Owners are compared
+as text.
+"""
 
 import os
 import uuid
@@ -12,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.diagnostics.losses import (
+from pipeline.diagnostics.distributions import (
     PAPER_QUERY,
     PAPER_SIZE,
     PAPER_TOTAL,
@@ -22,9 +28,9 @@ from pipeline.diagnostics.losses import (
     TOTAL,
     Counts,
     Distributions,
-    LossSpec,
-    merged,
+    Key,
 )
+from pipeline.diagnostics.losses import LossSpec
 from pipeline.engines.protocol import decoded, in_buckets, reading
 from pipeline.errors import PrdpError
 from pipeline.microdata.read import read
@@ -34,9 +40,16 @@ from udfs.records.contract import Mask, as_text, buckets_of, distinct
 from udfs.records.decoding import Decoder, Records
 from udfs.records.influence import QueryLoss, RecordLosses, UnitRows, in_domain, record_losses, summed, unit_losses
 
+BUCKETS = 64  # a bucket's records are in memory together
+OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names
+LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
+OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
+
 
 class RowFile:
-    """A Parquet file that grows by tables of one schema, and is in its place once it is closed."""
+    """A Parquet file, this user's alone, that grows by tables of one schema and has its name once it is closed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,7 +67,7 @@ class RowFile:
             raise _unwritable(self._path, error) from None
 
     def close(self) -> None:
-        """Put the file in its place; without any rows there is none."""
+        """Give the file its name; without any rows there is none."""
         if self._writer is None:
             return
         try:
@@ -64,21 +77,13 @@ class RowFile:
             raise _unwritable(self._path, error) from None
 
 
-def names_of(queries: Iterable[str]) -> list[str]:
-    """Return the names of the columns of influences and losses, in the order of the queries."""
-    return [f"{kind}_{query}" for query in queries for kind in ("influence", "loss")]
-
-
 def _unwritable(path: Path, error: OSError) -> PrdpError:
     return PrdpError(f"diagnostics: {path.name} cannot be written ({error.strerror}); make room, and run again")
 
 
-# The losses of single records: one pass over the microdata, chunk by chunk, each to counts and, if asked, a file.
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordSummary:
-    """What is counted of records: all that are read, those dropped as bad, those outside the domain, and losses.
+    """Counts of records: all that are read, those dropped as bad, those outside the domain, and losses.
 
     Distributions: of the total loss of the records of the domain, also by size class and sector; of the loss in each
     query, of the records in one of its cells; where a policy is tight, by the paper's bound too, but for sectors.
@@ -89,12 +94,23 @@ class RecordSummary:
     dropped: int
     outside: int
     broken: frozenset[int]
-    counts: dict[tuple[str, int], Counts]
+    counts: dict[Key, Counts]
+
+    @classmethod
+    def merged(cls, parts: Sequence["RecordSummary"]) -> "RecordSummary":
+        """Return the summary of all chunks."""
+        return cls(
+            records=sum(part.records for part in parts),
+            dropped=sum(part.dropped for part in parts),
+            outside=sum(part.outside for part in parts),
+            broken=frozenset[int]().union(*(part.broken for part in parts)),
+            counts=Distributions.merged(part.counts for part in parts),
+        )
 
 
 @dataclass(frozen=True)
 class PerRecord:
-    """Where the losses of single records are written, and the columns that name a record and its owner."""
+    """The folder for files of single records, and the columns that name a record and its owner."""
 
     folder: Path
     record: str
@@ -103,7 +119,7 @@ class PerRecord:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordTask:
-    """Counts the losses of a chunk's records, and writes them if asked."""
+    """Counts the losses of a chunk's records, and writes them where `files` has a folder."""
 
     spec: LossSpec
     files: PerRecord | None
@@ -114,61 +130,49 @@ class RecordTask:
         return reading(chunk, lambda: self._over(number, chunk))
 
     def _over(self, number: int, chunk: Chunk) -> RecordSummary:
-        decoder, found = Decoder(self.spec.scan), Distributions()
+        decoder, counts = Decoder(self.spec.scan), Distributions()
         file = RowFile(self.files.folder / f"part-{number:05d}.parquet") if self.files else None
-        read_in_all, dropped, outside, broken = 0, 0, 0, frozenset[int]()
+        read_records, dropped, outside, broken = 0, 0, 0, frozenset[int]()
         for batch in read(chunk, self.spec.scan):
             records = decoder.records(batch)
             broken |= records.broken
             losses = record_losses(records, self.spec.queries, self.spec.scan.bases)
             good, inside = _all_of(records.good, len(batch)), _all_of(losses.inside, len(batch))
-            read_in_all += len(batch)
+            read_records += len(batch)
             dropped += int(np.count_nonzero(~good))
             outside += int(np.count_nonzero(good & ~inside))
-            _count(found, self.spec, records, losses)
-            if self.spec.by_paper:
-                _count_by_paper(found, self.spec, records, losses)
+            _count(counts, self.spec, records, losses)
+            if self.spec.paper_queries:
+                _count_paper(counts, self.spec, records, losses)
             if file and self.files:
                 file.add(_table(self.files, self.spec, batch, losses, good))
         if file:
             file.close()
-        return RecordSummary(read_in_all, dropped, outside, broken, found.counts())
+        return RecordSummary(read_records, dropped, outside, broken, counts.counts())
 
 
-def summed_up(parts: Iterable[RecordSummary]) -> RecordSummary:
-    """Return the summary of all chunks."""
-    whole = list(parts)
-    return RecordSummary(
-        records=sum(part.records for part in whole),
-        dropped=sum(part.dropped for part in whole),
-        outside=sum(part.outside for part in whole),
-        broken=frozenset[int]().union(*(part.broken for part in whole)),
-        counts=merged(part.counts for part in whole),
-    )
-
-
-def _count(found: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
+def _count(counts: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
     kept = losses.inside
     total = _only(losses.total, kept)
-    found.count(TOTAL, 0, total)
-    found.count_groups(SECTOR, _only(records.naics.keys(spec.sector_of), kept), total)
+    counts.count(TOTAL, 0, total)
+    counts.count_groups(SECTOR, _only(records.naics.keys(spec.sector_of), kept), total)
     if spec.size is not None:
-        found.count_groups(SIZE, spec.size_class(_only(records.values[spec.size.name], kept)), total)
+        counts.count_groups(SIZE, spec.size_class(_only(records.values[spec.size.name], kept)), total)
     for number, (loss, met) in enumerate(zip(losses.losses, losses.met, strict=True)):
-        found.count(QUERY, number, _only(loss, met))
+        counts.count(QUERY, number, _only(loss, met))
 
 
-def _count_by_paper(found: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
-    """Count what the paper's bound says of the same records; queries without a tight policy lose what they lose."""
-    by_paper = record_losses(records, list(spec.by_paper.values()), spec.scan.bases)
-    other = dict(zip(spec.by_paper, by_paper.losses, strict=True))
+def _count_paper(counts: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
+    """Count the same records' losses by the paper's bound, which is the stated one of queries that are not tight."""
+    paper = record_losses(records, list(spec.paper_queries.values()), spec.scan.bases)
+    other = dict(zip(spec.paper_queries, paper.losses, strict=True))
     total = _only(summed([other.get(number, loss) for number, loss in enumerate(losses.losses)]), losses.inside)
-    found.count(PAPER_TOTAL, 0, total)
+    counts.count(PAPER_TOTAL, 0, total)
     if spec.size is not None:
         sizes = _only(records.values[spec.size.name], losses.inside)
-        found.count_groups(PAPER_SIZE, spec.size_class(sizes), total)
+        counts.count_groups(PAPER_SIZE, spec.size_class(sizes), total)
     for number, loss in other.items():
-        found.count(PAPER_QUERY, number, _only(loss, losses.met[number]))
+        counts.count(PAPER_QUERY, number, _only(loss, losses.met[number]))
 
 
 def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: RecordLosses, good: Mask) -> pa.Table:
@@ -181,7 +185,7 @@ def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: Reco
         for query, steps, loss in zip(spec.queries, losses.influences, losses.losses, strict=True)
         for values in (in_units(steps, query.step), loss)
     )
-    columns |= dict(zip(names_of(query.name for query in spec.queries), of_queries, strict=True))
+    columns |= dict(zip(_columns(spec), of_queries, strict=True))
     return pa.table(columns | {"loss": losses.total}).filter(pa.array(good))
 
 
@@ -197,22 +201,6 @@ def _all_of(mask: Mask | None, count: int) -> Mask:
     return np.ones(count, dtype=np.bool_) if mask is None else mask
 
 
-# The losses of firms: all records of an owner, brought together by the engine's verb `grouped`.
-#
-# In one cell of a query a firm's influences add up before the mechanism sees them; losses add up over cells and
-# queries
-# (docs/mathematics.md, section 5, pipeline/accounting/groups.py for records whose cells are known). Owners are
-# compared as text.
-
-
-BUCKETS = 64  # a bucket's records are in memory together
-OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names
-LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
-OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class FirmSummary:
     """How many firms have a record in the domain, and the distributions of their losses: in all, by size, by query.
@@ -221,7 +209,12 @@ class FirmSummary:
     """
 
     firms: int
-    counts: dict[tuple[str, int], Counts]
+    counts: dict[Key, Counts]
+
+    @classmethod
+    def merged(cls, parts: Sequence["FirmSummary"]) -> "FirmSummary":
+        """Return the summary of all buckets."""
+        return cls(sum(part.firms for part in parts), Distributions.merged(part.counts for part in parts))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -251,7 +244,7 @@ class ByOwner:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FirmTask:
-    """Counts the losses of a bucket's firms, and writes them in the order of their names if asked."""
+    """Counts the losses of a bucket's firms, and writes them in the order of their names to `folder`, if any."""
 
     spec: LossSpec
     folder: Path | None
@@ -261,23 +254,23 @@ class FirmTask:
         rows = pa.Table.from_batches(batches).combine_chunks()
         firms, of_row = distinct(rows.column(OWNER).chunk(0))
         columns = {name: rows.column(name).to_numpy() for name in rows.column_names if name != OWNER}
-        found = Distributions()
-        of_queries, by_paper = [], []
+        counts = Distributions()
+        stated, paper = [], []
         for number, query in enumerate(self.spec.queries):
             met = self._rows(number, columns, of_row, len(firms))
-            of_queries.append(_counted(found, QUERY, number, query, met))
-            other = self.spec.by_paper.get(number)
-            by_paper.append(of_queries[-1] if other is None else _counted(found, PAPER_QUERY, number, other, met))
+            stated.append(_count_firms(counts, QUERY, number, query, met))
+            bound = self.spec.paper_queries.get(number)
+            paper.append(stated[-1] if bound is None else _count_firms(counts, PAPER_QUERY, number, bound, met))
         sizes = self._sizes(columns, of_row, len(firms))
-        total = _total(found, (TOTAL, SIZE), of_queries, sizes)
-        if self.spec.by_paper:
-            _total(found, (PAPER_TOTAL, PAPER_SIZE), by_paper, sizes)
+        total = _count_total(counts, (TOTAL, SIZE), stated, sizes)
+        if self.spec.paper_queries:
+            _count_total(counts, (PAPER_TOTAL, PAPER_SIZE), paper, sizes)
         if self.folder is not None:
-            table = _firm_table(self.spec, firms, np.bincount(of_row), of_queries, total)
+            table = _firm_table(self.spec, firms, np.bincount(of_row), stated, total)
             file = RowFile(self.folder / f"part-{bucket:05d}.parquet")
             file.add(table)
             file.close()
-        return FirmSummary(len(firms), found.counts())
+        return FirmSummary(len(firms), counts.counts())
 
     def _rows(self, number: int, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> UnitRows:
         """Return the rows that are in a query's cells, with their firms, cells and influences."""
@@ -289,7 +282,7 @@ class FirmTask:
         return UnitRows(firms, of_row[met], of_cell, parts[met], np.abs(columns[query.addend][met]))
 
     def _sizes(self, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> Int64s | None:
-        """Return the class of each firm's size; None where no measure tells it."""
+        """Return the class of each firm's size; None where no measure gives it."""
         if self.spec.size is None:
             return None
         sizes = np.zeros(firms, dtype=np.int64)
@@ -297,32 +290,36 @@ class FirmTask:
         return self.spec.size_class(sizes)
 
 
-def _total(found: Distributions, families: tuple[str, str], of_queries: OfQueries, sizes: Int64s | None) -> Floats:
+def _count_total(
+    counts: Distributions, families: tuple[str, str], of_queries: OfQueries, sizes: Int64s | None
+) -> Floats:
     """Return the sums of the firms' losses, and count them: all together, and by size."""
     total = summed([losses for _, losses in of_queries])
-    found.count(families[0], 0, total)
+    counts.count(families[0], 0, total)
     if sizes is not None:
-        found.count_groups(families[1], sizes, total)
+        counts.count_groups(families[1], sizes, total)
     return total
 
 
-def _counted(found: Distributions, family: str, number: int, query: QueryLoss, rows: UnitRows) -> tuple[Floats, Floats]:
+def _count_firms(
+    counts: Distributions, family: str, number: int, query: QueryLoss, rows: UnitRows
+) -> tuple[Floats, Floats]:
     """Return each firm's influence on a query and its loss, and count the losses of those that are in its cells."""
     of_firms = unit_losses(query, rows)
     in_query = np.zeros(rows.count, dtype=np.bool_)
     in_query[rows.units] = True
-    found.count(family, number, of_firms[1][in_query])
+    counts.count(family, number, of_firms[1][in_query])
     return of_firms
-
-
-def summed_up_firms(parts: Iterable[FirmSummary]) -> FirmSummary:
-    """Return the summary of all buckets."""
-    whole = list(parts)
-    return FirmSummary(sum(part.firms for part in whole), merged(part.counts for part in whole))
 
 
 def _firm_table(spec: LossSpec, firms: pa.Array, records: Int64s, of_queries: OfQueries, total: Floats) -> pa.Table:
     """Return a row for each firm: its name, its records in the domain, each query's influence and loss, their sum."""
-    names = names_of(query.name for query in spec.queries)
     values = [column for pair in of_queries for column in pair]
-    return pa.table({"owner": firms, "records": records, **dict(zip(names, values, strict=True)), "loss": total})
+    return pa.table(
+        {"owner": firms, "records": records, **dict(zip(_columns(spec), values, strict=True)), "loss": total}
+    )
+
+
+def _columns(spec: LossSpec) -> list[str]:
+    """Return the names of the columns of influences and losses, in the order of the queries."""
+    return [f"{kind}_{query.name}" for query in spec.queries for kind in ("influence", "loss")]

@@ -1,4 +1,4 @@
-"""The steps of a diagnostics run: record it, read the microdata, write what was found to a place of its own."""
+"""The steps of a diagnostics run: record it, read the microdata, write the results to a folder of their own."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.build import code_digest
 from pipeline.diagnostics.accuracy import Sums, published_tables, task_for
 from pipeline.diagnostics.document import document
-from pipeline.diagnostics.losses import LossSpec, loss_spec, with_names
+from pipeline.diagnostics.losses import LossSpec
 from pipeline.diagnostics.page import diagnostics_page
 from pipeline.diagnostics.records import (
     ByOwner,
@@ -18,8 +18,6 @@ from pipeline.diagnostics.records import (
     PerRecord,
     RecordSummary,
     RecordTask,
-    summed_up,
-    summed_up_firms,
 )
 from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, StateError
@@ -44,7 +42,7 @@ SCRATCH = ".scratch"
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsJob:
-    """One run of diagnostics; `published`: the folder of the release to hold against the truth (None: none)."""
+    """One run of diagnostics; `published`: the folder of the release to compare with the truth (None: none)."""
 
     plan: Plan
     microdata: Place
@@ -74,8 +72,8 @@ def diagnose(job: DiagnosticsJob) -> Path:
     """Write diagnostics of the plan on the microdata to `job.out`, a new folder of mode 0700; return it.
 
     Nothing is drawn, and nothing is charged: what it writes is confidential. The ledger records the run before any
-    record is read. Raises StateError where `out` is no place for it or the release is not that of the plan,
-    MicrodataError as a release does.
+    record is read. Raises StateError where `out` is taken or the release is not that of the plan, MicrodataError
+    as a release does.
     """
     job.log.about(release=job.plan.release)
     compared = _compared(job)
@@ -87,12 +85,14 @@ def diagnose(job: DiagnosticsJob) -> Path:
         with contract_told(job.plan):
             _over_records(job, list(source.chunks(found)), compared)
         if source.pin(source.find(found.root)) != pin:
-            raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
+            raise MicrodataError(
+                f"microdata {found.root}: its files changed during the run; retry once nothing writes to them"
+            )
     return job.out
 
 
 def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compared | None) -> None:
-    """Write what is found of the records, which are those that a release sums."""
+    """Write the results on the records, which are those that a release sums."""
     root, proved = job.out / SCRATCH, is_prepared(job.microdata, job.plan)
     with records_of(chunks, job.plan, job.engine, root, proved) as (records, layout):
         assert isinstance(records, Sequence)
@@ -102,7 +102,7 @@ def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compar
 
 
 def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None) -> None:
-    spec, firms = loss_spec(job.plan, layout), None
+    spec, firms = LossSpec.of(job.plan, layout), None
     with job.log.stage("records", "losses of records"):
         records = _records(job, spec, layout, chunks)
     if job.plan.dataset.owner is not None:
@@ -121,16 +121,16 @@ def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequen
     if job.per_record:
         named = RECORD if RECORD in spec.scan.also else dataset.record
         files = PerRecord(_folder(job.out / "records"), named, spec.scan.owner)
-        spec = with_names(spec, [named])
-    whole = summed_up(job.engine.each(RecordTask(spec, files), list(enumerate(chunks))))
-    require_unbroken(layout, sorted(whole.broken))
-    return whole
+        spec = spec.reading([named])
+    summary = RecordSummary.merged(list(job.engine.each(RecordTask(spec, files), list(enumerate(chunks)))))
+    require_unbroken(layout, sorted(summary.broken))
+    return summary
 
 
 def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: Sequence[Chunk]) -> FirmSummary:
     task = FirmTask(spec, _folder(job.out / "firms") if job.per_record else None)
     with _scratch(job) as between:
-        return summed_up_firms(job.engine.grouped(ByOwner(spec), chunks, task, between))
+        return FirmSummary.merged(list(job.engine.grouped(ByOwner(spec), chunks, task, between)))
 
 
 def _accuracy(
@@ -159,8 +159,8 @@ def _compared(job: DiagnosticsJob) -> Compared | None:
 
 def _taken(job: DiagnosticsJob) -> list[Path]:
     """Return the folders in which releases are published or staged, as far as they are known."""
-    given = [job.published.parent] if job.published else []
-    return [default_out(job.plan), *given, *taken(job.ledger)]
+    published = [job.published.parent] if job.published else []
+    return [default_out(job.plan), *published, *taken(job.ledger)]
 
 
 def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:

@@ -39,8 +39,8 @@ Shapes = Mapping[str, Sequence[str]]  # parameter → values on a small grid
 
 # What a comparison tries: a new kind adds a line. `a` of exponential_polylog is e^(p−1), where its noise is most
 # peaked; for p = 1 it only scales σ. Thresholds and offsets are in the measure's unit: decades from one employee to
-# large establishments. Stable noise has no variance, with alpha 1 no mean absolute error either. The groupwise kinds are
-# for counts.
+# large establishments. Stable noise has no variance, with alpha 1 no mean absolute error either. The groupwise kinds
+# are for counts.
 FAMILIES: Sequence[tuple[str, Shapes]] = (
     ("gaussian", {}),
     ("unit_splitting", {"threshold": ("1", "10", "100", "1000")}),

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.diagnostics.losses import QUANTILES
+from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.engines.protocol import Engine, decoded, in_buckets
 from pipeline.microdata.source import Chunk
 from pipeline.storage.staging import Staging

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
-from pipeline.diagnostics.losses import QUANTILES, SIZES, size_labels
+from pipeline.diagnostics.distributions import QUANTILES
+from pipeline.diagnostics.losses import SIZES, size_labels
 from pipeline.errors import MicrodataError, StateError
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan

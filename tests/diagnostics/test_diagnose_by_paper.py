@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from pipeline.diagnostics.losses import QUANTILES
+from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.diagnostics.page import draw_shares
 from pipeline.plan.load import load_plan
 from pipeline.report.losses import by_paper

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.diagnostics.losses import BINS, LossSpec, bins_of, loss_spec, upper_ends
+from pipeline.diagnostics.distributions import BINS, bins_of, upper_ends
+from pipeline.diagnostics.losses import LossSpec
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.tables.totals import layout_of
@@ -54,7 +55,7 @@ def all_wrong(plan: Plan, spec: LossSpec, microdata: pa.Table) -> list[tuple[str
 @pytest.mark.parametrize("name", ["every mechanism", "parts and filters", "cells"])
 def test_losses_are_those_of_the_policies(tmp_path: Path, name: str) -> None:
     plan, microdata = plan_of(tmp_path, name), table(5)
-    spec = loss_spec(plan, layout_of(plan))
+    spec = LossSpec.of(plan, layout_of(plan))
     assert all_wrong(plan, spec, microdata) == []
     found = found_for(spec, microdata)
     for i, query in enumerate(plan.queries):
@@ -82,14 +83,14 @@ class RoundedDown(QueryLoss):
 @pytest.mark.parametrize("twin", [TooSmall, RoundedDown])
 def test_broken_kernels_are_rejected(tmp_path: Path, twin: type[QueryLoss]) -> None:
     plan, microdata = plan_of(tmp_path, "every mechanism"), table(5)
-    spec = loss_spec(plan, layout_of(plan))
+    spec = LossSpec.of(plan, layout_of(plan))
     broken = tuple(twin(**{f: getattr(q, f) for f in QueryLoss.__dataclass_fields__}) for q in spec.queries)
     assert all_wrong(plan, replace(spec, queries=broken), microdata)
 
 
 def test_a_kernel_that_forgets_a_filter_or_a_part_is_rejected(tmp_path: Path) -> None:
     plan, microdata = plan_of(tmp_path, "parts and filters"), table(5)
-    spec = loss_spec(plan, layout_of(plan))
+    spec = LossSpec.of(plan, layout_of(plan))
     nothing = np.zeros_like(spec.queries[0].naics)
     for i in (1, 2):
         queries = list(spec.queries)
