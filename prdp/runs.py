@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PlanError, StateError
-from pipeline.log import Log, Progress
+from pipeline.log import Log, plain_log
 from pipeline.plan.model import Plan, default_out
 from prdp.ledgers import LedgerLike, open_ledger
 
@@ -43,7 +43,7 @@ class Runner:
     @property
     def log(self) -> Log:
         """A log for people, or a silent one."""
-        return Log(Progress().say) if self.progress else Log()
+        return plain_log() if self.progress else Log()
 
     @contextmanager
     def started(self, data: DataLike = None) -> "Iterator[Engine]":

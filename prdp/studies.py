@@ -1,13 +1,13 @@
 """Without microdata: synthetic records, parameters from an accuracy or a loss, and studies of mechanisms."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import PlanError
-from pipeline.log import Progress
+from pipeline.log import Log, plain_log
 from udfs.numbers.exact import exact
 
 Number = int | float | str | Fraction
@@ -123,9 +123,8 @@ def evaluate(
     read, runner = load_study(Path(study)), Runner(engine=engine, **options)
     records = read.data.records if records is None else records
     read = replace(read, data=replace(read.data, records=records, seed=read.data.seed if seed is None else seed))
-    say: Callable[[str], None] = Progress().say if runner.progress else lambda text: None
     with runner.started() as started:
-        return dict(run(StudyJob(study=read, out=Path(out), engine=started, say=say)))
+        return dict(run(StudyJob(study=read, out=Path(out), engine=started, log=runner.log)))
 
 
 def _comparison(
@@ -145,9 +144,9 @@ def _comparison(
         wanted = Objective(objective, None if limit is None else _exact("limit", limit))
     except ValueError as error:
         raise PlanError(f"calibrate: {error}") from None
-    say = Progress().say if progress else lambda text: None
+    log = plain_log() if progress else Log()
     known = ONE_EACH if count else read_sizes(Path(sizes) if sizes else BUILT_IN)
-    compared = compare(target, known, wanted, step, lambda tried: say(f"{tried} shapes tried"))
+    compared = compare(target, known, wanted, step, lambda tried: log.progress(f"{tried} shapes tried"))
     if not compared.candidates:
         raise PlanError("calibrate: no family can have this accuracy; ask for another")
     totals = sorted({0.0, float(target.total), 100 * float(target.total)})
