@@ -10,28 +10,28 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 PACKAGES = ("udfs", "pipeline", "jobs")
-CODES = Path(__file__).resolve().parents[1] / "conf" / "codes"  # of which the driver reads a plan's vintage
+CODES = Path(__file__).resolve().parents[1] / "conf" / "codes"  # the driver reads a plan's vintage from it
 LEFT_OUT = "__pycache__"
 
 
 def pack(target: Path) -> None:
     """Write the zip file `target`."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as whole:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             for name, content in sorted(_files(files(package), package)):
-                whole.writestr(zipfile.ZipInfo(name), content)
+                archive.writestr(zipfile.ZipInfo(name), content)
         for name, content in sorted(_files(CODES, "conf/codes")):
-            whole.writestr(zipfile.ZipInfo(name), content)
+            archive.writestr(zipfile.ZipInfo(name), content)
 
 
 def _files(folder: Traversable, name: str) -> list[tuple[str, bytes]]:
-    found = []
+    contents = []
     for entry in folder.iterdir():
         if entry.is_dir() and entry.name != LEFT_OUT:
-            found += _files(entry, f"{name}/{entry.name}")
+            contents += _files(entry, f"{name}/{entry.name}")
         elif entry.is_file():
-            found.append((f"{name}/{entry.name}", entry.read_bytes()))
-    return found
+            contents.append((f"{name}/{entry.name}", entry.read_bytes()))
+    return contents
 
 
 if __name__ == "__main__":

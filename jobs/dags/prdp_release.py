@@ -1,7 +1,7 @@
 """Two DAGs that release a plan with prdp, on Spark and on Dask; docs/airflow.md says how they are set up.
 
-Thin: what the tasks run, and what its end means, is decided in prdp_steps, beside this file. Airflow's environment
-holds no prdp; its variables name the one whose commands are run.
+What the tasks run, and what the end of a command means, is decided in prdp_steps, beside this file. Airflow's
+environment holds no prdp; its variables name the one whose commands are run.
 """
 
 import logging
@@ -23,12 +23,12 @@ from prdp_steps import (
     Refused,
     Site,
     Unfinished,
-    answer,
     approved,
-    listen,
+    relay,
+    release_in,
     require_released,
     run,
-    story_in,
+    run_json,
 )
 
 CONNECTION = "prdp_spark"
@@ -84,50 +84,50 @@ class Step:
 
     @property
     def release(self) -> str:
-        """The release's name, as check_budget found it in the plan."""
+        """The release's name, as check_budget read it from the plan."""
         return str(self.ti.xcom_pull(task_ids="check_budget"))
 
     def run(self, *arguments: str) -> Done:
         """Run a command of prdp."""
         return run(self.site.command(*arguments), self.environment, log.info)
 
-    def answer(self, *arguments: str) -> Any:
+    def run_json(self, *arguments: str) -> Any:
         """Run a command of prdp and return the JSON that it prints."""
-        return answer(self.site.command(*arguments, "--json"), self.environment, log.info)
+        return run_json(self.site.command(*arguments, "--json"), self.environment, log.info)
 
-    def story(self) -> Any:
-        """Return what the ledger says of the release, None where it does not know it."""
-        return story_in(self.answer("ledger", "show", self.release, *self.site.ledger_option()))
+    def ledger_state(self) -> Any:
+        """Return the ledger's entry for the release, None if it was never reserved."""
+        return release_in(self.run_json("ledger", "show", self.release, *self.site.ledger_option()))
 
     def check(self) -> Any:
-        """Return what the ledger would say to the plan's release: its name, and its state where it is reserved."""
-        return self.answer("ledger", "check", self.site.plan(self.params["plan"]), *self.site.places())
+        """Return the plan's release as the ledger would treat it: its name, and its state if it is reserved."""
+        return self.run_json("ledger", "check", self.site.plan(self.params["plan"]), *self.site.location_options())
 
     def make_release(self, run: Callable[[list[str]], Done]) -> None:
-        """Release by `run`, or go on where another try stopped; one that is published already is left as it is.
+        """Release by `run`, or continue where another try stopped; a published release is left as it is.
 
-        Whatever becomes of the process, the ledger must say in the end that the release is published or held.
+        However the process ends, the ledger must show the release as published or held.
         """
-        found = self.check()
-        if found["release"] != self.release:
-            raise Refused("the plan names another release by now: clear the run from its first task")
-        if found["state"] == "settled":
+        checked = self.check()
+        if checked["release"] != self.release:
+            raise Refused("the plan names another release now: clear the run from its first task")
+        if checked["state"] == "settled":
             log.info("release %s: is published already", self.release)
             return
         done = run(self.site.release(self.params["plan"], hold=self.params["hold"], csv=self.params["csv"]))
-        log.info("release %s: %s", self.release, require_released(done, self.story()))
+        log.info("release %s: %s", self.release, require_released(done, self.ledger_state()))
 
     def diagnose_arguments(self) -> list[str]:
-        """Return the arguments of diagnostics, in a folder that no other try uses; skip where none are wanted."""
+        """Return the arguments of diagnostics, in a folder that no other try uses; skip unless requested."""
         if not self.params["diagnostics"]:
-            raise AirflowSkipException("not asked for")
-        published = f"{self.story()['out']}/{self.release}"
+            raise AirflowSkipException("not requested")
+        published = f"{self.ledger_state()['out']}/{self.release}"
         return self.site.diagnose(self.params["plan"], published, f"{self.ti.run_id}-{self.ti.try_number}")
 
 
 @contextmanager
 def step() -> Iterator[Step]:
-    """Yield the task's step; fail the task for good where prdp refused, and let it be tried again otherwise."""
+    """Yield the task's step; where prdp refused, fail the task without retries, otherwise let it be retried."""
     try:
         yield Step()
     except Refused as refused:
@@ -140,31 +140,31 @@ def step() -> Iterator[Step]:
 def check_plan() -> None:
     """Check the plan alone: nothing is reserved, no record is read."""
     with step() as this:
-        this.answer("explain", this.site.plan(this.params["plan"]))
-        log.info("the plan is sound")
+        this.run_json("explain", this.site.plan(this.params["plan"]))
+        log.info("the plan is valid")
 
 
 @task
 def check_budget() -> str:
     """Ask the ledger whether it would reserve the release, and return its name: nothing is reserved."""
     with step() as this:
-        found = this.check()
-        log.info("release %s: %s", found["release"], found["state"] or "fits the budget")
-        return str(found["release"])
+        checked = this.check()
+        log.info("release %s: %s", checked["release"], checked["state"] or "fits the budget")
+        return str(checked["release"])
 
 
 @task.sensor(mode="reschedule", poke_interval=30, timeout=30 * DAY)
 def wait_for_approval() -> bool:
-    """Wait until the release is approved, where it is held: the ledger says so, and Airflow cannot."""
+    """Wait until a held release is approved: only the ledger can say so."""
     with step() as this:
-        return approved(this.story())
+        return approved(this.ledger_state())
 
 
 @task
 def publish() -> None:
     """Publish what an officer approved with `--record-only`; all else is published by now."""
     with step() as this:
-        if not approved(this.story()):
+        if not approved(this.ledger_state()):
             raise Refused("the release is held: an officer must approve it; then clear wait_for_approval")
         this.make_release(lambda arguments: this.run("release", *arguments))
 
@@ -173,8 +173,8 @@ def publish() -> None:
 def verify() -> None:
     """Check that the published files are those of the manifest, and the manifest what the ledger's chain says."""
     with step() as this:
-        published = f"{this.story()['out']}/{this.release}"
-        this.answer("ledger", "verify", "--release", published, *this.site.ledger_option())
+        published = f"{this.ledger_state()['out']}/{this.release}"
+        this.run_json("ledger", "verify", "--release", published, *this.site.ledger_option())
         log.info("what is published is what the ledger says")
 
 
@@ -187,7 +187,7 @@ def release_on_dask() -> None:
 
 @task(task_id="diagnose")
 def diagnose_on_dask() -> None:
-    """Write confidential diagnostics to the private folder, where they are wanted."""
+    """Write confidential diagnostics to the private folder, if requested."""
     with step() as this:
         done = this.run("diagnose", *this.diagnose_arguments(), *this.site.dask())
         if done.code != 0:
@@ -195,7 +195,7 @@ def diagnose_on_dask() -> None:
 
 
 def require_client_mode() -> None:
-    """Return if the connection has the driver run here: the provider would go on without one, and choose YARN."""
+    """Return if the connection runs the driver here: without a connection the provider would choose YARN."""
     try:
         mode = Connection.get(CONNECTION).extra_dejson.get("deploy-mode")
     except AirflowNotFoundException:
@@ -205,25 +205,25 @@ def require_client_mode() -> None:
 
 
 class SubmitStep(SparkSubmitOperator):
-    """A task that runs a script of jobs/ by spark-submit, of whose output nothing but prdp's own lines is logged."""
+    """A task that runs a script of jobs/ by spark-submit and logs only prdp's own lines of its output."""
 
     def __init__(self, *, script: str, **settings: Any) -> None:
         super().__init__(conn_id=CONNECTION, name="prdp", **settings)
         self.script = script
 
     def submit(self, this: Step, arguments: list[str], context: Any) -> Done:
-        """Run the script to its end; nothing is raised for what it came to."""
+        """Run the script to its end; how it ended is returned, not raised."""
         require_client_mode()
         site, errors = this.site, []
         self.application = f"{site.home}/jobs/{self.script}.py"
         self.application_args = arguments
-        self.env_vars = this.environment  # spark-submit is found on its PATH
+        self.env_vars = this.environment  # spark-submit is searched for on its PATH
         self.properties_file = site.spark_conf or f"{site.home}/conf/spark/local.conf"
         self.py_files = site.py_files
         hook = self._hook = self._get_hook()
         if not hasattr(hook, "_process_spark_submit_log"):
             raise Refused("this version of Airflow's Spark provider would log what Spark says, which is confidential")
-        hook._process_spark_submit_log = lambda lines: errors.extend(listen(lines, log.info))
+        hook._process_spark_submit_log = lambda lines: errors.extend(relay(lines, log.info))
         try:
             super().execute(context)
         except AirflowException:  # its message repeats Spark's output
@@ -232,7 +232,7 @@ class SubmitStep(SparkSubmitOperator):
 
 
 class ReleaseOnSpark(SubmitStep):
-    """Releases on Spark, or goes on where another try stopped."""
+    """Releases on Spark, or continues where another try stopped."""
 
     def execute(self, context: Any) -> None:
         """Release; the ledger says how it ended."""
@@ -241,7 +241,7 @@ class ReleaseOnSpark(SubmitStep):
 
 
 class DiagnoseOnSpark(SubmitStep):
-    """Writes confidential diagnostics to the private folder, where they are wanted."""
+    """Writes confidential diagnostics to the private folder, if requested."""
 
     def execute(self, context: Any) -> None:
         """Diagnose."""

@@ -1,8 +1,8 @@
-"""What the DAGs decide, without Airflow: which commands of prdp they run, and what the ends of these mean.
+"""The decisions of the DAGs, without Airflow: which commands of prdp to run, and what their ends mean.
 
-Standard library alone: Airflow's environment holds no prdp. Commands are those of another environment, and how a
-release ended is read from the ledger, whatever became of the process. Nothing is passed on but what prdp itself says,
-which holds no record's value and no count; and of exit code 4, which is confidential, not even that.
+Imports the standard library alone, since Airflow's environment holds no prdp: commands are those of another
+environment. How a release ended is read from the ledger, however its process ended. Only prdp's own lines are passed
+on, which hold no record's value and no count; for exit code 4, which is confidential, not even those.
 """
 
 import json
@@ -27,11 +27,11 @@ Say = Callable[[str], None]
 
 
 class Refused(Exception):
-    """Another try would end the same way."""
+    """Another try would end in the same way."""
 
 
 class Unfinished(Exception):
-    """Another try goes on where this one stopped."""
+    """Another try continues where this one stopped."""
 
 
 class End(Enum):
@@ -45,7 +45,7 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """Where things lie at this site; each field is Airflow's variable `prdp_<field>`, None where it is not set."""
+    """The locations of this site; each field is Airflow's variable `prdp_<field>`, None if it is not set."""
 
     bin: str  # the folder of the commands prdp, python and spark-submit
     home: str  # the folder that holds jobs/ and conf/ of the same prdp
@@ -61,16 +61,16 @@ class Site:
 
     @classmethod
     def of(cls, variable: Callable[[str], str | None]) -> "Site":
-        """Return the site that Airflow's variables tell; raises Refused where one is missing or wrong."""
-        told = {field.name: variable(f"prdp_{field.name}") or None for field in fields(cls)}
+        """Return the site of Airflow's variables; raises Refused where one is missing or wrong."""
+        values = {field.name: variable(f"prdp_{field.name}") or None for field in fields(cls)}
         for name in ("bin", "home", "plans"):
-            if told[name] is None or not os.path.isabs(str(told[name])):
+            if values[name] is None or not os.path.isabs(str(values[name])):
                 raise Refused(f"Airflow's variable prdp_{name}: give it the absolute path of a folder")
-        if "://" in (told["ledger"] or "") and urlsplit(str(told["ledger"])).password is not None:
+        if "://" in (values["ledger"] or "") and urlsplit(str(values["ledger"])).password is not None:
             raise Refused(
                 "Airflow's variable prdp_ledger: leave the password to PGPASSFILE, in the worker's environment"
             )
-        return cls(**told)  # type: ignore[arg-type]
+        return cls(**values)  # type: ignore[arg-type]
 
     def command(self, *arguments: str) -> list[str]:
         """Return the call of prdp with these arguments."""
@@ -81,27 +81,27 @@ class Site:
         parts = PurePosixPath(name).parts
         if not parts or name.startswith(("/", "-")) or ".." in parts:
             raise Refused(f"plan {name!r}: name a file below the folder of plans")
-        found = Path(self.plans, name)
-        if not found.resolve().is_relative_to(Path(self.plans).resolve()):
+        path = Path(self.plans, name)
+        if not path.resolve().is_relative_to(Path(self.plans).resolve()):
             raise Refused(f"plan {name!r}: leads out of the folder of plans")
-        return str(found)
+        return str(path)
 
     def ledger_option(self) -> list[str]:
         """Return the option that names the ledger; none where prdp's own default or the site's file decides."""
         return [] if self.ledger is None else ["--ledger", self.ledger]
 
-    def places(self) -> list[str]:
-        """Return the options that say where a release is staged, published and recorded."""
+    def location_options(self) -> list[str]:
+        """Return the options for where a release is staged, published and recorded."""
         named = {"--out": self.out, "--staging": self.staging}
         return [*(text for pair in named.items() if pair[1] for text in pair if text), *self.ledger_option()]
 
     def release(self, plan: str, *, hold: bool = False, csv: bool = False) -> list[str]:
         """Return the arguments of a release, as prdp release and jobs/release.py take them."""
         switches = [name for name, on in (("--hold", hold), ("--csv", csv)) if on]
-        return [self.plan(plan), *self.places(), *switches, "--json"]
+        return [self.plan(plan), *self.location_options(), *switches, "--json"]
 
     def diagnose(self, plan: str, published: str, folder: str) -> list[str]:
-        """Return the arguments of diagnostics in a new `folder`; raises Refused where the site names no place."""
+        """Return the arguments of diagnostics in a new `folder`; raises Refused where the site has none for them."""
         if self.diagnostics is None:
             raise Refused("Airflow's variable prdp_diagnostics: name the private folder of diagnostics")
         out = f"{self.diagnostics}/{re.sub('[^A-Za-z0-9._-]', '_', folder)}"
@@ -112,7 +112,7 @@ class Site:
         return [] if self.dask_scheduler is None else ["--scheduler", self.dask_scheduler]
 
     def environment(self, operator: str) -> dict[str, str]:
-        """Return what commands find in their environment beside Airflow's own; `operator` is who the ledger names."""
+        """Return the commands' environment beside Airflow's own; `operator` is the one that the ledger records."""
         python = f"{self.bin}/python"
         return {
             "PATH": f"{self.bin}:{os.environ.get('PATH', os.defpath)}",
@@ -128,8 +128,8 @@ def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
 
 
-def listen(lines: Iterable[str], say: Say) -> list[str]:
-    """Say prdp's progress as it comes, and return its errors; what else stands there is dropped.
+def relay(lines: Iterable[str], say: Say) -> list[str]:
+    """Pass prdp's progress on as it comes, and return its errors; all other lines are dropped.
 
     Spark's own lines show counts, and a traceback may show more.
     """
@@ -144,23 +144,23 @@ def listen(lines: Iterable[str], say: Say) -> list[str]:
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended: its exit code (None: not known), its standard output and its errors."""
+    """How a command ended: its exit code (None: unknown), its standard output and its errors."""
 
     code: int | None
     out: str = ""
     errors: Sequence[str] = ()
 
-    def why(self) -> str:
-        """Return prdp's own words on what went wrong; none where they are confidential, or might be."""
+    def reason(self) -> str:
+        """Return prdp's own messages on what went wrong; none that are confidential, or might be."""
         if self.code is None:
-            return "how the command ended is not known"
+            return "the exit code of the command is unknown"
         if self.code == CONFIDENTIAL:
             return "the reason is confidential: run the command by hand where the microdata are"
         return "; ".join(self.errors) or f"the command ended with exit code {self.code}"
 
     def failure(self) -> Exception:
         """Return the exception for a command that failed."""
-        return (Refused if self.code in FINAL else Unfinished)(self.why())
+        return (Refused if self.code in FINAL else Unfinished)(self.reason())
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Done:
@@ -179,51 +179,51 @@ def run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Don
         raise Refused(f"{command[0]} cannot be run: {error.strerror}; see Airflow's variable prdp_bin") from None
     errors: list[str] = []
     with process:
-        listener = Thread(target=lambda: errors.extend(listen(process.stderr or (), say)))
-        listener.start()
+        reader = Thread(target=lambda: errors.extend(relay(process.stderr or (), say)))
+        reader.start()
         out = process.stdout.read() if process.stdout else ""
-        listener.join()
+        reader.join()
     return Done(process.returncode, out, errors)
 
 
-def answer(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Any:
-    """Run a command of prdp that prints JSON, and return what it says; raises Refused or Unfinished where it fails."""
+def run_json(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Any:
+    """Run a command of prdp that prints JSON, and return that; raises Refused or Unfinished if it fails."""
     done = run(command, environment, say)
     if done.code != 0:
         raise done.failure()
     return json.loads(done.out)
 
 
-def story_in(shown: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the release in what `prdp ledger show RELEASE --json` says; None where it was never reserved."""
+def release_in(shown: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the release in the output of `prdp ledger show RELEASE --json`; None if it was never reserved."""
     return next((each for each in shown if "attempts" in each), None)  # the others are runs of diagnostics
 
 
-def end_of(code: int | None, story: Mapping[str, Any] | None) -> End:
-    """Return how a release ended: as the ledger says, and by the exit code where the ledger leaves it open."""
-    state = None if story is None else story["state"]
+def end_of(code: int | None, release: Mapping[str, Any] | None) -> End:
+    """Return how a release ended: by the ledger, and by the exit code where the ledger leaves it open."""
+    state = None if release is None else release["state"]
     if state == "settled":
         return End.PUBLISHED
-    if story is not None and state == "held" and not story["approved"]:
+    if release is not None and state == "held" and not release["approved"]:
         return End.HELD
-    if code in FINAL or (story is not None and state in ENDED and story["draws"]):
+    if code in FINAL or (release is not None and state in ENDED and release["draws"]):
         return End.REFUSED
     return End.UNFINISHED
 
 
-def require_released(done: Done, story: Mapping[str, Any] | None) -> str:
+def require_released(done: Done, release: Mapping[str, Any] | None) -> str:
     """Return the state of a release that is published or held; raises Refused or Unfinished otherwise."""
-    end = end_of(done.code, story)
-    if story is not None and end in (End.PUBLISHED, End.HELD):
-        return str(story["state"])
+    end = end_of(done.code, release)
+    if release is not None and end in (End.PUBLISHED, End.HELD):
+        return str(release["state"])
     if end is End.REFUSED:
-        raise Refused(done.why())
-    raise Unfinished(f"the ledger does not say that it is published: {done.why()}")
+        raise Refused(done.reason())
+    raise Unfinished(f"the ledger does not show it as published: {done.reason()}")
 
 
-def approved(story: Mapping[str, Any] | None) -> bool:
-    """Whether a release waits for an officer no longer; raises Refused where it never will be published."""
-    state = None if story is None else story["state"]
-    if story is None or state not in ("held", "published", "settled"):
+def approved(release: Mapping[str, Any] | None) -> bool:
+    """Whether a release no longer waits for an officer; raises Refused if it never will be published."""
+    state = None if release is None else release["state"]
+    if release is None or state not in ("held", "published", "settled"):
         raise Refused(f"the release is {state or 'not in the ledger'}, and waits for no approval")
-    return state != "held" or bool(story["approved"])
+    return state != "held" or bool(release["approved"])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jobs.cli import main
 from jobs.dags import prdp_steps as steps
-from jobs.dags.prdp_steps import Done, End, Refused, Site, Unfinished, end_of, listen, require_released, run
+from jobs.dags.prdp_steps import Done, End, Refused, Site, Unfinished, end_of, relay, require_released, run
 from pipeline import errors
 from pipeline.ledger import fold
 from pipeline.log import plain_log
@@ -126,7 +126,7 @@ def test_refusals_and_the_rest_are_told_apart_and_code_4_tells_nothing() -> None
         require_released(Done(3, errors=["refused by the budget"]), None)
     with pytest.raises(Unfinished, match="exit code -9"):
         require_released(Done(-9), story("drawn"))
-    with pytest.raises(Unfinished, match="does not say"):
+    with pytest.raises(Unfinished, match="does not show"):
         require_released(Done(0), None)
     assert require_released(Done(1), story("settled")) == "settled"
     assert type(Done(2).failure()) is Refused
@@ -154,7 +154,7 @@ def test_only_what_prdp_itself_says_is_passed_on() -> None:
         "ValueError: employment 4711",
         "error: the ledger is locked",
     ]
-    assert listen([f"{line}\n" for line in lines], said.append) == ["the ledger is locked"]
+    assert relay([f"{line}\n" for line in lines], said.append) == ["the ledger is locked"]
     assert said == ["[   0.1 s] reading the microdata"]
 
 
@@ -180,7 +180,7 @@ def test_a_site_is_told_whole_or_refused(tmp_path: Path) -> None:
         site(tmp_path, ledger="postgresql://airflow:hunter2@db/ledger")
     assert "hunter2" not in str(refused.value)
     assert site(tmp_path, ledger="postgresql://airflow@db/ledger").ledger_option()[1].endswith("@db/ledger")
-    assert site(tmp_path, ledger=None).places() == []
+    assert site(tmp_path, ledger=None).location_options() == []
     documented = (ROOT / "docs" / "airflow.md").read_text()
     assert [field.name for field in fields(Site) if f"`prdp_{field.name}`" not in documented] == []
 
@@ -202,7 +202,7 @@ def test_the_options_are_those_that_prdp_takes(tmp_path: Path) -> None:
     full = site(tmp_path, out="/o", staging="/s", diagnostics="/d", dask_scheduler="tls://h:1")
     given = parse(["release", *full.release("a.yaml", hold=True, csv=True), *full.dask()])
     assert (given.out, given.staging, given.scheduler, given.hold, given.csv) == ("/o", "/s", "tls://h:1", True, True)
-    given = parse(["ledger", "check", full.plan("a.yaml"), *full.places(), "--json"])
+    given = parse(["ledger", "check", full.plan("a.yaml"), *full.location_options(), "--json"])
     assert (given.ledger, given.out) == (full.ledger, "/o")
     given = parse(["diagnose", *full.diagnose("a.yaml", "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
     assert (given.out, str(given.release)) == ("/d/manual__2026-11-21T15_00_00_00_00-1", "/o/r")
@@ -216,11 +216,11 @@ def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
     environment = here.environment("airflow dag run")
 
     def answer(*arguments: str) -> Any:
-        return steps.answer(here.command(*arguments), environment, print)
+        return steps.run_json(here.command(*arguments), environment, print)
 
-    assert answer("ledger", "check", here.plan("plan.yaml"), *here.places(), "--json")["state"] is None
+    assert answer("ledger", "check", here.plan("plan.yaml"), *here.location_options(), "--json")["state"] is None
     done = run(here.command("release", *here.release("plan.yaml", hold=True)), environment, print)
-    found = steps.story_in(answer("ledger", "show", "small-release", *here.ledger_option(), "--json"))
+    found = steps.release_in(answer("ledger", "show", "small-release", *here.ledger_option(), "--json"))
     assert require_released(done, found) == "held"
     assert found is not None
     assert {act["operator"] for act in found["acts"]} == {"airflow dag run"}
@@ -263,5 +263,5 @@ def test_the_example_files_name_the_variables_and_hold_no_secret() -> None:
 
 def test_errors_of_an_end_that_is_not_known_are_not_told() -> None:
     """They may be those of exit code 4. The twin: of a code that is known and open they are."""
-    assert "canary" not in Done(None, errors=["canary"]).why()
-    assert "canary" in Done(1, errors=["canary"]).why()
+    assert "canary" not in Done(None, errors=["canary"]).reason()
+    assert "canary" in Done(1, errors=["canary"]).reason()
