@@ -13,6 +13,7 @@ COPY CHANGELOG.md LICENSE README.md ./
 COPY conf conf
 COPY jobs jobs
 COPY pipeline pipeline
+COPY prdp prdp
 COPY udfs udfs
 # Spark starts the Java that prdp finds: here the wheel's, behind a script that each user may run.
 RUN /opt/prdp/bin/pip install --no-cache-dir --no-deps . \

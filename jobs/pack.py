@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-PACKAGES = ("udfs", "pipeline", "jobs")
+PACKAGES = ("udfs", "pipeline", "prdp", "jobs")
 CODES = Path(__file__).resolve().parents[1] / "conf" / "codes"  # the driver reads a plan's vintage from it
 LEFT_OUT = "__pycache__"
 

@@ -1,6 +1,7 @@
 """The pages of README.md, docs/ and conf/: their links lead somewhere, and they name files that exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def test_what_a_page_links_to_and_names_is_there(page: Path) -> None:
 def test_a_page_that_leads_nowhere_is_noticed() -> None:
     text = "[a](nowhere.md) [b](mathematics.md#x) [c](https://example.org/) `pipeline/nowhere.py` `pipeline/log.py`"
     assert missing(ROOT / "docs" / "page.md", text) == ["nowhere.md", "pipeline/nowhere.py"]
+
+
+def test_an_installation_has_every_page_and_picture() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    installed = {path for patterns in settings["data-files"].values() for name in patterns for path in ROOT.glob(name)}
+    assert {path for path in (ROOT / "docs").rglob("*") if path.is_file()} <= installed
+    data = {path for name in settings["package-data"]["conf"] for path in (ROOT / "conf").glob(name)}
+    assert ROOT / "conf" / "plan.schema.json" in data
