@@ -1,10 +1,12 @@
-"""One canonical text for a JSON value, so that equal facts have equal digests on every machine."""
+"""Canonical JSON and frozen mappings: equal contents have equal digests on every machine."""
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+V = TypeVar("V")
 
 
 def canonical_json(value: object) -> str:
@@ -20,15 +22,12 @@ def digest(value: object) -> str:
     return "sha256:" + hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-# A mapping that cannot change, can be hashed and pickled, and keeps the order it was given.
-
-
-V = TypeVar("V")
-
-
 @dataclass(frozen=True, slots=True)
 class FrozenMap(Mapping[str, V], Generic[V]):
-    """An immutable mapping of a few text keys; equal to any mapping with the same items, whatever their order."""
+    """An immutable mapping of a few text keys, hashable, in the order of its source.
+
+    Equal to any mapping with the same items, whatever their order.
+    """
 
     pairs: tuple[tuple[str, V], ...] = ()
 

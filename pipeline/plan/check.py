@@ -1,12 +1,16 @@
-"""What is wrong with a level or a code that a plan names: the words of the rule, or None."""
+"""What a plan's shape cannot say: names that must fit together, levels and codes that the domain must have.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+The parts checked may be incomplete: a key whose shape is broken is absent, was reported already, and is passed over,
+so that all other mistakes are reported in the same run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from pipeline.errors import PlanError, nearest
 from pipeline.plan.calibration import Use, mechanism_mistakes
-from pipeline.plan.domain import Domain
+from pipeline.plan.domain import ALL_LEVELS, Domain, unknown_level
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import RECORD
 from pipeline.plan.schema import (
@@ -26,27 +30,17 @@ from udfs.numbers.exact import exact
 from udfs.records.codes import LEVELS, dimension_of
 from udfs.records.statistics import RECORDS, STATISTICS, Count
 
-ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)
 
-
-def level_rule(level: str, domain: Domain | None) -> str | None:
+def _level_rule(level: str, domain: Domain | None) -> str | None:
     """Return the rule that `level` breaks: it must be known, and the domain (None: not read) as fine."""
-    if level not in ALL_LEVELS:
-        return f"unknown level; nearest known level: {nearest(level, ALL_LEVELS)}"
-    return None if domain is None else _objection(domain.dimension, level)
+    if domain is None:
+        return None if level in ALL_LEVELS else unknown_level(level)
+    return domain.level_rule(level)
 
 
-def code_rule(level: str, code: str, domain: Domain | None) -> str | None:
+def _code_rule(level: str, code: str, domain: Domain | None) -> str | None:
     """Return the rule that `code` breaks: the domain must have it at `level`, a level without a broken rule."""
-    return None if domain is None else _objection(domain.require_code, level, code)
-
-
-def _objection(require: Callable[..., object], *names: str) -> str | None:
-    try:
-        require(*names)
-    except PlanError as error:
-        return str(error)
-    return None
+    return None if domain is None else domain.code_rule(level, code)
 
 
 # Mistakes in a mechanism by parts: the parts must be a partition of the query's public cells.
@@ -64,7 +58,7 @@ def partition_mistakes(query: QuerySpec, spec: PartsSpec, path: KeyPath, domain:
     level: str | None = getattr(spec, "by", None)
     if level is None:
         return
-    rule = level_rule(level, domain) or _roll_up_rule(level, getattr(query, "by", None))
+    rule = _level_rule(level, domain) or _roll_up_rule(level, getattr(query, "by", None))
     if rule:
         yield Mistake((*path, "by"), rule)
         return
@@ -75,7 +69,7 @@ def partition_mistakes(query: QuerySpec, spec: PartsSpec, path: KeyPath, domain:
     wrong = [
         Mistake((*path, "parts", code), rule)
         for code in codes
-        if (rule := code_rule(level, code, domain) or ("" if code in met else "no cell of the query has this code"))
+        if (rule := _code_rule(level, code, domain) or ("" if code in met else "no cell of the query has this code"))
     ]
     yield from wrong
     left = [code for code in met if code not in codes]
@@ -208,7 +202,7 @@ def _statistic(query: QuerySpec, path: KeyPath, measures: Mapping[str, MeasureSp
 def _by(by: Sequence[str], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
     first: dict[str, str] = {}
     for i, level in enumerate(by):
-        rule = level_rule(level, domain)
+        rule = _level_rule(level, domain)
         key = dimension_of(level) if level in ALL_LEVELS else ""
         if not rule and key in first:
             rule = f"must be the only level of {key}; {first[key]} stands before it"
@@ -220,13 +214,13 @@ def _by(by: Sequence[str], path: KeyPath, domain: Domain | None) -> Iterator[Mis
 def _where(where: Mapping[str, Sequence[str]], path: KeyPath, domain: Domain | None) -> Iterator[Mistake]:
     found = []
     for level, codes in where.items():
-        rule = level_rule(level, domain)
+        rule = _level_rule(level, domain)
         if rule:
             found.append(Mistake((*path, level), rule))
             continue
         first = {code: i for i, code in reversed(tuple(enumerate(codes)))}
         for i, code in enumerate(codes):
-            rule = "this code stands twice" if first[code] < i else code_rule(level, code, domain)
+            rule = "this code stands twice" if first[code] < i else _code_rule(level, code, domain)
             if rule:
                 found.append(Mistake((*path, level, i), rule))
     yield from found
@@ -297,5 +291,5 @@ def _reference(
         return None if isinstance(value, Fraction) else Mistake(place, "must be a number")
     if not isinstance(value, str):
         return Mistake(place, "must be text; put the code in quotes")
-    rule = level_rule(name, domain) or code_rule(name, value, domain)
+    rule = _level_rule(name, domain) or _code_rule(name, value, domain)
     return Mistake(place, rule) if rule else None

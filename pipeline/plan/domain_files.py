@@ -1,4 +1,4 @@
-"""Reading the public codes and cells of a domain from CSV files; every error names file and line."""
+"""The public domain as CSV files: lists of codes, or one list of cells; every error names file and line."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -12,30 +12,83 @@ from numpy.typing import NDArray
 
 from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
-from pipeline.plan.cells import Dimension, level_of
-from pipeline.plan.domain import Domain
+from pipeline.plan.cells import Int32s, read_only
+from pipeline.plan.domain import Dimension, Domain, level_of
 from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.schema import DomainSpec
+from udfs.records.codes import LEVELS
 
 CHUNK_ROWS = 1 << 12  # of a cells file, held as text at a time; more would fall out of the cache
 LIST_HEADERS = (["code"], ["code", "name"])
 CELL_HEADERS = (["naics", "county"], ["county", "naics"])
 
 
-def read_list(path: Path, key: str) -> Dimension:
+def domain_mistakes(spec: DomainSpec) -> Iterator[Mistake]:
+    """Yield what is wrong with the choice of files, of a spec whose every value has the right shape or is absent."""
+    if not is_readable(spec):
+        return
+    for key in LEVELS:
+        if getattr(spec, key) is not None and spec.cells is not None:
+            yield Mistake(("domain", key), "must be left out beside cells")
+        elif getattr(spec, key) is None and spec.cells is None:
+            yield missing(("domain", key), " (give naics and county, or cells)")
+    if spec.other and spec.cells is not None:
+        yield Mistake(("domain", "other"), "must be left out beside cells; only lists of codes have other cells")
+    for i, key in enumerate(spec.other):
+        if key in spec.other[:i]:
+            yield Mistake(("domain", "other", i), "this key stands twice")
+
+
+def is_readable(spec: DomainSpec) -> bool:
+    """Return whether all that decides the public cells has the right shape."""
+    return all(hasattr(spec, key) for key in (*LEVELS, "cells", "other"))
+
+
+def files_of(spec: DomainSpec, folder: Path) -> dict[str, Path]:
+    """Return the file of each key's codes, of a spec without mistakes; paths in it are relative to `folder`."""
+    return {key: folder / str(spec.cells or getattr(spec, key)) for key in LEVELS}
+
+
+def read_domain(spec: DomainSpec, folder: Path) -> Domain:
+    """Return the domain that a spec without mistakes names; raises PlanError, one line for each file that is wrong."""
+    years = dict(spec.vintage) if hasattr(spec, "vintage") else {}
+    vintage = {key: year for key, year in years.items() if year is not None}
+    files = files_of(spec, folder)
+    if spec.cells is not None:
+        return read_cells(files["naics"], vintage)
+    dimensions: list[Dimension] = []
+    wrong: list[str] = []
+    for key, file in files.items():
+        try:
+            dimensions.append(read_list(file, key, other=key in spec.other))
+        except PlanError as error:
+            wrong += error.lines
+    if wrong:
+        raise PlanError(*wrong)
+    naics, county = dimensions
+    return Domain(naics, county, None, FrozenMap.of(vintage))
+
+
+def read_list(path: Path, key: str, *, other: bool = False) -> Dimension:
     """Return the dimension of `key` ("naics" or "county") that `path` lists (header code or code,name).
 
-    Raises PlanError on a file that cannot be read, malformed or mixed codes, a code twice, and an empty list.
+    Args:
+        path: a CSV file.
+        key: "naics" or "county".
+        other: whether the plan declares a code for all well-formed codes that the file does not list.
+
+    Raises:
+        PlanError: on a file that cannot be read, malformed or mixed codes, a code twice, and an empty list.
     """
     numbering = _Numbering(key)
     with _opened(path) as rows:
         header = _header(rows, path, LIST_HEADERS)
         for count, row in enumerate(rows):
-            if _number(row, [numbering], len(header), rows.line_num, path) != [count]:
+            if _numbers(row, [numbering], len(header), rows.line_num, path) != [count]:
                 _refuse(path, rows.line_num, f'code "{row[0]}" stands twice')
     if not numbering:
         raise PlanError(f"{path}: holds no code; list at least one below the header")
-    return Dimension.of(key, numbering)
+    return Dimension.of(key, numbering, other=other)
 
 
 def read_cells(path: Path, vintage: Mapping[str, int]) -> Domain:
@@ -49,16 +102,16 @@ def read_cells(path: Path, vintage: Mapping[str, int]) -> Domain:
         chunks = list(_numbered_chunks(rows, numberings, path))
     if not chunks:
         raise PlanError(f"{path}: holds no cell; list at least one below the header")
-    order = [header.index("naics"), header.index("county")]
     (naics, i), (county, j) = (
-        numberings[column].sorted(np.concatenate([chunk[column] for chunk in chunks])) for column in order
+        numberings[column].sorted(np.concatenate([chunk[column] for chunk in chunks]))
+        for column in (header.index(key) for key in LEVELS)
     )
     cells = _sorted_cells(i * len(county.codes) + j, len(county.codes), path)
     return Domain(naics, county, cells, FrozenMap.of(vintage))
 
 
 class _Numbering(dict[str, int]):
-    """Numbers the codes of one key in order of appearance; each is checked when it is first met (ValueError)."""
+    """Numbers the codes of one key in order of appearance; each is checked when it first appears (ValueError)."""
 
     def __init__(self, key: str) -> None:
         super().__init__()
@@ -73,15 +126,15 @@ class _Numbering(dict[str, int]):
         self[code] = number = len(self)
         return number
 
-    def sorted(self, numbers: NDArray[np.int32]) -> tuple[Dimension, NDArray[np.int64]]:
-        """Return the dimension of these codes, and each number's place in it."""
+    def sorted(self, numbers: Int32s) -> tuple[Dimension, NDArray[np.int64]]:
+        """Return the dimension of these codes, and the index in it of each number's code."""
         dimension = Dimension.of(self.key, self)
-        place = np.empty(len(self), dtype=np.int64)
-        place[[self[code] for code in dimension.codes]] = np.arange(len(self))
-        return dimension, place[numbers]
+        index = np.empty(len(self), dtype=np.int64)
+        index[[self[code] for code in dimension.codes]] = np.arange(len(self))
+        return dimension, index[numbers]
 
 
-def _numbered_chunks(rows: Any, numberings: list[_Numbering], path: Path) -> Iterator[list[NDArray[np.int32]]]:
+def _numbered_chunks(rows: Any, numberings: list[_Numbering], path: Path) -> Iterator[list[Int32s]]:
     above = rows.line_num
     while chunk := list(islice(rows, CHUNK_ROWS)):
         try:
@@ -92,12 +145,12 @@ def _numbered_chunks(rows: Any, numberings: list[_Numbering], path: Path) -> Ite
             ]
         except ValueError:  # some row is wrong: go through them for the first
             for line, row in enumerate(chunk, above + 1):
-                _number(row, numberings, len(numberings), line, path)
+                _numbers(row, numberings, len(numberings), line, path)
             raise
         above = rows.line_num
 
 
-def _number(row: list[str], numberings: list[_Numbering], columns: int, line: int, path: Path) -> list[int]:
+def _numbers(row: list[str], numberings: list[_Numbering], columns: int, line: int, path: Path) -> list[int]:
     """Return the numbers of a row's codes, or refuse the row."""
     if len(row) != columns:
         _refuse(path, line, f"{len(row)} columns, but the header has {columns}")
@@ -107,16 +160,15 @@ def _number(row: list[str], numberings: list[_Numbering], columns: int, line: in
         _refuse(path, line, str(error))
 
 
-def _sorted_cells(keys: NDArray[np.int64], stride: int, path: Path) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _sorted_cells(keys: NDArray[np.int64], stride: int, path: Path) -> tuple[Int32s, Int32s]:
     if (np.diff(keys) <= 0).any():
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         again = order[1:][keys[1:] == keys[:-1]]
         if len(again):
             _refuse(path, int(again.min()) + 2, "the cell stands twice")
-    i, j = (places.astype(np.int32) for places in np.divmod(keys, stride))
-    i.flags.writeable = j.flags.writeable = False
-    return i, j
+    i, j = np.divmod(keys, stride)
+    return read_only(i.astype(np.int32)), read_only(j.astype(np.int32))
 
 
 @contextmanager
@@ -156,51 +208,3 @@ def _undecodable_line(path: Path) -> int:
 
 def _refuse(path: Path, line: int, what: str) -> NoReturn:
     raise PlanError(f"{path}: line {line}: {what}") from None
-
-
-# The part of a plan that names its public domain → the domain.
-
-
-def domain_mistakes(spec: DomainSpec) -> Iterator[Mistake]:
-    """Yield what is wrong with the choice of files, of a spec whose every value has the right shape or is absent."""
-    if not is_readable(spec):
-        return
-    for key, file in (("naics", spec.naics), ("county", spec.county)):
-        if file is not None and spec.cells is not None:
-            yield Mistake(("domain", key), "must be left out beside cells")
-        elif file is None and spec.cells is None:
-            yield missing(("domain", key), " (give naics and county, or cells)")
-    if spec.other and spec.cells is not None:
-        yield Mistake(("domain", "other"), "must be left out beside cells; only lists of codes have other cells")
-    for i, key in enumerate(spec.other):
-        if key in spec.other[:i]:
-            yield Mistake(("domain", "other", i), "this key stands twice")
-
-
-def is_readable(spec: DomainSpec) -> bool:
-    """Return whether all that decides the public cells has the right shape."""
-    return all(hasattr(spec, key) for key in ("naics", "county", "cells", "other"))
-
-
-def read_domain(spec: DomainSpec, folder: Path) -> Domain:
-    """Return the domain that a spec without mistakes names; raises PlanError, one line for each file that is wrong."""
-    years = dict(spec.vintage) if hasattr(spec, "vintage") else {}
-    vintage = FrozenMap.of({key: year for key, year in years.items() if year is not None})
-    if spec.cells is not None:
-        return read_cells(folder / spec.cells, vintage)
-    dimensions: list[Dimension] = []
-    wrong: list[str] = []
-    for key, file in (("naics", spec.naics), ("county", spec.county)):
-        try:
-            dimensions.append(read_list(folder / str(file), key))
-        except PlanError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise PlanError("\n".join(wrong))
-    naics, county = (each.with_other(declared=each.key in spec.other) for each in dimensions)
-    return Domain(naics, county, None, vintage)
-
-
-def files_of(spec: DomainSpec, folder: Path) -> dict[str, Path]:
-    """Return the file of each key's codes, of a spec without mistakes."""
-    return {key: folder / str(spec.cells or file) for key, file in (("naics", spec.naics), ("county", spec.county))}

@@ -31,7 +31,7 @@ from pipeline.plan.schema import (
     is_by_parts,
 )
 from pipeline.plan.text import PlanText, read_text
-from pipeline.plan.vintages import alien_codes, vintage_mistakes
+from pipeline.plan.vintages import foreign_codes, vintage_mistakes
 from pipeline.storage.location import place
 from udfs.mechanisms.base import Mechanism
 
@@ -182,7 +182,7 @@ def plan_of(text: PlanText, path: Path) -> Plan:
     domain, wrong_files = _domain(spec, path.parent, mistakes)
     mistakes += islice(mistakes_of_meaning(spec, domain), MOST_SOUGHT)
     if mistakes or wrong_files or domain is None:
-        raise PlanError("\n".join(_lines(mistakes, wrong_files, text, path)))
+        raise PlanError(*_lines(mistakes, wrong_files, text, path))
     return resolve(spec, domain, path)
 
 
@@ -200,8 +200,8 @@ def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Doma
     try:
         domain = read_domain(named, folder)
     except PlanError as error:
-        return None, str(error).split("\n")
-    return domain, list(alien_codes(domain, files_of(named, folder)))
+        return None, list(error.lines)
+    return domain, list(foreign_codes(domain, files_of(named, folder)))
 
 
 def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
@@ -209,4 +209,4 @@ def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanTe
     placed = [(text.position(mistake.path), f"{path}: {mistake.line}") for mistake in without_echoes(mistakes)]
     placed += [(text.position(("domain",)), line) for line in wrong_files]
     lines = [line for _, line in sorted(placed, key=lambda entry: entry[0])]
-    return lines if len(lines) <= MOST_TOLD else [*lines[:MOST_TOLD], f"{path}: and more mistakes: mend these first"]
+    return lines if len(lines) <= MOST_TOLD else [*lines[:MOST_TOLD], f"{path}: and more mistakes: correct these first"]

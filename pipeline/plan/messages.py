@@ -31,9 +31,9 @@ NEVER_RELEASED = {
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is wrong, and where in the plan.
+    """A rule that a plan breaks, and the key where it does.
 
-    `absent`: keys, one of which would mend it; `unknown`: the key itself is not known.
+    `absent`: keys, one of which would correct it; `unknown`: the key itself is not known.
     """
 
     path: KeyPath
@@ -48,19 +48,8 @@ class Mistake:
 
 
 def missing(path: KeyPath, hint: str = "") -> Mistake:
-    """Return the mistake that the key `path` is not there."""
+    """Return the mistake that the key `path` is missing."""
     return Mistake(path, "missing key" + hint, absent=(path,))
-
-
-def without_echoes(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """Return the mistakes, except that a key is absent where an unknown key is much like it: that is one mistake."""
-    found = list(mistakes)
-    unknown = [mistake.path for mistake in found if mistake.unknown]
-    return [mistake for mistake in found if not any(_alike(a, u) for a in mistake.absent for u in unknown)]
-
-
-def _alike(path: KeyPath, other: KeyPath) -> bool:
-    return path[:-1] == other[:-1] and likeness(str(path[-1]), str(other[-1])) >= SAME_WORD
 
 
 def shown(path: KeyPath) -> str:
@@ -68,67 +57,77 @@ def shown(path: KeyPath) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{in_a_line(step)}" for step in path).lstrip(".")
 
 
+def without_echoes(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """Return the mistakes, except that a key is absent where an unknown key is much like it: that is one mistake."""
+    mistakes = list(mistakes)
+    unknown = [mistake.path for mistake in mistakes if mistake.unknown]
+    return [mistake for mistake in mistakes if not any(_alike(a, u) for a in mistake.absent for u in unknown)]
+
+
+def _alike(path: KeyPath, other: KeyPath) -> bool:
+    return path[:-1] == other[:-1] and likeness(str(path[-1]), str(other[-1])) >= SAME_WORD
+
+
 def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) -> Iterator[Mistake]:
-    """Yield the mistakes that pydantic found in the data of a plan, or of another file whose shape is `root`."""
+    """Yield the mistakes that pydantic reports in the data of a plan, or of another file whose shape is `root`."""
     for error in errors:
-        path, known = _place(error["loc"], root)
-        if error["type"] == "extra_forbidden":
-            yield _unknown(path, known)
-        elif error["type"] == "missing":
+        path, keys, expected = _resolve(error["loc"], root)
+        kind = error["type"]
+        if kind == "extra_forbidden":
+            yield _unknown_key(path, keys)
+        elif kind == "missing":
             yield missing(path)
-        elif error["type"] == "union_tag_not_found":
+        elif kind == "union_tag_not_found":
             yield missing((*path, "kind"))
             # without a kind no other key is known: only one that stands for "kind" is surely wrong
-            yield from (_unknown((*path, key), ("kind",)) for key in error["input"] if _alike((key,), ("kind",)))
+            yield from (_unknown_key((*path, key), ("kind",)) for key in error["input"] if _alike((key,), ("kind",)))
+        elif kind == "union_tag_invalid":
+            tag = error["ctx"]["tag"]
+            hint = f"nearest known kind: {nearest(tag, map(_tag, get_args(expected)))}"
+            yield Mistake((*path, "kind"), NEVER_RELEASED.get(tag, f"unknown kind; {hint}"))
         else:
-            yield _mistake(error, path)
+            yield Mistake(path, _rule(error, expected))
 
 
-def _unknown(path: KeyPath, known: tuple[str, ...]) -> Mistake:
+def _unknown_key(path: KeyPath, known: Iterable[str]) -> Mistake:
     return Mistake(path, f"unknown key; nearest known key: {nearest(str(path[-1]), known)}", unknown=True)
 
 
-def _mistake(error: ErrorDetails, path: KeyPath) -> Mistake:
-    kind, facts = error["type"], error.get("ctx", {})
-    rule = _RULES.get(kind, "has a wrong value")
+def _rule(error: ErrorDetails, expected: Any) -> str:
+    kind = error["type"]
     if kind == OWN_RULE:
-        rule = error["msg"]
-    elif kind == "string_type" and isinstance(error["input"], int | float):
-        rule = "must be text; put it in quotes"
-    elif kind == "too_long":
-        rule = f"must hold at most {facts['max_length']}"
-    elif kind == "literal_error":
-        words = _words(facts["expected"].replace(" or ", ", "))
-        rule = "must be " + (words[0] if len(words) == 1 else "one of " + ", ".join(words))
-    elif kind == "union_tag_invalid":
-        known = f"nearest known kind: {nearest(facts['tag'], _words(facts['expected_tags']))}"
-        rule = NEVER_RELEASED.get(facts["tag"], f"unknown kind; {known}")
-    return Mistake((*path, "kind") if kind == "union_tag_invalid" else path, rule)
+        return error["msg"]
+    if kind == "string_type" and isinstance(error["input"], int | float):
+        return "must be text; put it in quotes"
+    if kind == "too_long":
+        return f"must hold at most {error['ctx']['max_length']}"
+    if kind == "literal_error":
+        choices = [str(choice) for choice in get_args(expected)]
+        return "must be " + (choices[0] if len(choices) == 1 else "one of " + ", ".join(choices))
+    return _RULES.get(kind, "has a wrong value")
 
 
-def _words(quoted: str) -> list[str]:
-    return quoted.replace("'", "").split(", ")
+def _resolve(loc: tuple[str | int, ...], root: type[Spec]) -> tuple[KeyPath, tuple[str, ...], Any]:
+    """Return the path in the file of pydantic's location, the keys known there, and the type that is expected.
 
-
-def _place(loc: tuple[str | int, ...], root: type[Spec]) -> tuple[KeyPath, tuple[str, ...]]:
-    """Return where in the file an error lies, and the keys known there (of the innermost mapping on the way)."""
+    The keys are those of the innermost mapping on the way.
+    """
     path: list[str | int] = []
     here: Any = root
-    known: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     for step in loc:
         if step == "[key]":  # what is wrong is the key itself
             break
-        here = _bare(here)
         if get_origin(here) is Union:  # pydantic names the member it chose, which is no step in the plan
-            here = next(member for member in get_args(here) if _name(member) == step)
+            here = _bare(next(member for member in get_args(here) if _tag(member) == step))
             continue
         path.append(step)
         if isinstance(here, type) and issubclass(here, Spec):
-            known = tuple(here.model_fields)
-            here = here.model_fields[str(step)].annotation if step in known else None
+            keys = tuple(here.model_fields)
+            here = _bare(here.model_fields[str(step)].annotation) if step in keys else None
         else:
-            here = (get_args(here) or (None,))[-1]
-    return tuple(path), known
+            here = _bare((get_args(here) or (None,))[-1])
+    return tuple(path), keys, here
 
 
 def _bare(annotation: Any) -> Any:
@@ -140,7 +139,7 @@ def _bare(annotation: Any) -> Any:
     return _bare(members[0]) if union and len(members) == 1 else annotation
 
 
-def _name(member: Any) -> str:
-    """Return the name by which pydantic tells the member of a union: its tag, or that of its class."""
-    tags = [fact.tag for fact in get_args(member) if isinstance(fact, Tag)]
+def _tag(member: Any) -> str:
+    """Return the name by which pydantic calls the member of a union: its tag, or that of its class."""
+    tags = [note.tag for note in get_args(member) if isinstance(note, Tag)]
     return str(tags[0] if tags else member.__name__)

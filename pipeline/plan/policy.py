@@ -90,7 +90,7 @@ def policy_of(plan: Plan) -> PolicySum:
 
 def places_of(plan: Plan, keys: Mapping[str, str]) -> tuple[Place, ...]:
     """Return the sets of policies that one public cell with the codes `keys` can meet; PlanError where none is."""
-    places = plan.domain.places([where for query in plan.queries for where in query.filters], keys)
+    places = plan.domain.query_sets([where for query in plan.queries for where in query.filters], keys)
     if not places:
         named = ", ".join(f"{level}={code}" for level, code in keys.items())
         raise PlanError(f"reference {named}: no cell of the domain has these codes; use codes of the domain")

@@ -1,4 +1,8 @@
-"""Vintages: which public codes are in effect in a year, by the lists in conf/codes and by nothing else."""
+"""Vintages: which public codes are in effect in a year, by the lists in conf/codes and by nothing else.
+
+A plan may declare the years of its code lists; its domain must then hold codes of those years alone. All of it is
+public.
+"""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from zipfile import Path as Zipped
 
-from pipeline.plan.cells import Dimension
-from pipeline.plan.domain import Domain
+from pipeline.plan.domain import Dimension, Domain
 from pipeline.plan.messages import Mistake
 from pipeline.plan.schema import VintageSpec
 from udfs.records.codes import LEVELS, roll_up
@@ -18,6 +21,7 @@ from udfs.records.codes import LEVELS, roll_up
 HOME = Path(__file__).resolve().parents[2]  # the checkout, the installation, or the file that jobs.pack made
 LISTS: Traversable = Zipped(HOME, "conf/codes/") if HOME.is_file() else HOME / "conf" / "codes"
 TABLE = "vintages.csv"  # key, first, last, published, file: a vintage's codes are those of all its files
+MOST_SHOWN = 5  # codes that a message names
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,6 @@ class Vintage:
 
     def __str__(self) -> str:
         return _span(self.first, self.last)
-
-    def holds(self, codes: Iterable[str], level: str) -> bool:
-        """Return whether all of `codes` are codes at `level` in this vintage."""
-        return not self.lacks(codes, level)
 
     def lacks(self, codes: Iterable[str], level: str) -> list[str]:
         """Return those of `codes` that are no code at `level` in this vintage, in their order."""
@@ -88,51 +88,44 @@ def _rows(file: str) -> list[dict[str, str]]:
     return list(csv.DictReader(LISTS.joinpath(file).read_text(encoding="utf-8").splitlines()))
 
 
-# What is wrong with the vintage that a plan declares, or with its domain under that vintage; all of it is public.
-
-
-MOST_SHOWN = 5
-
-
 def vintage_mistakes(spec: VintageSpec) -> Iterator[Mistake]:
     """Yield the years that have no list, and two years that cannot be those of the same data."""
     years = {key: year for key in LEVELS if (year := getattr(spec, key, None)) is not None}
-    found = {key: vintage_of(key, year) for key, year in years.items()}
-    for key in years:
-        if found[key] is None:
+    declared = {key: vintage_of(key, year) for key, year in years.items()}
+    for key, vintage in declared.items():
+        if vintage is None:
             known = ", ".join(map(str, vintages(key)))
             yield Mistake(("domain", "vintage", key), f"no list of this year; known years: {known}; or leave it out")
-    naics = found.get("naics")
-    if naics is not None and found.get("county") is not None and not naics.of_data(years["county"]):
+    naics = declared.get("naics")
+    if naics is not None and declared.get("county") is not None and not naics.of_data(years["county"]):
         rule = f"counties of {years['county']} do not go with NAICS {years['naics']}, which is for data of"
         yield Mistake(
             ("domain", "vintage"), f"{rule} {naics.years_of_data}; give both the year of the data, or leave one out"
         )
 
 
-def alien_codes(domain: Domain, files: Mapping[str, Path]) -> Iterator[str]:
+def foreign_codes(domain: Domain, files: Mapping[str, Path]) -> Iterator[str]:
     """Yield a line for each key of the domain that has codes beyond the declared vintage; `files` names its file."""
     for dimension in (domain.naics, domain.county):
         year = domain.vintage.get(dimension.key)
         vintage = None if year is None else vintage_of(dimension.key, year)
-        alien = [] if vintage is None else vintage.lacks(dimension.listed, dimension.level)
-        if alien:
-            shown = ", ".join(alien[:MOST_SHOWN]) + (f", … ({len(alien)} in all)" if len(alien) > MOST_SHOWN else "")
-            what = f"no {dimension.key} codes of the vintage {year}: {shown}; {_advice(dimension, alien)}"
+        foreign = [] if vintage is None else vintage.lacks(dimension.listed, dimension.level)
+        if foreign:
+            shown = ", ".join(foreign[:MOST_SHOWN]) + (
+                f", … ({len(foreign)} in all)" if len(foreign) > MOST_SHOWN else ""
+            )
+            what = f"no {dimension.key} codes of the vintage {year}: {shown}; {_advice(dimension, foreign)}"
             yield f"{files[dimension.key]}: {what}"
 
 
-def _advice(dimension: Dimension, alien: list[str]) -> str:
-    whole, part = (_only(dimension, codes) for codes in (dimension.listed, alien))
-    if whole is not None:
-        return (
-            f"the whole list is of {whole}: take another list, or write such a year as domain.vintage.{dimension.key}"
-        )
-    if part is not None:
-        return f"they are of {part}, and a list must not mix vintages: mend it"
-    return f"mend the list, or leave domain.vintage.{dimension.key} out"
-
-
-def _only(dimension: Dimension, codes: tuple[str, ...] | list[str]) -> Vintage | None:
-    """Return the vintage that has all of `codes`, if there is one."""
-    return next((vintage for vintage in vintages(dimension.key) if vintage.holds(codes, dimension.level)), None)
+def _advice(dimension: Dimension, foreign: list[str]) -> str:
+    for_all, for_some = (
+        next((vintage for vintage in vintages(dimension.key) if not vintage.lacks(codes, dimension.level)), None)
+        for codes in (dimension.listed, foreign)
+    )
+    if for_all is not None:
+        year = f"write such a year as domain.vintage.{dimension.key}"
+        return f"the whole list is of {for_all}: take another list, or {year}"
+    if for_some is not None:
+        return f"they are of {for_some}, and a list must not mix vintages: correct it"
+    return f"correct the list, or leave domain.vintage.{dimension.key} out"

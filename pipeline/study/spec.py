@@ -12,7 +12,7 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.economy.cattle import write_cattle
 from pipeline.economy.generate import generate
 from pipeline.errors import PlanError, nearest
-from pipeline.plan.check import level_rule
+from pipeline.plan.domain import ALL_LEVELS, unknown_level
 from pipeline.plan.load import load_plan
 from pipeline.plan.messages import KeyPath, Mistake, missing, shape_mistakes, without_echoes
 from pipeline.plan.schema import Name, NonNegative, Positive, Spec, Text, number_type
@@ -178,9 +178,8 @@ def _mistakes(spec: StudySpec) -> Iterator[Mistake]:
         hint = nearest(spec.query.sum, known)
         yield Mistake(("query", "sum"), f"unknown measure of these data; nearest known measure: {hint}")
     for i, level in enumerate(spec.query.by):
-        rule = level_rule(level, None)
-        if rule:
-            yield Mistake(("query", "by", i), rule)
+        if level not in ALL_LEVELS:
+            yield Mistake(("query", "by", i), unknown_level(level))
     yield from _equal(spec.equal, ("equal",))
     if spec.today is not None and not spec.today.a < spec.today.b:
         yield Mistake(("today", "b"), "must be above a")

@@ -10,7 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.errors import MicrodataError
-from pipeline.plan.cells import Base, Dimension, Grouping, QueryCells, cheapest, grouping, roll_up_totals
+from pipeline.plan.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_up_totals
+from pipeline.plan.domain import Dimension
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.storage.location import Place
 from pipeline.tables.files import Block, KeyColumn, ranges
@@ -93,8 +94,8 @@ def sum_spec(plan: Plan) -> SumSpec:
         bases=tuple(
             BaseCells(
                 size=base.size,
-                naics=base.n_of_naics.astype(np.int64) * base.stride,
-                county=base.c_of_county.astype(np.int64),
+                naics=base.rows.astype(np.int64) * base.stride,
+                county=base.columns.astype(np.int64),
                 addends=tuple(sorted({addend for b, addend in needed if b == i})),
                 listed=base.listed,
             )
@@ -138,7 +139,7 @@ def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:
     cells = [int(cell) for cell in broken]
     if cells:
         by_records = any(cell > OVERFLOW for cell in cells)
-        advice = "mend the records, or set bad_records: drop" if by_records else "use a larger step"
+        advice = "correct the records, or set bad_records: drop" if by_records else "use a larger step"
         rules = [layout.spec.broken_rule(cell) for cell in cells]
         raise MicrodataError(contract_message(layout.dataset, rules, advice))
 
@@ -182,7 +183,7 @@ def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: st
 
 
 def _bases(plan: Plan) -> tuple[Base, ...]:
-    return plan.domain.base_for(_needed(query) for query in plan.queries)
+    return plan.domain.bases_for(_needed(query) for query in plan.queries)
 
 
 def _needed(query: Query) -> Grouping:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
-from pipeline.plan.cells import grouping
 from pipeline.plan.domain import Domain
 from tests.support.domains import (
     FIXED,
@@ -25,7 +24,7 @@ from tests.support.domains import (
     queries,
     worlds,
 )
-from udfs.records.codes import COUNTY_LEVELS, NAICS_LEVELS, OTHER, dimension_of
+from udfs.records.codes import COUNTY_LEVELS, NAICS_LEVELS, OTHER
 
 
 @FIXED
@@ -36,7 +35,7 @@ def test_a_list_of_all_cells_is_a_product(data: st.DataObject, world: World) -> 
     agree(replace(world, domain=listed), by, where)
     assert keys_of(listed.query_cells(by, where)) == keys_of(world.domain.query_cells(by, where))
     asked = [data.draw(filters(world)) for _ in range(3)]
-    assert listed.places(asked) == world.domain.places(asked)
+    assert listed.query_sets(asked) == world.domain.query_sets(asked)
 
 
 @FIXED
@@ -55,9 +54,7 @@ def test_keys_of_a_range_are_a_slice_of_all_keys(data: st.DataObject, world: Wor
 @given(data=st.data(), world=worlds())
 def test_cell_counts(data: st.DataObject, world: World) -> None:
     by, where = data.draw(queries(world))
-    by = tuple(sorted(by, key=dimension_of, reverse=True))  # naics first
-    assert world.domain.cell_count(grouping(by), where) == len(expected(world, by, where))
-    assert world.domain.cell_count((None, None), where) == int(any(meets(cell, where) for cell in world.cells))
+    assert world.domain.query_cells(by, where).size == len(expected(world, by, where))
     assert world.domain.meets(where) == any(meets(cell, where) for cell in world.cells)
 
 
@@ -69,28 +66,28 @@ def meeting(world: World, asked: Sequence[Where], at: Mapping[str, str]) -> set[
 
 @FIXED
 @given(data=st.data(), world=worlds())
-def test_places_are_the_largest_sets_of_queries_that_share_a_cell(data: st.DataObject, world: World) -> None:
+def test_query_sets_are_the_largest_sets_of_queries_that_share_a_cell(data: st.DataObject, world: World) -> None:
     asked = data.draw(st.lists(filters(world), max_size=9))
     at = {level: codes[0] for level, codes in data.draw(filters(world)).items()}
     for reference in ({}, at):
-        places = world.domain.places(asked, reference)
-        assert len(places) == len(set(places))
-        assert set(places) == meeting(world, asked, reference)
+        sets = world.domain.query_sets(asked, reference)
+        assert len(sets) == len(set(sets))
+        assert set(sets) == meeting(world, asked, reference)
 
 
 def test_filters_that_exclude_each_other_share_no_place() -> None:
     domain = Domain.product(["311111", "441110"], ["01001", "02001"])
     asked = [{"naics2": ["31-33"]}, {"naics2": ["44-45"]}, {"state": ["01"]}, {}]
-    assert domain.places(asked) == (frozenset({0, 2, 3}), frozenset({1, 2, 3}))
-    assert domain.places(asked, {"state": "02"}) == (frozenset({0, 3}), frozenset({1, 3}))
-    assert domain.places(asked, {"naics2": "31-33", "naics3": "441"}) == ()
-    assert domain.places([{"naics2": ["31-33"]}], {"naics2": "44-45"}) == (frozenset(),)
+    assert domain.query_sets(asked) == (frozenset({0, 2, 3}), frozenset({1, 2, 3}))
+    assert domain.query_sets(asked, {"state": "02"}) == (frozenset({0, 3}), frozenset({1, 3}))
+    assert domain.query_sets(asked, {"naics2": "31-33", "naics3": "441"}) == ()
+    assert domain.query_sets([{"naics2": ["31-33"]}], {"naics2": "44-45"}) == (frozenset(),)
 
 
 def test_pairs_that_a_listed_domain_lacks_share_no_place() -> None:
     domain = Domain.listed([("311111", "01001"), ("441110", "02001")])
-    assert domain.places([{"naics2": ["31-33"]}, {"state": ["02"]}]) == (frozenset({0}), frozenset({1}))
-    assert domain.places([{}], {"naics2": "31-33", "state": "02"}) == ()
+    assert domain.query_sets([{"naics2": ["31-33"]}, {"state": ["02"]}]) == (frozenset({0}), frozenset({1}))
+    assert domain.query_sets([{}], {"naics2": "31-33", "state": "02"}) == ()
 
 
 def test_levels_and_codes_of_a_domain() -> None:
@@ -125,7 +122,7 @@ def test_other_is_one_more_code_at_every_level_below_the_nation() -> None:
     ("by", "where", "message"),
     [
         (("naics5",), {}, "naics5 is finer than the domain, whose finest level is naics4"),
-        (("naics2",), {"naics7": ["1"]}, 'unknown level "naics7"; nearest known level: naics2'),
+        (("naics2",), {"naics7": ["1"]}, "naics7: unknown level; nearest known level: naics2"),
         (("naics2",), {"naics2": ["31"]}, 'the domain has no code "31" at level naics2; write 31-33'),
         (("naics2",), {"state": ["03"]}, 'the domain has no code "03" at level state'),
         (("naics2",), {"nation": ["other"]}, 'the domain has no code "other" at level nation'),
@@ -143,7 +140,7 @@ def test_levels_and_codes_that_a_domain_lacks(by: tuple[str, ...], where: Where,
         domain.query_cells(by, where)
     assert str(caught.value) == message
     with pytest.raises(PlanError):
-        domain.places([where], {"county": "99999"})
+        domain.query_sets([where], {"county": "99999"})
 
 
 @FIXED
@@ -167,12 +164,12 @@ def test_the_digest_is_that_of_the_contents(data: st.DataObject, world: World) -
 
 def test_domains_bases_and_cells_can_be_pickled_and_not_changed() -> None:
     for domain in (example().domain, Domain.listed([("311111", "01001")])):
-        (base,) = domain.base_for([("naics6", "county")])
+        (base,) = domain.bases_for([("naics6", "county")])
         query = domain.query_cells(("naics2", "state"), {})
         assert pickle.loads(pickle.dumps(domain)) == domain
         assert pickle.loads(pickle.dumps(base)).grouping == base.grouping
         assert keys_of(pickle.loads(pickle.dumps(query))) == keys_of(query)
-        for array in (base.n_of_naics, base.c_of_county, query.naics.kept, domain.naics.parent("naics2")):
+        for array in (base.rows, base.columns, query.naics.kept, domain.naics.parent("naics2")):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 1
 

@@ -121,8 +121,8 @@ def test_statewide_and_unclassified_are_valid_besides_the_lists() -> None:
     for year in (2017, 2022):
         vintage = vintage_of("naics", year)
         assert vintage is not None
-        assert vintage.holds(["999990", "111110"], "naics6")
-        assert vintage.holds(["99", "92", "31-33"], "naics2")
+        assert not vintage.lacks(["999990", "111110"], "naics6")
+        assert not vintage.lacks(["99", "92", "31-33"], "naics2")
         assert vintage.lacks(["99", "98", "31"], "naics2") == ["98", "31"]
     for year in (2020, 2023):
         vintage = vintage_of("county", year)
@@ -209,7 +209,9 @@ def test_domains_of_the_declared_vintage(
     assert load_plan(write(tmp_path, vintage, lists, other=other)).domain.vintage == vintage
 
 
-LATER = "naics codes of the vintage 2022: 454110; they are of 2017 to 2021, and a list must not mix vintages: mend it"
+LATER = (
+    "naics codes of the vintage 2022: 454110; they are of 2017 to 2021, and a list must not mix vintages: correct it"
+)
 WHOLE = "the whole list is of {0}: take another list, or write such a year as domain.vintage.{1}"
 
 
@@ -240,14 +242,14 @@ WHOLE = "the whole list is of {0}: take another list, or write such a year as do
             {"naics": ("454110", "455110"), "counties": ("01001",)},
             [
                 "domain/naics.csv: no naics codes of the vintage 2017: 455110; they are of 2022 to 2026, "
-                "and a list must not mix vintages: mend it"
+                "and a list must not mix vintages: correct it"
             ],
         ),
         (
             {"county": 2023},
             {"naics": ("311111",), "counties": ("01001", "09001", "72001")},
             [
-                "domain/counties.csv: no county codes of the vintage 2023: 09001, 72001; mend the list, or leave "
+                "domain/counties.csv: no county codes of the vintage 2023: 09001, 72001; correct the list, or leave "
                 "domain.vintage.county out"
             ],
         ),
@@ -256,7 +258,7 @@ WHOLE = "the whole list is of {0}: take another list, or write such a year as do
             {"naics": ("311111",), "counties": ("01001", "09110", *sorted(CONNECTICUT))},
             [
                 "domain/counties.csv: no county codes of the vintage 2023: 09001, 09003, 09005, 09007, 09009, … "
-                "(8 in all); they are of 2020 to 2021, and a list must not mix vintages: mend it"
+                "(8 in all); they are of 2020 to 2021, and a list must not mix vintages: correct it"
             ],
         ),
         (
@@ -264,7 +266,7 @@ WHOLE = "the whole list is of {0}: take another list, or write such a year as do
             {"naics": ("442", "455"), "counties": ("01001",)},
             [
                 "domain/naics.csv: no naics codes of the vintage 2022: 442; they are of 2017 to 2021, "
-                "and a list must not mix vintages: mend it"
+                "and a list must not mix vintages: correct it"
             ],
         ),
     ],

@@ -384,7 +384,7 @@ def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> C
     write_records(folder / "microdata" / f"a.{form}", [*good_records(), odd], data.get("types"))
     says: list[str] = []
     advice = {
-        "breaks": "mend the records, or set bad_records: drop",
+        "breaks": "correct the records, or set bad_records: drop",
         "file": "correct the files, or the plan's columns",
         "sum": "use a larger step",
     }

@@ -62,7 +62,7 @@ def base_totals(world: World, base: Base) -> Totals:
     domain, totals = world.domain, np.zeros(base.size, dtype=np.int64)
     for (naics, county), total in world.totals.items():
         i, j = domain.naics.codes.index(naics), domain.county.codes.index(county)
-        key = int(base.n_of_naics[i]) * base.stride + int(base.c_of_county[j])
+        key = int(base.rows[i]) * base.stride + int(base.columns[j])
         number = key if base.listed is None else base.listed.tolist().index(key)
         totals[number] += total
     return totals
@@ -75,7 +75,7 @@ def agree(world: World, by: Sequence[str], where: Where, roll_up: Way | None = N
     assert query.size == len(want)
     assert keys_of(query) == list(want)
     needed = grouping((*by, *where))
-    bases = world.domain.base_for([needed, ("naics2", None), (None, "state")])
+    bases = world.domain.bases_for([needed, ("naics2", None), (None, "state")])
     base = bases[cheapest(bases, needed)]
     for way in (roll_up_totals, by_cells) if roll_up is None else (roll_up,):
         assert way(base_totals(world, base), base, query).tolist() == list(want.values())
