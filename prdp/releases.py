@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import PlanError
-from pipeline.plan.cells import level_of
+from pipeline.plan.domain import level_of
 from pipeline.release.run import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
 from pipeline.storage.location import Place, Stored, opened
