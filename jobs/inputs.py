@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.engines.protocol import Engine
+from pipeline.engines.registry import OPTIONS, open_engine
 from pipeline.errors import PlanError
 from pipeline.ledger.store import in_a_file
 from pipeline.plan.model import Plan
@@ -14,32 +15,18 @@ from pipeline.storage.location import Place, place, resolved
 
 @contextmanager
 def chosen_engine(arguments: argparse.Namespace) -> Iterator[Engine]:
-    """Yield the engine of --engine, of whose library alone the import is paid; close it afterwards.
+    """Yield the engine of --engine, the only one that is imported; close it afterwards.
 
     Raises PlanError on an option of another engine.
     """
-    foreign = {"dask": ("master",), "spark": ("scheduler", "workers")}[arguments.engine]
-    for option in foreign:
-        if getattr(arguments, option) is not None:
-            raise PlanError(f"--{option}: it is not an option of --engine {arguments.engine}; leave it out")
-    if arguments.engine == "dask":
-        from pipeline.engines.dask import DaskEngine  # noqa: PLC0415
-
-        yield DaskEngine(arguments.scheduler, arguments.workers)
-        return
-    from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
-    from pipeline.engines.spark_session import in_cluster_mode  # noqa: PLC0415
-
-    if hasattr(arguments, "ledger") and in_a_file(arguments.ledger) and in_cluster_mode():
-        raise PlanError(
-            "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
-            "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
-        )
-    engine = SparkEngine(arguments.master)
-    try:
+    options = {option: getattr(arguments, option) for option in OPTIONS}
+    with open_engine(arguments.engine, options, flag="--") as engine:
+        if hasattr(arguments, "ledger") and in_a_file(arguments.ledger) and engine.driver_moves:
+            raise PlanError(
+                "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new "
+                "one, which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
+            )
         yield engine
-    finally:
-        engine.close()
 
 
 def option_location(text: str | None, option: str) -> Place | None:

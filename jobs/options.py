@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipeline.engines.registry import ENGINES
 from pipeline.errors import PlanError
 
 LOG_JSON = "--log-json"
@@ -73,7 +74,7 @@ def add_ledger(parser: Parser) -> None:
 
 def add_engine(parser: Parser) -> None:
     """Add the options that choose the engine and where it runs."""
-    parser.add_argument("--engine", choices=["dask", "spark"], default="dask", help="engine to run on (default: dask)")
+    parser.add_argument("--engine", choices=list(ENGINES), default="dask", help="engine to run on (default: dask)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="dask: address of a scheduler (default: local threads)")
     parser.add_argument(
         "--workers", type=at_least_one, metavar="N", help="dask: number of local threads (default: all cores)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.engines.registry import OPTIONS, open_engine
 from pipeline.errors import PlanError, StateError
 from pipeline.log import Log, plain_log
 from pipeline.plan.model import Plan, default_out
@@ -47,33 +48,17 @@ class Runner:
 
     @contextmanager
     def started(self, data: DataLike = None) -> "Iterator[Engine]":
-        """Yield the engine, of whose library alone it costs the import; end it afterwards."""
+        """Yield the engine, the only one that is imported; close it afterwards."""
         of_spark = type(data).__module__.partition(".")[0] == "pyspark"
-        engine = self.engine or ("spark" if of_spark else "dask")
-        if engine not in ("dask", "spark"):
-            raise PlanError(f"engine {engine!r}: it is dask or spark")
-        foreign = {"dask": ("master",), "spark": ("scheduler", "workers")}[engine]
-        for option in foreign:
-            if getattr(self, option) is not None:
-                raise PlanError(f"{option}: it is not an option of engine {engine}; leave it out")
-        if engine == "dask":
-            from pipeline.engines.dask import DaskEngine  # noqa: PLC0415
-
-            yield DaskEngine(self.scheduler, self.workers)
-            return
-        if of_spark and self.master is None:
+        options = {option: getattr(self, option) for option in OPTIONS}
+        if of_spark and self.engine in (None, "spark") and all(value is None for value in options.values()):
             from pipeline.engines.spark_frames import engine_of  # noqa: PLC0415
 
             with engine_of(data) as on_its_session:
                 yield on_its_session
             return
-        from pipeline.engines.spark import SparkEngine  # noqa: PLC0415
-
-        spark = SparkEngine(self.master)
-        try:
-            yield spark
-        finally:
-            spark.close()
+        with open_engine(self.engine or ("spark" if of_spark else "dask"), options) as engine:
+            yield engine
 
 
 def location(at: LocationLike, what: str) -> "Place":

@@ -31,7 +31,8 @@ from pipeline.diagnostics.distributions import (
     Key,
 )
 from pipeline.diagnostics.losses import LossSpec
-from pipeline.engines.protocol import decoded, in_buckets, reading
+from pipeline.engines.buckets import in_buckets
+from pipeline.engines.tasks import decoded, reading
 from pipeline.errors import PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk

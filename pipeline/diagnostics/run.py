@@ -19,6 +19,7 @@ from pipeline.diagnostics.records import (
     RecordSummary,
     RecordTask,
 )
+from pipeline.engines.buckets import grouped
 from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.rows import Diagnosed
@@ -130,7 +131,7 @@ def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequen
 def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: Sequence[Chunk]) -> FirmSummary:
     task = FirmTask(spec, _folder(job.out / "firms") if job.per_record else None)
     with _scratch(job) as between:
-        return FirmSummary.merged(list(job.engine.grouped(ByOwner(spec), chunks, task, between)))
+        return FirmSummary.merged(list(grouped(job.engine.each, ByOwner(spec), chunks, task, between)))
 
 
 def _accuracy(

@@ -5,37 +5,22 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NoReturn
 
 import dask
 import dask.dataframe as dd
-import numpy as np
 import pandas as pd
 from dask.delayed import delayed
-from numpy.typing import NDArray
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import (
-    EachTask,
-    Input,
-    Item,
-    Merges,
-    NoiseTask,
-    Result,
-    Splits,
-    SumTask,
-    TaskFailed,
-    grouped_by,
-)
+from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed
+from pipeline.engines.tasks import EachTask, NoiseTask, SumTask
 from pipeline.errors import PlanError, PrdpError, require_package
 from pipeline.microdata.source import Chunk
-from pipeline.storage.location import Place
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
-from pipeline.tables.totals import Layout, blocks_of, totals_of
+from pipeline.tables.totals import Layout, totals_of
 from udfs.noise.keystream import SecretKey
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
@@ -44,14 +29,15 @@ from udfs.records.sums import add_frames, empty_frame
 FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
 
 
-class DaskEngine:
+class DaskEngine(Engine):
     """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler`.
 
     A cluster that is not on this machine must use TLS and must not spill to disk: anything else is refused, since
-    totals and the key travel (docs/architecture.md, rule 4). Workers write to the staging place, so they must reach it.
+    totals and the key travel (docs/architecture.md, rule 4). Workers must reach the staging folder, to write to it.
     """
 
     name = "dask"
+    driver_moves = False
 
     def __init__(self, scheduler: str | None = None, workers: int | None = None) -> None:
         self.scheduler = scheduler
@@ -69,33 +55,30 @@ class DaskEngine:
         """Refuse: Dask has no catalog."""
         raise PlanError(f"dataset.source.table {name}: tables of a catalog are read by --engine spark alone")
 
-    def totals(self, given: Input, layout: Layout, scratch: Staging) -> "DriverTotals":
+    def totals(self, microdata: Input, layout: Layout, scratch: Staging) -> DriverTotals:
         """Return the totals, held by this process; `scratch` is not used."""
-        if not isinstance(given, Sequence):
-            self.table(given.name)
-        return DriverTotals(self, layout, totals_of(layout, self.sums(given, layout.spec)))
+        if not isinstance(microdata, Sequence):
+            self.table(microdata.name)
+        here = DaskEngine(workers=self.workers)
+        return DriverTotals(layout, totals_of(layout, self.sums(microdata, layout.spec)), self.stage, here.each)
 
     def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
         """Sum the chunks in parallel, then add the frames up in a tree."""
+        none = empty_frame(spec.addends)
         if not chunks:
-            return empty_frame(spec.addends)
-        partial = dd.from_map(
-            SumTask(spec, code_digest(), uuid.uuid4().hex),
-            chunks,
-            meta=empty_frame(spec.addends),
-            enforce_metadata=False,
-        )
+            return none
+        task = SumTask(spec, code_digest(), uuid.uuid4().hex)
         size = {"size": spec.offsets[-1]}
-        whole = partial.reduction(
-            chunk=_as_it_is,
+        total = dd.from_map(task, chunks, meta=none, enforce_metadata=False).reduction(
+            chunk=_unchanged,
             combine=add_frames,
             aggregate=add_frames,
-            meta=empty_frame(spec.addends),
+            meta=none,
             split_every=FRAMES_AT_ONCE,
             combine_kwargs=size,
             aggregate_kwargs=size,
         )
-        summed: pd.DataFrame = self.compute(whole)
+        summed: pd.DataFrame = self.compute(total)
         return summed
 
     def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
@@ -105,17 +88,13 @@ class DaskEngine:
         self.compute(written.map_partitions(len, meta=("rows", "int64")))
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return what `task` makes of every item, in the items' order."""
+        """Return the task's result for every item, in the items' order."""
         run = delayed(EachTask(task, code_digest()), pure=False)
         results: list[Result] = self.compute(delayed([run(item) for item in items]))
         return results
 
-    def grouped(
-        self, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], scratch: Staging
-    ) -> list[Result]:
-        """Return what `merge` makes of all rows of each bucket."""
-        scratch.create()
-        return grouped_by(self.each, split, items, merge, scratch.path)
+    def close(self) -> None:
+        """Do nothing: connections to a cluster last no longer than what they compute."""
 
     def compute(self, collection: Any) -> Any:
         """Return what a Dask collection comes to, on threads or on a cluster that is safe."""
@@ -139,25 +118,7 @@ class DaskEngine:
         raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class DriverTotals:
-    """The totals as arrays of this process, one a table in key order."""
-
-    engine: DaskEngine
-    layout: Layout
-    of_table: tuple[NDArray[np.int64], ...]
-
-    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
-        """Release and write the blocks of a table in parallel."""
-        self.engine.stage(blocks_of(self.layout.tables[table], self.of_table[table], folder), key)
-
-    def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
-        """Return what `task` makes of each block of a table, in threads here: the totals need not travel."""
-        here = DaskEngine(workers=self.engine.workers)
-        return here.each(task, blocks_of(self.layout.tables[table], self.of_table[table], Path()))
-
-
-def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
+def _unchanged(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
@@ -165,8 +126,8 @@ def _is_local(address: str) -> bool:
     """Whether an address, scheme://host:port and nothing else, is one of this machine alone."""
     if address.startswith("inproc://"):
         return True
-    found = re.fullmatch(r"(?:[a-z]+://)?(\[[0-9a-f:]+\]|[A-Za-z0-9.-]+):[0-9]+/?", address)
-    host = found.group(1).strip("[]") if found else ""
+    parsed = re.fullmatch(r"(?:[a-z]+://)?(\[[0-9a-f:]+\]|[A-Za-z0-9.-]+):[0-9]+/?", address)
+    host = parsed.group(1).strip("[]") if parsed else ""
     if host == "localhost":
         return True
     try:
@@ -183,8 +144,8 @@ def _spills() -> bool:
 
 def _require_safe(client: Any) -> None:
     """Refuse a cluster of which any part is reached beyond this machine without TLS, or then spills to disk."""
-    known = client.scheduler_info(n_workers=-1)
-    addresses = [known["address"], *known["workers"]]
+    cluster = client.scheduler_info(n_workers=-1)
+    addresses = [cluster["address"], *cluster["workers"]]
     if all(_is_local(address) for address in addresses):
         return
     if not all(address.startswith("tls://") for address in addresses):

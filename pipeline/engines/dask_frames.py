@@ -10,7 +10,7 @@ from dask.delayed import delayed
 
 from pipeline.build import code_digest
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import EachTask
+from pipeline.engines.tasks import EachTask
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.frames import Frame, FrameColumns, SealedPart, SealPart, table_of
 

@@ -4,7 +4,7 @@
     sealed slices ─► rolled up to each table's cells ─► shuffled by file, added up, sealed: the totals, materialised
     (drawn, key) files of a table ─► sealed totals, or zeros ─► released and written
 
-The driver sees the numbers of slices and files, and nothing of what is in them. Once a key exists, no task reads
+The driver sees the indexes of slices and files, and nothing of what is in them. Once a key exists, no task reads
 microdata or a shuffle: a worker that dies takes nothing with it that would have to be summed again.
 """
 
@@ -18,14 +18,15 @@ from warnings import catch_warnings, simplefilter
 import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import EachTask, Input, Item, Merges, Result, Splits, TaskFailed, grouped_by
+from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed
 from pipeline.engines.spark_catalog import CatalogTable, find_table
-from pipeline.engines.spark_failures import Guarded, understood
-from pipeline.engines.spark_session import open_session, require_here, submitted
+from pipeline.engines.spark_failures import Guarded, job_error
+from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BEYOND,
     BROKEN,
@@ -45,8 +46,8 @@ from pipeline.engines.spark_tasks import (
     SumRecords,
     Vault,
 )
+from pipeline.engines.tasks import EachTask
 from pipeline.errors import PlanError
-from pipeline.microdata.source import Chunk
 from pipeline.storage.files import Seal
 from pipeline.storage.location import Place
 from pipeline.storage.staging import Staging
@@ -63,11 +64,11 @@ FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times t
 Task = Guarded[pa.RecordBatch]
 
 
-class SparkEngine:
+class SparkEngine(Engine):
     """Runs a release on the Spark of `spark-submit`, or on a session of its own at `master` (default: local[*]).
 
     The session is opened when it is first needed. Workers need the same build of prdp, and must reach the microdata
-    and the staging place. Refuses a Spark that sends or stores anything in the clear beyond this machine.
+    and the staging folder. Refuses a Spark that sends or stores anything in the clear beyond this machine.
     """
 
     name = "spark"
@@ -79,6 +80,7 @@ class SparkEngine:
             require_here(master)
         self.master = master
         self._session: SparkSession | None = None
+        self._mine = False  # else it is the session of this process's own program
 
     @classmethod
     def on(cls, session: SparkSession) -> "SparkEngine":
@@ -93,76 +95,77 @@ class SparkEngine:
         return {"pyspark": pyspark.__version__} | {name: version(name) for name in ("numpy", "pyarrow")}
 
     @property
+    def driver_moves(self) -> bool:
+        """Whether this is a driver that spark-submit started in cluster mode."""
+        return in_cluster_mode()
+
+    @property
     def session(self) -> SparkSession:
         """The session, opened on first use."""
         if self._session is None:
+            self._mine = SparkContext._active_spark_context is None
             self._session = open_session(self.master)
             self._session.conf.set(BATCH, ROWS_AT_ONCE)
         return self._session
 
     def close(self) -> None:
-        """End the session, where one was opened; nothing happens where its Java is gone already."""
-        if self._session is not None:
+        """End the session that this engine opened, if any; nothing happens where its Java is gone already."""
+        if self._session is not None and self._mine:
             with suppress(Py4JError, OSError), catch_warnings():
                 simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
                 self._session.stop()
-            self._session = None
+        self._session = None
 
     def table(self, name: str) -> CatalogTable:
         """Return a table of Spark's catalog."""
         return find_table(self.session, name)
 
-    def totals(self, given: Input, layout: Layout, scratch: Staging) -> "SealedTotals":
+    def totals(self, microdata: Input, layout: Layout, scratch: Staging) -> "SealedTotals":
         """Return the totals, sealed in `scratch`, which all workers must reach."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
         shared = Shared(self.session.sparkContext.broadcast(pickle.dumps(layout)))
         code = code_digest()
-        summed = self._summed(given, layout, code, shared)
+        summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
-        with self._batches(ROWS_AT_ONCE if isinstance(given, Sequence) else RECORDS_AT_ONCE):
-            said = self._done(self._by_place(summed, slices_at_most, AddSlices(code, shared, vault)))
-        require_unbroken(layout, (cell for place, cell in said if place == BROKEN))
-        slices = self._once(place for place, _ in said)
+        with self._batches(ROWS_AT_ONCE if isinstance(microdata, Sequence) else RECORDS_AT_ONCE):
+            outcomes = self._outcomes(self._by_index(summed, slices_at_most, AddSlices(code, shared, vault)))
+        require_unbroken(layout, (cell for index, cell in outcomes if index == BROKEN))
+        slices = require_once(index for index, _ in outcomes)
         rolled_up = self._numbers(len(slices), self._tasks).mapInArrow(
             RollUpSlices(code, shared, vault, slices), PACKED
         )
         files = Files(layout.tables)
-        said = self._done(self._by_place(rolled_up, files.first[-1], AddFiles(code, shared, vault)))
-        beyond = [place for place, what in said if what == BEYOND]
+        outcomes = self._outcomes(self._by_index(rolled_up, files.first[-1], AddFiles(code, shared, vault)))
+        beyond = [index for index, outcome in outcomes if outcome == BEYOND]
         if beyond:
             raise total_beyond(files.at(min(beyond))[0])
-        return SealedTotals(self, files, shared, vault, frozenset(self._once(place for place, _ in said)))
+        return SealedTotals(self, files, shared, vault, frozenset(require_once(index for index, _ in outcomes)))
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return what `task` makes of every item, in the items' order."""
-        each = EachItem(EachTask(task, code_digest()), items)
-        frame = self._numbers(len(items), len(items)).mapInPandas(each, PACKED)
-        found = {row.place: pickle.loads(row.packed) for row in self._collected(frame)}
-        if len(found) != len(items):
+        """Return the task's result for every item, in the items' order."""
+        code = code_digest()
+        frame = self._numbers(len(items), len(items)).mapInPandas(EachItem(code, EachTask(task, code), items), PACKED)
+        results = {row["index"]: pickle.loads(row["packed"]) for row in self._collected(frame)}
+        if len(results) != len(items):
             raise TaskFailed("Spark left out a task; see its own logs")
-        return [found[number] for number in range(len(items))]
-
-    def grouped(
-        self, split: Splits[Item], items: Sequence[Item], merge: Merges[Result], scratch: Staging
-    ) -> list[Result]:
-        """Return what `merge` makes of all rows of each bucket; all workers must share `scratch`."""
-        scratch.create()
-        return grouped_by(self.each, split, items, merge, scratch.path)
+        return [results[number] for number in range(len(items))]
 
     def stage(self, files: int, cells: int, task: StageFiles) -> None:
-        """Have the files of a table written, which hold so many cells together."""
-        written = self._done(self._numbers(files, self._tasks).mapInPandas(task, DONE))
-        if len(self._once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
+        """Have all `files` of a table written, which hold `cells` cells together."""
+        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, DONE))
+        if len(require_once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
             raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
 
-    def _summed(self, given: Input, layout: Layout, code: str, shared: Shared) -> DataFrame:
-        if isinstance(given, CatalogTable):
-            records = given.frame(layout.spec.columns)
+    def _summed(self, microdata: Input, layout: Layout, code: str, shared: Shared) -> DataFrame:
+        if isinstance(microdata, CatalogTable):
+            records = microdata.frame(layout.spec.columns)
             return records.coalesce(max(FEWEST_TASKS, self._tasks)).mapInArrow(SumRecords(code, shared), PACKED)
-        if not isinstance(given, Sequence):
+        if not isinstance(microdata, Sequence):
             raise TypeError("a table of another engine")
-        work = self._joined(given)
+        # Joined to as many tasks as keep the cluster busy: each sends its sums only once.
+        tasks = min(max(FEWEST_TASKS, self._tasks), len(microdata))
+        work = [sum(microdata[i::tasks], ()) for i in range(tasks)]
         return self._numbers(len(work), len(work)).mapInArrow(SumChunks(code, shared, work), PACKED)
 
     @contextmanager
@@ -172,29 +175,23 @@ class SparkEngine:
         yield
         self.session.conf.set(BATCH, ROWS_AT_ONCE)
 
-    def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """Join chunks to as many tasks as keep the cluster busy: each sends its sums only once."""
-        tasks = min(max(FEWEST_TASKS, self._tasks), len(chunks))
-        return [sum(chunks[i::tasks], ()) for i in range(tasks)]
-
     @property
     def _tasks(self) -> int:
-        """How many tasks keep the cluster busy: each costs some tens of milliseconds beside its work."""
+        """The number of tasks that keeps the cluster busy: each costs some tens of milliseconds beside its work."""
         return TASKS_A_CORE * self.session.sparkContext.defaultParallelism
 
     def _numbers(self, numbers: int, tasks: int) -> DataFrame:
         """Return the numbers 0, 1, … as rows, for at most so many tasks, each with a run of them."""
         return self.session.range(0, numbers, 1, max(1, min(numbers, tasks)))
 
-    def _by_place(self, packed: DataFrame, places: int, task: Task) -> DataFrame:
-        """Run a task over packed rows, those of one place together and one after the other."""
-        return (
-            packed.repartition(min(places, self._tasks), "place").sortWithinPartitions("place").mapInArrow(task, DONE)
-        )
+    def _by_index(self, packed: DataFrame, indexes: int, task: Task) -> DataFrame:
+        """Run a task over packed rows, those of one index together and one after the other."""
+        shuffled = packed.repartition(min(indexes, self._tasks), "index").sortWithinPartitions("index")
+        return shuffled.mapInArrow(task, DONE)
 
-    def _done(self, frame: DataFrame) -> list[tuple[int, int]]:
-        """Return what the tasks of a frame say: a pair of numbers for each slice or file."""
-        return [(row.place, row.said) for row in self._collected(frame)]
+    def _outcomes(self, frame: DataFrame) -> list[tuple[int, int]]:
+        """Return the tasks' rows: the index and outcome of each slice or file."""
+        return [(row["index"], row["outcome"]) for row in self._collected(frame)]
 
     def _collected(self, frame: DataFrame) -> list[Row]:
         failure = ""
@@ -202,19 +199,20 @@ class SparkEngine:
             return frame.collect()
         except (PySparkException, Py4JError) as error:
             failure = f"{type(error).__name__} {error}"
-        raise understood(failure)
+        raise job_error(failure)
 
-    def _once(self, places: Iterable[int]) -> list[int]:
-        """Return places in order; raises TaskFailed where two tasks had a part of the same one."""
-        found = sorted(places)
-        if len(set(found)) != len(found):
-            raise TaskFailed("Spark gave one slice or file to two tasks: nothing is released")
-        return found
+
+def require_once(indexes: Iterable[int]) -> list[int]:
+    """Return indexes in order; raises TaskFailed where two tasks had a part of the same one."""
+    ordered = sorted(indexes)
+    if len(set(ordered)) != len(ordered):
+        raise TaskFailed("Spark gave one slice or file to two tasks: nothing is released")
+    return ordered
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedTotals:
-    """The totals in sealed files of a private folder; a file that none of the microdata reaches has no sealed one."""
+    """The totals in sealed files of a private folder; a file of a table that no record reaches has no sealed one."""
 
     engine: SparkEngine
     files: Files
@@ -229,7 +227,7 @@ class SealedTotals:
         self.engine.stage(self._files(table), self.files.tables[table].cells.size, task)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
-        """Return what `task` makes of each file's totals."""
+        """Return the task's result for each file's totals."""
         sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
         return self.engine.each(OverFile(sealed, task), range(self._files(table)))
 

@@ -1,23 +1,29 @@
-"""How a failure leaves a Spark worker: as one line that names its kind and says no value, and is read by the driver.
+"""How a failure leaves a Spark worker: as a record of its kind and fields, in one line, which the driver reads.
 
-Spark shows the text of a task's exception to its logs and to the driver, with all exceptions that it came from.
+Spark shows the text of a task's exception to its logs and to the driver, with all exceptions that it came from. So a
+task raises WorkerFailure alone, whose text is a `Failure` as JSON; no error's own text is ever interpreted.
 """
 
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
 
 from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.tasks import require_same_code
 from pipeline.errors import MicrodataError, PrdpError
 from udfs.records.contract import ContractBroken
 
-TOLD: dict[str, type[Exception]] = {
+MARK = "prdp-failure"
+_LINE = re.compile(MARK + r" (\{.*\})")
+# The errors that cross as they are; their fields, the arguments that make them again, are plain text without values.
+OUR_OWN: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (ContractBroken, MicrodataError, TaskFailed, PrdpError)
 }
 MEMORY = "give it more memory; Spark's own logs, which are confidential, say more"
-SAID_BY_SPARK = (  # of several signs in one text the first counts
+BY_SIGN = (  # signs of failures in Spark's text, or in the kind of an error; the first that is there counts
     ("PYTHON_VERSION_MISMATCH", "a Spark worker runs another Python than the driver: set PYSPARK_PYTHON to the same"),
     (
         r"MemoryError|OutOfMemoryError|bad_alloc|failed to map segment",
@@ -39,51 +45,76 @@ SAID_BY_SPARK = (  # of several signs in one text the first counts
         f"Spark lost its executors again and again, perhaps for want of memory: {MEMORY}",
     ),
 )
-MARK = "prdp-failure"
-_LINE = re.compile(MARK + r" (\{.*\})")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker says of a failure: the kind of error, and the fields of one of OUR_OWN; of others, none."""
+
+    kind: str
+    fields: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Return the failure that an error stands for."""
+        kind = type(error).__name__
+        return cls(kind, tuple(map(str, error.args)) if OUR_OWN.get(kind) is type(error) else ())
+
+    def line(self) -> str:
+        """Return the failure as one line of text, which `in_text` finds."""
+        return f"{MARK} {json.dumps(asdict(self))}"
+
+    @classmethod
+    def in_text(cls, text: str) -> "Failure | None":
+        """Return the first failure in Spark's text, None where there is none."""
+        line = _LINE.search(text)
+        if line is None:
+            return None
+        failure = json.loads(line.group(1))
+        return cls(failure["kind"], tuple(failure["fields"]))
+
+    def error(self) -> Exception:
+        """Return the error for the driver to raise."""
+        if self.kind in OUR_OWN and self.fields:
+            return OUR_OWN[self.kind](*self.fields)
+        return TaskFailed(_by_sign(self.kind) or f"a task on a Spark worker failed ({self.kind})")
+
+
+def job_error(text: str) -> Exception:
+    """Return the error for the driver to raise, from Spark's text on a failed job; it repeats nothing of that text."""
+    failure = Failure.in_text(text)
+    if failure is not None:
+        return failure.error()
+    return TaskFailed(_by_sign(text) or "Spark gave up; see its own logs, which are confidential")
+
+
+def _by_sign(text: str) -> str | None:
+    return next((words for sign, words in BY_SIGN if re.search(sign, text)), None)
 
 
 class WorkerFailure(Exception):
-    """What a worker may tell of a failure."""
+    """All that a worker raises; its text is the line of a Failure."""
 
 
 Batch = TypeVar("Batch")  # of rows: Arrow's record batches, or pandas frames
 
 
 class Guarded(ABC, Generic[Batch]):
-    """A task whose failures tell no value."""
+    """A task of the build whose digest is `code`, and whose failures show no value."""
+
+    code: str
 
     @abstractmethod
     def rows(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield what the task makes of its batches."""
+        """Yield the task's rows for its batches."""
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield what the task makes of its batches; raises WorkerFailure alone."""
-        failure = ""
+        """Yield the task's rows for its batches; raises WorkerFailure alone."""
+        failure = None
         try:
+            require_same_code(self.code)
             yield from self.rows(batches)
         except Exception as error:
-            failure = said(error)
-        if failure:  # outside the handler, so that the value-bearing exception is not kept as context
-            raise WorkerFailure(failure)
-
-
-def said(error: Exception) -> str:
-    """Return the line for an error: our own errors hold no values, of any other only its kind is told."""
-    kind = type(error).__name__
-    told = {"kind": kind, "args": error.args} if kind in TOLD else {"kind": "", "args": [kind]}
-    return f"{MARK} {json.dumps(told)}"
-
-
-def understood(text: str) -> Exception:
-    """Return the error to raise for what Spark says of a failed job; it repeats nothing of it but our own lines."""
-    found = _LINE.search(text)
-    if found:
-        told = json.loads(found.group(1))
-        if told["kind"] in TOLD:
-            return TOLD[told["kind"]](*told["args"])
-        text = told["args"][0]
-        unknown = f"a task on a Spark worker failed ({text})"
-    else:
-        unknown = "Spark gave up; see its own logs, which are confidential"
-    return TaskFailed(next((words for pattern, words in SAID_BY_SPARK if re.search(pattern, text)), unknown))
+            failure = Failure.of(error)
+        if failure is not None:  # outside the handler, so that the value-bearing exception is not kept as context
+            raise WorkerFailure(failure.line())

@@ -12,9 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import require_same_code
 from pipeline.engines.spark import BATCH, SparkEngine
-from pipeline.engines.spark_failures import Guarded, understood
+from pipeline.engines.spark_failures import Guarded, job_error
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import PlanError
 from pipeline.microdata.frames import Contents, Frame, FrameColumns, SealedPart, SealPart
@@ -32,7 +31,6 @@ class SealPartition(Guarded[pa.RecordBatch]):
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row: the names of files, the number of records and the sum of their hashes."""
-        require_same_code(self.code)
         sealed = self.part.write(batches)
         row = {"files": [" ".join(sealed.files)], "records": [sealed.contents.records]}
         yield pa.record_batch(row | {"hashes": [f"{sealed.contents.hashes:x}"]})
@@ -68,7 +66,7 @@ class SparkFrame(Frame):
                 ]
             except (PySparkException, Py4JError) as error:
                 failure = f"{type(error).__name__} {error}"
-        raise understood(failure)
+        raise job_error(failure)
 
 
 @contextmanager

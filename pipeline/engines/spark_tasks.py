@@ -1,8 +1,9 @@
-"""What Spark's workers do. A task takes Arrow batches of small rows and yields such rows: never a row a cell.
+"""What Spark's workers do. A task takes batches of small rows and yields such rows: never a row a cell.
 
 Sums by the cells of a base travel in *slices* of SLICE_CELLS cells, totals in the files of the tables. Both are packed
-into one row each, so that Spark moves, groups and encrypts them without looking in, and all arithmetic is the kernels'.
-Tasks give the same bytes however often they run and on whichever worker.
+into one row each, under the *index* of the slice or file, so that Spark moves, groups and encrypts them without looking
+in, and all arithmetic is the kernels'. Tasks give the same bytes however often they run and on whichever worker. They
+are functions of Arrow batches up to the sealed totals, and of pandas frames of file or item numbers from there on.
 """
 
 import pickle
@@ -17,8 +18,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.engines.protocol import NoiseTask, SumTask, require_same_code
 from pipeline.engines.spark_failures import Guarded
+from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import Chunk
 from pipeline.plan.cells import LIMB, LOW, Int64s, RollUp, joined
 from pipeline.storage.files import Seal, pack, unpack
@@ -29,13 +30,10 @@ from udfs.noise.keystream import SecretKey
 from udfs.records.sums import CELL, ExactSums, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
-BROKEN = -1  # the slice of the cells that stand for broken rules
-PACKED = "place long, packed binary"  # a slice's or a file's place, and numbers of it
-DONE = "place long, said long"
-WHOLE, BEYOND = 0, 1  # what is said of a sealed slice or file; of BROKEN: the cells
-
-Said = Iterator[tuple[int, int]]
-Packed = Iterator[tuple[int, bytes]]
+BROKEN = -1  # the index of the slice of cells that stand for broken rules
+PACKED = "index long, packed binary"  # a slice or file, and numbers of it
+DONE = "index long, outcome long"
+SEALED, BEYOND = 0, 1  # the outcome for a slice or file; for BROKEN, the cell; for a written file, its rows
 
 
 class Broadcast(Protocol):
@@ -61,43 +59,43 @@ class Shared:
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """All files of a layout's tables, numbered: a file's number is its *place*."""
+    """All files of a layout's tables; a file's index counts through all tables."""
 
     tables: tuple[Table, ...]
 
     @cached_property
     def first(self) -> list[int]:
-        """The place of each table's first file, and last the number of all."""
+        """The index of each table's first file, and last the number of all files."""
         return list(accumulate((len(list(ranges(table.cells.size))) for table in self.tables), initial=0))
 
     @cached_property
     def _all(self) -> list[tuple[Table, str, int, int]]:
         return [(table, *cut) for table in self.tables for cut in ranges(table.cells.size)]
 
-    def at(self, place: int) -> tuple[Table, str, int, int]:
+    def at(self, index: int) -> tuple[Table, str, int, int]:
         """Return the table of a file, its name, its first cell and its end."""
-        return self._all[place]
+        return self._all[index]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vault:
-    """Where a run's sums and totals lie sealed: a private place that all workers reach."""
+    """Where a run's sums and totals lie sealed: a private folder that all workers reach."""
 
     folder: Place
     seal: Seal
 
-    def write(self, kind: str, place: int, columns: dict[str, Int64s]) -> None:
-        """Seal columns under a kind and a place."""
-        self.seal.write(self.folder / f"{kind}-{place}", columns)
+    def write(self, kind: str, index: int, columns: dict[str, Int64s]) -> None:
+        """Seal columns under a kind and an index."""
+        self.seal.write(self.folder / f"{kind}-{index}", columns)
 
-    def read(self, kind: str, place: int) -> dict[str, Int64s]:
-        """Return what was sealed there."""
-        return self.seal.read(self.folder / f"{kind}-{place}")
+    def read(self, kind: str, index: int) -> dict[str, Int64s]:
+        """Return the columns that were sealed under a kind and an index."""
+        return self.seal.read(self.folder / f"{kind}-{index}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumChunks(Guarded[pa.RecordBatch]):
-    """Sums chunks, given by their numbers, into slices of every base's cells."""
+    """Sums chunks, by their numbers, into slices of every base's cells."""
 
     code: str
     shared: Shared
@@ -105,10 +103,9 @@ class SumChunks(Guarded[pa.RecordBatch]):
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each chunk's slices."""
-        require_same_code(self.code)
         add = SumTask(self.shared.layout.spec, self.code)
         for number in _numbers(batches):
-            yield from _sliced(add(self.chunks[number]))
+            yield from _slices(add(self.chunks[number]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,44 +117,46 @@ class SumRecords(Guarded[pa.RecordBatch]):
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the partition's slices."""
-        require_same_code(self.code)
-        yield from _sliced(sum_batches(batches, self.shared.layout.spec))
+        yield from _slices(sum_batches(batches, self.shared.layout.spec))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AddSlices(Guarded[pa.RecordBatch]):
-    """Adds up the slices of all chunks, given in the order of their places, and seals them; says what is broken."""
+    """Adds up the slices of all chunks, which come in the order of their indexes, and seals the sums."""
 
     code: str
     shared: Shared
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (place, WHOLE) for each sealed slice, and (BROKEN, cell) for each broken rule."""
-        require_same_code(self.code)
+        """Yield (index, SEALED) for each slice, and (BROKEN, cell) for each broken rule."""
         addends = self.shared.layout.spec.addends
-        return _said(pair for place, parts in _grouped(batches) for pair in self._added(place, addends, parts))
+        for index, parts in _by_index(batches):
+            if index == BROKEN:
+                broken = {int(cell) for part in parts for cell in part[CELL]}
+            else:
+                broken = self._add(index, addends, parts)
+                yield _row(index, "outcome", SEALED)
+            for cell in sorted(broken):
+                yield _row(BROKEN, "outcome", cell)
 
-    def _added(self, place: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> Said:
-        if place == BROKEN:
-            yield from ((BROKEN, cell) for cell in sorted({int(c) for part in parts for c in part[CELL]}))
-            return
-        start = place * SLICE_CELLS
+    def _add(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> set[int]:
+        """Seal the sums of a slice; return the cells of the rules that they break."""
+        start = index * SLICE_CELLS
         sums = ExactSums(SLICE_CELLS, addends)
         for part in parts:
             for addend in addends:
                 sums.add(addend, part[CELL] - start, part[addend])
         frame = to_frame(sums, ())
         cells = frame[CELL].to_numpy()
-        yield from ((BROKEN, int(cell)) for cell in cells[cells < 0])
-        kept = {name: frame[name].to_numpy()[cells >= 0] for name in addends}
-        self.vault.write("sums", place, kept | {CELL: cells[cells >= 0] + start})
-        yield place, WHOLE
+        columns = {name: frame[name].to_numpy()[cells >= 0] for name in addends}
+        self.vault.write("sums", index, columns | {CELL: cells[cells >= 0] + start})
+        return set(cells[cells < 0].tolist())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RollUpSlices(Guarded[pa.RecordBatch]):
-    """Rolls sealed slices, given by their numbers in a list, up to the cells of every table."""
+    """Rolls sealed slices, by their numbers in a list, up to the cells of every table."""
 
     code: str
     shared: Shared
@@ -165,34 +164,33 @@ class RollUpSlices(Guarded[pa.RecordBatch]):
     slices: Sequence[int]
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what each slice adds to each file."""
-        require_same_code(self.code)
+        """Yield each slice's part of each file."""
         layout = self.shared.layout
         first = Files(layout.tables).first
         roll_ups = [RollUp.of(table.base, table.cells) for table in layout.tables]
         for number in _numbers(batches):
             sums = self.vault.read("sums", self.slices[number])
-            for table, roll_up, files in zip(layout.tables, roll_ups, first, strict=False):
-                offset = layout.spec.offsets[table.base_number]
-                yield from _packed(_rolled_up(sums, table, roll_up, offset, files))
+            for table, roll_up, first_file in zip(layout.tables, roll_ups, first, strict=False):
+                columns = _rolled_up(sums, table, roll_up, layout.spec.offsets[table.base_number])
+                yield from _cut(columns, first_file + columns["cell"] // FILE_CELLS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AddFiles(Guarded[pa.RecordBatch]):
-    """Adds up what slices add to files, given in the order of their places, and seals the files' exact totals."""
+    """Adds up the slices' parts of files, which come in the order of their indexes, and seals the exact totals."""
 
     code: str
     shared: Shared
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (place, WHOLE) for each sealed file, (place, BEYOND) where a total lies beyond 63 bits."""
-        require_same_code(self.code)
+        """Yield (index, SEALED) for each file, (index, BEYOND) where a total lies beyond 63 bits."""
         files = Files(self.shared.layout.tables)
-        return _said((place, self._added(place, files, parts)) for place, parts in _grouped(batches))
+        for index, parts in _by_index(batches):
+            yield _row(index, "outcome", self._add(index, files, parts))
 
-    def _added(self, place: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> int:
-        _, _, first, end = files.at(place)
+    def _add(self, index: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> int:
+        _, _, first, end = files.at(index)
         high, low = np.zeros(end - first, dtype=np.int64), np.zeros(end - first, dtype=np.int64)
         for part in parts:  # |high| < 2⁴⁸ and low < 2³² in each: for 2¹⁵ slices, 2³¹ cells, no sum leaves 63 bits
             high[part["cell"] - first] += part["high"]  # each cell stands once in a part
@@ -201,67 +199,56 @@ class AddFiles(Guarded[pa.RecordBatch]):
             totals = joined(high, low)
         except OverflowError:
             return BEYOND
-        self.vault.write("totals", place, {"total": totals})
-        return WHOLE
+        self.vault.write("totals", index, {"total": totals})
+        return SEALED
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
+    return (number for batch in batches for number in batch.column(0).to_pylist())
 
 
-def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[dict[str, Int64s]]]]:
-    """Yield each place and what is packed for it, from rows in the order of places; one row is in memory at a time."""
-    rows = ((place.as_py(), packed.as_py()) for batch in batches for place, packed in zip(*batch.columns, strict=True))
-    for place, group in groupby(rows, key=lambda row: row[0]):
-        yield place, (unpack(packed) for _, packed in group)
+def _by_index(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[dict[str, Int64s]]]]:
+    """Yield each index and the unpacked rows of it, which come in the order of indexes; one is in memory at a time."""
+    rows = ((index.as_py(), packed.as_py()) for batch in batches for index, packed in zip(*batch.columns, strict=True))
+    for index, group in groupby(rows, key=lambda row: row[0]):
+        yield index, (unpack(packed) for _, packed in group)
 
 
-def _sliced(frame: pd.DataFrame) -> Iterator[pa.RecordBatch]:
+def _slices(frame: pd.DataFrame) -> Iterator[pa.RecordBatch]:
     """Yield a frame of sums in slices, its broken rules in a slice of their own."""
     columns = {name: frame[name].to_numpy() for name in frame.columns}
-    return _packed(_cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN)))
+    return _cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN))
 
 
-def _cut(columns: dict[str, Int64s], places: Int64s) -> Packed:
-    """Yield each place with its rows packed; `places` ascend."""
-    ends = np.flatnonzero(np.append(places[1:] != places[:-1], len(places) > 0)) + 1
+def _cut(columns: dict[str, Int64s], indexes: Int64s) -> Iterator[pa.RecordBatch]:
+    """Yield a packed row of the columns for each index; `indexes` ascend."""
+    ends = np.flatnonzero(np.append(indexes[1:] != indexes[:-1], len(indexes) > 0)) + 1
     for start, end in zip([0, *ends], ends, strict=False):
-        yield int(places[start]), pack({name: column[start:end] for name, column in columns.items()})
+        packed = pack({name: column[start:end] for name, column in columns.items()})
+        yield _row(int(indexes[start]), "packed", packed)
 
 
-def _rolled_up(sums: dict[str, Int64s], table: Table, roll_up: RollUp, offset: int, files: int) -> Packed:
-    """Yield what a slice adds to each file of a table, each cell once; `files` is the place of the table's first."""
+def _row(index: int, column: str, value: int | bytes) -> pa.RecordBatch:
+    kind = pa.int64() if isinstance(value, int) else pa.binary()
+    return pa.record_batch({"index": pa.array([index], pa.int64()), column: pa.array([value], kind)})
+
+
+def _rolled_up(sums: dict[str, Int64s], table: Table, roll_up: RollUp, offset: int) -> dict[str, Int64s]:
+    """Return a slice's part of a table: its cells, ascending, each once, and their totals in two limbs."""
     begin, end = np.searchsorted(sums[CELL], (offset, offset + table.base.size))
     cells = roll_up.cells(sums[CELL][begin:end] - offset)
     values = sums[table.addend][begin:end]
     counted = (cells >= 0) & (values != 0)
-    found, of = np.unique(cells[counted], return_inverse=True)
-    high, low = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
+    distinct, of = np.unique(cells[counted], return_inverse=True)
+    high, low = np.zeros(len(distinct), dtype=np.int64), np.zeros(len(distinct), dtype=np.int64)
     np.add.at(high, of, values[counted] >> LIMB)
     np.add.at(low, of, values[counted] & LOW)
-    columns = {"cell": found, "high": high + (low >> LIMB), "low": low & LOW}
-    return _cut(columns, files + found // FILE_CELLS)
-
-
-def _packed(rows: Packed) -> Iterator[pa.RecordBatch]:
-    for place, packed in rows:
-        yield pa.record_batch({"place": pa.array([place], pa.int64()), "packed": pa.array([packed], pa.binary())})
-
-
-def _said(pairs: Iterable[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-    for place, said in pairs:
-        yield pa.record_batch({"place": pa.array([place], pa.int64()), "said": pa.array([said], pa.int64())})
-
-
-# What Spark's workers do with totals that are materialised, and with items of any kind: functions of pandas frames.
-#
-# A frame holds numbers, of files or of items; what is done for each of them is whole arrays at a time.
+    return {"cell": distinct, "high": high + (low >> LIMB), "low": low & LOW}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedFiles:
-    """The exact totals of one table's files, given by their numbers in it; a file without sealed ones is all zero."""
+    """The exact totals of one table's files, by their numbers in it; a file without sealed ones is all zero."""
 
     shared: Shared
     vault: Vault
@@ -272,15 +259,15 @@ class SealedFiles:
         """Yield each number and its block, whose file lies in `folder`."""
         files = Files(self.shared.layout.tables)
         for number in numbers:
-            place = files.first[self.table] + number
-            table, name, first, end = files.at(place)
-            totals = self.vault.read("totals", place)["total"] if place in self.sealed else np.zeros(end - first, int)
+            index = files.first[self.table] + number
+            table, name, first, end = files.at(index)
+            totals = self.vault.read("totals", index)["total"] if index in self.sealed else np.zeros(end - first, int)
             yield number, table.block(first, end, totals, folder / name)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StageFiles(Guarded[pd.DataFrame]):
-    """Releases and writes files of one table, given by their numbers in it: a vectorised function of pandas frames.
+    """Releases and writes files of one table, by their numbers in it: a vectorised function of pandas frames.
 
     The key is part of the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
     """
@@ -291,38 +278,37 @@ class StageFiles(Guarded[pd.DataFrame]):
     key: SecretKey
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Yield the number of each written file, as its place, and how many rows it has."""
-        require_same_code(self.code)
+        """Yield the number of each written file, as its index, and its rows as the outcome."""
         write = NoiseTask(self.code)
         for number, block in self.files.blocks(_ids(batches), self.folder):
-            written = write(block, key=self.key)
-            yield pd.DataFrame({"place": number, "said": written["rows"]})
+            yield pd.DataFrame({"index": number, "outcome": write(block, key=self.key)["rows"]})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OverFile:
-    """Runs a task on the totals of one file of a table, given by its number in it."""
+    """Runs a task on the totals of one file of a table, by its number in it."""
 
     files: SealedFiles
     task: Callable[[Block], Any]
 
     def __call__(self, number: int) -> Any:
-        """Return what the task makes of the file's block."""
+        """Return the task's result for the file's block."""
         ((_, block),) = self.files.blocks([number], Path())
         return self.task(block)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EachItem(Guarded[pd.DataFrame]):
-    """Runs a task over items, given by their numbers: a vectorised function of pandas frames."""
+    """Runs a task over items, by their numbers: a vectorised function of pandas frames."""
 
+    code: str
     task: Callable[[Any], Any]
     items: Sequence[Any]
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Yield each item's number, as its place, and its pickled result."""
+        """Yield each item's number, as its index, and its pickled result."""
         for number in _ids(batches):
-            yield pd.DataFrame({"place": [number], "packed": [pickle.dumps(self.task(self.items[number]))]})
+            yield pd.DataFrame({"index": [number], "packed": [pickle.dumps(self.task(self.items[number]))]})
 
 
 def _ids(frames: Iterable[pd.DataFrame]) -> Iterator[int]:

@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.engines.protocol import Engine, Input, decoded, in_buckets
+from pipeline.engines.buckets import grouped, in_buckets
+from pipeline.engines.protocol import Engine, Input
+from pipeline.engines.tasks import decoded
 from pipeline.errors import PlanError
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Dataset, Plan
@@ -134,7 +136,7 @@ def grouped_records(given: Input, dataset: Dataset, spec: SumSpec, engine: Engin
     split = ByRecord(spec, _bucket_count(given))
     merge = OneRecord(spec, dataset.duplicates, kept.path, Seal.fresh())
     with scratch(kept.root, kept.release, "rows") as between:
-        parts = engine.grouped(split, given, merge, between)
+        parts = grouped(engine.each, split, given, merge, between)
     broken: Counter[int] = Counter()
     for part in parts:
         broken.update(part.broken)

@@ -24,7 +24,9 @@ import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
 from pipeline.canonical import digest
-from pipeline.engines.protocol import Engine, decoded, in_buckets
+from pipeline.engines.buckets import grouped, in_buckets
+from pipeline.engines.protocol import Engine
+from pipeline.engines.tasks import decoded
 from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
@@ -229,7 +231,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
 
 def _sorted(job: PrepareJob, split: ByIndustry, chunks: Sequence[Chunk], merge: SortedFile) -> list[Written]:
     with scratch(job.out / WORK, job.plan.release, "rows") as between:
-        return job.engine.grouped(split, chunks, merge, between)
+        return grouped(job.engine.each, split, chunks, merge, between)
 
 
 def _manifest(job: PrepareJob, spec: SumSpec, pin: str, written: Sequence[Written], broken: Counter[int]) -> Any:

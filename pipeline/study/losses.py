@@ -14,7 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.diagnostics.distributions import QUANTILES
-from pipeline.engines.protocol import Engine, decoded, in_buckets
+from pipeline.engines.buckets import grouped, in_buckets
+from pipeline.engines.protocol import Engine
+from pipeline.engines.tasks import decoded
 from pipeline.microdata.source import Chunk
 from pipeline.storage.staging import Staging
 from pipeline.study.equal import Line
@@ -114,7 +116,7 @@ def aggregate(engine: Engine, chunks: Sequence[Chunk], layout: Layout, scratch: 
     What lies on disk in between is sealed, in `scratch`.
     """
     table = layout.tables[0]
-    parts = engine.grouped(ByCell(layout.spec, table), chunks, OneBucket(), scratch)
+    parts = grouped(engine.each, ByCell(layout.spec, table), chunks, OneBucket(), scratch)
     if not parts:
         none, empty = np.zeros(0, dtype=np.int64), np.zeros(0)
         return Aggregates(none, none, Cells(none, none, none, none, empty, empty), table.cells.size)

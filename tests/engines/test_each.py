@@ -1,4 +1,4 @@
-"""The verbs `each` and `grouped` of all engines: results in order, our own errors as they are, others by kind alone."""
+"""`each`, and `grouped` on top of it, on all engines: results in order, our own errors as they are, others by kind."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from pipeline.engines.buckets import Segment, grouped
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import Engine, Segment, TaskFailed
+from pipeline.engines.protocol import Engine, TaskFailed
 from pipeline.errors import MicrodataError
 from pipeline.storage.staging import staging_at
 from tests.support import tasks
@@ -68,15 +69,15 @@ def test_other_errors_are_told_by_kind_alone(engine: Engine, task: object, kind:
 
 def test_rows_of_a_bucket_come_together_in_the_order_of_items(engine: Engine, tmp_path: Path) -> None:
     items = [1234567, 33, 40, 9]
-    found = engine.grouped(digits_of, items, gathered, staging_at(tmp_path, "r", "one"))
+    found = grouped(engine.each, digits_of, items, gathered, staging_at(tmp_path, "r", "one"))
     expected = {b: [f"{n}:{d}" for n in items for d in str(n) if int(d) % 3 == b] for b in range(3)}
     assert found == sorted(expected.items())
-    assert engine.grouped(digits_of, [], gathered, staging_at(tmp_path, "r", "two")) == []
+    assert grouped(engine.each, digits_of, [], gathered, staging_at(tmp_path, "r", "two")) == []
 
 
 def test_grouped_rows_lie_on_disk_sealed(engine: Engine, tmp_path: Path) -> None:
     scratch = staging_at(tmp_path, "r", "one")
-    engine.grouped(digits_of, [1234567, 33], gathered, scratch)
+    grouped(engine.each, digits_of, [1234567, 33], gathered, scratch)
     files = list(scratch.path.iterdir())
     assert len(files) == 5  # one a part of an item
     assert all(path.stat().st_mode & 0o077 == 0 for path in (*files, scratch.path))
@@ -89,5 +90,5 @@ def test_how_much_lies_there_shows_in_no_repr() -> None:
 
 def test_an_error_of_a_merge_shows_no_owner(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="ValueError") as failed:
-        engine.grouped(digits_of, [5], lost, staging_at(tmp_path, "r", "one"))
+        grouped(engine.each, digits_of, [5], lost, staging_at(tmp_path, "r", "one"))
     assert CANARY not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.__context__)))

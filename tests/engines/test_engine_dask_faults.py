@@ -20,7 +20,8 @@ from distributed import Client
 
 from pipeline.build import code_digest
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import NoiseTask, SumTask, TaskFailed
+from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Piece, chunks, find
 from pipeline.tables.files import Block

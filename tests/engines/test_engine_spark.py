@@ -15,7 +15,7 @@ from pyspark.sql.functions import rand
 from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
-from pipeline.engines.spark import SealedTotals, SparkEngine
+from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
 from pipeline.engines.spark_session import private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.errors import PrdpError
@@ -47,15 +47,15 @@ def scratch(folder: Path) -> Staging:
 def totals(engine: SparkEngine, cut: list[Chunk], layout: Layout, folder: Path) -> dict[int, list[int]]:
     """The totals of every file, opened; zeros where there are none."""
     held = engine.totals(cut, layout, scratch(folder))
-    return {place: opened(held, place) for place in range(held.files.first[-1])}
+    return {index: opened(held, index) for index in range(held.files.first[-1])}
 
 
-def opened(held: SealedTotals, place: int) -> list[int]:
-    _, _, first, end = held.files.at(place)
-    if place not in held.sealed:
+def opened(held: SealedTotals, index: int) -> list[int]:
+    _, _, first, end = held.files.at(index)
+    if index not in held.sealed:
         return [0] * (end - first)
-    found: list[int] = held.vault.read("totals", place)["total"].tolist()
-    return found
+    values: list[int] = held.vault.read("totals", index)["total"].tolist()
+    return values
 
 
 def test_totals_are_those_of_dask_however_data_are_cut(
@@ -123,10 +123,10 @@ def test_a_worker_with_other_code_is_refused(
         spark.totals(list(chunks(find(loaded.dataset.path))), layout_of(loaded), scratch(tmp_path))
 
 
-def test_a_place_that_two_tasks_had_is_refused(spark: SparkEngine) -> None:
-    assert spark._once([3, 1, 2]) == [1, 2, 3]
+def test_an_index_that_two_tasks_had_is_refused() -> None:
+    assert require_once([3, 1, 2]) == [1, 2, 3]
     with pytest.raises(TaskFailed, match="to two tasks"):
-        spark._once([3, 1, 3])
+        require_once([3, 1, 3])
 
 
 def test_a_session_at_another_master_is_not_taken_for_ours(spark: SparkEngine) -> None:
@@ -199,8 +199,8 @@ def shuffles(frame: DataFrame) -> set[str]:
 def test_a_release_whose_every_frame_is_evaluated_twice(
     tmp_path: Path, spark: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Same bytes, and no shuffle but by place: a row's place is the same whenever it is computed."""
-    evaluate, seen, by = SparkEngine._done, [0], set()
+    """Same bytes, and no shuffle but by index: a row's index is the same whenever it is computed."""
+    evaluate, seen, by = SparkEngine._outcomes, [0], set()
 
     def twice(engine: SparkEngine, frame: DataFrame) -> list[tuple[int, int]]:
         first, again = evaluate(engine, frame), evaluate(engine, frame)
@@ -210,10 +210,10 @@ def test_a_release_whose_every_frame_is_evaluated_twice(
         return again
 
     plan = full(tmp_path)
-    monkeypatch.setattr(SparkEngine, "_done", twice)
+    monkeypatch.setattr(SparkEngine, "_outcomes", twice)
     assert released(plan, tmp_path / "spark", spark) == released(plan, tmp_path / "dask", None)
     assert seen[0] > 20
-    assert by == {"hashpartitioning(place)"}
+    assert by == {"hashpartitioning(index)"}
     unsteady = spark.session.range(9).repartition(3)  # the broken twins: by whatever order rows come in, by chance
     assert shuffles(unsteady) == {"RoundRobinPartitioning()"}
     assert shuffles(unsteady.repartition(3, rand())) - by

@@ -7,22 +7,24 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from pipeline.engines.protocol import grouped_by
+from pipeline.engines.buckets import grouped
+from pipeline.storage.staging import staging_at
 from tests.support.tasks import digits_of, gathered
 
 ITEMS = [13, 46]  # of each one row to bucket 1 and one to bucket 0, as long as the other's
 
 
 def run(folder: Path, meddle: Callable[[Path], None]) -> list[Any]:
-    """Group ITEMS, and meddle with what lies in `folder` before it is merged."""
+    """Group ITEMS, and meddle with the rows on disk, below `folder`, before it is merged."""
+    scratch = staging_at(folder, "release", "rows")
     phases = iter([meddle, lambda folder: None])
 
     def each(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         results = [task(item) for item in items]
-        next(phases)(folder)
+        next(phases)(scratch.path)
         return results
 
-    return grouped_by(each, digits_of, ITEMS, gathered, folder)
+    return grouped(each, digits_of, ITEMS, gathered, scratch)
 
 
 def change_a_byte(folder: Path) -> None:

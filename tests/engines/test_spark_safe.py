@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from pipeline.build import code_digest
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
-from pipeline.engines.spark_failures import Guarded, WorkerFailure, said, understood
+from pipeline.engines.spark_failures import Failure, Guarded, WorkerFailure, job_error
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from tests.support.leaks import told
@@ -123,6 +124,8 @@ CANARY = "777123456789"
 class Failing(Guarded[object]):
     """A task that meets an error of some other program, which shows a value."""
 
+    code = code_digest()
+
     def __init__(self, error: Exception) -> None:
         self.error = error
 
@@ -142,7 +145,7 @@ def test_a_foreign_error_is_told_by_its_kind_alone(error: Exception) -> None:
         list(Failing(error)([]))
     assert CANARY not in told(raised.value)
     assert CANARY in told(Failing(error).error)  # the twin: the error itself
-    found = understood(f"PythonException: Traceback …\n{type(raised.value).__name__}: {raised.value}\n at java.lang")
+    found = job_error(f"PythonException: Traceback …\n{type(raised.value).__name__}: {raised.value}\n at java.lang")
     assert isinstance(found, TaskFailed)
     assert str(found) == f"a task on a Spark worker failed ({type(error).__name__})"
 
@@ -158,9 +161,9 @@ def test_a_foreign_error_is_told_by_its_kind_alone(error: Exception) -> None:
 def test_our_own_errors_arrive_as_they_were(error: Exception) -> None:
     with pytest.raises(WorkerFailure) as raised:
         list(Failing(error)([]))
-    found = understood(f"[PYTHON_EXCEPTION] {raised.value}\n SQLSTATE: 38000\n at x.y {{}}")
+    found = job_error(f"[PYTHON_EXCEPTION] {raised.value}\n SQLSTATE: 38000\n at x.y {{}}")
     assert (type(found), found.args) == (type(error), error.args)
-    assert "\n" not in said(error)
+    assert "\n" not in Failure.of(error).line()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,7 @@ def test_our_own_errors_arrive_as_they_were(error: Exception) -> None:
         ("AttributeError: Can't get attribute 'X' on <module 'pipeline.engines.spark_tasks'", "cannot import prdp"),
         ("ImportError: x.so: failed to map segment from shared object", "too little memory"),
         ("java.lang.OutOfMemoryError: Java heap space", "too little memory"),
-        ('prdp-failure {"kind": "", "args": ["_ArrayMemoryError"]}', "too little memory"),
+        ('prdp-failure {"kind": "_ArrayMemoryError", "fields": []}', "too little memory"),
         ('java.io.IOException: Cannot run program "python3"', "cannot start Python"),
         ("Python worker exited unexpectedly (crashed): java.io.EOFException", "died again and again"),
         ("Py4JError An error occurred while calling o70.collectToPython", "driver ended in the middle"),
@@ -182,8 +185,8 @@ def test_our_own_errors_arrive_as_they_were(error: Exception) -> None:
     ],
 )
 def test_what_spark_says_is_put_in_plain_words(text: str, words: str) -> None:
-    assert re.search(words, str(understood(text)))
-    assert isinstance(understood(text), TaskFailed)
+    assert re.search(words, str(job_error(text)))
+    assert isinstance(job_error(text), TaskFailed)
 
 
 def test_the_pack_holds_the_same_code(tmp_path: Path) -> None:

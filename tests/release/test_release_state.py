@@ -9,7 +9,7 @@ import pytest
 from dask.base import tokenize
 
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import SumTask
+from pipeline.engines.tasks import SumTask
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import open_ledger

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import SumTask
+from pipeline.engines.tasks import SumTask
 from pipeline.microdata.source import chunks, find
 from pipeline.tables.files import Block
 from udfs.mechanisms.additive import Gaussian

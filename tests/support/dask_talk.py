@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 
 from pipeline.build import code_digest
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import NoiseTask, SumTask
+from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import chunks, find
 from tests.support.cells import blocks, records, spec, write
 from udfs.noise.keystream import SecretKey
