@@ -7,11 +7,11 @@ task raises WorkerFailure alone, whose text is a `Failure` as JSON; no error's o
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
 
-from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.protocol import Result, TaskFailed
 from pipeline.engines.tasks import require_same_code
 from pipeline.errors import MicrodataError, PrdpError
 from udfs.records.contract import ContractBroken
@@ -94,6 +94,16 @@ def _by_sign(text: str) -> str | None:
 
 class WorkerFailure(Exception):
     """All that a worker raises; its text is the line of a Failure."""
+
+
+def guarded(run: Callable[[], Result]) -> Result:
+    """Return the result of `run` on a worker; raises WorkerFailure alone."""
+    try:
+        return run()
+    except Exception as error:
+        failure = Failure.of(error)
+    # Outside the handler, so that the value-bearing exception is not kept as context.
+    raise WorkerFailure(failure.line())
 
 
 Batch = TypeVar("Batch")  # of rows: Arrow's record batches, or pandas frames

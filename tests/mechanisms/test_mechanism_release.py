@@ -11,7 +11,7 @@ from tests.support.guarantee import noise_of
 from tests.support.lattice import CTX, real
 from tests.support.mechanisms import ADDITIVE, INTERVAL, KINDS, example
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.release import release_cells
+from udfs.mechanisms.release import release_cells, release_parts
 from udfs.noise.lattice import LARGEST, draw_noise
 
 
@@ -70,7 +70,9 @@ def test_additive_values_and_intervals_saturate_and_still_cover(kind: str) -> No
 @pytest.mark.parametrize("integer", [True, False])
 def test_released_columns_have_their_types_and_units(kind: str, step: str, integer: bool) -> None:
     m, totals = example(kind, Fraction(step)), np.arange(0, 50_000, 100, dtype=np.int64)
-    released = release_cells(m, key=TEST_KEY, query=4, first=1000, totals=totals, interval=INTERVAL, integer=integer)
+    released = release_parts(
+        (m,), None, key=TEST_KEY, query=4, first=1000, totals=totals, interval=INTERVAL, integer=integer
+    )
     whole = m.additive and integer
     for column in (released.value, released.lower, released.upper):
         assert column.dtype == (np.int64 if whole else np.float64)
@@ -85,8 +87,9 @@ def test_released_columns_have_their_types_and_units(kind: str, step: str, integ
     if m.additive and not integer:
         assert all(Fraction(str(v)) % Fraction(step) == 0 for v in released.value.tolist())
     # The same cells in another block: the same values.
+    cells = np.arange(1200, 1300, dtype=np.uint64)
     part = release_cells(
-        m, key=TEST_KEY, query=4, first=1200, totals=totals[200:300], interval=INTERVAL, integer=integer
+        m, key=TEST_KEY, query=4, cells=cells, totals=totals[200:300], interval=INTERVAL, integer=integer
     )
     assert part.value.tobytes() == released.value[200:300].tobytes()
     assert part.standard_error.tobytes() == released.standard_error[200:300].tobytes()

@@ -22,7 +22,7 @@ from pipeline.report.policy_document import public_policy
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
 from udfs.mechanisms.additive import Gaussian, Laplace
-from udfs.mechanisms.release import release_cells, release_parts
+from udfs.mechanisms.release import release_parts
 from udfs.noise.keystream import SecretKey
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 500}
@@ -97,9 +97,9 @@ def test_noise_that_numbered_the_cells_of_a_part_anew_would_be_seen() -> None:
     part_of = np.array([1, 0, 0, 1, 0, 1], dtype=np.int32)
     facts: dict[str, Any] = {"key": key, "query": 2, "interval": Fraction(9, 10), "integer": True}
     totals = np.arange(6)
-    whole = release_cells(mechanism, first=100, totals=totals, **facts)
+    whole = release_parts((mechanism,), None, first=100, totals=totals, **facts)
     parted = release_parts((mechanism, mechanism), part_of, first=100, totals=totals, **facts)
-    broken = [release_cells(mechanism, first=100, totals=totals[part_of == part], **facts) for part in (0, 1)]
+    broken = [release_parts((mechanism,), None, first=100, totals=totals[part_of == part], **facts) for part in (0, 1)]
     assert parted.value.tolist() == whole.value.tolist()
     assert parted.value.tolist() != np.concatenate([part.value for part in broken]).tolist()
     assert parted.value[part_of == 0].tolist() != broken[0].value.tolist()

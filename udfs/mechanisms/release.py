@@ -12,28 +12,33 @@ from udfs.noise.keystream import CellBits, SecretKey
 from udfs.numbers.floating import in_units
 
 
-def release_cells(  # noqa: PLR0913 — a mechanism, a place in the keystream, and totals
+def release_cells(  # noqa: PLR0913 — a mechanism, an address in the keystream, and totals
     mechanism: Mechanism,
     *,
     key: SecretKey,
     query: int,
-    first: int,
+    cells: NDArray[np.uint64],
     totals: NDArray[np.int64],
     interval: Fraction,
     integer: bool,
 ) -> Released:
-    """Return the released values of cells `first`, `first` + 1, … of query number `query`, whose totals are given.
+    """Return the released values of the cells with the numbers `cells` of query number `query`.
 
     Guarantee: the mechanism's, and the noise of a cell depends on (key, query, cell) alone (docs/architecture.md,
-    rule 4). Values of
-    additive mechanisms on integer measures are int64; all others are float64 in the measure's unit.
+    rule 4). Values of additive mechanisms are int64 steps if `integer`; all others are float64 in the measure's unit.
     """
-    return release_parts(
-        (mechanism,), None, key=key, query=query, first=first, totals=totals, interval=interval, integer=integer
+    released = mechanism.release(totals, CellBits(key=key, query=query, cells=cells), interval)
+    if integer or not mechanism.additive:
+        return released
+    return Released(
+        value=in_units(released.value, mechanism.step),
+        lower=in_units(released.lower, mechanism.step),
+        upper=in_units(released.upper, mechanism.step),
+        standard_error=released.standard_error,
     )
 
 
-def release_parts(  # noqa: PLR0913 — mechanisms, a place in the keystream, and totals
+def release_parts(  # noqa: PLR0913 — mechanisms, an address in the keystream, and totals
     mechanisms: Sequence[Mechanism],
     part_of: NDArray[np.int32] | None,
     *,
@@ -44,35 +49,25 @@ def release_parts(  # noqa: PLR0913 — mechanisms, a place in the keystream, an
     interval: Fraction,
     integer: bool,
 ) -> Released:
-    """Return released values as `release_cells` does, where cell first + i has the mechanism number part_of[i].
+    """Return the released values of cells `first`, `first` + 1, …; cell first + i has mechanism number part_of[i].
 
     Guarantee: each cell's is that of its mechanism; parts are public and disjoint, so a record's loss is that of its
     own cell's mechanism (docs/mathematics.md, section 5). `mechanisms` are those of all the query's parts (`part_of`
-    None: the only
-    one): values are int64 where all of them are additive and the measure is an integer, else float64, in every block.
+    None: the only one): values are int64 where all of them are additive and the measure is an integer, else float64,
+    in every block.
     """
     steps = integer and all(mechanism.additive for mechanism in mechanisms)
     cells = np.arange(first, first + len(totals), dtype=np.uint64)
+
+    def part(mechanism: Mechanism, mine: NDArray[np.intp] | slice) -> Released:
+        return release_cells(
+            mechanism, key=key, query=query, cells=cells[mine], totals=totals[mine], interval=interval, integer=steps
+        )
+
     if part_of is None:
-        bits = CellBits(key=key, query=query, cells=cells)
-        return _in_type(mechanisms[0], mechanisms[0].release(totals, bits, interval), steps)
-    placed, parts = [], []
-    for number in np.unique(part_of):
-        mechanism, mine = mechanisms[number], np.flatnonzero(part_of == number)
-        bits = CellBits(key=key, query=query, cells=cells[mine])
-        placed.append(mine)
-        parts.append(_in_type(mechanism, mechanism.release(totals[mine], bits, interval), steps))
-    order = np.argsort(np.concatenate(placed))
+        return part(mechanisms[0], slice(None))
+    rows = [np.flatnonzero(part_of == number) for number in np.unique(part_of)]
+    parts = [part(mechanisms[part_of[mine[0]]], mine) for mine in rows]
+    order = np.argsort(np.concatenate(rows))
     joined = {field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Released)}
     return Released(**{name: values[order] for name, values in joined.items()})
-
-
-def _in_type(mechanism: Mechanism, released: Released, steps: bool) -> Released:
-    if steps or not mechanism.additive:
-        return released
-    return Released(
-        value=in_units(released.value, mechanism.step),
-        lower=in_units(released.lower, mechanism.step),
-        upper=in_units(released.upper, mechanism.step),
-        standard_error=released.standard_error,
-    )
