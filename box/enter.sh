@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes what this container's secrets say into files of its memory that its user alone can read, then runs the command.
+# Writes this container's secrets into files in memory that only its user can read, then runs the command.
 set -eu
 umask 077
 mkdir -p "$SPARK_CONF_DIR"

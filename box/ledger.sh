@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the ledger's PostgreSQL. The superuser has no password, and is let in on the container's own socket alone.
+# Runs the ledger's PostgreSQL. The superuser has no password, and can only connect by the container's own socket.
 set -eu
 umask 077
 bin=$(echo /usr/lib/postgresql/*/bin)

@@ -56,11 +56,11 @@ def _certificates() -> tuple[bytes, bytes, bytes]:
     now = datetime.now(UTC)
     window = (now - timedelta(hours=1), now + timedelta(days=DAYS))
 
-    def signed(name: x509.Name, key: ec.EllipticCurvePublicKey, told: list[x509.ExtensionType]) -> bytes:
-        whole = x509.CertificateBuilder(issuer, name, key, x509.random_serial_number(), *window)
-        for extension in told:
-            whole = whole.add_extension(extension, critical=True)
-        return whole.sign(root, SHA256()).public_bytes(Encoding.PEM)
+    def signed(name: x509.Name, key: ec.EllipticCurvePublicKey, extensions: list[x509.ExtensionType]) -> bytes:
+        builder = x509.CertificateBuilder(issuer, name, key, x509.random_serial_number(), *window)
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=True)
+        return builder.sign(root, SHA256()).public_bytes(Encoding.PEM)
 
     names = x509.SubjectAlternativeName([x509.DNSName(SERVER)])
     authority = signed(issuer, root.public_key(), [x509.BasicConstraints(ca=True, path_length=0)])
