@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError, require_package
 from pipeline.plan.model import Plan
 from pipeline.report.losses import policy_curves
 from udfs.records.statistics import Statistic
@@ -57,10 +57,9 @@ def picture(
 ) -> Picture:
     """Return what `draw` draws into that many panels beside each other, of `size` inches in all.
 
-    One legend, below the panels, names all labelled lines. Raises PrdpError unless `can_draw`.
+    One legend, below the panels, names all labelled lines. Raises PlanError unless `can_draw`.
     """
-    if not can_draw():
-        raise PrdpError("pictures need matplotlib, which is not installed: pip install 'prdp[plots]'")
+    require_package("matplotlib", "a picture")
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 

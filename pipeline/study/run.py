@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.engines.protocol import Engine
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError, PrdpError, require_package
 from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
@@ -63,6 +63,7 @@ def evaluate(job: StudyJob) -> dict[str, Any]:
         PlanError: An entry cannot be made equal, or `out` is neither absent nor an empty folder.
         PrdpError: The study cannot be written.
     """
+    require_package("matplotlib", "a study")  # before anything is computed
     lines = [lines_of(panel) for panel in job.study.panels]  # before anything is written
     if job.out.exists() and not (job.out.is_dir() and not any(job.out.iterdir())):
         raise PlanError(f"--out {job.out}: it is there and no empty folder; choose another")

@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import EXTRAS
 from tests.support.world import records, write_world
 
+ROOT = Path(__file__).parents[2]
 HIDDEN = "import sys\nsys.modules.update(dict.fromkeys(sys.argv[1].split(',')))\n"  # None: it cannot be imported
 CALL = f"{HIDDEN}from jobs.cli import main\nsys.exit(main(sys.argv[2:]))"
 
@@ -16,7 +17,7 @@ CALL = f"{HIDDEN}from jobs.cli import main\nsys.exit(main(sys.argv[2:]))"
 def without(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a process in which these packages cannot be imported."""
     command = [sys.executable, "-c", CALL, packages, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
 
 
 @pytest.fixture
@@ -38,6 +39,8 @@ def test_a_release_on_dask_needs_no_extra(plan: Path) -> None:
     ("package", "call"),
     [
         ("psycopg", ["ledger", "show", "--ledger", "postgresql://me@127.0.0.1:1/db"]),
+        ("matplotlib", ["explain", "PLAN", "--plot", "PLAN.svg"]),
+        ("matplotlib", ["evaluate", "conf/studies/cattle.yaml", "--records", "10", "--out", "PLAN.study"]),
         ("distributed", ["release", "PLAN", "--scheduler", "tcp://127.0.0.1:1", "--ledger", "LEDGER"]),
     ],
 )
