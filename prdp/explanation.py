@@ -7,15 +7,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.model import Plan
-from pipeline.report.explain import (
-    explain,
-    explain_changes,
-    parse_at,
-    parse_change,
-    parse_factor,
-    render,
-    render_changes,
-)
+from pipeline.plan.policy import parse_at, parse_change, parse_factor
+from pipeline.report.explain import explain, explain_changes, render, render_changes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +131,7 @@ def explanation(
     changes = [parse_change(_change_text(each), plan) for each in _listed(change)]
     factors = [parse_factor(_number_text(each)) for each in _listed(factor)]
     if changes or factors:
-        from pipeline.accounting.policy import DELTA  # noqa: PLC0415
+        from pipeline.accounting.convert import DELTA  # noqa: PLC0415
 
         told = explain_changes(plan, [*changes, *factors], DELTA if delta is None else delta)
         explained = explained | {"changes": told}

@@ -126,7 +126,7 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
         print_json([spending.to_json() for spending in spent])
         return
     for spending in spent:
-        print(f"dataset {spending.dataset}, at {spending.label}")
+        print(f"dataset {spending.dataset}, at {spending.at.label}")
         rows = [("    release", "state", "charged", "rho")]
         rows += [(f"    {s.release}", s.status, str(s.charges), up_text(loss)) for s, loss in spending.spent]
         print_columns([*rows, ("    spent", "", "", up_text(spending.total))])

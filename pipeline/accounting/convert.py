@@ -5,7 +5,9 @@ safe, and arithmetic in doubles is met by a slack far above its error. A loss ρ
 ending in `_of` take any curve, as bounds of D_α at orders α > 1, in both directions.
 """
 
-from math import exp, expm1, inf, log, sqrt
+from collections.abc import Iterable
+from math import exp, expm1, inf, isfinite, log, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +17,8 @@ Floats = NDArray[np.float64]
 SIZE = 0.05  # how often the test may accuse wrongly
 SLACK = 1e-9
 ROUNDING = 1e-13  # relative, far above the error of a sum of a few doubles, of which little may be left
-ORDERS_BETWEEN = (1e-4, 1e8)  # of α − 1
-ORDERS = 400
+ORDERS_OF_RHO_BETWEEN = (1e-4, 1e8)  # of α − 1
+ORDERS_OF_RHO = 400
 HALVINGS = 45
 SURE = 36.0  # log-odds beyond which a power shows as 1 in doubles
 
@@ -50,13 +52,13 @@ def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> 
     if rho == 0:
         return 0.0
     best = inf
-    low, high = log(ORDERS_BETWEEN[0]), log(ORDERS_BETWEEN[1])
+    low, high = log(ORDERS_OF_RHO_BETWEEN[0]), log(ORDERS_OF_RHO_BETWEEN[1])
     for _ in range(2):  # all orders, then those about the best
-        logs = np.linspace(low, high, ORDERS)
+        logs = np.linspace(low, high, ORDERS_OF_RHO)
         orders = 1 + np.exp(logs)
         bounds = _epsilons(orders, _of_rho(orders, rho), delta)
         best = min(best, float(bounds.min()))
-        step = (high - low) / (ORDERS - 1)
+        step = (high - low) / (ORDERS_OF_RHO - 1)
         middle = float(logs[bounds.argmin()])
         low, high = middle - step, middle + step
     return _stated(best, pure)
@@ -104,7 +106,7 @@ def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> flo
     That of `best_power_of` for D_α = αρ, at orders from 1.0001 to 10⁸. Raises ValueError unless ρ ≥ 0 and 0 < size < 1.
     """
     require_rho(rho)
-    orders = 1 + np.geomspace(*ORDERS_BETWEEN, ORDERS)
+    orders = 1 + np.geomspace(*ORDERS_OF_RHO_BETWEEN, ORDERS_OF_RHO)
     return best_power_of(orders, _of_rho(orders, rho), pure, size)
 
 
@@ -218,3 +220,49 @@ def _posterior(prior: float, log_odds: float) -> float:
 def _require(prior: float) -> None:
     if not 0 < prior < 1:
         raise ValueError("prior: must be above 0 and below 1")
+
+
+# Whole Rényi curves: what a record loses at every order, added over queries and releases, and converted once.
+#
+# At each order α the divergences of adaptive mechanisms that were fixed before any of them ran add up (Mironov 2017,
+# proposition 1), so the sum of the curves of the queries that one cell meets bounds a record there, and the largest
+# over the domain bounds it anywhere. A single loss ρ says αρ at all orders; the curve says less, so that (ε, δ) and
+# the best test come out smaller. Limits of budgets are on ρ alone: they hold also where later plans are chosen after
+# earlier outputs were seen, for which sums of curves carry no proof (docs/mathematics.md, section 5).
+
+
+STEPS = ("1", "1.26", "1.58", "2", "2.51", "3.16", "3.98", "5.01", "6.31", "7.94")  # of α − 1, in a decade
+ORDERS: Floats = np.array([1 + float(f"{step}e{power}") for power in range(-3, 6) for step in STEPS])
+DELTA = 1e-9  # for which (ε, δ) is stated by default
+SUM_ROUNDING = 1 + 2.0**-40  # far above the error of a sum of doubles
+
+
+def added(curves: Iterable[Floats]) -> Floats:
+    """Return the sum of bounds of D_α at ORDERS, rounded up."""
+    total = np.zeros_like(ORDERS)
+    for each in curves:
+        total += each
+    return total * SUM_ROUNDING
+
+
+def interpretation(curve: Floats | None, rho: float, pure: float | None, delta: float) -> dict[str, Any]:
+    """Return as JSON an (ε, δ) and the power of the best test, by the curve at ORDERS or ρ alone, whichever is less."""
+    epsilon = epsilon_of(curve, rho, pure, delta)
+    return {
+        "epsilon": epsilon if isfinite(epsilon) else None,
+        "delta": delta,
+        "power": power_of(curve, rho, pure),
+        "size": SIZE,
+    }
+
+
+def epsilon_of(curve: Floats | None, rho: float, pure: float | None, delta: float) -> float:
+    """Return an ε such that (ε, δ) holds, by the curve at ORDERS or by the loss ρ alone, whichever is less."""
+    by_rho = approximate_epsilon(rho, delta, pure)
+    return by_rho if curve is None else min(by_rho, approximate_epsilon_of(ORDERS, curve, delta, pure))
+
+
+def power_of(curve: Floats | None, rho: float, pure: float | None) -> float:
+    """Return a bound on the power of the best test, by the curve at ORDERS or the loss ρ alone, whichever is less."""
+    by_rho = best_power(rho, pure)
+    return by_rho if curve is None else min(by_rho, best_power_of(ORDERS, curve, pure))

@@ -1,31 +1,51 @@
-"""The policy of a whole release: the policies of its queries, added up where a record can meet them together.
+"""The policy of a release: the policies of its queries, and what a reference record or firm loses by all of them.
 
-Guarantee (docs/mathematics.md, section 5): a record loses at most the sum of the queries' policies over the queries
-that have a cell
-for its place; over the disjoint cells of one query the loss is the query's policy once, and where its public parts
-have mechanisms of their own, that of the part in which the record's cell lies. A *place* is a set of policies (one for
-each part of each query) to which one public cell of the domain belongs; those whose filters exclude each other, as the
-parts of a query do, share none.
+Guarantee (docs/mathematics.md, section 5): for databases that differ in one record, or in all records of one firm,
+every order α > 1 and both directions, the Rényi divergence of what the release shows is at most α times the loss
+stated here.
+
+- A record loses at most the sum of the queries' policies over the queries that have a cell for it. Over the disjoint
+  cells of one query that is the query's policy once (parallel composition), and where its public parts have mechanisms
+  of their own, that of the part in which the record's cell lies. A *query set* is a set of policies (one for each part
+  of each query) that one public cell of the domain meets; policies whose filters exclude each other, as the parts of a
+  query do, share none.
+- Of a firm, a record is *located* for some queries if it is known in which one cell of them it is, if in any. In one
+  cell the influences of located records add up before the mechanism sees them; cells and queries have independent
+  noise, so divergences add up: Σ over queries and cells of P(ΣΔ).
+- Take the located records away in one step, then the others one by one: each step is bounded at every order, wherever
+  the others are, so the group bound holds: (√(Σ_cells P(ΣΔ)) + Σ_u √P(Δ_u))², u at its worst cell.
+- The bounds of a release's queries add up; the group bound also holds for all queries at once, a record being located
+  if it is for all that its query set has, and its loss being Σ_q P_q(Δ_u) at its worst query set. The smaller one
+  holds.
+
+Pure losses add up in place of the roots. Any bound grows with every record and influence, so a bound at some records
+holds for every firm whose records can be matched one to one with records there that are at least as large. For a
+single record all these bounds are its loss at its worst query set.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipeline.accounting.convert import SIZE, approximate_epsilon, approximate_epsilon_of, best_power, best_power_of
+from pipeline.accounting.convert import ORDERS, Floats, added
+from pipeline.accounting.groups import one_cell, pure, tight
+from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
 from udfs.losses.curve import TightCurve
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Count, Statistic, Sum, statistic_of
 
-Place = frozenset[int]
-Reference = Mapping[str, Fraction]  # measure name → a record's value
+Together = Callable[[Iterable[Fraction]], Fraction]
+Loss = Callable[[int, Fraction], Fraction]  # of a policy, by its index, at an influence
+
+
+class _NoPureLoss(Exception):
+    """A query that a record of the reference can meet has no pure loss."""
 
 
 @dataclass(frozen=True)
@@ -45,47 +65,61 @@ class QueryPolicy:
         """The query's name, and the part in brackets."""
         return self.name if self.part is None else f"{self.name} ({self.part})"
 
-    def influence(self, at: Reference) -> Fraction:
-        """Return the largest influence of a record with the values `at`; KeyError names a measure that is missing."""
-        return self.statistic.influence(at)
-
-    def loss_at(self, at: Reference) -> Fraction:
-        """Return the PRzCDP loss, an upper bound."""
-        return self.mechanism.loss_at(self.influence(at))
-
-    def pure_loss_at(self, at: Reference) -> Fraction | None:
-        """Return the pure loss, an upper bound, or None."""
-        return self.mechanism.pure_loss_at(self.influence(at))
+    def influence(self, record: ReferenceRecord) -> Fraction:
+        """Return the largest influence of `record`; KeyError names a measure that is missing."""
+        return self.statistic.influence(record.values)
 
 
 @dataclass(frozen=True)
 class PolicySum:
-    """The queries' policies and the places where they meet; evaluated at a reference, it is the release's policy."""
+    """The queries' policies and the sets of them that one cell meets; evaluated at a reference, the release's policy.
+
+    All losses are upper bounds. Methods that take a query's name state its loss in its worst part.
+    """
 
     queries: tuple[QueryPolicy, ...]
-    places: tuple[Place, ...]
+    query_sets: tuple[QuerySet, ...]
 
     @property
     def measures(self) -> frozenset[str]:
         """The measures a reference must name."""
         return frozenset(measure for query in self.queries for measure in query.statistic.measures)
 
-    def loss_at(self, at: Reference, places: Iterable[Place] | None = None) -> Fraction:
-        """Return the PRzCDP loss of a record with values `at`, at the worst of `places` (default: of all)."""
-        losses = [query.loss_at(at) for query in self.queries]
-        sums = (sum((losses[i] for i in place), Fraction(0)) for place in self._or_all(places))
-        return max(sums, default=Fraction(0))
+    def loss_at(self, at: Reference) -> Fraction:
+        """Return the PRzCDP loss of the release."""
+        return self._total(at, self._rho, tight)
 
-    def pure_loss_at(self, at: Reference, places: Iterable[Place] | None = None) -> Fraction | None:
-        """Return the pure loss likewise; None where a query at one of the places has none."""
-        losses = [query.pure_loss_at(at) for query in self.queries]
-        sums = []
-        for place in self._or_all(places):
-            known = [loss for loss in (losses[i] for i in place) if loss is not None]
-            if len(known) < len(place):
-                return None
-            sums.append(sum(known, Fraction(0)))
-        return max(sums, default=Fraction(0))
+    def pure_loss_at(self, at: Reference) -> Fraction | None:
+        """Return the pure loss of the release; None where a query that one of the records can meet has none."""
+        try:
+            return self._total(at, self._epsilon, pure)
+        except _NoPureLoss:
+            return None
+
+    def query_loss_at(self, at: Reference, query: str) -> Fraction:
+        """Return the PRzCDP loss in the query of this name."""
+        return self._group_bound(self._of_query(at, query), self._rho, tight)
+
+    def query_pure_loss_at(self, at: Reference, query: str) -> Fraction | None:
+        """Return the pure loss in the query; None where a part that one of the records can meet has none."""
+        try:
+            return self._group_bound(self._of_query(at, query), self._epsilon, pure)
+        except _NoPureLoss:
+            return None
+
+    def influence_at(self, at: Reference, query: str) -> Fraction:
+        """Return the most by which the records can change the sum of all cells of the query of this name."""
+        met = [(record, sets) for record, sets in self._of_query(at, query) if sets]
+        return sum((self.queries[min(sets[0])].influence(record) for record, sets in met), Fraction(0))
+
+    def curve_at(self, at: Reference) -> Floats | None:
+        """Return bounds of D_α at ORDERS for a record at its worst query set; None of a list, whose ρ says all."""
+        if at.listed:
+            return None
+        (record,) = at.records
+        curves = [query.mechanism.renyi_at(query.influence(record), ORDERS) for query in self.queries]
+        sums = [added([curves[i] for i in met]) for met in self._query_sets(record)]
+        return np.maximum.reduce(sums) if sums else np.zeros_like(ORDERS)
 
     def to_json(self) -> dict[str, Any]:
         """Return this policy as data that can be evaluated again years later."""
@@ -101,18 +135,61 @@ class PolicySum:
             | ({} if query.part is None else {"part": query.part})
             for query in self.queries
         ]
-        return {"queries": queries, "places": [sorted(place) for place in self.places]}
+        return {"queries": queries, "places": [sorted(each) for each in self.query_sets]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "PolicySum":
         """Return the policy that `to_json` wrote."""
-        queries = tuple(
-            QueryPolicy(each["name"], _statistic(each), _stored(each), each.get("part")) for each in data["queries"]
-        )
-        return cls(queries, tuple(frozenset(place) for place in data["places"]))
+        queries = []
+        for entry in data["queries"]:
+            mechanism = build(entry["mechanism"], entry["step"])
+            if "curve" in entry:
+                mechanism = mechanism.with_curve(TightCurve.from_json(entry["curve"]))
+            queries.append(QueryPolicy(entry["name"], _statistic(entry), mechanism, entry.get("part")))
+        return cls(tuple(queries), tuple(map(frozenset, data["places"])))
 
-    def _or_all(self, places: Iterable[Place] | None) -> Sequence[Place]:
-        return self.places if places is None else tuple(places)
+    def _rho(self, i: int, influence: Fraction) -> Fraction:
+        return self.queries[i].mechanism.loss_at(influence)
+
+    def _epsilon(self, i: int, influence: Fraction) -> Fraction:
+        loss = self.queries[i].mechanism.pure_loss_at(influence)
+        if loss is None:
+            raise _NoPureLoss
+        return loss
+
+    def _query_sets(self, record: ReferenceRecord) -> tuple[QuerySet, ...]:
+        return self.query_sets if record.query_sets is None else record.query_sets
+
+    def _of_query(self, at: Reference, name: str) -> list[tuple[ReferenceRecord, tuple[QuerySet, ...]]]:
+        """Return each record with the parts of the query that it can be in, each as a query set of one policy."""
+        parts = frozenset(i for i, query in enumerate(self.queries) if query.name == name)
+        return [(each, tuple({met & parts for met in self._query_sets(each)} - {frozenset()})) for each in at.records]
+
+    def _total(self, at: Reference, loss: Loss, together: Together) -> Fraction:
+        loss = cache(loss)  # an evaluation may take milliseconds, and many query sets share a policy
+        at_once = self._group_bound([(each, self._query_sets(each)) for each in at.records], loss, together)
+        if len(at.records) == 1:
+            return at_once  # the worst query set: never more than the sum of every query's worst part
+        names = dict.fromkeys(query.name for query in self.queries)
+        one_by_one = (self._group_bound(self._of_query(at, name), loss, together) for name in names)
+        return min(sum(one_by_one, Fraction(0)), at_once)
+
+    def _group_bound(
+        self, options: Sequence[tuple[ReferenceRecord, Sequence[QuerySet]]], loss: Loss, together: Together
+    ) -> Fraction:
+        """Return together(Σ_cells P(ΣΔ) of located records, the loss of each other one at its worst query set)."""
+        located: dict[tuple[int, int], list[Fraction]] = {}  # (policy, cell) → influences
+        others = []
+        for record, sets in options:
+            cells = dict(record.cells)
+            if len(sets) == 1 and sets[0].issubset(cells):
+                for i in sets[0]:
+                    located.setdefault((i, cells[i]), []).append(self.queries[i].influence(record))
+            else:
+                losses = (sum((loss(i, self.queries[i].influence(record)) for i in met), Fraction(0)) for met in sets)
+                others.append(max(losses, default=Fraction(0)))
+        in_cells = (one_cell(partial(loss, i), together, influences) for (i, _), influences in located.items())
+        return together([sum(in_cells, Fraction(0)), *others])
 
 
 def _implied(measure: str | None) -> Statistic:
@@ -128,64 +205,3 @@ def curve_json(mechanism: Mechanism) -> dict[str, Any]:
     """Return as JSON the curve of a policy that is a table, so that a bound once stated is the one that counts."""
     curve = mechanism.loss_curve
     return {} if curve is None else {"curve": curve.to_json()}
-
-
-def _stored(entry: Mapping[str, Any]) -> Mechanism:
-    mechanism = build(entry["mechanism"], entry["step"])
-    return mechanism.with_curve(TightCurve.from_json(entry["curve"])) if "curve" in entry else mechanism
-
-
-# Whole Rényi curves: what a record loses at every order, added over queries and releases, and converted once.
-#
-# Guarantee: at each order α the divergences of adaptive mechanisms that were fixed before any of them ran add up
-# (Mironov 2017, proposition 1), so the sum of the queries' curves over the queries of one place is a bound for a
-# record there; the largest over the places bounds it anywhere. A single loss ρ says αρ at all orders; the curve says
-# less, so that (ε, δ) and the best test come out smaller. Limits of budgets are on ρ alone: they hold also where
-# later plans are chosen after earlier outputs were seen, for which sums of curves carry no proof
-# (docs/mathematics.md).
-
-
-Floats = NDArray[np.float64]
-
-STEPS = ("1", "1.26", "1.58", "2", "2.51", "3.16", "3.98", "5.01", "6.31", "7.94")  # of α − 1, in a decade
-ORDERS: Floats = np.array([1 + float(f"{step}e{power}") for power in range(-3, 6) for step in STEPS])
-DELTA = 1e-9  # for which (ε, δ) is told where none is asked for
-ROUNDING = 1 + 2.0**-40  # far above the error of a sum of doubles
-
-
-def record_curve(policy: PolicySum, at: Reference, places: Iterable[Place] | None = None) -> Floats:
-    """Return upper bounds of D_α at ORDERS for a record with the values `at`, at the worst of `places` (None: all)."""
-    found = [query.mechanism.renyi_at(query.influence(at), ORDERS) for query in policy.queries]
-    sums = [added([found[i] for i in place]) for place in (policy.places if places is None else places)]
-    return np.maximum.reduce(sums) if sums else np.zeros_like(ORDERS)
-
-
-def added(curves: Sequence[Floats]) -> Floats:
-    """Return the sum of curves, rounded up."""
-    total = np.zeros_like(ORDERS)
-    for curve in curves:
-        total += curve
-    return total * ROUNDING
-
-
-def meaning(curve: Floats | None, rho: float, pure: float | None, delta: float) -> dict[str, Any]:
-    """Return as JSON an (ε, δ) and what the best test could achieve, by the curve or ρ alone, whichever says less."""
-    epsilon = epsilon_of(curve, rho, pure, delta)
-    return {
-        "epsilon": epsilon if isfinite(epsilon) else None,
-        "delta": delta,
-        "power": power_of(curve, rho, pure),
-        "size": SIZE,
-    }
-
-
-def epsilon_of(curve: Floats | None, rho: float, pure: float | None, delta: float) -> float:
-    """Return an ε such that (ε, δ) holds, by the curve or by the loss ρ alone, whichever says less."""
-    by_rho = approximate_epsilon(rho, delta, pure)
-    return by_rho if curve is None else min(by_rho, approximate_epsilon_of(ORDERS, curve, delta, pure))
-
-
-def power_of(curve: Floats | None, rho: float, pure: float | None) -> float:
-    """Return a bound on the power of the best test, by the curve or by the loss ρ alone, whichever says less."""
-    by_rho = best_power(rho, pure)
-    return by_rho if curve is None else min(by_rho, best_power_of(ORDERS, curve, pure))

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from pipeline.accounting.accountant import BudgetLimit, Charged, check, first_exceeded, names, tightest
+from pipeline.accounting.accountant import Charged, check, first_exceeded, named, tightest
+from pipeline.accounting.references import Limit
 from pipeline.errors import BudgetRefused, StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import (
@@ -30,9 +31,7 @@ def charged_states(connection: Connection, datasets: Iterable[str]) -> list[Rele
     return [state for state in states.values() if state.charges > 0]
 
 
-def require_fits(
-    connection: Connection, dataset: str, requested: Charged, own: Sequence[BudgetLimit]
-) -> list[BudgetLimit]:
+def require_fits(connection: Connection, dataset: str, requested: Charged, own: Sequence[Limit]) -> list[Limit]:
     """Return the limits of the dataset under which `requested` fits, in place of its own earlier charge if any.
 
     `own` are the limits of the plan, which bind on top of the dataset's and the family's. Raises BudgetRefused
@@ -51,7 +50,7 @@ def require_fits(
     return stated
 
 
-def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[BudgetLimit]:
+def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Limit]:
     """Return the limits that bind a dataset's next release, whatever its plan says: the dataset's own, if registered.
 
     Those of plans that were reserved before it was registered bind as well, for they were promised; an officer's
@@ -77,12 +76,12 @@ def require_covers(connection: Connection, budgets: Mapping[str, Budget], wanted
         _require_covered(budgets[wanted.family].stated, charged_states(connection, sorted(kin)))
 
 
-def _require_covered(limits: Sequence[BudgetLimit], states: Sequence[ReleaseState]) -> None:
-    found = first_exceeded(limits, _spent(states), None)
-    if found is not None:
+def _require_covered(limits: Sequence[Limit], states: Sequence[ReleaseState]) -> None:
+    exceeded = first_exceeded(limits, _spent(states), None)
+    if exceeded is not None:
         raise BudgetRefused(
-            f"the budget at {found.limit.label}: rho {up_text(found.before)} is spent already by "
-            f"{names(found.spent)}, more than the limit {as_json(found.limit.rho)}: state a limit that covers it"
+            f"the budget at {exceeded.limit.label}: rho {up_text(exceeded.spent)} is spent already by "
+            f"{named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: state a limit that covers it"
         )
 
 
@@ -114,7 +113,7 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
     return state
 
 
-def require_reservable(connection: Connection, wanted: Reservation) -> list[BudgetLimit]:
+def require_reservable(connection: Connection, wanted: Reservation) -> list[Limit]:
     """Return the limits under which `wanted`, which does not stand, may be reserved.
 
     Raises BudgetRefused where one would be exceeded, StateError where it disagrees with the dataset's releases.

@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from pipeline.accounting.accountant import BudgetLimit
+from pipeline.accounting.references import Limit
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import BUDGETED, Act, Entry
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import Reservation, difference, limit_json, limit_of
+from pipeline.ledger.reservation import Reservation, difference
 from pipeline.ledger.rows import entries
 from udfs.numbers.exact import as_json
 
@@ -34,7 +34,7 @@ class Budget:
 
     name: str
     unit: str
-    limits: Sequence[BudgetLimit]
+    limits: Sequence[Limit]
     facts: Mapping[str, Any] | None = None
     source: str | None = None
     family: str | None = None
@@ -48,7 +48,7 @@ class Budget:
         return "family" if self.facts is None else "dataset"
 
     @property
-    def stated(self) -> list[BudgetLimit]:
+    def stated(self) -> list[Limit]:
         """The limits, each with a label that says whose it is."""
         return [replace(limit, label=f"{limit.label} (the limit of {self.kind} {self.name})") for limit in self.limits]
 
@@ -73,7 +73,7 @@ class Budget:
             "facts": None if self.facts is None else dict(self.facts),
             "source": self.source,
             "family": self.family,
-            "limits": [limit_json(limit) for limit in self.limits],
+            "limits": [limit.to_json() for limit in self.limits],
             "reason": reason,
         }
         return Act(BUDGETED, self.name, "", None, facts)
@@ -82,7 +82,7 @@ class Budget:
 def budget_step(before: Budget | None, entry: Entry) -> Budget:
     """Return the record after `entry`; raises StateError where it may not follow: facts are laid down once."""
     facts = entry.facts
-    limits = tuple(limit_of(limit) for limit in facts["limits"])
+    limits = tuple(Limit.from_json(limit) for limit in facts["limits"])
     if facts["act"] == INIT and before is None:
         return Budget(
             name=entry.dataset,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.accountant import BudgetLimit, Charged
-from pipeline.accounting.groups import Firm
-from pipeline.accounting.policy import DELTA, Floats, Reference, added, meaning
+from pipeline.accounting.accountant import Charged
+from pipeline.accounting.convert import DELTA, Floats, added, interpretation
+from pipeline.accounting.references import Limit, Names, Reference, typed_reference
 from pipeline.errors import PlanError
 from pipeline.ledger.budget import binding
 from pipeline.ledger.datasets import Budget, members
@@ -15,7 +15,7 @@ from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState, step
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger
-from pipeline.plan.references import label_of, reaches, typed_reference, values_json
+from pipeline.plan.model import owner_of
 from udfs.numbers.exact import as_json, up_float
 
 # An entry of these ends the live attempt, or tells how far it came.
@@ -89,13 +89,13 @@ class Spending:
 
     `spent`: (release, state, loss) of every release that is charged, in order. `limit` is the one that leaves least;
     what it leaves at its own reference is left to every smaller record. `curve` bounds what a record lost at all orders
-    (None for a firm). All losses are upper bounds.
+    (None of a list of records). All losses are upper bounds.
     """
 
     dataset: str
-    at: Reference | Firm
+    at: Reference
     spent: tuple[tuple[ReleaseState, Fraction], ...]
-    limit: BudgetLimit | None
+    limit: Limit | None
     left: Fraction | None
     curve: Floats | None
 
@@ -105,20 +105,15 @@ class Spending:
         return sum((loss for _, loss in self.spent), Fraction(0))
 
     @property
-    def label(self) -> str:
-        """The reference in words."""
-        return label_of(self.at)
-
-    @property
     def means(self) -> dict[str, Any]:
         """What it means, as (ε, δ) and the power of the best test: the releases' curves added, converted once."""
-        return meaning(self.curve, up_float(self.total), None, DELTA)
+        return interpretation(self.curve, up_float(self.total), None, DELTA)
 
     def to_json(self) -> dict[str, Any]:
         """The spending as JSON; spent is rounded up, left down."""
         return {
             "dataset": self.dataset,
-            "at": values_json(self.at),
+            "at": self.at.to_json(),
             "spent": up_float(self.total),
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
@@ -147,26 +142,28 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
     budget = budgets.get(dataset)
     mine = [state for state in states if state.dataset == dataset]
     facts = budget.facts if budget is not None and budget.facts is not None else mine[0].reservation["dataset_facts"]
-    at = typed_reference(text, facts["unit"], facts["measures"])
-    wanted = BudgetLimit(at, Fraction(0), label_of(at))
+    listed = owner_of(facts["unit"]) is not None
+    at = typed_reference("--at", text, Names(facts["measures"]), listed)
+    if len(at.records) > 1 and not listed:
+        raise PlanError(f"--at {text}: the dataset's unit is the record: give one, without ;")
     limits = [(limit, mine) for limit in binding(budget, mine)]
     if budget is not None and budget.family is not None:
         kin = set(members(budgets, budget.family))
         limits += [(limit, [s for s in states if s.dataset in kin]) for limit in budgets[budget.family].stated]
-    left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if reaches(limit.anywhere().at, at)]
+    left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if limit.at.covers(at)]
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
     releases = [charged(state, state.charges) for state in mine]
-    spent = tuple((state, _loss(wanted, release)) for state, release in zip(mine, releases, strict=True))
-    curve = None if isinstance(at, tuple) else added([release.curve(at) for release in releases])
-    return Spending(dataset, at, spent, limit, least, curve)
+    spent = tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True))
+    curves = [curve for release in releases if (curve := release.curve_at(at)) is not None]
+    return Spending(dataset, at, spent, limit, least, None if listed else added(curves))
 
 
-def _lost(limit: BudgetLimit, states: Sequence[ReleaseState]) -> Fraction:
-    return sum((_loss(limit, charged(state, state.charges)) for state in states), Fraction(0))
+def _lost(limit: Limit, states: Sequence[ReleaseState]) -> Fraction:
+    return sum((_loss(limit.at.anywhere(), charged(state, state.charges)) for state in states), Fraction(0))
 
 
-def _loss(limit: BudgetLimit, release: Charged) -> Fraction:
-    missing = limit.without(release.policy.measures)
+def _loss(at: Reference, release: Charged) -> Fraction:
+    missing = at.missing(release.policy.measures)
     if missing:
-        raise PlanError(f"--at {limit.label}: must also name {', '.join(missing)}, which {release.release} uses")
-    return release.loss(limit)
+        raise PlanError(f"--at {at.label}: must also name {', '.join(missing)}, which {release.release} uses")
+    return release.loss_at(at)

@@ -1,4 +1,4 @@
-"""Limits in the form in which the ledger keeps them."""
+"""What a release reserves before any record is read, the bounds certified with it, and their form in the ledger."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,66 +9,43 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.accountant import BudgetLimit, Certified, Charged
-from pipeline.accounting.groups import Row, query_loss
-from pipeline.accounting.policy import ORDERS, PolicySum, record_curve
+from pipeline.accounting.accountant import Certified, Charged
+from pipeline.accounting.convert import ORDERS
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.references import Limit, Reference
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
 from pipeline.ledger.fold import PUBLIC, ReleaseState
-from udfs.numbers.exact import as_json, exact, up_decimal
-
-
-def limit_json(limit: BudgetLimit) -> dict[str, Any]:
-    """Return a limit as JSON, as the ledger keeps it."""
-    if isinstance(limit.at, tuple):
-        return {"label": limit.label, "firm": [row.to_json() for row in limit.at], "rho": as_json(limit.rho)}
-    return {
-        "label": limit.label,
-        "at": {measure: as_json(value) for measure, value in limit.at.items()},
-        "rho": as_json(limit.rho),
-        "places": None if limit.places is None else [sorted(place) for place in limit.places],
-    }
-
-
-def limit_of(facts: Mapping[str, Any]) -> BudgetLimit:
-    """Return the limit that `limit_json` wrote."""
-    if "firm" in facts:
-        return BudgetLimit(tuple(Row.from_json(row) for row in facts["firm"]), exact(facts["rho"]), facts["label"])
-    places = facts["places"]
-    return BudgetLimit(
-        at={measure: exact(value) for measure, value in facts["at"].items()},
-        rho=exact(facts["rho"]),
-        label=facts["label"],
-        places=None if places is None else tuple(frozenset(place) for place in places),
-    )
-
-
-# Bounds on a release's losses as they were certified when it was charged, so that no later version lowers them.
-
+from udfs.numbers.exact import exact, up_decimal
 
 VERSION = 1  # of the form in which policies and bounds are kept
 LARGEST = Fraction(sys.float_info.max)  # what is lost beyond it is in no limit's reach
 
 
-def certified_json(policy: PolicySum, limits: Sequence[BudgetLimit]) -> dict[str, Any]:
-    """Return upper bounds of the policy and of each query at every reference of `limits`, at the worst place."""
-    wide = [limit.anywhere() for limit in limits if not limit.without(policy.measures)]
-    wide = [limit for limit in wide if limit.loss(policy) <= LARGEST]
-    distinct = [limit for i, limit in enumerate(wide) if limit.at not in [other.at for other in wide[:i]]]
-    bounds = [
-        {"reference": limit_json(limit), "rho": up_decimal(limit.loss(policy)), "queries": _by_query(policy, limit)}
-        | _curve_json(policy, limit)
-        for limit in distinct
-    ]
+def certified_json(policy: PolicySum, limits: Sequence[Limit]) -> dict[str, Any]:
+    """Return upper bounds of the policy and of each query at every reference of `limits`, at the worst cells.
+
+    They are certified when a release is charged, so that no later version lowers them.
+    """
+    anywhere = {limit.at.anywhere(): limit.anywhere() for limit in reversed(limits)}  # the first label of each
+    bounds = []
+    for at in dict.fromkeys(limit.at.anywhere() for limit in limits):
+        if at.missing(policy.measures) or (loss := policy.loss_at(at)) > LARGEST:
+            continue
+        bound = {"reference": anywhere[at].to_json(), "rho": up_decimal(loss), "queries": _by_query(policy, at)}
+        curve = policy.curve_at(at)
+        if curve is not None:
+            bound["divergences"] = np.minimum(curve, float(LARGEST)).tolist()
+        bounds.append(bound)
     return {"version": VERSION, "prdp": version("prdp"), "orders": ORDERS.tolist(), "bounds": bounds}
 
 
-def _curve_json(policy: PolicySum, limit: BudgetLimit) -> dict[str, Any]:
-    """Return the divergences of all orders at a record; a firm's are those that its rho says."""
-    if isinstance(limit.at, tuple):
-        return {}
-    curve = np.minimum(record_curve(policy, limit.at), float(LARGEST))
-    return {"divergences": curve.tolist()}
+def _by_query(policy: PolicySum, at: Reference) -> dict[str, float]:
+    if at.listed:
+        names = dict.fromkeys(query.name for query in policy.queries)
+        return {name: up_decimal(policy.query_loss_at(at, name)) for name in names}
+    (record,) = at.records
+    return {query.label: up_decimal(query.mechanism.loss_at(query.influence(record))) for query in policy.queries}
 
 
 def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certified, ...]:
@@ -83,22 +60,12 @@ def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certifie
     known = data.get("orders") == ORDERS.tolist()
     return tuple(
         Certified(
-            at=limit_of(bound["reference"]).at,
+            at=Limit.from_json(bound["reference"]).at,
             rho=exact(bound["rho"]),
             curve=np.array(bound["divergences"]) if known and "divergences" in bound else None,
         )
         for bound in data["bounds"]
     )
-
-
-def _by_query(policy: PolicySum, limit: BudgetLimit) -> dict[str, float]:
-    if isinstance(limit.at, tuple):
-        distinct = dict.fromkeys(query.name for query in policy.queries)
-        return {name: up_decimal(query_loss(policy, limit.at, name)) for name in distinct}
-    return {query.label: up_decimal(query.loss_at(limit.at)) for query in policy.queries}
-
-
-# What a release reserves before any record is read, and its form in the ledger.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +86,14 @@ class Reservation:
     digest: str
     plan: Mapping[str, Any]
     policy: PolicySum
-    limits: Sequence[BudgetLimit]
+    limits: Sequence[Limit]
     out: str
     code: str
     staging: str | None = None  # where its totals and attempts are staged at first; None: beside the ledger
     source: str | None = None
     hold: bool = False
 
-    def facts(self, stated: Sequence[BudgetLimit] = ()) -> dict[str, Any]:
+    def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
         """The reservation as JSON, as the ledger keeps it, with bounds at the references of the limits `stated`."""
         elsewhere = {} if self.staging is None else {"staging": self.staging}
         return elsewhere | {
@@ -135,7 +102,7 @@ class Reservation:
             "digest": self.digest,
             "plan": dict(self.plan),
             "policy": self.policy.to_json(),
-            "limits": [limit_json(limit) for limit in self.limits],
+            "limits": [limit.to_json() for limit in self.limits],
             "out": self.out,
             "code": self.code,
             "source": self.source,
@@ -144,9 +111,9 @@ class Reservation:
         }
 
 
-def limits_of(state: ReleaseState) -> tuple[BudgetLimit, ...]:
+def limits_of(state: ReleaseState) -> tuple[Limit, ...]:
     """Return the limits under which the release was reserved."""
-    return tuple(limit_of(facts) for facts in state.reservation["limits"])
+    return tuple(Limit.from_json(facts) for facts in state.reservation["limits"])
 
 
 def charged(state: ReleaseState, times: int) -> Charged:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from pipeline.accounting.references import Limit, Reference
 from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.calibration import Use, mechanism_of
@@ -17,7 +18,7 @@ from pipeline.plan.check import mistakes_of_meaning
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain_files import domain_mistakes, files_of, is_readable, read_domain
 from pipeline.plan.messages import Mistake, shape_mistakes, without_echoes
-from pipeline.plan.model import OTHERS, Dataset, Limit, Measure, Part, Plan, Query
+from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query
 from pipeline.plan.schema import (
     MOST_PARTS,
     DatasetSpec,
@@ -97,7 +98,7 @@ def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         domain=domain,
         interval=spec.interval,
         queries=tuple(_query(query, measures, domain, spec.interval) for query in spec.queries),
-        budget=tuple(_limit(limit, dataset) for limit in spec.budget),
+        budget=tuple(limit_of(limit, dataset.unit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
     )
 
@@ -150,9 +151,10 @@ def _parts(
     return given.by, tuple(parts)
 
 
-def _limit(spec: LimitSpec, dataset: Dataset) -> Limit:
-    records = tuple(FrozenMap.of(dict(sorted(at.items()))) for at in spec.records)
-    return Limit(records[0] if dataset.owner is None else records, spec.rho)
+def limit_of(spec: LimitSpec, unit: str) -> Limit:
+    """Return the limit of a dataset with this unit; for an owner's column its records are a list, be it of one."""
+    at = [dict(sorted(record.items())) for record in spec.records]
+    return Limit(Reference.of(at[0] if unit == RECORD else at), spec.rho)
 
 
 # A plan's file → the frozen, resolved plan, or all its mistakes at once.

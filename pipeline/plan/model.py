@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import canonical
+from pipeline.accounting.references import Limit
 from pipeline.canonical import FrozenMap
 from pipeline.plan.domain import Domain
 from pipeline.storage.location import Place
@@ -16,7 +17,6 @@ from udfs.numbers.exact import as_json
 from udfs.records.statistics import Statistic
 
 RECORD = "record"  # the unit that is a single record
-Values = Mapping[str, str | Fraction]  # of a reference record: measure → number, level → code
 
 
 def owner_of(unit: str) -> str | None:
@@ -142,23 +142,6 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """The loss `rho` that a record with the values `at`, or a firm with all these records, may accumulate."""
-
-    at: Values | tuple[Values, ...]
-    rho: Fraction
-
-    def resolved(self) -> dict[str, Any]:
-        """Return the limit as JSON."""
-        at = [_resolved(each) for each in self.at] if isinstance(self.at, tuple) else _resolved(self.at)
-        return {"at": at, "rho": as_json(self.rho)}
-
-
-def _resolved(values: Values) -> dict[str, Any]:
-    return {name: as_json(value) if isinstance(value, Fraction) else value for name, value in values.items()}
-
-
-@dataclass(frozen=True)
 class Plan:
     """A whole release, fixed before any record is read."""
 
@@ -184,7 +167,7 @@ class Plan:
             },
             "interval": as_json(self.interval),
             "queries": [query.resolved() for query in self.queries],
-            "budget": [limit.resolved() for limit in self.budget],
+            "budget": [{"at": limit.at.to_json(), "rho": as_json(limit.rho)} for limit in self.budget],
         }
 
     @cached_property

@@ -3,25 +3,21 @@
 Each act is recorded first and carried out then; a crash in between is finished by doing the same again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from pipeline.accounting.accountant import BudgetLimit
-from pipeline.accounting.groups import Row
 from pipeline.errors import PlanError, StateError, nearest
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.plan.check import dataset_mistakes
-from pipeline.plan.load import resolved_dataset
+from pipeline.plan.load import limit_of, resolved_dataset
 from pipeline.plan.messages import Mistake, shape_mistakes
 from pipeline.plan.model import RECORD
-from pipeline.plan.references import label_of
 from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
 from pipeline.plan.text import read_text
 from pipeline.preparation.frames import FOLDER
@@ -231,26 +227,13 @@ def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator
 
 def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path) -> Budget:
     if isinstance(spec, FamilyBudgetSpec):
-        return Budget(name=name, unit=spec.unit, limits=_limits(spec.limits, spec.unit))
+        return Budget(name=name, unit=spec.unit, limits=[limit_of(limit, spec.unit) for limit in spec.limits])
     dataset = resolved_dataset(spec.dataset, folder)
     return Budget(
         name=name,
         unit=dataset.unit,
-        limits=_limits(spec.limits, dataset.unit),
+        limits=[limit_of(limit, dataset.unit) for limit in spec.limits],
         facts=dataset.facts(),
         source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve()),
         family=spec.family,
     )
-
-
-def _limits(specs: list[LimitSpec], unit: str) -> list[BudgetLimit]:
-    return [_limit(spec, unit) for spec in specs]
-
-
-def _limit(spec: LimitSpec, unit: str) -> BudgetLimit:
-    records: list[Mapping[str, Fraction]] = [
-        {measure: value for measure, value in sorted(record.items()) if isinstance(value, Fraction)}
-        for record in spec.records
-    ]
-    at = records[0] if unit == RECORD else tuple(Row(record) for record in records)
-    return BudgetLimit(at, spec.rho, label_of(at))

@@ -1,21 +1,18 @@
 """What a plan promises, before any record is read: the losses of reference records, for people and as JSON."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.policy import DELTA, PolicySum
-from pipeline.errors import PlanError, nearest
+from pipeline.accounting.convert import DELTA
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.references import Reference
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.plan.policy import (
-    At,
-    AtFirm,
     Change,
     Factor,
     Loss,
-    at_of,
     change_losses,
     curve_at,
     losses_at,
@@ -34,10 +31,8 @@ from pipeline.report.losses import (
     tight_queries,
     words,
 )
-from udfs.numbers.exact import as_json, exact, up_float, up_text
-from udfs.records.codes import LEVELS
+from udfs.numbers.exact import as_json, up_float, up_text
 
-_PLAIN_NUMBER = re.compile(r"[-+0-9.eE]+")  # Python would also read 1_000, and digits of other scripts
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
     "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
@@ -57,38 +52,10 @@ OF_COUNTS = (
 )
 
 
-def parse_at(text: str, plan: Plan) -> At | AtFirm:
-    """Return the reference that `text` names, such as "employment=10,payroll=500" or "naics3=722,employment=10".
-
-    Several records, separated by ";", are a firm, where that is the unit, or else a group that comes or goes as one.
-    Raises PlanError on anything that is no measure of the plan and no level.
-    """
-    if plan.dataset.owner is not None or ";" in text:
-        return AtFirm(tuple(_record(part, plan) for part in text.split(";")))
-    return _record(text, plan)
-
-
-def _record(text: str, plan: Plan) -> At:
-    measures = {measure.name for measure in plan.dataset.measures}
-    levels = {level for names in LEVELS.values() for level in names}
-    found: dict[str, str | Fraction] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals or name in found:
-            raise PlanError(f"--at {text}: write each measure once as name=value, separated by commas")
-        if name in levels:
-            found[name] = code_typed("--at", plan, name, value)
-        elif name in measures:
-            found[name] = number_typed("--at", name, value)
-        else:
-            raise PlanError(f"--at {name}: unknown measure or level; nearest known: {nearest(name, measures | levels)}")
-    return At.of(found)
-
-
-def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA) -> dict[str, Any]:
+def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -> dict[str, Any]:
     """Return what the plan promises at `references` (none given: those of its budget); (ε, δ) is stated for `delta`."""
     policy = policy_of(plan)
-    wanted = list(references) or [at_of(limit.at) for limit in plan.budget] or _anywhere(plan, policy.measures)
+    wanted = list(references) or [limit.at for limit in plan.budget] or _anywhere(plan, policy.measures)
     promised = [(at, *losses_at(plan, policy, at), _simple(plan, policy, at)) for at in wanted]
     queries = [
         {
@@ -108,14 +75,14 @@ def explain(plan: Plan, references: Sequence[At | AtFirm], delta: float = DELTA)
     return told | {"total_means": means} | ({"paper": paper} if paper else {})
 
 
-def _simple(plan: Plan, policy: PolicySum, at: At | AtFirm) -> Sequence[Fraction | None]:
+def _simple(plan: Plan, policy: PolicySum, at: Reference) -> Sequence[Fraction | None]:
     """Return the simple group bounds of a group of records that are units of their own, else None for each."""
-    if isinstance(at, AtFirm) and plan.dataset.owner is None:
+    if at.listed and plan.dataset.owner is None:
         return simple_losses_at(plan, policy, at)
     return [None] * (len(plan.queries) + 1)
 
 
-def _told(at: At | AtFirm, loss: Loss, simple: Fraction | None, influence: Fraction | None = None) -> dict[str, Any]:
+def _told(at: Reference, loss: Loss, simple: Fraction | None, influence: Fraction | None = None) -> dict[str, Any]:
     told: dict[str, Any] = {"at": at.to_json()}
     told |= {} if influence is None else {"influence": as_json(influence)}
     told |= loss.to_json()
@@ -161,30 +128,10 @@ def _unit(plan: Plan) -> str:
     return plan.dataset.unit if owner is None else f"a firm, all records with one value of {owner}"
 
 
-def code_typed(option: str, plan: Plan, level: str, code: str) -> str:
-    """Return a code that was typed after an option; raises PlanError where the domain does not have it."""
-    try:
-        plan.domain.require_code(level, code)
-    except PlanError as error:
-        raise PlanError(f"{option} {level}: {error}") from None
-    return code
-
-
-def number_typed(option: str, name: str, text: str) -> Fraction:
-    """Return a record's value that was typed after an option; raises PlanError unless it is a number ≥ 0."""
-    try:
-        number = exact(text) if _PLAIN_NUMBER.fullmatch(text) else Fraction(-1)
-    except ValueError:
-        number = Fraction(-1)
-    if not number >= 0:
-        raise PlanError(f"{option} {name}: must be a number of at least 0")
-    return number
-
-
-def _anywhere(plan: Plan, measures: Iterable[str]) -> list[At | AtFirm]:
+def _anywhere(plan: Plan, measures: Iterable[str]) -> list[Reference]:
     if list(measures):
         return []
-    return [At({}, {}) if plan.dataset.owner is None else AtFirm((At({}, {}),))]
+    return [Reference.of({}, listed=plan.dataset.owner is not None)]
 
 
 def _where(where: Any) -> str:
@@ -273,42 +220,6 @@ OF_CHANGES = (
     "bound what the tables tell of which of the two it is; counts tell nothing. best test: between the two values.",
 )
 UNBOUNDED = "no bound: larger records change by more"
-
-
-def parse_change(text: str, plan: Plan) -> Change:
-    """Return the change that `text` names, such as "employment=10:12,payroll=500:600" or "naics3=722,employment=10:12".
-
-    Raises PlanError on anything that is no measure of the plan with two values, or no level with a code of the domain.
-    """
-    measures = {measure.name for measure in plan.dataset.measures}
-    levels = {level for names in LEVELS.values() for level in names}
-    values: dict[str, tuple[Fraction, Fraction]] = {}
-    keys: dict[str, str] = {}
-    for piece in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = piece.partition("=")
-        if name in values or name in keys:
-            raise PlanError(f"--change {name}: it is named twice")
-        if name in levels:
-            keys[name] = code_typed("--change", plan, name, value)
-        elif name in measures:
-            one, colon, other = value.partition(":")
-            if not colon:
-                raise PlanError(f"--change {name}: write both values, as in {name}=10:12")
-            values[name] = number_typed("--change", name, one), number_typed("--change", name, other)
-        else:
-            known = nearest(name, measures | levels)
-            raise PlanError(f"--change {name}: unknown measure or level; nearest known: {known}")
-    if not values:
-        raise PlanError(f"--change {text}: name a measure and its two values, as in employment=10:12")
-    return Change(values, keys)
-
-
-def parse_factor(text: str) -> Factor:
-    """Return the factor that `text` names; raises PlanError unless it is a number of at least 1."""
-    factor = number_typed("--factor", text, text)
-    if factor < 1:
-        raise PlanError(f"--factor {text}: must be at least 1; it bounds a change up and down")
-    return Factor(factor)
 
 
 def explain_changes(plan: Plan, changes: Sequence[Change | Factor], delta: float) -> list[dict[str, Any]]:

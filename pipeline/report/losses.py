@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.accounting import policy
-from pipeline.accounting.convert import SIZE, largest_posterior, largest_posterior_of, mean_posterior, simple_epsilon
-from pipeline.accounting.policy import Floats, QueryPolicy
+from pipeline.accounting.convert import (
+    ORDERS,
+    SIZE,
+    Floats,
+    interpretation,
+    largest_posterior,
+    largest_posterior_of,
+    mean_posterior,
+    simple_epsilon,
+)
+from pipeline.accounting.policy import QueryPolicy
+from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.policy import At, AtFirm, Loss, losses_at, policy_of
+from pipeline.plan.policy import Loss, losses_at, policy_of
 from udfs.mechanisms.additive import states_tight
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.groupwise import GroupwiseLog
@@ -47,13 +56,13 @@ def meaning(loss: Loss, delta: float, curve: Floats | None = None) -> dict[str, 
         }
         for prior in PRIORS
     ]
-    implied = policy.meaning(curve, rho, pure, delta)
+    implied = interpretation(curve, rho, pure, delta)
     return implied | {"epsilon_simple": simple_epsilon(rho, delta, pure), "posteriors": posteriors}
 
 
 def _largest(prior: float, rho: float, pure: float | None, delta: float, curve: Floats | None) -> float:
     by_rho = largest_posterior(prior, rho, delta, pure)
-    return by_rho if curve is None else min(by_rho, largest_posterior_of(prior, policy.ORDERS, curve, delta, pure))
+    return by_rho if curve is None else min(by_rho, largest_posterior_of(prior, ORDERS, curve, delta, pure))
 
 
 def words(meant: dict[str, Any]) -> str:
@@ -103,7 +112,7 @@ def group_losses(query: Query) -> list[dict[str, Any]]:
 # What the paper's bound says of the same noise, beside a tight policy: what the tighter bound gains.
 
 
-def paper_losses(plan: Plan, references: Sequence[At | AtFirm]) -> list[dict[str, Any]]:
+def paper_losses(plan: Plan, references: Sequence[Reference]) -> list[dict[str, Any]]:
     """Return rho by the paper's policy at each reference, of each query and in total; nothing where no policy is tight.
 
     The noise is the same: only the bound that states its loss is another.

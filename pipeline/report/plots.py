@@ -126,12 +126,8 @@ def plot_policies(plan: Plan, target: Path) -> None:
 
 def _references(plan: Plan, statistic: Statistic) -> set[float]:
     """Return the influences ≥ 1 of the plan's reference records."""
-    sizes = set()
-    for limit in plan.budget:
-        for record in limit.at if isinstance(limit.at, tuple) else (limit.at,):
-            values = {name: value for name, value in record.items() if not isinstance(value, str)}
-            if values.keys() >= {*statistic.measures}:
-                sizes.add(float(statistic.influence(values)))
+    records = [record.values for limit in plan.budget for record in limit.at.records]
+    sizes = {float(statistic.influence(values)) for values in records if values.keys() >= {*statistic.measures}}
     return {size for size in sizes if size >= 1}
 
 

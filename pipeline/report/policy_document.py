@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.accounting.policy import curve_json
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.policy import at_of, losses_at, policy_of
+from pipeline.plan.policy import losses_at, policy_of
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 
@@ -142,7 +142,7 @@ def composition(plan: Plan) -> str:
 def public_policy(plan: Plan) -> dict[str, Any]:
     """Return policy.json as JSON: of the plan alone, so equal for all engines and all microdata."""
     policy = policy_of(plan)
-    references = [at_of(limit.at) for limit in plan.budget]
+    references = [limit.at for limit in plan.budget]
     return {
         "release": plan.release,
         "plan_digest": plan.digest,
@@ -152,7 +152,7 @@ def public_policy(plan: Plan) -> dict[str, Any]:
         "queries": [_query(query) for query in plan.queries],
         "sum": {
             "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
-            "places": [[policy.queries[i].label for i in sorted(place)] for place in policy.places],
+            "places": [[policy.queries[i].label for i in sorted(met)] for met in policy.query_sets],
             "composition": composition(plan),
         },
         "references": [

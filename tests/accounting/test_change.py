@@ -218,7 +218,7 @@ def test_a_factor_is_bounded_where_all_queries_of_a_place_are(plan: Path, capsys
         ("--change=employment=10", "write both values"),
         ("--change=employment=10:-2", "at least 0"),
         ("--change=employment=1_0:2", "at least 0"),
-        ("--change=employment=1:2,employment=1:3", "named twice"),
+        ("--change=employment=1:2,employment=1:3", "each measure once"),
         ("--change=employmnt=1:2", "nearest known: employment"),
         ("--change=employment=1:2,naics2=99", "99"),
         ("--change=naics2=31-33", "name a measure"),

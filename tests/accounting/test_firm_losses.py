@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.accounting.groups import Row, firm_loss
+from pipeline.accounting.references import Reference
 from pipeline.diagnostics import records as kernel
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
-from pipeline.plan.model import Plan
-from pipeline.plan.policy import places_of, policy_of
+from pipeline.plan.policy import located, policy_of
 from tests.support import firms
 from tests.support.diagnostics import diagnosed, in_files, read, rows
 from tests.support.losses import economy, firm_losses, in_domain, wrong
@@ -104,15 +103,12 @@ def test_a_firm_loses_no_less_than_the_accountant_says_of_its_known_cells(tmp_pa
     found = {row["owner"]: row["loss"] for row in rows(diagnosed(path, tmp_path / "out", per_record=True) / "firms")}
     for owner, loss in found.items():
         own = [r for r in table.to_pylist() if r["firm_id"] == owner and in_domain(plan, r)]
-        exact = firm_loss(policy, tuple(placed(plan, row) for row in own))
+        exact = policy.loss_at(located(plan, Reference.of([reference(row) for row in own], listed=True)))
         assert wrong([loss], [exact]) == []
 
 
-def placed(plan: Plan, row: dict[str, Any]) -> Row:
-    keys = {"naics6": row["naics"], "county": row["county"]}
-    cells = [plan.domain.only_cell(q.by, where, keys) for q in plan.queries for where in q.filters]
-    values = {name: row[name] for name in ("employment", "payroll")}
-    return Row(values, places_of(plan, keys), {i: cell for i, cell in enumerate(cells) if cell is not None})
+def reference(row: dict[str, Any]) -> dict[str, Any]:
+    return {"naics6": row["naics"], "county": row["county"]} | {name: row[name] for name in ("employment", "payroll")}
 
 
 def test_sums_of_a_firm_beyond_63_bits_are_exact() -> None:

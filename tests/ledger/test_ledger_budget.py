@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accounting.accountant import BudgetLimit, Charged, check, first_exceeded
+from pipeline.accounting.accountant import Charged, check, first_exceeded
 from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.accounting.references import Limit, Reference, ReferenceRecord
+from pipeline.canonical import FrozenMap
 from pipeline.errors import BudgetRefused, PlanError, StateError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import certified_of, charged
@@ -25,8 +27,13 @@ def ledger(tmp_path: Path) -> Ledger:
     return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
-def limits(draws: object) -> list[BudgetLimit]:
-    return [BudgetLimit({}, Fraction(draws) * UNIT, "any record")]
+def nowhere(values: dict[str, Fraction]) -> Reference:
+    """A reference whose cell is in no query."""
+    return Reference((ReferenceRecord(FrozenMap.of(values), query_sets=(frozenset(),)),))
+
+
+def limits(draws: object) -> list[Limit]:
+    return [Limit(Reference.of({}), Fraction(draws) * UNIT, "any record")]
 
 
 def budget(draws: object, name: str = "d", **changes: object) -> Budget:
@@ -259,15 +266,15 @@ def test_a_hundred_releases_of_a_hundredth_fit_one_and_never_more(ledger: Ledger
     assert float_check(1, [0.1] * 10, 1e-17)
     tenth = [Charged(f"r{i}", splitting(0.1), 1) for i in range(10)]
     with pytest.raises(BudgetRefused):
-        check([BudgetLimit({}, Fraction(1), "one")], tenth, Charged("more", splitting(1e-17), 1))
+        check([Limit(Reference.of({}), Fraction(1), "one")], tenth, Charged("more", splitting(1e-17), 1))
 
 
 @given(st.lists(st.floats(1e-6, 10), min_size=1, max_size=20))
 def test_sums_are_exact_for_any_decimals(losses: list[float]) -> None:
     *spent, last = [Charged(f"r{i}", splitting(rho), 1) for i, rho in enumerate(losses)]
     total = sum(map(exact, losses), Fraction(0))
-    assert first_exceeded([BudgetLimit({}, total, "all")], spent, last) is None
-    assert first_exceeded([BudgetLimit({}, total - Fraction(1, 10**40), "all")], spent, last) is not None
+    assert first_exceeded([Limit(Reference.of({}), total, "all")], spent, last) is None
+    assert first_exceeded([Limit(Reference.of({}), total - Fraction(1, 10**40), "all")], spent, last) is not None
 
 
 # What is stored
@@ -283,12 +290,11 @@ def test_a_stored_bound_is_never_lowered_by_a_later_evaluation(ledger: Ledger) -
     for rho, counted in ((7, 7), (1, 2)):
         later = state.reservation | {"certified": stored | {"bounds": [stored["bounds"][0] | {"rho": rho}]}}
         release = charged(replace(state, reservation=later), 3)
-        assert release.loss(limits(1)[0]) == 3 * counted
+        assert release.loss_at(limits(1)[0].at) == 3 * counted
         # So it is where more of its draws are charged, else they would exceed the limit as soon as they were spent.
-        assert release.asked(limits(1)[0]) == 3 * counted
-        placed = replace(limits(1)[0], places=(frozenset(),))
-        assert release.asked(placed) == 0  # it is certified for the worst place, which this one is not
-    assert charged(replace(state, reservation={"policy": policy().to_json()}), 1).loss(limits(1)[0]) == 2
+        assert release.loss_at(limits(1)[0].at.anywhere()) == 3 * counted
+        assert release.loss_at(nowhere({})) == 0  # it is certified for the worst cell, which this one is not
+    assert charged(replace(state, reservation={"policy": policy().to_json()}), 1).loss_at(limits(1)[0].at) == 2
     with pytest.raises(StateError, match="a later version of prdp"):
         certified_of("a", stored | {"version": 2})
 
@@ -297,7 +303,7 @@ def test_a_loss_beyond_the_doubles_is_no_certified_bound(ledger: Ledger) -> None
     mechanism = build({"kind": "gaussian", "sigma": 1, "policy": "paper"}, Fraction(1))
     summed = PolicySum((QueryPolicy("q", Sum("payroll"), mechanism),), (frozenset({0}), frozenset()))
     # In its own place the giant is in no query; anywhere else it would lose more than can be told.
-    giant = BudgetLimit({"payroll": Fraction(10**200)}, Fraction(1), "a giant", (frozenset(),))
+    giant = Limit(nowhere({"payroll": Fraction(10**200)}), Fraction(1), "a giant")
     state = ledger.reserve(wanted("a", policy=summed, limits=[giant]))
     assert state.reservation["certified"]["bounds"] == []
 

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from jobs.cli import main
-from pipeline.errors import PlanError
+from pipeline.accounting.references import Names, Reference, typed_reference
 from pipeline.ledger.store import Ledger, open_ledger
-from pipeline.plan.references import reaches, typed_reference
 from pipeline.release.officers import load_budget
 from tests.support.ledgers import entries, raw, reservation
 from tests.support.world import MEASURES, budget_file, records, write_world
@@ -131,6 +130,7 @@ def test_what_is_left_at_a_smaller_record_is_what_the_limit_leaves(prdp: Prdp, w
     assert smaller["left"] == same["left"]
     assert (larger["left"], larger["limit"]) == (None, None)
     assert "must also name payroll" in prdp("ledger", "show", "--at", "employment=10", code=2)
+    assert "give one, without ;" in prdp("ledger", "show", "--at", f"{AT};{AT}", code=2)
     assert "nearest known: employment" in prdp("ledger", "show", "--at", "employmint=10", code=2)
     assert "dataset other: is not in the ledger" in prdp("ledger", "show", "--dataset", "other", "--at", AT, code=2)
 
@@ -212,16 +212,14 @@ def test_an_empty_reason_of_any_kind_writes_nothing(prdp: Prdp, world: Path, tmp
 
 
 def test_a_firms_limit_binds_firms_whose_records_are_matched() -> None:
-    def firm(text: str) -> Any:
-        return typed_reference(text, "firm_id", ["employment", "payroll"])
+    def firm(text: str) -> Reference:
+        return typed_reference("--at", text, Names(["employment", "payroll"]), listed=True)
 
     limit = firm("employment=10,payroll=500;employment=20,payroll=100")
-    assert reaches(limit, firm("employment=20,payroll=100"))
-    assert reaches(limit, firm("employment=5,payroll=50;employment=10,payroll=500"))
-    assert not reaches(limit, firm("employment=10,payroll=500;employment=10,payroll=500"))
-    assert not reaches(limit, firm("employment=1,payroll=1;employment=1,payroll=1;employment=1,payroll=1"))
-    with pytest.raises(PlanError, match="give one, without ;"):
-        typed_reference("employment=1;employment=2", "record", ["employment"])
+    assert limit.covers(firm("employment=20,payroll=100"))
+    assert limit.covers(firm("employment=5,payroll=50;employment=10,payroll=500"))
+    assert not limit.covers(firm("employment=10,payroll=500;employment=10,payroll=500"))
+    assert not limit.covers(firm("employment=1,payroll=1;employment=1,payroll=1;employment=1,payroll=1"))
 
 
 def test_firms_have_budgets_and_spending(prdp: Prdp, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from pipeline.accounting.accountant import BudgetLimit
+from pipeline.accounting.references import Limit, Reference
 from pipeline.errors import BudgetRefused, PrdpError, StateError
 from pipeline.ledger import budget, fold
 from pipeline.ledger.datasets import Budget
@@ -70,7 +70,7 @@ class LedgerModel(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     def budget(self, name: str, draws: int) -> Budget:
-        limits = [BudgetLimit({}, draws * UNIT, "any record")]
+        limits = [Limit(Reference.of({}), draws * UNIT, "any record")]
         if name == "kin":
             return Budget(name=name, unit="record", limits=limits)
         source = f"/micro/{name}"

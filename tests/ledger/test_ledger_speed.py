@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from pipeline.accounting.accountant import BudgetLimit, Charged, check, tightest
-from pipeline.accounting.groups import Row
+from pipeline.accounting.accountant import Charged, check, tightest
 from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.references import Limit, Reference, ReferenceRecord
+from pipeline.canonical import FrozenMap
 from pipeline.errors import BudgetRefused
 from pipeline.ledger import budget
 from pipeline.ledger.database import ENTRIES
@@ -19,25 +20,22 @@ from tests.support.ledgers import UNIT, policy, reservation
 
 ENTRIES_OF_A_RELEASE = 4
 
+TWO = FrozenMap.of({"payroll": Fraction(2)})
 REFERENCES = st.sampled_from(
     [
-        ({}, None),
-        ({"payroll": Fraction(1)}, None),
-        ({"payroll": Fraction(2)}, None),
-        ({"payroll": Fraction(2)}, (frozenset({0}),)),
-        ((Row({"payroll": Fraction(1)}),), None),
-        ((Row({"payroll": Fraction(1)}),) * 2, None),
-        ((Row({"payroll": Fraction(1)}, None, {0: 7}),) * 2, None),
+        Reference.of({}),
+        Reference.of({"payroll": 1}),
+        Reference.of({"payroll": 2}),
+        Reference((ReferenceRecord(TWO, query_sets=(frozenset({0}),)),)),
+        Reference.of([{"payroll": 1}]),
+        Reference.of([{"payroll": 1}] * 2),
+        Reference((ReferenceRecord(TWO, cells=((0, 7),)),) * 2, listed=True),
     ]
 )
-LIMITS = st.builds(
-    lambda reference, units: BudgetLimit(at=reference[0], rho=units * UNIT, label=str(units), places=reference[1]),
-    REFERENCES,
-    st.integers(0, 12),
-)
+LIMITS = st.builds(lambda at, units: Limit(at, units * UNIT, str(units)), REFERENCES, st.integers(0, 12))
 
 
-def refuses(limits: list[BudgetLimit], spent: int) -> bool:
+def refuses(limits: list[Limit], spent: int) -> bool:
     try:
         check(limits, [Charged("a", policy(), spent)], Charged("b", policy(), 1))
     except BudgetRefused:
@@ -47,14 +45,14 @@ def refuses(limits: list[BudgetLimit], spent: int) -> bool:
 
 @settings(deadline=None, derandomize=True, database=None)
 @given(limits=st.lists(LIMITS, max_size=8), spent=st.integers(0, 11))
-def test_the_tightest_limits_refuse_what_all_limits_refuse(limits: list[BudgetLimit], spent: int) -> None:
+def test_the_tightest_limits_refuse_what_all_limits_refuse(limits: list[Limit], spent: int) -> None:
     kept = tightest(limits)
     assert refuses(list(kept), spent) == refuses(limits, spent)
-    assert len({(str(limit.at), limit.places) for limit in kept}) == len(kept)
+    assert len({str(limit.at) for limit in kept}) == len(kept)
 
 
 def test_the_check_sees_that_a_looser_limit_was_kept() -> None:
-    low, high = (BudgetLimit(at={}, rho=units * UNIT, label=str(units)) for units in (1, 10))
+    low, high = (Limit(Reference.of({}), units * UNIT, str(units)) for units in (1, 10))
     assert refuses([low, high], 5)
     assert tightest([high, low]) == [low]
     assert not refuses([high], 5)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.accounting.references import Reference
 from pipeline.errors import BudgetRefused, MicrodataError, PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import limits_of, policy_of
-from pipeline.report.explain import explain, parse_at
+from pipeline.plan.policy import limits_of, parse_at, policy_of
+from pipeline.report.explain import explain
 from pipeline.report.page import OF_OTHER as OF_OTHER_CODES
 from pipeline.report.page import oddities
 from pipeline.tables.totals import layout_of, totals_of
@@ -182,7 +182,8 @@ def test_the_worst_place_of_a_record_may_be_other(tmp_path: Path) -> None:
     assert anywhere == in_other == deep > listed > 0
     assert in_other == pytest.approx(2 + 0.2 / np.sinh(0.2) * np.expm1(-2), rel=1e-6)  # P = 2, s = 1/5
     policy = policy_of(plan)
-    assert [limit.loss(policy) for limit in limits_of(plan)] == [policy.loss_at({"employment": Fraction(10)})] * 2
+    alone = policy.loss_at(Reference.of({"employment": 10}))
+    assert [policy.loss_at(limit.at) for limit in limits_of(plan)] == [alone] * 2
 
 
 def test_a_reference_that_is_in_other_needs_a_declared_one(tmp_path: Path) -> None:

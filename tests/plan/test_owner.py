@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from pipeline.accounting.groups import anywhere, firm_loss, firm_pure_loss, pure, query_loss, tight
+from pipeline.accounting.groups import pure, tight
+from pipeline.accounting.references import Reference
 from pipeline.errors import BudgetRefused, PlanError, StateError
 from pipeline.ledger.reservation import limits_of as written_limits
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import AtFirm, at_of, firm_at, limits_of, losses_at, policy_of
-from pipeline.report.explain import explain, parse_at, render
+from pipeline.plan.policy import limits_of, located, losses_at, parse_at, policy_of
+from pipeline.report.explain import explain, render
 from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.submit import Place, submit
 from udfs.records.codes import roll_up
@@ -48,7 +49,7 @@ def true_losses(plan: Plan, placed: Sequence[tuple[tuple[str, str], Fraction]]) 
 
 
 def placements(
-    at: AtFirm, domain: Sequence[tuple[str, str]] = CELLS
+    at: Reference, domain: Sequence[tuple[str, str]] = CELLS
 ) -> Iterator[list[tuple[tuple[str, str], Fraction]]]:
     allowed = []
     for record in at.records:
@@ -93,20 +94,20 @@ SIZES = st.integers(0, 60).map(Fraction)
 SLOW = settings(derandomize=True, max_examples=60, deadline=None)
 
 
-def firms(keys: st.SearchStrategy[dict[str, str]], most: int) -> st.SearchStrategy[AtFirm]:
+def firms(keys: st.SearchStrategy[dict[str, str]], most: int) -> st.SearchStrategy[Reference]:
     record = st.tuples(SIZES, keys).map(lambda r: {"employment": r[0], **r[1]})
-    return st.lists(record, min_size=1, max_size=most).map(lambda rows: at_of(tuple(rows)))  # type: ignore[return-value,arg-type]
+    return st.lists(record, min_size=1, max_size=most).map(Reference.of)
 
 
 @SLOW
 @given(at=firms(KEYS | PLACED, 3))
-def test_no_placement_of_a_firms_records_loses_more_than_the_bound(plan: Plan, coarse: Plan, at: AtFirm) -> None:
+def test_no_placement_of_a_firms_records_loses_more_than_the_bound(plan: Plan, coarse: Plan, at: Reference) -> None:
     for each in (plan, coarse):
         policy = policy_of(each)
         losses, total = losses_at(each, policy, at)
         true = [true_losses(each, placed) for placed in placements(at)]
         worst = max(map(sum, true))
-        assert worst <= total.rho <= firm_loss(policy, anywhere(firm_at(each, at)))
+        assert worst <= total.rho <= policy.loss_at(at.anywhere())
         for column, (_, loss) in zip(zip(*true, strict=True), losses, strict=True):
             assert max(column) <= loss.rho
         if len(at.records) == 1:  # then the group bound has nothing to add up
@@ -118,12 +119,12 @@ OF_OTHER = st.sampled_from([{}, {"naics3": "other"}, {"state": "other"}, {"naics
 
 @SLOW
 @given(at=firms(OF_OTHER | PLACED, 2))
-def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at: AtFirm) -> None:
+def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at: Reference) -> None:
     policy = policy_of(with_other)
     losses, total = losses_at(with_other, policy, at)
     true = [true_losses(with_other, placed) for placed in placements(at, WITH_OTHER)]
     worst = max(map(sum, true))
-    assert worst <= total.rho <= firm_loss(policy, anywhere(firm_at(with_other, at)))
+    assert worst <= total.rho <= policy.loss_at(at.anywhere())
     assert all(max(column) <= loss.rho for column, (_, loss) in zip(zip(*true, strict=True), losses, strict=True))
     if len(at.records) == 1:
         assert total.rho == worst
@@ -133,7 +134,7 @@ def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at
 
 @SLOW
 @given(at=firms(PLACED, 4))
-def test_for_records_in_known_cells_the_bound_is_the_loss(plan: Plan, at: AtFirm) -> None:
+def test_for_records_in_known_cells_the_bound_is_the_loss(plan: Plan, at: Reference) -> None:
     (placed,) = placements(at)
     losses, total = losses_at(plan, policy_of(plan), at)
     assert [loss.rho for _, loss in losses] == true_losses(plan, placed)
@@ -142,13 +143,13 @@ def test_for_records_in_known_cells_the_bound_is_the_loss(plan: Plan, at: AtFirm
 
 @SLOW
 @given(at=firms(KEYS | PLACED, 3), data=st.data())
-def test_a_firm_with_fewer_and_smaller_records_loses_no_more(plan: Plan, at: AtFirm, data: st.DataObject) -> None:
+def test_a_firm_with_fewer_and_smaller_records_loses_no_more(plan: Plan, at: Reference, data: st.DataObject) -> None:
     policy = policy_of(plan)
     kept = data.draw(st.lists(st.sampled_from(at.records), unique_by=id))
     sizes = [data.draw(st.integers(0, int(record.values["employment"]))) for record in kept]
     smaller = [replace(r, values={"employment": Fraction(x)}) for r, x in zip(kept, sizes, strict=True)]
     losses, total = losses_at(plan, policy, at)
-    less, least = losses_at(plan, policy, AtFirm(tuple(smaller)))
+    less, least = losses_at(plan, policy, Reference(tuple(smaller), listed=True))
     rounding = 1 + Fraction(1, 2**100)  # roots are rounded up
     assert least.rho <= total.rho * rounding
     assert all(small[1].rho <= large[1].rho * rounding for small, large in zip(less, losses, strict=True))
@@ -157,35 +158,33 @@ def test_a_firm_with_fewer_and_smaller_records_loses_no_more(plan: Plan, at: AtF
 def test_a_bound_that_adds_up_what_may_meet_is_too_small(plan: Plan) -> None:
     policy, size = policy_of(plan), Fraction(40)
     known = {"employment": size, "naics6": "441110", "county": "06037"}
-    at = at_of((known, {"employment": size}))
-    assert isinstance(at, AtFirm)
+    at = Reference.of((known, {"employment": size}))
     worst = max(true_losses(plan, placed)[3] for placed in placements(at))
     assert worst == (2 * size) ** 2 / 32  # both in one cell of trade
-    alone = [losses_at(plan, policy, AtFirm((record,)))[0][3][1].rho for record in at.records]
+    alone = [losses_at(plan, policy, Reference((record,), listed=True))[0][3][1].rho for record in at.records]
     assert sum(alone) < worst == tight(alone)
-    assert query_loss(policy, firm_at(plan, at), "trade") == worst
-    together = [losses_at(plan, policy, AtFirm((record,)))[1].rho for record in at.records]
+    assert policy.query_loss_at(located(plan, at), "trade") == worst
+    together = [losses_at(plan, policy, Reference((record,), listed=True))[1].rho for record in at.records]
     assert sum(together) < max(sum(true_losses(plan, placed)) for placed in placements(at)) <= tight(together)
 
 
 def test_both_bounds_of_a_release_are_needed(tmp_path: Path) -> None:
     apart = loaded(tmp_path / "apart", queries=QUERIES[2:4])  # food or trade: no record is in both
-    one = losses_at(apart, policy_of(apart), at_of(({"employment": Fraction(8)},)))
+    one = losses_at(apart, policy_of(apart), Reference.of(({"employment": Fraction(8)},)))
     assert one[1].rho == 2 < sum(loss.rho for _, loss in one[0])
     plan = loaded(tmp_path / "mixed", queries=[QUERIES[0], QUERIES[4]])  # in known cells of one query, not of the other
-    at = at_of(tuple({"employment": Fraction(50)} for _ in range(3)))
+    at = Reference.of([{"employment": 50}] * 3)
     losses, total = losses_at(plan, policy_of(plan), at)
-    alone = losses_at(plan, policy_of(plan), at_of(({"employment": Fraction(50)},)))[1].rho
+    alone = losses_at(plan, policy_of(plan), Reference.of(({"employment": Fraction(50)},)))[1].rho
     assert total.rho == sum(loss.rho for _, loss in losses) < tight([alone] * 3)
 
 
 def test_pure_losses_of_a_firm(tmp_path: Path) -> None:
     plan = loaded(tmp_path, queries=[QUERIES[4], QUERIES[4] | {"name": "by-state", "by": ["state"]}])
     policy, rows = policy_of(plan), ({"employment": Fraction(3)}, {"employment": Fraction(4), "state": "06"})
-    firm = firm_at(plan, at_of(rows))  # type: ignore[arg-type]
-    assert firm_pure_loss(policy, firm) == pure([Fraction(7, 5), Fraction(7, 5)])
+    assert policy.pure_loss_at(located(plan, Reference.of(rows))) == pure([Fraction(7, 5), Fraction(7, 5)])
     mixed = loaded(tmp_path / "mixed")
-    assert firm_pure_loss(policy_of(mixed), firm_at(mixed, at_of(rows))) is None  # type: ignore[arg-type]
+    assert policy_of(mixed).pure_loss_at(located(mixed, Reference.of(rows))) is None
 
 
 def test_records_meet_the_listed_cells_only(tmp_path: Path) -> None:
@@ -198,7 +197,8 @@ def test_records_meet_the_listed_cells_only(tmp_path: Path) -> None:
     )
     plan = load_plan(path)
     rows = ({"employment": Fraction(4), "state": "06"}, {"employment": Fraction(8), "county": "06075"})
-    assert losses_at(plan, policy_of(plan), at_of(rows))[1].rho == Fraction(12**2, 32)  # both in 06075, if in any
+    _, total = losses_at(plan, policy_of(plan), Reference.of(rows))
+    assert total.rho == Fraction(12**2, 32)  # both in 06075, if in any
 
 
 # --- references
@@ -261,7 +261,7 @@ def test_limits_at_lists_bind_over_releases_and_years(tmp_path: Path) -> None:
     state = first.ledger().state("small-release")
     assert state is not None
     assert written_limits(state) == (limit,)
-    spent, asked = limit.anywhere().loss(policy), limit.loss(policy)
+    spent, asked = policy.loss_at(limit.at.anywhere()), policy.loss_at(limit.at)
     assert asked < spent  # the first is taken at its worst place
     for slack, fits in ((-0.01, False), (1e-9, True)):
         rows = [{**BUDGET[0], "rho": float(spent + asked) + slack}]

@@ -16,8 +16,8 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import limits_of, policy_of
-from pipeline.report.explain import explain, parse_at, render
+from pipeline.plan.policy import limits_of, parse_at, policy_of
+from pipeline.report.explain import explain, render
 from pipeline.report.policy_document import public_policy
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
@@ -185,7 +185,7 @@ def test_the_policy_can_be_evaluated_years_later(tmp_path: Path) -> None:
     assert [entry.get("part") for entry in written["queries"]] == [None, "31-33", "72", "others"]
     again = PolicySum.from_json(written)
     assert again == policy
-    assert float(again.loss_at(limit.at, limit.places)) == pytest.approx(1 / 8 + EXACT["72"], rel=1e-7)  # type: ignore[arg-type]
+    assert float(again.loss_at(limit.at)) == pytest.approx(1 / 8 + EXACT["72"], rel=1e-7)
 
 
 def test_what_is_told_of_parts(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pipeline.accounting.calibrate import scale_of
+from pipeline.accounting.references import Reference
 from pipeline.canonical import canonical_json
 from pipeline.canonical import digest as digest_of
 from pipeline.plan.load import load_plan
@@ -52,7 +53,7 @@ def test_a_resolved_plan(folder: Path) -> None:
     assert paid.where == {"naics2": ("31-33", "44-45"), "state": ("01", "02", "36")}
     assert paid.parts[0].mechanism == Laplace(sigma=Fraction(20), step=Fraction(1, 2))
     assert employed.parts[0].mechanism == Log(a=Fraction(1), sigma=Fraction(7, 20))
-    assert plan.budget[0].at == {"employment": 10, "naics3": "311", "payroll": 500}
+    assert plan.budget[0].at == Reference.of({"employment": 10, "naics3": "311", "payroll": 500})
     assert plan.budget[1].rho == Fraction(3, 2)
 
 
@@ -90,7 +91,7 @@ def test_a_plan_cannot_change_and_can_be_pickled(folder: Path) -> None:
     assert hash(pickle.loads(pickle.dumps(plan))) == hash(plan)
     with pytest.raises(FrozenInstanceError):
         plan.interval = Fraction(1)  # type: ignore[misc]
-    for mapping in (plan.queries[1].where, plan.budget[0].at, plan.dataset.keys, plan.domain.vintage):
+    for mapping in (plan.queries[1].where, plan.budget[0].at.records[0].values, plan.dataset.keys, plan.domain.vintage):
         with pytest.raises(TypeError):
             mapping["x"] = 1  # type: ignore[index]
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from pipeline.accounting.accountant import Certified, Charged
-from pipeline.accounting.convert import approximate_epsilon, approximate_epsilon_of
-from pipeline.accounting.policy import (
+from pipeline.accounting.convert import (
     ORDERS,
-    PolicySum,
-    QueryPolicy,
     added,
+    approximate_epsilon,
+    approximate_epsilon_of,
     epsilon_of,
-    meaning,
+    interpretation,
     power_of,
-    record_curve,
 )
-from pipeline.ledger.reservation import certified_json, certified_of, limit_of
+from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.accounting.references import Limit, Reference, ReferenceRecord
+from pipeline.ledger.reservation import certified_json, certified_of
 from pipeline.plan.policy import Loss
 from pipeline.report.losses import meaning as of_loss
 from tests.support.divergence import renyi, renyi_heavy
@@ -40,9 +40,13 @@ LAPLACE = build({"kind": "laplace", "sigma": 3, "policy": "paper"}, Fraction(1))
 GAUSSIAN = build({"kind": "gaussian", "sigma": 4}, Fraction(1))
 
 
-def sum_of(*mechanisms: Mechanism, places: tuple[frozenset[int], ...] | None = None) -> PolicySum:
+def sum_of(*mechanisms: Mechanism, query_sets: tuple[frozenset[int], ...] | None = None) -> PolicySum:
     queries = tuple(QueryPolicy(f"q{i}", Sum("x"), m) for i, m in enumerate(mechanisms))
-    return PolicySum(queries, places or (frozenset(range(len(queries))),))
+    return PolicySum(queries, query_sets or (frozenset(range(len(queries))),))
+
+
+def within(at: Reference, *query_sets: frozenset[int]) -> Reference:
+    return Reference(tuple(ReferenceRecord(record.values, query_sets=query_sets) for record in at.records))
 
 
 @pytest.mark.parametrize("pure", [1e-9, 1e-4, 0.3, 2.0, 40.0, 1e4])
@@ -88,62 +92,62 @@ def test_curves_bound_the_noise_that_is_drawn_and_a_smaller_influence_does_not(m
     assert seen
 
 
-def test_curves_of_queries_add_up_and_places_take_the_largest() -> None:
-    at = {"x": Fraction(5)}
-    both, either = sum_of(LAPLACE, GAUSSIAN), sum_of(LAPLACE, GAUSSIAN, places=(frozenset({0}), frozenset({1})))
+def test_curves_of_queries_add_up_and_query_sets_take_the_largest() -> None:
+    at = Reference.of({"x": 5})
+    both, either = sum_of(LAPLACE, GAUSSIAN), sum_of(LAPLACE, GAUSSIAN, query_sets=(frozenset({0}), frozenset({1})))
     one, other = (m.renyi_at(Fraction(5), ORDERS) for m in (LAPLACE, GAUSSIAN))
-    assert np.allclose(record_curve(both, at), one + other, rtol=1e-9)
-    assert (record_curve(both, at) >= one + other).all()
-    assert (record_curve(either, at) >= np.maximum(one, other)).all()
-    assert np.allclose(record_curve(either, at), np.maximum(one, other), rtol=1e-9)
-    assert np.allclose(record_curve(either, at, [frozenset({1})]), other, rtol=1e-9)
-    assert not record_curve(both, at, []).any()
+    assert np.allclose(both.curve_at(at), one + other, rtol=1e-9)
+    assert (both.curve_at(at) >= one + other).all()
+    assert (either.curve_at(at) >= np.maximum(one, other)).all()
+    assert np.allclose(either.curve_at(at), np.maximum(one, other), rtol=1e-9)
+    assert np.allclose(either.curve_at(within(at, frozenset({1}))), other, rtol=1e-9)
+    assert not both.curve_at(within(at)).any()
 
 
 def test_the_curve_says_less_than_rho_where_the_mechanism_is_pure() -> None:
-    at, n = {"x": Fraction(3)}, 100
+    at, n = Reference.of({"x": 3}), 100
     policy = sum_of(*[LAPLACE] * n)
     rho, pure = float(policy.loss_at(at)), float(policy.pure_loss_at(at) or 0)
-    curve = record_curve(policy, at)
+    curve = policy.curve_at(at)
     assert epsilon_of(curve, rho, pure, 1e-3) < 0.97 * min(pure, approximate_epsilon(rho, 1e-3, pure))
     assert power_of(curve, rho, pure) <= power_of(None, rho, pure)
     gaussian = sum_of(*[GAUSSIAN] * n)
-    by_curve = approximate_epsilon_of(ORDERS, record_curve(gaussian, at), 1e-9)
+    by_curve = approximate_epsilon_of(ORDERS, gaussian.curve_at(at), 1e-9)
     assert isclose(by_curve, approximate_epsilon(float(gaussian.loss_at(at)), 1e-9), rel_tol=1e-2)
 
 
 def test_what_is_infinite_is_null() -> None:
-    assert meaning(None, float("inf"), None, 1e-9)["epsilon"] is None
-    json.dumps(meaning(None, float("inf"), None, 1e-9), allow_nan=False)
+    assert interpretation(None, float("inf"), None, 1e-9)["epsilon"] is None
+    json.dumps(interpretation(None, float("inf"), None, 1e-9), allow_nan=False)
 
 
 def stored(policy: PolicySum, at: dict[str, Any]) -> Any:
-    limit = limit_of({"label": "x", "at": at, "rho": 9, "places": None})
+    limit = Limit.from_json({"label": "x", "at": at, "rho": 9, "places": None})
     return json.loads(json.dumps(certified_json(policy, [limit])))
 
 
 def test_a_curve_that_was_stated_is_never_lowered() -> None:
-    at, policy = {"x": Fraction(5)}, sum_of(LAPLACE)
+    at, policy = Reference.of({"x": 5}), sum_of(LAPLACE)
     data = stored(policy, {"x": 5})
     (known,) = certified_of("r", data)
     assert known.curve is not None
-    assert np.array_equal(known.curve, record_curve(policy, at))
+    assert np.array_equal(known.curve, policy.curve_at(at))
     quieter = sum_of(
         build({"kind": "laplace", "sigma": 30, "policy": "paper"}, Fraction(1))
     )  # what a later version says
     charged = Charged("r", quieter, 2, (known,))
-    assert (charged.curve(at) >= added([known.curve] * 2)).all()
-    assert (Charged("r", quieter, 2).curve(at) < charged.curve(at)).all()
+    assert (charged.curve_at(at) >= added([known.curve] * 2)).all()
+    assert (Charged("r", quieter, 2).curve_at(at) < charged.curve_at(at)).all()
     louder = replace(charged, policy=sum_of(build({"kind": "laplace", "sigma": 1, "policy": "paper"}, Fraction(1))))
-    assert (louder.curve(at)[:40] > charged.curve(at)[:40]).all()
+    assert (louder.curve_at(at)[:40] > charged.curve_at(at)[:40]).all()
 
 
 def test_where_rho_alone_was_stated_it_stands_for_all_orders() -> None:
-    at, policy = {"x": Fraction(5)}, sum_of(LAPLACE)
+    at, policy = Reference.of({"x": 5}), sum_of(LAPLACE)
     for data in ({**stored(policy, {"x": 5}), "orders": [2.0]}, {**stored(policy, {"x": 5}), "orders": None}):
         (known,) = certified_of("r", data)
         assert known.curve is None
-        assert np.allclose(Charged("r", policy, 1, (known,)).curve(at), ORDERS * float(known.rho), rtol=1e-9)
+        assert np.allclose(Charged("r", policy, 1, (known,)).curve_at(at), ORDERS * float(known.rho), rtol=1e-9)
     older = {name: value for name, value in stored(policy, {"x": 5}).items() if name != "orders"}
     assert certified_of("r", older)[0].curve is None
     assert isinstance(Certified(at, Fraction(1)).curve, type(None))

@@ -13,8 +13,8 @@ from typing import Any
 
 import psycopg
 
-from pipeline.accounting.accountant import BudgetLimit
 from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
@@ -43,7 +43,7 @@ def reservation(release: str, draws: int = 100, **changes: Any) -> Reservation:
         "digest": f"sha256:{release}",
         "plan": {"release": release, "dataset": {"duplicates": "trust"}},
         "policy": policy(),
-        "limits": [BudgetLimit(at={}, rho=draws * UNIT, label="any record")],
+        "limits": [Limit(Reference.of({}), draws * UNIT)],
         "out": "/out",
         "code": "sha256:code",
     }

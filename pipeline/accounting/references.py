@@ -1,0 +1,231 @@
+"""Reference records: the sizes, and where wanted the codes, of records or firms at which losses are stated and limited.
+
+A reference is one unit: a single record, or the list of all records of a firm (or of a group that comes and goes as
+one). It is written as data (a plan's or an officer's budget: `{employment: 10, naics3: "722"}`, or a list of such) or
+as text (`--at employment=10,naics3=722`, records of a list separated by ";").
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from pipeline.canonical import FrozenMap
+from pipeline.errors import PlanError, nearest
+from udfs.numbers.exact import as_json, exact
+
+QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets
+_PLAIN_NUMBER = re.compile(r"[-+0-9.eE]+")  # Python would also read 1_000, and digits of other scripts
+
+
+@dataclass(frozen=True)
+class ReferenceRecord:
+    """One record of a reference.
+
+    `values`: measure → value. `keys`: level → code as written; none: anywhere in the domain. Located in a plan, a
+    record has in place of its keys `query_sets`, those that its cell can have (None: all of the policy), and `cells`,
+    pairs of a policy's index and the number of the one cell that the record can be in under it, where that is known.
+    """
+
+    values: Mapping[str, Fraction]
+    keys: Mapping[str, str] = FrozenMap[str]()
+    query_sets: tuple[QuerySet, ...] | None = None
+    cells: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "ReferenceRecord":
+        """Return the record of a mapping, in which numbers are values and text is codes."""
+        values = {name: exact(value) for name, value in data.items() if not isinstance(value, str)}
+        codes = {name: value for name, value in data.items() if isinstance(value, str)}
+        return cls(FrozenMap.of(values), FrozenMap.of(codes))
+
+    def to_json(self) -> dict[str, object]:
+        """Return the record as a plan writes it, values first."""
+        return {name: as_json(value) for name, value in self.values.items()} | dict(self.keys)
+
+    @property
+    def label(self) -> str:
+        """The record in words."""
+        return ", ".join(f"{name}={value}" for name, value in self.to_json().items()) or "any record"
+
+    def covers(self, other: "ReferenceRecord") -> bool:
+        """Return whether every value of `other` is in magnitude at most the value here; codes are not compared."""
+        return all(abs(value) <= abs(self.values.get(name, Fraction(-1))) for name, value in other.values.items())
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The records of one unit; `listed`: they are a list, of which there may be one, as of a firm or a group."""
+
+    records: tuple[ReferenceRecord, ...]
+    listed: bool = False
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | Sequence[Mapping[str, Any]], listed: bool = False) -> "Reference":
+        """Return the reference of a mapping, or of a list of mappings; `listed` makes one mapping a list of one."""
+        if isinstance(data, Mapping):
+            return cls((ReferenceRecord.of(data),), listed)
+        return cls(tuple(map(ReferenceRecord.of, data)), listed=True)
+
+    def to_json(self) -> Any:
+        """Return the reference as a plan writes it."""
+        records = [record.to_json() for record in self.records]
+        return records if self.listed else records[0]
+
+    @property
+    def label(self) -> str:
+        """The reference in words."""
+        return "; ".join(record.label for record in self.records)
+
+    def missing(self, measures: Iterable[str]) -> list[str]:
+        """Return those of `measures` that one of the records does not name."""
+        return sorted({name for name in measures for record in self.records if name not in record.values})
+
+    def anywhere(self) -> "Reference":
+        """Return the reference with each record at its worst cell, as a release with other queries takes it."""
+        return replace(self, records=tuple(ReferenceRecord(record.values) for record in self.records))
+
+    def covers(self, other: "Reference") -> bool:
+        """Return whether each record of `other` can be matched with a record here of its own that covers it."""
+        matched: dict[int, int] = {}  # record here → record of other
+
+        def match(i: int, tried: set[int]) -> bool:  # augmenting paths
+            for j, record in enumerate(self.records):
+                if j not in tried and record.covers(other.records[i]):
+                    tried.add(j)
+                    if j not in matched or match(matched[j], tried):
+                        matched[j] = i
+                        return True
+            return False
+
+        return self.listed == other.listed and all(match(i, set()) for i in range(len(other.records)))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The loss `rho` that the reference `at` may accumulate over all releases of a dataset; `label` says whose it is.
+
+    Policies being monotone it binds every smaller unit: one whose records can be matched one to one with records of
+    the reference that are at least as large.
+    """
+
+    at: Reference
+    rho: Fraction
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.at.label)
+
+    def anywhere(self) -> "Limit":
+        """Return the limit with its records at their worst cells."""
+        return replace(self, at=self.at.anywhere())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the limit, located in its plan, as the ledger keeps it."""
+        records = [
+            {
+                "at": {name: as_json(value) for name, value in record.values.items()},
+                "places": None if record.query_sets is None else [sorted(each) for each in record.query_sets],
+                "cells": [list(pair) for pair in sorted(record.cells)],
+            }
+            for record in self.at.records
+        ]
+        if self.at.listed:
+            at: dict[str, Any] = {"firm": records}
+        else:
+            at = {"at": records[0]["at"], "places": records[0]["places"]}
+        return {"label": self.label, "rho": as_json(self.rho)} | at
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Limit":
+        """Return the limit that `to_json` wrote."""
+        records = tuple(
+            replace(
+                ReferenceRecord.of(record["at"]),
+                query_sets=None if record["places"] is None else tuple(map(frozenset, record["places"])),
+                cells=tuple((policy, cell) for policy, cell in record.get("cells", ())),
+            )
+            for record in data.get("firm", [data])
+        )
+        return cls(Reference(records, listed="firm" in data), exact(data["rho"]), data["label"])
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the text of a reference may name: measures, and levels whose codes `require_code` checks.
+
+    `require_code`(level, code) raises PlanError where the domain does not have the code.
+    """
+
+    measures: Collection[str]
+    levels: Collection[str] = ()
+    require_code: Callable[[str, str], object] = lambda level, code: None
+
+
+def typed_reference(option: str, text: str, names: Names, listed: bool) -> Reference:
+    """Return the reference that was typed after `option`, such as "employment=10,naics3=722"; ";" separates records.
+
+    Raises PlanError on anything but measures with numbers of at least 0 and levels with codes, each once in a record.
+    """
+    records = []
+    for part in text.split(";"):
+        record: dict[str, str | Fraction] = {}
+        for name, value in _pieces(option, part, names):
+            record[name] = value if name in names.levels else typed_number(option, name, value)
+        records.append(ReferenceRecord.of(record))
+    return Reference(tuple(records), listed)
+
+
+def typed_change(
+    option: str, text: str, names: Names
+) -> tuple[dict[str, tuple[Fraction, Fraction]], Mapping[str, str]]:
+    """Return the two values of each measure, and the keys, of a text such as "naics3=722,employment=10:12".
+
+    Raises PlanError as `typed_reference`, and where a measure has no two values, or none is named.
+    """
+    values: dict[str, tuple[Fraction, Fraction]] = {}
+    keys: dict[str, str] = {}
+    for name, value in _pieces(option, text, names):
+        one, colon, other = value.partition(":")
+        if name in names.levels:
+            keys[name] = value
+        elif colon:
+            values[name] = typed_number(option, name, one), typed_number(option, name, other)
+        else:
+            raise PlanError(f"{option} {name}: write both values, as in {name}=10:12")
+    if not values:
+        raise PlanError(f"{option} {text}: name a measure and its two values, as in employment=10:12")
+    return values, FrozenMap.of(keys)
+
+
+def typed_number(option: str, name: str, text: str) -> Fraction:
+    """Return a record's value that was typed after `option`; raises PlanError unless it is a number of at least 0."""
+    try:
+        number = exact(text) if _PLAIN_NUMBER.fullmatch(text) else Fraction(-1)
+    except ValueError:
+        number = Fraction(-1)
+    if not number >= 0:
+        raise PlanError(f"{option} {name}: must be a number of at least 0")
+    return number
+
+
+def _pieces(option: str, text: str, names: Names) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = piece.partition("=")
+        if not equals or name in seen:
+            raise PlanError(f"{option} {text}: write each measure once as name=value, separated by commas")
+        known = [*names.measures, *names.levels]
+        if name not in known:
+            what = "measure or level" if names.levels else "measure of the dataset"
+            hint = f"; nearest known: {nearest(name, known)}" if known else ""
+            raise PlanError(f"{option} {name}: unknown {what}{hint}")
+        if name in names.levels:
+            try:
+                names.require_code(name, value)
+            except PlanError as error:
+                raise PlanError(f"{option} {name}: {error}") from None
+        seen.add(name)
+        yield name, value
