@@ -79,9 +79,7 @@ class Ledger:
 
     def entries(self, *, confidential: bool = False) -> list[dict[str, Any]]:
         """Return every entry as `prdp ledger export` writes it; `confidential`: with input digests and salts."""
-        from pipeline.ledger.entries import exported  # noqa: PLC0415
-
-        return [exported(entry, confidential) for entry in self._store.entries()]
+        return [entry.exported(confidential) for entry in self._store.entries()]
 
     def register(self, name: str, budget: str | Path) -> None:
         """Register a dataset or family with the limits of a YAML file, as `prdp ledger init`."""

@@ -10,7 +10,6 @@ from jobs.commands.ledger_show import show, show_release
 from jobs.options import Parser, add_json, add_ledger, add_plan, example, reason, sentence
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
-from pipeline.ledger.entries import exported
 from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
 from pipeline.storage.location import place
 
@@ -226,7 +225,7 @@ def _withdraw(ledger: Ledger, arguments: argparse.Namespace) -> None:
 
 def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:
     for entry in ledger.entries():
-        print(json.dumps(exported(entry, arguments.confidential), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(entry.exported(arguments.confidential), ensure_ascii=False, allow_nan=False))
 
 
 def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from jobs.output import print_columns, print_json
 from pipeline.errors import PlanError
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.history import Story, stories
-from pipeline.ledger.rows import Diagnosed
+from pipeline.ledger.entries import Diagnosed
+from pipeline.ledger.history import History, histories
 from pipeline.ledger.store import Ledger
 from udfs.numbers.exact import as_json, down_text, up_text
 
@@ -28,11 +28,11 @@ def show_release(ledger: Ledger, release: str, json: bool) -> None:
 
 
 def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) -> None:
-    chosen = [s for s in stories(ledger.entries(release)).values() if dataset in (None, s.state.dataset)]
+    chosen = [s for s in histories(ledger.entries(release)).values() if dataset in (None, s.state.dataset)]
     runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
     budgets = [] if release else [b for b in ledger.budgets().values() if dataset in (None, b.name)]
     if json:
-        print_json([*map(_story_json, chosen), *map(_run_json, runs), *(budget.to_json() for budget in budgets)])
+        print_json([*map(_history_json, chosen), *map(_run_json, runs), *(budget.to_json() for budget in budgets)])
         return
     if release is not None and not chosen:
         print(f"release {release}: is not in the ledger")
@@ -43,12 +43,12 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     for run in runs:
         print(f"{run.release}: confidential diagnostics of {run.dataset} made at {run.time}")
     if release is not None:
-        for story in chosen:
-            _print_story(story)
+        for history in chosen:
+            _print_history(history)
 
 
-def _story_json(story: Story) -> dict[str, Any]:
-    state = story.state
+def _history_json(history: History) -> dict[str, Any]:
+    state = history.state
     return {
         "release": state.release,
         "dataset": state.dataset,
@@ -63,8 +63,8 @@ def _story_json(story: Story) -> dict[str, Any]:
         "hold": state.hold,
         "approved": state.approved,
         "reason": state.reason,
-        "attempts": [attempt.to_json() for attempt in story.attempts],
-        "acts": [{"time": time, "event": event, "operator": operator} for time, event, operator in story.acts],
+        "attempts": [attempt.to_json() for attempt in history.attempts],
+        "acts": [{"time": time, "event": event, "operator": operator} for time, event, operator in history.acts],
     }
 
 
@@ -82,10 +82,10 @@ def _run_json(run: Diagnosed) -> dict[str, Any]:
     }
 
 
-def _print_table(chosen: Sequence[Story]) -> None:
+def _print_table(chosen: Sequence[History]) -> None:
     rows = [["release", "dataset", "state", "draws", "charged", "since", "by"]]
-    for story in chosen:
-        state, (time, _, operator) = story.state, story.acts[-1]
+    for history in chosen:
+        state, (time, _, operator) = history.state, history.acts[-1]
         status = "held, approved" if state.status == "held" and state.approved else state.status
         row = (state.release, state.dataset, status, state.draws, state.charges, time[:19], operator or "-")
         rows.append([str(cell) for cell in row])
@@ -101,15 +101,15 @@ def _print_budget(budget: Budget) -> None:
         print(f"    limits replaced: {budget.reason}")
 
 
-def _print_story(story: Story) -> None:
-    print(f"output {story.state.out}")
-    for time, event, operator in story.acts:
+def _print_history(history: History) -> None:
+    print(f"output {history.state.out}")
+    for time, event, operator in history.acts:
         print(f"{time[:19]} {event} by {operator or '-'}")
-    for attempt in story.attempts:
+    for attempt in history.attempts:
         staged = attempt.staging or "beside the ledger"
         print(f"attempt {attempt.attempt}, draw {attempt.draw}: {attempt.stage}, staged {staged}")
-    if story.state.reason:
-        print(f"reason: {story.state.reason}")
+    if history.state.reason:
+        print(f"reason: {history.state.reason}")
 
 
 def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from pipeline.diagnostics.records import (
 from pipeline.engines.buckets import grouped
 from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, StateError
-from pipeline.ledger.rows import Diagnosed
+from pipeline.ledger.entries import Diagnosed
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source

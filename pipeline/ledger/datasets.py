@@ -1,4 +1,4 @@
-"""Budgets of datasets and of families of datasets: what officers laid down, as the ledger keeps it.
+"""Budgets of datasets and of families of datasets: what officers registered, as the ledger keeps it.
 
 A family is a set of datasets of the same establishments, such as the vintages of a year: its limits bind the sum of all
 their releases.
@@ -13,10 +13,9 @@ from sqlalchemy import Connection
 from pipeline.accounting.references import Limit
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import BUDGETED, Act, Entry
+from pipeline.ledger.entries import BUDGETED, Act, Entry, entries
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import Reservation, difference
-from pipeline.ledger.rows import entries
+from pipeline.ledger.reservation import Difference
 from udfs.numbers.exact import as_json
 
 INIT, RAISE = "init", "raise"
@@ -27,9 +26,13 @@ RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: s
 class Budget:
     """The record of a registered dataset, or of a family, whose `facts` and `source` are None.
 
-    `facts`: what a record is, unit, columns, measures, types and steps, as JSON; `source`: where the microdata lie, as
-    text; `family`: the family that the dataset belongs to; `limits` bind the accumulated loss, anywhere in the domain.
-    `since` is the number of the entry that registered it, `raised` that of the last act that stated the limits anew.
+    Attributes:
+        limits: they bind the accumulated loss, anywhere in the domain.
+        facts: what a record is, unit, columns, measures, types and steps, as JSON.
+        source: where the microdata lie, as text.
+        family: the family that the dataset belongs to.
+        since: the number of the entry that registered it.
+        raised, reason: the number of the last act that stated the limits anew, and its reason.
     """
 
     name: str
@@ -80,7 +83,7 @@ class Budget:
 
 
 def budget_step(before: Budget | None, entry: Entry) -> Budget:
-    """Return the record after `entry`; raises StateError where it may not follow: facts are laid down once."""
+    """Return the record after `entry`; raises StateError where it may not follow: facts are registered once."""
     facts = entry.facts
     limits = tuple(Limit.from_json(limit) for limit in facts["limits"])
     if facts["act"] == INIT and before is None:
@@ -98,51 +101,24 @@ def budget_step(before: Budget | None, entry: Entry) -> Budget:
         if (facts["unit"], facts["facts"], facts["source"], facts["family"]) != kept or not facts["reason"]:
             raise StateError(f"{before.kind} {before.name}: a new budget gives a reason, and changes the limits alone")
         return replace(before, limits=limits, raised=entry.seq, reason=facts["reason"])
-    told = "is registered already: state new limits with prdp ledger raise" if before else "is not registered"
-    raise StateError(f"{facts['kind']} {entry.dataset}: {told}")
+    problem = "is registered already: state new limits with prdp ledger raise" if before else "is not registered"
+    raise StateError(f"{facts['kind']} {entry.dataset}: {problem}")
 
 
 def budgets_of(connection: Connection) -> dict[str, Budget]:
     """Return all registered datasets and families by name."""
-    found: dict[str, Budget] = {}
+    budgets: dict[str, Budget] = {}
     for entry in entries(connection, ENTRIES.c.event == BUDGETED):
-        found[entry.dataset] = budget_step(found.get(entry.dataset), entry)
-    return found
-
-
-def require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:
-    """Raise StateError where a plan disagrees with its dataset's record, or uses what belongs to another one's."""
-    budget = budgets.get(wanted.dataset)
-    if budget is None:
-        owner = next((b for b in budgets.values() if same_microdata(b.source, wanted.source)), None)
-        if owner is not None:
-            raise StateError(
-                f"dataset {wanted.dataset}: its microdata {wanted.source} are those of the registered dataset "
-                f"{owner.name}, {owner.source}: name that one"
-            )
-        if registered_only:
-            raise StateError(
-                f"dataset {wanted.dataset}: is not registered, which this site requires: "
-                "have an officer run prdp ledger init"
-            )
-        return
-    if budget.facts is None:
-        raise StateError(f"dataset {wanted.dataset}: is the name of a family of datasets: name a dataset")
-    require_same_facts(budget.name, budget.facts, wanted.dataset_facts)
-    if wanted.source != budget.source:
-        raise StateError(
-            f"dataset {wanted.dataset}: its source is {budget.source} in the ledger, but {wanted.source} here: "
-            "use that, or name another dataset"
-        )
+        budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
+    return budgets
 
 
 def require_same_facts(dataset: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise StateError where a plan's facts are not the dataset's, naming the first key that differs."""
-    found = difference(_known(there, here), _known(here, there))
-    if found is not None:
-        key, known, given = found
+    other = Difference.between(_known(there, here), _known(here, there))
+    if other is not None:
         raise StateError(
-            f"dataset {dataset}: {key} is {known} in the ledger, but {given} in the plan: "
+            f"dataset {dataset}: {other.key} is {other.there} in the ledger, but {other.here} in the plan: "
             "change the plan, or name another dataset"
         )
 
@@ -180,24 +156,23 @@ def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> Non
 
 
 def require_same_record(before: Budget | None, wanted: Budget) -> Budget:
-    """Return `wanted` with the facts as they were laid down; StateError where it is not `before` with other limits."""
+    """Return `wanted` with the facts as registered; StateError where it is not `before` with other limits."""
     if before is None:
         raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
     mine = {"kind": wanted.kind, "unit": wanted.unit, "source": wanted.source, "family": wanted.family}
     known = {"kind": before.kind, "unit": before.unit, "source": before.source, "family": before.family}
     there, here = before.facts or {}, wanted.facts or {}
-    found = difference(known | {"dataset": _known(there, here)}, mine | {"dataset": _known(here, there)})
-    if found is not None:
-        key, was, given = found
+    other = Difference.between(known | {"dataset": _known(there, here)}, mine | {"dataset": _known(here, there)})
+    if other is not None:
         raise StateError(
-            f"{before.kind} {before.name}: {key} is {was} in the ledger, but {given} in the budget's file: "
-            "only limits are stated anew"
+            f"{before.kind} {before.name}: {other.key} is {other.there} in the ledger, but {other.here} in the "
+            "budget's file: only limits are stated anew"
         )
     return replace(wanted, facts=before.facts)
 
 
 def same_microdata(one: str | None, other: str | None) -> bool:
-    """Whether one source is the other, or a place in it: a part of the microdata is of the same records."""
+    """Return whether one source is the other, or lies in it: a part of the microdata holds the same records."""
     if one is None or other is None:
         return False
     here, there = (source.rstrip("/") + "/" for source in (one, other))
@@ -234,19 +209,18 @@ def _require_kin(budgets: Mapping[str, Budget], budget: Budget, name: str) -> No
 
 # What a record is must agree wherever losses are added up: over a dataset's releases, and over a family's datasets.
 #
-# Older ledgers do not hold it among a dataset's facts; there the resolved plans of the releases that count tell it,
-# and
-# where they do not either, the next release does.
+# Older ledgers do not hold it among a dataset's facts; there the resolved plans of the releases that count state it,
+# and where they do not either, the next release does.
 
 
 def rules_of(facts: Mapping[str, Any] | None, plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what `facts`, or else the resolved plan, say of what a record is; no key where neither does."""
-    told = {**(plan or {}).get("dataset", {}), **(facts or {})}
-    return {key: told[key] for key in RECORD_RULES if key in told}
+    """Return what `facts`, or else the resolved plan, state of what a record is; no key where neither does."""
+    known = {**(plan or {}).get("dataset", {}), **(facts or {})}
+    return {key: known[key] for key in RECORD_RULES if key in known}
 
 
 def silent_kin(budgets: Mapping[str, Budget], dataset: str) -> list[str]:
-    """Return the other datasets of a dataset's family of which only releases can tell what a record is."""
+    """Return the other datasets of a dataset's family of which only releases state what a record is."""
     return [name for name in _kin(budgets, dataset) if len(rules_of(budgets[name].facts)) < len(RECORD_RULES)]
 
 
@@ -261,16 +235,16 @@ def require_like_records(
 
     Also where its releases, of an older version, disagree with each other.
     """
-    told: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    released: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # dataset → (release, its rules)
     for state in states:
         if state.charges > 0:
-            said = rules_of(state.reservation["dataset_facts"], state.reservation["plan"])
-            told.setdefault(state.dataset, []).append((state.release, said))
+            its = rules_of(state.reservation["dataset_facts"], state.reservation["plan"])
+            released.setdefault(state.dataset, []).append((state.release, its))
     for key in (key for key in RECORD_RULES if key in rules):
-        _require_own(dataset, key, rules[key], told.get(dataset, []), where)
+        _require_own(dataset, key, rules[key], released.get(dataset, []), where)
         for name in _kin(budgets, dataset):
-            theirs = [rules_of(budgets[name].facts), *(said for _, said in told.get(name, []))]
-            other = next((said[key] for said in theirs if said.get(key, rules[key]) != rules[key]), None)
+            theirs = [rules_of(budgets[name].facts), *(its for _, its in released.get(name, []))]
+            other = next((its[key] for its in theirs if its.get(key, rules[key]) != rules[key]), None)
             if other is not None:
                 raise StateError(
                     f"dataset {dataset}: {key} is {rules[key]}, but {other} in dataset {name} "
@@ -284,11 +258,11 @@ def _kin(budgets: Mapping[str, Budget], dataset: str) -> list[str]:
     return [name for name in members(budgets, family) if name != dataset] if family is not None else []
 
 
-def _require_own(dataset: str, key: str, value: object, told: list[tuple[str, dict[str, Any]]], where: str) -> None:
-    first: dict[object, str] = {}
-    for release, said in told:
-        if key in said:
-            first.setdefault(said[key], release)
+def _require_own(dataset: str, key: str, value: object, released: list[tuple[str, dict[str, Any]]], where: str) -> None:
+    first: dict[object, str] = {}  # value → the first release that has it
+    for release, rules in released:
+        if key in rules:
+            first.setdefault(rules[key], release)
     if len(first) > 1:
         (one, here), (other, there), *_ = first.items()
         raise StateError(

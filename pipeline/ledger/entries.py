@@ -1,19 +1,27 @@
-"""One entry of the ledger, its hash, and the chain that the hashes make."""
+"""The entries of the ledger: what one holds, its hash, the chain that the hashes make, and how entries are appended."""
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from pipeline.canonical import canonical_json
+from sqlalchemy import ColumnElement, Connection, insert, select
 
-GENESIS = "0" * 64  # stands where the first entry has no previous hash
+from pipeline.canonical import canonical_json
+from pipeline.errors import StateError
+from pipeline.ledger.database import ENTRIES
+
+GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
 BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
+
+# A pin is a digest of the input, against which guesses of it could be tested; a salt keeps them from the hashes.
+# Locations say nothing of a record, but how the enclave is built.
+CONFIDENTIAL = ("pin", "source", "staging")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +61,7 @@ class Entry:
     @property
     def columns(self) -> dict[str, Any]:
         """All columns, `hash` included, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
     def hash_due(self) -> str:
         """Return the SHA-256 of the canonical JSON of every column but `hash`."""
@@ -62,8 +70,30 @@ class Entry:
         return hashlib.sha256(canonical_json(columns).encode()).hexdigest()
 
     def follows(self, seq: int, head: str) -> bool:
-        """Whether this entry comes right after entry `seq`, whose hash is `head`."""
+        """Return whether this entry comes right after entry `seq`, whose hash is `head`."""
         return self.seq == seq + 1 and self.previous == head
+
+    def exported(self, confidential: bool = False) -> dict[str, Any]:
+        """Return the entry as JSON for other programs; `withheld` names the facts that only the enclave may know.
+
+        With `confidential` none is withheld, and the hash can be computed again from all other columns
+        (docs/ledger.md).
+        """
+        line: dict[str, Any] = {
+            "seq": self.seq,
+            "time": self.time,
+            "event": self.event,
+            "dataset": self.dataset,
+            "release": self.release or None,
+            "attempt": self.attempt,
+        }
+        chain = {"previous": self.previous, "hash": self.hash}
+        facts = dict(self.facts)
+        if confidential:
+            return line | {"facts": facts, "payload": self.payload, "salt": self.salt} | chain | {"confidential": True}
+        withheld = [name for name in CONFIDENTIAL if facts.get(name) is not None]
+        kept = {name: value for name, value in facts.items() if name not in CONFIDENTIAL}
+        return line | {"facts": kept} | chain | {"withheld": ["salt", *withheld]}
 
 
 @dataclass(frozen=True)
@@ -75,6 +105,39 @@ class Act:
     release: str
     attempt: str | None
     facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """That diagnostics of a plan were made: a plan tuned on them is outside the guarantee (architecture.md, rule 2).
+
+    `digest` is the plan's, `pin` that of the input, `code` that of the code; `compared` the attempt that was compared
+    with the truth (None: no release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded.
+    `operator` is who made it, as named by the ledger that records it.
+    """
+
+    dataset: str
+    release: str
+    digest: str
+    pin: str
+    code: str
+    engine: str
+    per_record: bool
+    compared: str | None
+    time: str = ""
+    operator: str | None = None
+
+    @classmethod
+    def of(cls, entry: Entry) -> "Diagnosed":
+        """Return the run that an entry records; raises ValueError, KeyError or TypeError where it records none."""
+        return cls(dataset=entry.dataset, release=entry.release, time=entry.time, **entry.facts)
+
+    def act(self) -> Act:
+        """Return the act that records the run."""
+        facts = asdict(self)
+        dataset, release = facts.pop("dataset"), facts.pop("release")
+        del facts["time"], facts["operator"]
+        return Act(DIAGNOSED, dataset, release, None, facts)
 
 
 def next_entry(seq: int, head: str, act: Act) -> Entry:
@@ -94,32 +157,32 @@ def next_entry(seq: int, head: str, act: Act) -> Entry:
     return replace(bare, hash=bare.hash_due())
 
 
-# Entries for other programs: one JSON object each, without what only the enclave may know unless it is asked for.
+def entries(connection: Connection, where: ColumnElement[bool] | None = None) -> Iterator[Entry]:
+    """Yield the entries that meet `where` (None: all), in order; StateError at one that is not what was written."""
+    query = select(ENTRIES).order_by(ENTRIES.c.seq)
+    for row in connection.execute(query if where is None else query.where(where)).mappings():
+        entry = Entry(**row)
+        if entry.hash != entry.hash_due():
+            raise changed(entry.seq)
+        yield entry
 
 
-# A pin is a digest of the input, against which guesses of it could be tested; a salt keeps them from the hashes.
-# Places
-# say nothing of a record, but how the enclave is built.
-CONFIDENTIAL = ("pin", "source", "staging")
+def changed(seq: int) -> StateError:
+    """Return the error that entry `seq` is not what was written."""
+    return StateError(f"the ledger was changed at entry {seq}: restore it from a backup")
 
 
-def exported(entry: Entry, confidential: bool = False) -> dict[str, Any]:
-    """Return an entry as JSON, with its hash and its link; `withheld` names the facts that are left out.
+def head_of(connection: Connection) -> tuple[int, str]:
+    """Return the last entry's number and hash; (0, 64 zeros) where there is none."""
+    last = connection.execute(
+        select(ENTRIES.c.seq, ENTRIES.c.hash).order_by(ENTRIES.c.seq.desc()).limit(1)
+    ).one_or_none()
+    return (0, GENESIS) if last is None else (last.seq, last.hash)
 
-    With `confidential` nothing is, and the hash can be computed again from all other columns (docs/ledger.md).
-    """
-    facts = dict(entry.facts)
-    line: dict[str, Any] = {
-        "seq": entry.seq,
-        "time": entry.time,
-        "event": entry.event,
-        "dataset": entry.dataset,
-        "release": entry.release or None,
-        "attempt": entry.attempt,
-    }
-    chain = {"previous": entry.previous, "hash": entry.hash}
-    if confidential:
-        return line | {"facts": facts, "payload": entry.payload, "salt": entry.salt} | chain | {"confidential": True}
-    withheld = [name for name in CONFIDENTIAL if facts.get(name) is not None]
-    kept = {name: value for name, value in facts.items() if name not in CONFIDENTIAL}
-    return line | {"facts": kept} | chain | {"withheld": ["salt", *withheld]}
+
+def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = bool) -> Entry:
+    """Append `act` at the end of the chain, unless `legal` raises at its entry, and return the entry."""
+    entry = next_entry(*head_of(connection), act)
+    legal(entry)
+    connection.execute(insert(ENTRIES).values(entry.columns))
+    return entry

@@ -1,18 +1,30 @@
-"""The state of a release, as a pure fold of its entries: which event may follow which, and what each costs."""
+"""The state of a release, a fold of its entries: which event may follow which, and what each costs.
 
-from collections.abc import Callable, Iterable, Mapping
+reserved ─► drawn ─► published ─► settled ─► withdrawn      one charge, made with `reserved`
+              ├─► destroyed: drawn without a live attempt, to be drawn again; beyond MAX_DRAWS draws, or where one
+              │              was exposed, only after `charged` has added a charge for every draw
+              └─► held ─► approved ─► published; or rejected, which ends it and keeps the charge
+reserved ─► aborted          refunds the charge and frees the name
+drawn, held ─► aborted       ends it and keeps the charge
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
+from sqlalchemy import ColumnElement, Connection
+
 from pipeline.errors import StateError
-from pipeline.ledger.entries import Entry
+from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.entries import Act, Entry, append, entries
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
 
 Status = Literal["reserved", "drawn", "held", "published", "settled", "aborted", "rejected", "withdrawn"]
-PUBLIC = ("published", "settled")  # what is to be seen in the output place
+PUBLIC = ("published", "settled")  # what stands at the output location
 
-ENDED = {  # what a release was, whose name is taken and which nothing is drawn for
+ENDED = {  # of releases for which nothing more is drawn, and whose names stay taken
     "aborted": "aborted after a draw and stays charged",
     "rejected": "rejected by an officer and stays charged",
     "withdrawn": "withdrawn and stays charged",
@@ -21,16 +33,21 @@ ENDED = {  # what a release was, whose name is taken and which nothing is drawn 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseState:
-    """What the ledger says of one release.
+    """What the ledger records of one release.
 
-    `reservation` holds the facts that were reserved, as JSON. `attempt` is the live draw: None before the first
-    draw and after the live one was destroyed. `draws` counts draws, `charges` how often the release's policy counts
-    against the budget (0 after a refund). `exposed` tells that others may have seen the staging of a draw.
-    `stagings` are the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
-    `contents` is the digest of the staged files, from the held or the published entry; `head` and `date` are those of
-    the published entry: the head hash of the ledger and the UTC date, YYYY-MM-DD. `approved`: an officer lets the held
-    attempt be published; `reason`: the one given for a rejection or a withdrawal, `withdrawn_on` and `withdrawal`
-    its UTC date and the hash of its entry. `since` is the number of the entry that reserved it.
+    Attributes:
+        reservation: the facts that were reserved, as JSON.
+        attempt: the live draw; None before the first draw and after the live one was destroyed.
+        draws: how many draws were made.
+        charges: how often the release's policy counts against the budget; 0 after a refund.
+        exposed: whether others may have seen the staging of a draw.
+        stagings: the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
+        contents: the digest of the staged files, from the held or the published entry.
+        approved: whether an officer lets the held attempt be published.
+        reason: why it was rejected or withdrawn.
+        withdrawn_on, withdrawal: the UTC date and the hash of the entry that withdrew it.
+        since: the number of the entry that reserved it.
+        head, date: the hash and the UTC date, YYYY-MM-DD, of the published entry.
     """
 
     release: str
@@ -58,7 +75,7 @@ class ReleaseState:
 
     @property
     def out(self) -> str:
-        """The output place, an absolute path."""
+        """The output location, absolute."""
         return str(self.reservation["out"])
 
     @property
@@ -92,24 +109,16 @@ def require_free_for_draw(state: ReleaseState) -> None:
         )
 
 
-def fold(entries: Iterable[Entry]) -> ReleaseState | None:
-    """Return the state after `entries` of one release, in order; None for none. Raises StateError as `step` does."""
-    state: ReleaseState | None = None
-    for entry in entries:
-        state = step(state, entry)
-    return state
-
-
 def step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
     """Return the state after `entry` where it may follow `state`; raises StateError where it may not.
 
-    This is the one place that decides what is legal: the store appends nothing that it refuses.
+    Nothing else decides what is legal: the ledger appends nothing that is refused here.
     """
     if entry.event == "reserved":
         return _reserved(state, entry)
     follow = _EVENTS.get(entry.event)
     if follow is None:
-        raise StateError(f"release {entry.release}: the ledger holds an event that is unknown here: {entry.event}")
+        raise StateError(f"release {entry.release}: the event {entry.event} is unknown to this version of prdp")
     if state is None or state.refunded:
         raise StateError(f"release {entry.release}: is not reserved")
     if entry.dataset != state.dataset:
@@ -148,30 +157,30 @@ def _drawn(state: ReleaseState, entry: Entry) -> ReleaseState:
 
 
 def _destroyed(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_live(state, entry, "drawn")
+    _require_live(state, entry, "drawn")
     return replace(state, attempt=None, exposed=state.exposed or bool(entry.facts["exposed"]))
 
 
 def _held(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_live(state, entry, "drawn")
+    _require_live(state, entry, "drawn")
     return replace(state, status="held", contents=str(entry.facts["contents"]))
 
 
 def _approved(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_live(state, entry, "held")
+    _require_live(state, entry, "held")
     if state.approved:
         raise StateError(f"release {state.release}: attempt {entry.attempt} is approved already")
     return replace(state, approved=True)
 
 
 def _rejected(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_live(state, entry, "held")
+    _require_live(state, entry, "held")
     # The charge stays: whoever decided has seen the draw.
     return replace(state, status="rejected", attempt=None, approved=False, reason=_reason(entry))
 
 
 def _published(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_live(state, entry, "held" if state.hold or state.status == "held" else "drawn")
+    _require_live(state, entry, "held" if state.hold or state.status == "held" else "drawn")
     contents = str(entry.facts["contents"])
     if state.status == "held" and not state.approved:
         raise StateError(f"release {state.release}: attempt {entry.attempt} is held: an officer must approve it first")
@@ -181,7 +190,7 @@ def _published(state: ReleaseState, entry: Entry) -> ReleaseState:
 
 
 def _settled(state: ReleaseState, entry: Entry) -> ReleaseState:
-    _need_live(state, entry, "published")
+    _require_live(state, entry, "published")
     return replace(state, status="settled")
 
 
@@ -212,11 +221,11 @@ def _aborted(state: ReleaseState, entry: Entry) -> ReleaseState:
 
 def _reason(entry: Entry) -> str:
     if not entry.facts["reason"]:
-        raise StateError(f"release {entry.release}: a reason must be given")
+        raise StateError(f"release {entry.release}: state a reason")
     return str(entry.facts["reason"])
 
 
-def _need_live(state: ReleaseState, entry: Entry, status: Status) -> None:
+def _require_live(state: ReleaseState, entry: Entry, status: Status) -> None:
     if state.status != status:
         raise StateError(f"release {state.release}: is {state.status}: attempt {entry.attempt} cannot be {entry.event}")
     if entry.attempt is None or entry.attempt != state.attempt:
@@ -238,3 +247,33 @@ _EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
     "withdrawn": _withdrawn,
     "purged": _purged,
 }
+
+
+# The same, inside one transaction of the ledger's database.
+
+
+def state_of(connection: Connection, release: str) -> ReleaseState | None:
+    """Return the state of a release; None where it was never reserved."""
+    return states_of(connection, ENTRIES.c.release == release).get(release)
+
+
+def require_state(connection: Connection, release: str) -> ReleaseState:
+    """Return the state of a release; StateError where it was never reserved."""
+    state = state_of(connection, release)
+    if state is None:
+        raise StateError(f"release {release}: is not in the ledger: reserve it first")
+    return state
+
+
+def states_of(connection: Connection, where: ColumnElement[bool] | None = None) -> dict[str, ReleaseState]:
+    """Return the states of the releases whose entries meet `where`, by name, in the order of first reservation."""
+    states: dict[str, ReleaseState] = {}
+    for entry in entries(connection, where):
+        if entry.of_release:
+            states[entry.release] = step(states.get(entry.release), entry)
+    return states
+
+
+def advance(connection: Connection, state: ReleaseState | None, act: Act) -> ReleaseState:
+    """Append `act` where `step` lets it follow `state`, and return the state after it."""
+    return step(state, append(connection, act, partial(step, state)))

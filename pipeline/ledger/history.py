@@ -1,7 +1,7 @@
-"""The story of each release as its entries tell it: who did what when, and how far every attempt came."""
+"""What the ledger shows officers: the history of each release, and what a dataset has spent at a reference."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,7 +9,7 @@ from pipeline.accounting.accountant import Charged
 from pipeline.accounting.convert import DELTA, Floats, added, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, typed_reference
 from pipeline.errors import PlanError
-from pipeline.ledger.budget import binding
+from pipeline.ledger.admission import binding
 from pipeline.ledger.datasets import Budget, members
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState, step
@@ -18,7 +18,7 @@ from pipeline.ledger.store import Ledger
 from pipeline.plan.model import owner_of
 from udfs.numbers.exact import as_json, up_float
 
-# An entry of these ends the live attempt, or tells how far it came.
+# An entry of these ends the live attempt, or records how far it came.
 _STAGES = ("held", "destroyed", "rejected", "published", "settled", "withdrawn")
 
 
@@ -36,19 +36,11 @@ class Attempt:
 
     def to_json(self) -> dict[str, Any]:
         """The attempt as JSON."""
-        return {
-            "attempt": self.attempt,
-            "draw": self.draw,
-            "time": self.time,
-            "stage": self.stage,
-            "staging": self.staging,
-            "exposed": self.exposed,
-            "ended": self.ended,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)
-class Story:
+class History:
     """A release: its state, its attempts in order, its acts as (time, event, operator or None)."""
 
     state: ReleaseState
@@ -56,18 +48,18 @@ class Story:
     acts: tuple[tuple[str, str, str | None], ...]
 
 
-def stories(entries: Iterable[Entry]) -> dict[str, Story]:
-    """Return the story of every release in `entries`, in the order of first reservation; StateError as `step`."""
-    found: dict[str, Story] = {}
+def histories(entries: Iterable[Entry]) -> dict[str, History]:
+    """Return the history of every release in `entries`, in the order of first reservation; StateError as `step`."""
+    releases: dict[str, History] = {}
     for entry in entries:
         if entry.of_release:
-            found[entry.release] = _told(found.get(entry.release), entry)
-    return found
+            releases[entry.release] = _continued(releases.get(entry.release), entry)
+    return releases
 
 
-def _told(before: Story | None, entry: Entry) -> Story:
+def _continued(before: History | None, entry: Entry) -> History:
     state = step(before.state if before else None, entry)
-    # A name that was given back and reserved anew tells both of its lives, as the ledger does.
+    # A name that was given back and reserved anew has the history of both reservations, as in the ledger.
     attempts, acts = (before.attempts, before.acts) if before else ((), ())
     if entry.event == "drawn":
         facts = entry.facts
@@ -77,10 +69,7 @@ def _told(before: Story | None, entry: Entry) -> Story:
         exposed = bool(entry.facts.get("exposed", attempts[-1].exposed))
         ended = None if entry.event in ("held", "published") else entry.time
         attempts = (*attempts[:-1], replace(attempts[-1], stage=entry.event, exposed=exposed, ended=ended))
-    return Story(state, attempts, (*acts, (entry.time, entry.event, entry.facts.get("operator"))))
-
-
-# What a dataset has spent at a reference, by release, and what is left: for officers, from the ledger alone.
+    return History(state, attempts, (*acts, (entry.time, entry.event, entry.facts.get("operator"))))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from pipeline.accounting.accountant import Certified, Charged
 from pipeline.accounting.convert import ORDERS
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
-from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
-from pipeline.ledger.fold import PUBLIC, ReleaseState
+from pipeline.ledger.fold import ReleaseState
 from udfs.numbers.exact import exact, up_decimal
 
 VERSION = 1  # of the form in which policies and bounds are kept
@@ -72,11 +71,16 @@ def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certifie
 class Reservation:
     """The frozen facts of a release, all known before any record is read.
 
-    `dataset_facts` (what a record is, unit, measures with types and steps) are JSON and the same for all releases of
-    `dataset`;
-    `digest` and `plan` are the resolved plan's; `policy` is what one draw is charged; `limits` bind the dataset's
-    accumulated loss; `out` is the absolute output place; `code` the digest of the code; `source` where the microdata
-    lie; `hold`: nothing is published before an officer approves.
+    Attributes:
+        dataset_facts: what a record is, unit, measures with types and steps; JSON, the same for all of `dataset`.
+        digest, plan: the resolved plan's digest, and its JSON.
+        policy: what one draw is charged.
+        limits: those of the plan, which bind the dataset's accumulated loss.
+        out: the absolute output location.
+        code: the digest of the code.
+        staging: where its totals and attempts are staged at first; None: beside the ledger.
+        source: where the microdata lie.
+        hold: nothing is published before an officer approves.
     """
 
     release: str
@@ -89,14 +93,14 @@ class Reservation:
     limits: Sequence[Limit]
     out: str
     code: str
-    staging: str | None = None  # where its totals and attempts are staged at first; None: beside the ledger
+    staging: str | None = None
     source: str | None = None
     hold: bool = False
 
     def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
-        """The reservation as JSON, as the ledger keeps it, with bounds at the references of the limits `stated`."""
-        elsewhere = {} if self.staging is None else {"staging": self.staging}
-        return elsewhere | {
+        """Return the reservation as the ledger keeps it, with bounds also at the references of the limits `stated`."""
+        staging = {} if self.staging is None else {"staging": self.staging}
+        return staging | {
             "supersedes": self.supersedes,
             "dataset_facts": dict(self.dataset_facts),
             "digest": self.digest,
@@ -122,52 +126,20 @@ def charged(state: ReleaseState, times: int) -> Charged:
     return Charged(state.release, PolicySum.from_json(state.reservation["policy"]), times, known)
 
 
-def require_same(state: ReleaseState, wanted: Reservation) -> None:
-    """Raise StateError where `wanted` is not what was reserved under its name, naming what differs."""
-    for name, here in (("digest", wanted.digest), ("out", wanted.out)):
-        there = state.reservation[name]
-        if there != here:
-            told = {"digest": "another plan (digest)", "out": "another output place"}[name]
-            raise StateError(
-                f"release {state.release}: is {state.status} with {told}: {there}, not {here}: "
-                "go back to that, or choose another release name"
-            )
-    unfinished = state.status in ("reserved", "drawn")
-    reserved_from = state.reservation.get("source")  # older entries name none
-    if unfinished and reserved_from is not None and reserved_from != wanted.source:
-        raise StateError(
-            f"release {state.release}: is {state.status} for the microdata {reserved_from}, not {wanted.source}: "
-            "go back to those, or abort and reserve anew"
-        )
-    # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
-    if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(wanted.policy.to_json()):
-        raise StateError(
-            f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
-            "finish with the version that reserved, or abort and choose another release name"
-        )
+@dataclass(frozen=True)
+class Difference:
+    """The first key in which two JSON values differ, such as measures.payroll.step, and what each has, in words."""
 
+    key: str
+    there: str
+    here: str
 
-def require_superseded(wanted: Reservation, others: Sequence[ReleaseState]) -> None:
-    """Raise StateError where what `wanted` supersedes is none of the dataset's `others` that were published."""
-    published = {state.release for state in others if state.status in (*PUBLIC, "withdrawn")}
-    if wanted.supersedes is not None and wanted.supersedes not in published:
-        raise StateError(
-            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
-            f"of dataset {wanted.dataset}: correct the name"
-        )
-
-
-def difference(there: Any, here: Any, key: str = "") -> tuple[str, str, str] | None:
-    """Return the first key in which two JSON values differ, with what is there and here; None where they are equal."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for name in sorted({*there, *here}):
-            below = f"{key}.{name}" if key else name
-            found = difference(there.get(name, "absent"), here.get(name, "absent"), below)
-            if found is not None:
-                return found
-        return None
-    return None if there == here else (key, _told(there), _told(here))
-
-
-def _told(value: Any) -> str:
-    return "present" if isinstance(value, Mapping) else str(value)
+    @classmethod
+    def between(cls, there: Any, here: Any, key: str = "") -> "Difference | None":
+        """Return the first difference, by the names of keys; None where the values are equal."""
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            pairs = ((name, there.get(name, "absent"), here.get(name, "absent")) for name in sorted({*there, *here}))
+            each = (cls.between(one, other, f"{key}.{name}" if key else name) for name, one, other in pairs)
+            return next(filter(None, each), None)
+        words = ("present" if isinstance(value, Mapping) else str(value) for value in (there, here))
+        return None if there == here else cls(key, *words)

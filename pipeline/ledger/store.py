@@ -1,4 +1,8 @@
-"""Which database an address names: a file of this machine, or a PostgreSQL server."""
+"""The ledger: the durable accountant, one append-only, hash-chained table, written in single transactions.
+
+The way of a release: `reserve` charges its policy, `draw` begins an attempt, `publish` chooses the one that is seen,
+`settle` closes it; fold.py holds which step may follow which.
+"""
 
 import copy
 import os
@@ -14,7 +18,7 @@ import platformdirs
 from sqlalchemy import Connection
 
 from pipeline.errors import PlanError, StateError, require_package
-from pipeline.ledger.budget import require_covers, require_fits, require_reservable, standing
+from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
     INIT,
@@ -28,20 +32,29 @@ from pipeline.ledger.datasets import (
     require_same_record,
     rules_of,
 )
-from pipeline.ledger.entries import BUDGETED, DIAGNOSED, GENESIS, Act, Entry
-from pipeline.ledger.fold import ReleaseState, charges_with_next_draw, require_free_for_draw, step
-from pipeline.ledger.reservation import Reservation, charged, limits_of
-from pipeline.ledger.rows import (
+from pipeline.ledger.entries import (
+    BUDGETED,
+    DIAGNOSED,
+    GENESIS,
+    Act,
     Diagnosed,
-    advance,
+    Entry,
     append,
     changed,
     entries,
     head_of,
+)
+from pipeline.ledger.fold import (
+    ReleaseState,
+    advance,
+    charges_with_next_draw,
+    require_free_for_draw,
     require_state,
     state_of,
     states_of,
+    step,
 )
+from pipeline.ledger.reservation import Reservation, charged, limits_of
 from pipeline.ledger.sqlite import open_file
 from pipeline.storage.location import resolved
 
@@ -49,7 +62,7 @@ _SERVER = ("postgresql", "postgresql+psycopg")
 
 
 def in_a_file(url: str | None) -> bool:
-    """Whether the ledger at `url` would be a file of the machine that opens it."""
+    """Return whether the ledger at `url` would be a file of the machine that opens it."""
     return url is None or "://" not in url or url.startswith("sqlite:")
 
 
@@ -76,27 +89,23 @@ def _path(url: str | None) -> Path:
         return Path(url)
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return Path(url.removeprefix("sqlite:///"))
-    # The address may hold a password: only its scheme is told.
-    found = f"{scheme}://…" if scheme is not None else "an empty address"
+    # The address may hold a password: only its scheme is shown.
+    kind = f"{scheme}://…" if scheme is not None else "an empty address"
     raise PlanError(
-        f"--ledger: {found} is not supported: give a file as a path or as sqlite:///path, "
+        f"--ledger: {kind} is not supported: give a file as a path or as sqlite:///path, "
         "or a server as postgresql://user@host/database"
     )
 
 
-# The chain of all entries, checked from its beginning.
+def verified(chain: Iterable[Entry]) -> tuple[int, str]:
+    """Return the number and hash of the last entry of the `chain`, each entry of which has its own hash.
 
-
-def verified(entries: Iterable[Entry]) -> tuple[int, str]:
-    """Return the number and hash of the last of `entries`, each of which has its own hash, after checking the rest.
-
-    That is their links, that none is missing between, and that each could legally follow. Raises StateError that
-    names the first bad one.
+    Raises StateError that names the first entry that is not linked to the one before it, or could not legally follow.
     """
     seq, head = 0, GENESIS
     states: dict[str, ReleaseState] = {}
     budgets: dict[str, Budget] = {}
-    for entry in entries:
+    for entry in chain:
         if not entry.follows(seq, head):
             raise changed(seq + 1)
         try:
@@ -110,9 +119,6 @@ def verified(entries: Iterable[Entry]) -> tuple[int, str]:
             raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
         seq, head = entry.seq, entry.hash
     return seq, head
-
-
-# The durable accountant: one append-only, hash-chained table, written in whole transactions.
 
 
 def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
@@ -140,7 +146,7 @@ def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Le
 
 
 class Ledger:
-    """One ledger: what was reserved, drawn, charged and published, and nothing that was drawn twice.
+    """One ledger: what was reserved, drawn, charged and published; no two draws of one release are ever seen.
 
     Guarantee: each method that writes reads, checks and appends in one transaction that no other can enter, so
     that no two processes together exceed a limit, and of two attempts at a release one is published at most. A
@@ -161,7 +167,7 @@ class Ledger:
 
     @property
     def staging_root(self) -> Path:
-        """The folder under which attempts are staged unless a run names another place: beside a ledger's file."""
+        """The folder under which attempts are staged unless a run names another: beside a ledger's file."""
         return self._database.staging_root
 
     def lock(self, release: str) -> AbstractContextManager[None]:
@@ -169,7 +175,7 @@ class Ledger:
         return self._database.lock(release)
 
     def state(self, release: str) -> ReleaseState | None:
-        """Return what the ledger says of `release`, None where it was never reserved."""
+        """Return the state of `release`, None where it was never reserved."""
         with self._reading() as connection:
             return state_of(connection, release)
 
@@ -241,10 +247,10 @@ class Ledger:
     def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:
         """Reserve a release and charge its policy once; return its state.
 
-        The same release with the same digest and output place is not reserved again: its present state is returned.
+        The same release with the same digest and output location is not reserved again: its present state is returned.
         The limits of the dataset and its family bind on top of the plan's own; where it is not registered, or was not
         yet, those of its earlier releases do: they were fixed before this plan was written. Raises BudgetRefused where
-        a limit would be exceeded; StateError where the name is taken with another digest or place or was given up
+        a limit would be exceeded; StateError where the name is taken with another digest or location or was given up
         after a draw, where the dataset's facts or source disagree, where it is not registered but `registered_only`,
         or where what it supersedes is no published release of the dataset.
         """
@@ -311,9 +317,9 @@ class Ledger:
         """Record that the published `attempt` is withdrawn: its loss stays, for it was seen."""
         return self._advance(release, "withdrawn", {"reason": reason}, attempt)
 
-    def purged(self, release: str, staging: str | None, found: Sequence[str]) -> ReleaseState:
-        """Record that what is staged of a release under the root `staging` by the names `found` is removed."""
-        return self._advance(release, "purged", {"staging": staging, "names": list(found)}, None)
+    def purged(self, release: str, staging: str | None, names: Sequence[str]) -> ReleaseState:
+        """Record that what a release staged under the root `staging` by these `names` is removed."""
+        return self._advance(release, "purged", {"staging": staging, "names": list(names)}, None)
 
     def publish(self, release: str, attempt: str, contents: str) -> ReleaseState:
         """Choose `attempt` as the one that is seen, where it is the live one (compare-and-set).
@@ -323,7 +329,7 @@ class Ledger:
         return self._advance(release, "published", {"contents": contents}, attempt)
 
     def settle(self, release: str, attempt: str) -> ReleaseState:
-        """Record that the published attempt stands whole in its output place."""
+        """Record that the published attempt is complete at its output location."""
         return self._advance(release, "settled", {}, attempt)
 
     def abort(self, release: str) -> ReleaseState:
@@ -333,14 +339,13 @@ class Ledger:
     def diagnosed(self, run: Diagnosed) -> None:
         """Record that confidential diagnostics of a plan are about to be made; call it before any result exists.
 
-        The run's own time is not used: the entry is dated as every other. It says nothing of what is in the microdata
-        but the digest of the pinned input.
+        The entry is dated as every other, and holds nothing of the microdata but the digest of the pinned input.
         """
         with self._writing() as connection:
-            append(connection, self._signed(Act(DIAGNOSED, run.dataset, run.release, None, run.facts())))
+            append(connection, self._signed(run.act()))
 
     def signed(self, operator: str) -> "Ledger":
-        """Return this ledger for a person or program that is said to act: each entry names it, and proves nothing."""
+        """Return this ledger with an operator to record, a person or program, in each entry; it proves nothing."""
         mine = copy.copy(self)
         mine.operator = operator
         return mine

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
 
 import pytest
 
 from pipeline.errors import BudgetRefused, StateError
+from pipeline.ledger import fold
 from pipeline.ledger.entries import GENESIS
-from pipeline.ledger.fold import MAX_DRAWS, fold
+from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import limits_of
 from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import FACTS, drawn_and_destroyed, entries, policy, reservation
@@ -45,7 +47,7 @@ def test_the_state_is_the_fold_of_the_rows_and_outlives_the_process(ledger: Ledg
     ledger.reserve(reservation("r"))
     drawn_and_destroyed(ledger, "r", 2)
     again = open_ledger(address)
-    assert again.state("r") == ledger.state("r") == fold(entries(ledger))
+    assert again.state("r") == ledger.state("r") == reduce(fold.step, entries(ledger), None)
     assert limits_of(again.state("r")) == tuple(reservation("r").limits)
 
 
@@ -66,7 +68,7 @@ def test_the_same_reservation_again_changes_nothing(ledger: Ledger) -> None:
     ("changes", "told"),
     [
         ({"digest": "sha256:other"}, "another plan"),
-        ({"out": "/elsewhere"}, "another output place: /out, not /elsewhere"),
+        ({"out": "/elsewhere"}, "another output location: /out, not /elsewhere"),
         ({"policy": policy(3)}, "another policy"),
     ],
 )

@@ -69,7 +69,7 @@ def test_it_refuses_what_the_state_the_place_or_the_plan_forbid(prdp: Prdp, tmp_
     assert prdp("release", plan, "--hold")[0] == 0
     assert prdp("ledger", "check", plan)[1]["state"] == "held"
     code, line = prdp("ledger", "check", plan, "--out", tmp_path / "elsewhere")
-    assert (code, "another output place" in line) == (5, True)
+    assert (code, "another output location" in line) == (5, True)
     assert prdp("ledger", "reject", "small-release", "--reason", "thin")[0] == 0
     code, line = prdp("ledger", "check", plan)
     assert (code, "rejected by an officer" in line) == (5, True)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pipeline.accounting.references import Limit, Reference
 from pipeline.errors import BudgetRefused, PrdpError, StateError
-from pipeline.ledger import budget, fold
+from pipeline.ledger import admission, fold
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
@@ -320,8 +320,8 @@ def withdrawn_for_free(state: ReleaseState, entry: Entry) -> ReleaseState:
     [
         (fold._EVENTS, "published", published_unseen),
         (fold._EVENTS, "withdrawn", withdrawn_for_free),
-        (vars(budget), "members", lambda budgets, family: []),
-        (vars(budget), "binding", lambda registered, releases: []),
+        (vars(admission), "members", lambda budgets, family: []),
+        (vars(admission), "binding", lambda registered, releases: []),
     ],
 )
 def test_the_model_rejects_a_ledger_that_is_broken(

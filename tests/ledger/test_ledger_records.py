@@ -82,7 +82,7 @@ def budget(dataset: str = "d", family: str | None = None, **rules: str) -> Budge
 def append_older(ledger: Ledger, *wanted: Reservation) -> None:
     """Reserve as older versions did, which did not compare what a record is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.ledger.budget.require_like_records", lambda *told: None)
+        patch.setattr("pipeline.ledger.admission.require_like_records", lambda *told: None)
         for each in wanted:
             ledger.reserve(each)
 

@@ -12,7 +12,7 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.canonical import FrozenMap
 from pipeline.errors import BudgetRefused
-from pipeline.ledger import budget
+from pipeline.ledger import admission
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.store import Ledger, open_ledger
@@ -111,5 +111,5 @@ def test_without_the_tightest_alone_each_limit_is_checked_against_all(
 ) -> None:
     ledger = open_ledger(address)
     fill(ledger, 50)
-    monkeypatch.setattr(budget, "tightest", list)
+    monkeypatch.setattr(admission, "tightest", list)
     assert evaluated(ledger, monkeypatch, 50) > 50 * 50

@@ -165,7 +165,7 @@ def test_a_published_release_is_reported_and_never_drawn_again(tmp_path: Path) -
     elsewhere = Place(write_world(tmp_path, None), tmp_path / "elsewhere")
     elsewhere.folder.mkdir()
     (elsewhere.folder / "state").symlink_to(tmp_path / "state")
-    with pytest.raises(StateError, match="another output place"):
+    with pytest.raises(StateError, match="another output location"):
         submit(elsewhere, key=None)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from pipeline.errors import PrdpError
-from pipeline.ledger import budget
+from pipeline.ledger import admission
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, open_ledger
 from tests.support.ledgers import reservation
@@ -54,12 +54,12 @@ def slowed(check: Any, together: Together) -> Any:
 
 
 def reserve_unguarded(ledger: Ledger, wanted: Reservation, together: Together) -> None:
-    database, check = type(ledger._database), budget.check
+    database, check = type(ledger._database), admission.check
     writing = database.writing
-    database.writing, budget.check = statement_by_statement, slowed(check, together)
+    database.writing, admission.check = statement_by_statement, slowed(check, together)
     ledger.reserve(wanted)
     together.turn.release()
-    database.writing, budget.check = writing, check
+    database.writing, admission.check = writing, check
     together.all_here.wait(PATIENCE)
 
 

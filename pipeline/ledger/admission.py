@@ -1,4 +1,8 @@
-"""What a dataset and its family have spent, which limits bind them, and whether one more release fits."""
+"""Admission of a reservation: it stands already, it may be made, or it is refused.
+
+It may be made where it agrees with its dataset's record and releases, and where its policy fits every limit that binds:
+the plan's own, the dataset's, and its family's.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,21 +11,21 @@ from sqlalchemy import Connection
 
 from pipeline.accounting.accountant import Charged, check, first_exceeded, named, tightest
 from pipeline.accounting.references import Limit
+from pipeline.canonical import canonical_json
 from pipeline.errors import BudgetRefused, StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import (
     Budget,
     budgets_of,
     members,
-    require_agreement,
     require_like_records,
     require_same_facts,
     rules_of,
+    same_microdata,
     silent_kin,
 )
-from pipeline.ledger.fold import ENDED, ReleaseState
-from pipeline.ledger.reservation import Reservation, charged, limits_of, require_same, require_superseded
-from pipeline.ledger.rows import state_of, states_of
+from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of, states_of
+from pipeline.ledger.reservation import Reservation, charged, limits_of
 from udfs.numbers.exact import as_json, up_text
 
 
@@ -54,7 +58,7 @@ def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Lim
     """Return the limits that bind a dataset's next release, whatever its plan says: the dataset's own, if registered.
 
     Those of plans that were reserved before it was registered bind as well, for they were promised; an officer's
-    `raise` lifts them. Places are those of the release that stated the limit, so another's are taken at the worst.
+    `raise` lifts them. Their cells are those of the release that stated the limit; another's are taken at the worst.
     """
     if budget is not None and budget.raised is not None:
         return budget.stated
@@ -93,9 +97,6 @@ def _without(states: Iterable[ReleaseState], release: str) -> list[ReleaseState]
     return [state for state in states if state.release != release]
 
 
-# What the ledger answers to a wanted reservation: it stands already, it may be made, or it is refused.
-
-
 def standing(connection: Connection, wanted: Reservation, registered_only: bool) -> ReleaseState | None:
     """Return the present state where `wanted` was reserved already, None where it was not, or was given back.
 
@@ -104,12 +105,12 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
     """
     state = state_of(connection, wanted.release)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
-        require_agreement(budgets_of(connection), wanted, registered_only)
+        _require_agreement(budgets_of(connection), wanted, registered_only)
     if state is None or state.refunded:
         return None
     if state.status in ENDED:
         raise StateError(f"release {wanted.release}: was {ENDED[state.status]}: choose another name")
-    require_same(state, wanted)
+    _require_same(state, wanted)
     return state
 
 
@@ -119,12 +120,73 @@ def require_reservable(connection: Connection, wanted: Reservation) -> list[Limi
     Raises BudgetRefused where one would be exceeded, StateError where it disagrees with the dataset's releases.
     """
     others = charged_states(connection, [wanted.dataset])
-    require_superseded(wanted, others)
+    _require_superseded(wanted, others)
     if others:  # the first that counts fixes the dataset's facts
         require_same_facts(wanted.dataset, others[0].reservation["dataset_facts"], wanted.dataset_facts)
     budgets = budgets_of(connection)
     silent = silent_kin(budgets, wanted.dataset)
-    told = [*others, *(charged_states(connection, silent) if silent else [])]
+    releases = [*others, *(charged_states(connection, silent) if silent else [])]
     rules = rules_of(wanted.dataset_facts, wanted.plan)
-    require_like_records(wanted.dataset, rules, budgets, told, "the plan")
+    require_like_records(wanted.dataset, rules, budgets, releases, "the plan")
     return require_fits(connection, wanted.dataset, Charged(wanted.release, wanted.policy, 1), wanted.limits)
+
+
+def _require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:
+    """Raise StateError where a plan disagrees with its dataset's record, or uses what belongs to another one's."""
+    budget = budgets.get(wanted.dataset)
+    if budget is None:
+        owner = next((b for b in budgets.values() if same_microdata(b.source, wanted.source)), None)
+        if owner is not None:
+            raise StateError(
+                f"dataset {wanted.dataset}: its microdata {wanted.source} are those of the registered dataset "
+                f"{owner.name}, {owner.source}: name that one"
+            )
+        if registered_only:
+            raise StateError(
+                f"dataset {wanted.dataset}: is not registered, which this site requires: "
+                "have an officer run prdp ledger init"
+            )
+        return
+    if budget.facts is None:
+        raise StateError(f"dataset {wanted.dataset}: is the name of a family of datasets: name a dataset")
+    require_same_facts(budget.name, budget.facts, wanted.dataset_facts)
+    if wanted.source != budget.source:
+        raise StateError(
+            f"dataset {wanted.dataset}: its source is {budget.source} in the ledger, but {wanted.source} here: "
+            "use that, or name another dataset"
+        )
+
+
+def _require_same(state: ReleaseState, wanted: Reservation) -> None:
+    """Raise StateError where `wanted` is not what was reserved under its name, naming what differs."""
+    for name, here in (("digest", wanted.digest), ("out", wanted.out)):
+        there = state.reservation[name]
+        if there != here:
+            what = {"digest": "another plan (digest)", "out": "another output location"}[name]
+            raise StateError(
+                f"release {state.release}: is {state.status} with {what}: {there}, not {here}: "
+                "go back to that, or choose another release name"
+            )
+    unfinished = state.status in ("reserved", "drawn")
+    reserved_from = state.reservation.get("source")  # older entries name none
+    if unfinished and reserved_from is not None and reserved_from != wanted.source:
+        raise StateError(
+            f"release {state.release}: is {state.status} for the microdata {reserved_from}, not {wanted.source}: "
+            "go back to those, or abort and reserve anew"
+        )
+    # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
+    if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(wanted.policy.to_json()):
+        raise StateError(
+            f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
+            "finish with the version that reserved, or abort and choose another release name"
+        )
+
+
+def _require_superseded(wanted: Reservation, others: Sequence[ReleaseState]) -> None:
+    """Raise StateError where what `wanted` supersedes is none of the dataset's `others` that were published."""
+    published = {state.release for state in others if state.status in (*PUBLIC, "withdrawn")}
+    if wanted.supersedes is not None and wanted.supersedes not in published:
+        raise StateError(
+            f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
+            f"of dataset {wanted.dataset}: correct the name"
+        )
