@@ -26,6 +26,7 @@ from pipeline.plan.model import Plan
 from pipeline.preparation.duplicates import records_of, scratch
 from pipeline.preparation.pinned import is_prepared
 from pipeline.preparation.prepare import PrepareJob, prepare
+from pipeline.storage.uri import locate
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
             plan = _plan(made.plan, duplicates)
             ledger = open_ledger(str(folder / duplicates / "ledger.sqlite"))
             out, start = folder / f"prepared-{duplicates}", time.perf_counter()
-            prepare(PrepareJob(plan=plan, raw=forms["parquet"], out=out, ledger=ledger, engine=engine))
+            prepare(PrepareJob(plan=plan, raw=locate(forms["parquet"]), out=out, ledger=ledger, engine=engine))
             spent = time.perf_counter() - start
             best = _best(plan, engine, forms | {"prepared": out}, folder / "scratch", given.rounds)
             told = ", ".join(f"{form} {seconds:.3f} s" for form, seconds in best.items())
@@ -56,10 +57,10 @@ def _best(plan: Plan, engine: DaskEngine, forms: Mapping[str, Path], root: Path,
     for _ in range(rounds):
         for form, path in forms.items():
             start = time.perf_counter()
-            chunks = list(source.chunks(source.find(path)))
+            chunks = list(source.chunks(source.find(locate(path))))
             proved = is_prepared(path, plan)
-            found = records_of(chunks, plan, engine, root, proved)
-            with found as (records, layout), scratch(root, plan.release, "totals") as place:
+            found = records_of(chunks, plan, engine, locate(root), proved)
+            with found as (records, layout), scratch(locate(root), plan.release, "totals") as place:
                 totals.append(engine.totals(records, layout, place).of_table)
             best[form] = min(best[form], time.perf_counter() - start)
     if not all(np.array_equal(a, b) for found in totals for a, b in zip(found, totals[0], strict=True)):

@@ -41,7 +41,8 @@ from pipeline.engines.spark import SparkEngine
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import layout_of
 from udfs.noise.keystream import SecretKey
 
@@ -78,14 +79,14 @@ def main() -> None:
 
 def _round(engine: SparkEngine, plan: Plan, folder: Path, naics: str, county: str) -> tuple[float, float, float, float]:
     """Return the seconds of prdp's totals, of its totals and tables, and of both of bare Spark's."""
-    scratch, out = staging_at(folder / "staging", "bench", f"totals-{time.monotonic_ns()}"), folder / "out"
+    scratch, out = Staging(locate(folder / "staging"), "bench", f"totals-{time.monotonic_ns()}"), folder / "out"
     layout = layout_of(plan)
     began = time.perf_counter()
     totals = engine.totals(list(chunks(find(plan.dataset.path))), layout, scratch)
     summed = time.perf_counter() - began
     for table in layout.tables:
         (out / table.name).mkdir(parents=True)
-        totals.stage(table.number, out / table.name, SecretKey.fresh())
+        totals.stage(table.number, locate(out / table.name), SecretKey.fresh())
     prdp = time.perf_counter() - began
     scratch.destroy()
     shutil.rmtree(out)

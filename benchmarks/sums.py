@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from pipeline.economy.generate import Generated, generate
 from pipeline.engines.dask import DaskEngine
 from pipeline.microdata.source import chunks, find
+from pipeline.storage.uri import locate
 from udfs.records.contract import MeasureColumn
 from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count
@@ -78,10 +79,12 @@ def measure(name: str, made: Generated, threads: int) -> Run:
     naics, county = _codes(made.naics), _codes(made.counties)
     if name == "kernel":
         spec = _spec(naics, county)
-        frame, seconds = _timed(lambda: DaskEngine(workers=threads).sums(list(chunks(find(made.microdata))), spec))
+        frame, seconds = _timed(
+            lambda: DaskEngine(workers=threads).sums(list(chunks(find(locate(made.microdata)))), spec)
+        )
         peak = _peak()
     else:
-        table, seconds = _timed(lambda: _group_by(find(made.microdata).files))
+        table, seconds = _timed(lambda: _group_by(find(locate(made.microdata)).files))
         peak = _peak()
         frame = _numbered(table, naics, county)
     return Run(seconds, peak, hashlib.sha256(frame.to_numpy().tobytes()).hexdigest())

@@ -10,7 +10,8 @@ from pipeline.errors import PlanError
 from pipeline.ledger.store import in_a_file
 from pipeline.plan.model import Plan
 from pipeline.preparation.pinned import Table
-from pipeline.storage.location import Place, place, resolved
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
 
 
 @contextmanager
@@ -29,17 +30,17 @@ def chosen_engine(arguments: argparse.Namespace) -> Iterator[Engine]:
         yield engine
 
 
-def option_location(text: str | None, option: str) -> Place | None:
+def option_location(text: str | None, option: str) -> Location | None:
     """Return the location that an option names, None without the option."""
-    return None if text is None else resolved(place(text, what=option), option)
+    return None if text is None else locate(text, what=option).resolve(option)
 
 
-def microdata_location(arguments: argparse.Namespace, plan: Plan) -> Place | Table:
+def microdata_location(arguments: argparse.Namespace, plan: Plan) -> Location | Table:
     """Return where the microdata of a release are."""
     location = option_location(arguments.data, "--data") or plan.dataset.path
-    return Table(plan.dataset.table or "") if location is None else resolved(location, "microdata")
+    return Table(plan.dataset.table or "") if location is None else location.resolve("microdata")
 
 
-def output_location(arguments: argparse.Namespace, plan: Plan) -> Place:
+def output_location(arguments: argparse.Namespace, plan: Plan) -> Location:
     """Return where a release is published."""
-    return option_location(arguments.out, "--out") or resolved(plan.path.parent / "releases", "--out")
+    return option_location(arguments.out, "--out") or locate(plan.path.parent / "releases").resolve("--out")

@@ -14,7 +14,7 @@ from pipeline.errors import PlanError
 from pipeline.plan.domain import level_of
 from pipeline.release.run import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
-from pipeline.storage.location import Place, Stored, opened
+from pipeline.storage.location import Location
 from prdp.runs import LocationLike, location
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
 
     verified: Verified
     manifest: Mapping[str, Any]
-    _folder: Place
+    _folder: Location
     _names: Mapping[str, Mapping[str, str]] = field(repr=False)
 
     def arrow(self, query: str) -> pa.Table:
@@ -100,7 +100,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
     def policy(self) -> dict[str, Any]:
         """The release's policy.json: mechanisms, parameters, policy functions and losses at reference records."""
         at = self._folder / self.verified.attempt / "policy.json"
-        policy: dict[str, Any] = json.loads(at.read() if isinstance(at, Stored) else at.read_bytes())
+        policy: dict[str, Any] = json.loads(at.read())
         return policy
 
     def _paths(self, query: str) -> list[str]:
@@ -110,7 +110,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         raise KeyError(query)
 
     def _read(self, path: str) -> pa.Table:
-        with opened(self._folder / path) as raw:
+        with (self._folder / path).open() as raw:
             return pq.read_table(raw)
 
     def _named(self, table: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ from prdp.ledgers import LedgerLike, open_ledger
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
     from pipeline.release.run import Job
-    from pipeline.storage.location import Place
+    from pipeline.storage.location import Location
     from prdp.releases import Release
 
 LocationLike = str | os.PathLike[str]
@@ -61,13 +61,13 @@ class Runner:
             yield engine
 
 
-def location(at: LocationLike, what: str) -> "Place":
+def location(at: LocationLike, what: str) -> "Location":
     """Return the location that a path or URI names, without links; PlanError begins with `what`."""
-    from pipeline.storage.location import place, resolved  # noqa: PLC0415
+    from pipeline.storage.uri import locate  # noqa: PLC0415
 
     if not isinstance(at, str | os.PathLike):
         raise PlanError(f"{what}: a {type(at).__name__} is no location; write it to a file, and give its path")
-    return resolved(place(os.fspath(at), what=what), what)
+    return locate(os.fspath(at), what=what).resolve(what)
 
 
 def release(
@@ -198,11 +198,10 @@ def diagnose(
 def _microdata(plan: Plan, data: DataLike) -> Any:
     """Return where the microdata of a release lie, or the frame that holds them."""
     from pipeline.preparation.pinned import Table  # noqa: PLC0415
-    from pipeline.storage.location import resolved  # noqa: PLC0415
 
     if data is None:
         at = plan.dataset.path
-        return Table(plan.dataset.table or "") if at is None else resolved(at, "microdata")
+        return Table(plan.dataset.table or "") if at is None else at.resolve("microdata")
     if isinstance(data, str | os.PathLike):
         return location(data, "data")
     from pipeline.preparation.frames import frame_of  # noqa: PLC0415 — pandas and Arrow
@@ -210,10 +209,8 @@ def _microdata(plan: Plan, data: DataLike) -> Any:
     return frame_of(data)
 
 
-def _out(plan: Plan, out: LocationLike | None) -> "Place":
-    from pipeline.storage.location import resolved  # noqa: PLC0415
-
-    return resolved(default_out(plan), "out") if out is None else location(out, "out")
+def _out(plan: Plan, out: LocationLike | None) -> "Location":
+    return location(default_out(plan) if out is None else out, "out")
 
 
 @contextmanager

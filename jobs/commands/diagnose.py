@@ -11,7 +11,8 @@ from pipeline.errors import PlanError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.storage.location import Place, place, resolved
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp diagnose plan.yaml --out confidential/cbp-2023"
 
@@ -60,16 +61,17 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"confidential diagnostics of {plan.release}\nreport {out / PAGE}\ndata   {out / DOCUMENT}")
 
 
-def _microdata(arguments: argparse.Namespace, plan: Plan) -> Place:
-    at = plan.dataset.path if arguments.data is None else place(arguments.data, what="--data")
+def _microdata(arguments: argparse.Namespace, plan: Plan) -> Location:
+    at = plan.dataset.path if arguments.data is None else locate(arguments.data, what="--data")
     if at is None:
         raise PlanError("dataset.source: prdp diagnose reads files; give a copy of the table with --data")
-    return resolved(at, "microdata")
+    return at.resolve("microdata")
 
 
 def _out(arguments: argparse.Namespace) -> Path:
-    out = place(arguments.out, what="--out")
-    if not isinstance(out, Path):
+    out = locate(arguments.out, what="--out")
+    path = out.as_path()
+    if path is None:
         raise PlanError(f"--out {out}: diagnostics lie in a folder of mode 0700; name one of this machine")
-    resolved(out, "--out")
-    return out.absolute()
+    out.resolve("--out")
+    return path

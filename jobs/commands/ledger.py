@@ -11,7 +11,7 @@ from jobs.options import Parser, add_json, add_ledger, add_plan, example, reason
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
-from pipeline.storage.location import place
+from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
 EXAMPLES = {  # act → a call, after `prdp ledger`
@@ -162,7 +162,7 @@ def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.verify import published_folders, require_in_chain  # noqa: PLC0415
 
     entries, head = ledger.verify()
-    folders = [place(text, what="--release") for text in arguments.release]
+    folders = [locate(text, what="--release") for text in arguments.release]
     folders += published_folders(ledger) if arguments.manifests else []
     releases = [require_in_chain(ledger, folder) for folder in folders]
     if arguments.json:

@@ -9,7 +9,7 @@ from jobs.output import print_json
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.preparation.prepare import PrepareJob, prepare
-from pipeline.storage.location import place
+from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp prepare raw.csv --plan plan.yaml --out prepared"
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
         plan = load_plan(arguments.plan)
         job = PrepareJob(
             plan=plan,
-            raw=place(arguments.raw, what="RAW").resolve(),
+            raw=locate(arguments.raw, what="RAW").resolve("RAW"),
             out=arguments.out.absolute(),
             ledger=open_ledger(arguments.ledger),
             engine=engine,

@@ -16,7 +16,7 @@ from pipeline.plan.load import load_plan
 from pipeline.release.lineage import append_new, run_events
 from pipeline.release.run import Job, Outcome
 from pipeline.release.run import run as run_job
-from pipeline.storage.location import opened, place
+from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp release plan.yaml --out releases --csv"
 ROWS_SHOWN = 4
@@ -100,5 +100,6 @@ def _show(outcome: Outcome) -> None:
         print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
         if outcome.state == "held":
             continue
-        with opened(place(table["path"]) / "part-00000.parquet") as raw, pq.ParquetFile(raw) as file:
+        first = locate(table["path"]) / "part-00000.parquet"
+        with first.open() as raw, pq.ParquetFile(raw) as file:
             print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False))

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from jobs.options import Parser, add_json
 from jobs.output import print_json
 from pipeline.release.verify import verify_release
-from pipeline.storage.location import place
+from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp verify releases/cbp-2023-county"
 
@@ -19,7 +19,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what was verified."""
-    verified = verify_release(place(arguments.folder, what="OUT/RELEASE"))
+    verified = verify_release(locate(arguments.folder, what="OUT/RELEASE"))
     if arguments.json:
         print_json(asdict(verified))
     else:

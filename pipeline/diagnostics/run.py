@@ -32,8 +32,8 @@ from pipeline.preparation.confidential import private_folder, require_apart, tak
 from pipeline.preparation.duplicates import RECORD, records_of, scratch
 from pipeline.preparation.pinned import is_prepared
 from pipeline.release.verify import verify_release
-from pipeline.storage.files import write_whole
-from pipeline.storage.location import Place
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST, Staging
 from pipeline.tables.totals import Layout, contract_told, require_unbroken
 
@@ -46,7 +46,7 @@ class DiagnosticsJob:
     """One run of diagnostics; `published`: the folder of the release to compare with the truth (None: none)."""
 
     plan: Plan
-    microdata: Place
+    microdata: Location
     out: Path
     ledger: Ledger
     engine: Engine
@@ -94,12 +94,11 @@ def diagnose(job: DiagnosticsJob) -> Path:
 
 def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compared | None) -> None:
     """Write the results on the records, which are those that a release sums."""
-    root, proved = job.out / SCRATCH, is_prepared(job.microdata, job.plan)
+    root, proved = LocalPath(job.out / SCRATCH), is_prepared(job.microdata, job.plan)
     with records_of(chunks, job.plan, job.engine, root, proved) as (records, layout):
         assert isinstance(records, Sequence)
         _write(job, layout, records, compared)
-    if root.is_dir():
-        root.rmdir()
+    root.delete_if_empty()
 
 
 def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None) -> None:
@@ -112,9 +111,9 @@ def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compare
     with job.log.stage("accuracy", "accuracy against the truth"):
         accuracy = _accuracy(job, layout, chunks, compared)
     made = document(job.plan, spec, records, firms, (compared.attempt if compared else None, accuracy))
-    write_whole(job.out / PAGE, diagnostics_page(made).encode(), 0o600)
+    LocalPath(job.out / PAGE).write_durably(diagnostics_page(made).encode())
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    write_whole(job.out / DOCUMENT, text.encode(), 0o600)
+    LocalPath(job.out / DOCUMENT).write_durably(text.encode())
 
 
 def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequence[Chunk]) -> RecordSummary:
@@ -148,7 +147,7 @@ def _accuracy(
 def _compared(job: DiagnosticsJob) -> Compared | None:
     if job.published is None:
         return None
-    verified = verify_release(job.published)
+    verified = verify_release(LocalPath(job.published))
     if verified.plan_digest != job.plan.digest:
         raise StateError(
             f"{job.published}: it was released by another plan (digest {verified.plan_digest}, "
@@ -181,7 +180,7 @@ def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:
 
 def _scratch(job: DiagnosticsJob) -> AbstractContextManager[Staging]:
     """Return a private folder that is gone afterwards."""
-    return scratch(job.out / SCRATCH, job.plan.release, "losses")
+    return scratch(LocalPath(job.out / SCRATCH), job.plan.release, "losses")
 
 
 def _folder(folder: Path) -> Path:

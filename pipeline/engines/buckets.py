@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.engines.protocol import Each, Item, Result
-from pipeline.storage.files import Seal, pack_batch, put, unpack_batch
-from pipeline.storage.location import Place, opened
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal, pack_batch, unpack_batch
 from pipeline.storage.staging import Staging
 
 Splits = Callable[[Item], Iterable[Iterable[tuple[int, pa.RecordBatch]]]]
@@ -40,7 +40,7 @@ class Segment:
 @dataclass(frozen=True, eq=False, repr=False)
 class _Split(Generic[Item]):
     split: Splits[Item]
-    folder: Place
+    folder: Location
     seal: Seal
 
     def __call__(self, numbered: tuple[int, Item]) -> list[Segment]:
@@ -54,17 +54,17 @@ class _Split(Generic[Item]):
         sealed: list[bytes] = []
         for bucket, batch in rows:
             first = segments[-1].end if segments else 0
-            data = self.seal.closed(_bound_to(file, bucket), pack_batch(batch))
+            data = self.seal.encrypt(_bound_to(file, bucket), pack_batch(batch))
             segments.append(Segment(bucket, file, first, first + len(data)))
             sealed.append(data)
-        put(self.folder / file, sealed)
+        (self.folder / file).write(*sealed)
         return segments
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Merge(Generic[Result]):
     merge: Merges[Result]
-    folder: Place
+    folder: Location
     seal: Seal
 
     def __call__(self, group: tuple[int, Sequence[Segment]]) -> Result:
@@ -72,10 +72,10 @@ class _Merge(Generic[Result]):
         return self.merge(bucket, map(self._read, segments))
 
     def _read(self, segment: Segment) -> pa.RecordBatch:
-        with opened(self.folder / segment.file) as file:
+        with (self.folder / segment.file).open() as file:
             file.seek(segment.first)
             data = file.read(segment.end - segment.first)
-        return unpack_batch(self.seal.opened(_bound_to(segment.file, segment.bucket), data))
+        return unpack_batch(self.seal.decrypt(_bound_to(segment.file, segment.bucket), data))
 
 
 def _bound_to(file: str, bucket: int) -> str:

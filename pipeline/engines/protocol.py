@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PrdpError
 from pipeline.microdata.source import Chunk
-from pipeline.storage.location import Place
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, blocks_of
@@ -38,7 +39,7 @@ class Each(Protocol):
 class Totals(Protocol):
     """The exact totals of all tables of a layout, materialised wherever the engine keeps them; no repr shows them."""
 
-    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Location, key: SecretKey) -> None:
         """Write the files of table number `table` into `folder`: its cells' values, released under `key`.
 
         Reads the totals and no microdata.
@@ -122,10 +123,10 @@ class DriverTotals:
     write: Callable[[Sequence[Block], SecretKey], None]
     each: Each
 
-    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Location, key: SecretKey) -> None:
         """Release and write the blocks of a table."""
         self.write(blocks_of(self.layout.tables[table], self.of_table[table], folder), key)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each block of a table."""
-        return self.each(task, blocks_of(self.layout.tables[table], self.of_table[table], Path()))
+        return self.each(task, blocks_of(self.layout.tables[table], self.of_table[table], LocalPath(Path())))

@@ -48,8 +48,8 @@ from pipeline.engines.spark_tasks import (
 )
 from pipeline.engines.tasks import EachTask
 from pipeline.errors import PlanError
-from pipeline.storage.files import Seal
-from pipeline.storage.location import Place
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, require_unbroken, total_beyond
@@ -220,7 +220,7 @@ class SealedTotals:
     vault: Vault
     sealed: frozenset[int]
 
-    def stage(self, table: int, folder: Place, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Location, key: SecretKey) -> None:
         """Release and write the files of a table in parallel."""
         sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
         task = StageFiles(code_digest(), sealed, folder, key)

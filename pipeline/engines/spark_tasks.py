@@ -22,8 +22,9 @@ from pipeline.engines.spark_failures import Guarded
 from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import Chunk
 from pipeline.plan.cells import LIMB, LOW, Int64s, RollUp, joined
-from pipeline.storage.files import Seal, pack, unpack
-from pipeline.storage.location import Place
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal, pack, unpack
 from pipeline.tables.files import FILE_CELLS, Block, ranges
 from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
@@ -81,7 +82,7 @@ class Files:
 class Vault:
     """Where a run's sums and totals lie sealed: a private folder that all workers reach."""
 
-    folder: Place
+    folder: Location
     seal: Seal
 
     def write(self, kind: str, index: int, columns: dict[str, Int64s]) -> None:
@@ -255,7 +256,7 @@ class SealedFiles:
     table: int
     sealed: frozenset[int]
 
-    def blocks(self, numbers: Iterable[int], folder: Place) -> Iterator[tuple[int, Block]]:
+    def blocks(self, numbers: Iterable[int], folder: Location) -> Iterator[tuple[int, Block]]:
         """Yield each number and its block, whose file lies in `folder`."""
         files = Files(self.shared.layout.tables)
         for number in numbers:
@@ -274,7 +275,7 @@ class StageFiles(Guarded[pd.DataFrame]):
 
     code: str
     files: SealedFiles
-    folder: Place
+    folder: Location
     key: SecretKey
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -293,7 +294,7 @@ class OverFile:
 
     def __call__(self, number: int) -> Any:
         """Return the task's result for the file's block."""
-        ((_, block),) = self.files.blocks([number], Path())
+        ((_, block),) = self.files.blocks([number], LocalPath(Path()))
         return self.task(block)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from pipeline.errors import StateError
 from pipeline.ledger.database import META, Database, create, release_lock
-from pipeline.storage.files import sync_folder
+from pipeline.storage.local import sync_folder
 
 _MOUNTS = Path("/proc/self/mountinfo")
 

@@ -56,7 +56,7 @@ from pipeline.ledger.fold import (
 )
 from pipeline.ledger.reservation import Reservation, charged, limits_of
 from pipeline.ledger.sqlite import open_file
-from pipeline.storage.location import resolved
+from pipeline.storage.local import LocalPath
 
 _SERVER = ("postgresql", "postgresql+psycopg")
 
@@ -73,7 +73,7 @@ def database_at(url: str | None, wait: float) -> Database:
         from pipeline.ledger.postgres import open_server  # noqa: PLC0415
 
         return open_server(str(url), wait)
-    return open_file(resolved(_path(url).absolute(), "the ledger"), wait)
+    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait)
 
 
 def _scheme(url: str | None) -> str | None:

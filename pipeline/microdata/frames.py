@@ -21,8 +21,8 @@ from pandas.api.types import infer_dtype, is_object_dtype
 
 from pipeline.canonical import canonical_json
 from pipeline.errors import MicrodataError
-from pipeline.storage.files import Seal
-from pipeline.storage.location import Place
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
 from udfs.records.contract import MeasureColumn, as_text, whole_steps
 
 FILE_RECORDS = 1 << 20  # of a sealed file, which a task holds in memory
@@ -90,7 +90,7 @@ class SealPart:
     """Writes a part of a frame, sealed, into a private folder. It has no repr: it holds keys."""
 
     columns: FrameColumns
-    folder: Place
+    folder: Location
     seal: Seal
     key: bytes
 

@@ -15,8 +15,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pipeline.microdata.source import Chunk, Piece, values_of, with_values
-from pipeline.storage.files import Seal
-from pipeline.storage.location import Place, Stored, opened, place
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
+from pipeline.storage.uri import locate
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
 
@@ -29,7 +30,7 @@ FIELD = r'(?:[^",]*|"(?:[^"]|"")*")'
 
 def header(path: str) -> list[str]:
     """Return the names of the columns; none where the file is empty or its first line is no CSV."""
-    with io.BufferedReader(opened(place(path))) as file:
+    with io.BufferedReader(locate(path).open()) as file:
         first = file.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
     try:
         return next(csv.reader([first], strict=True), [])
@@ -63,7 +64,7 @@ def _lines(path: str) -> Iterator[pa.Array]:
 
 def _blocks(path: str) -> Iterator[bytes]:
     """Yield what follows the header as whole lines; of one that is too long, as much as tells so."""
-    with io.BufferedReader(opened(place(path))) as file:
+    with io.BufferedReader(locate(path).open()) as file:
         file.readline()
         rest = b""
         while block := file.read(BLOCK):
@@ -121,28 +122,27 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
     """Yield the chunk's record batches with the columns of `spec`; ContractBroken where a file lacks one."""
     for piece in chunk:
         if piece.seal is not None:
-            yield from _sealed(place(piece.path), piece.seal)
+            yield from _sealed(locate(piece.path), piece.seal)
         else:
             yield from _parquet(piece, spec) if piece.row_groups is not None else _csv(piece, spec)
 
 
-def _sealed(path: Place, seal: Seal) -> Iterator[pa.RecordBatch]:
+def _sealed(path: Location, seal: Seal) -> Iterator[pa.RecordBatch]:
     batch = seal.read_batch(path)
     yield from (batch.slice(first, BATCH_RECORDS) for first in range(0, len(batch), BATCH_RECORDS))
 
 
 def _parquet(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    at = place(piece.path)
+    at = locate(piece.path)
     given = _given(at, spec)
-    with opened(at) as raw:
+    with at.open() as raw:
         with pq.ParquetFile(raw) as probe:
             columns = _columns(probe.schema_arrow.names, given, spec)
             footer = probe.metadata
         keys = [key for key in (spec.naics.column, spec.county.column) if key in columns]
         coded = _dictionary_readable(footer, keys)
         # A store is asked for all of a row group's columns at once, not for a page at a time.
-        ahead = isinstance(at, Stored)
-        with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=ahead) as file:
+        with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=at.remote) as file:
             batches = file.iter_batches(
                 batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=columns, use_threads=False
             )
@@ -161,7 +161,7 @@ def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[s
 
 
 def _csv(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    given = _given(place(piece.path), spec)
+    given = _given(locate(piece.path), spec)
     columns = _columns(header(piece.path), given, spec)
     for batch, others in records(piece.path, columns):
         if others and spec.bad_records == "refuse":
@@ -170,9 +170,9 @@ def _csv(piece: Piece, spec: SumSpec) -> Iterator[pa.RecordBatch]:
             yield from _whole([batch], given, spec)
 
 
-def _given(at: Place, spec: SumSpec) -> dict[str, str | None]:
+def _given(at: Location, spec: SumSpec) -> dict[str, str | None]:
     """Return what the folders above a file say; a store's URI would have the names in quotes of its own."""
-    return values_of(at.key if isinstance(at, Stored) else str(at), spec.columns)
+    return values_of(at.key, spec.columns)
 
 
 def _columns(names: list[str], given: Mapping[str, str | None], spec: SumSpec) -> list[str]:

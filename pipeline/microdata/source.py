@@ -1,11 +1,9 @@
 """What names of folders say: values of columns (`county=01001/`), and table formats whose files alone are no data."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
@@ -14,8 +12,8 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import MicrodataError, PlanError
-from pipeline.storage.files import Seal
-from pipeline.storage.location import Place, Stored, opened
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 TABLE_LOGS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}  # a folder in the table → what it is
@@ -74,9 +72,9 @@ CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large besi
 class Source:
     """The files of one data set, sorted by name, all of one format."""
 
-    root: Place
+    root: Location
     format: Literal["parquet", "csv"]
-    files: tuple[Place, ...]
+    files: tuple[Location, ...]
 
 
 @dataclass(frozen=True)
@@ -94,14 +92,14 @@ class Piece:
 Chunk = tuple[Piece, ...]
 
 
-def find(path: Place) -> Source:
+def find(path: Location) -> Source:
     """Return the microdata at `path`, a file or a folder, or an object or a prefix of a store.
 
     Raises PlanError where there is nothing at that path, MicrodataError where it holds no files of one format.
 
     Names that start with "." or "_" are passed over, as Parquet writers expect.
     """
-    found: Sequence[Place] = _stored(path) if isinstance(path, Stored) else _local(path)
+    found = _data_files(path)
     by_format = {f: tuple(p for p in found if p.suffix.lower() == f".{f}") for f in FORMATS}
     present = [f for f in FORMATS if by_format[f]]
     if len(present) != 1:
@@ -112,10 +110,8 @@ def find(path: Place) -> Source:
 
 def pin(source: Source) -> str:
     """Return the digest of the source's names, sizes and modification times as they are now."""
-    if isinstance(source.root, Stored):
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            return digest(list(pool.map(_fingerprint, [source.root] * len(source.files), source.files)))
-    return digest([_fingerprint(source.root, file) for file in source.files])
+    with ThreadPoolExecutor(REQUESTS if source.root.remote else 1) as pool:
+        return digest(list(pool.map(_fingerprint, [source.root] * len(source.files), source.files)))
 
 
 def chunks(source: Source) -> Iterator[Chunk]:
@@ -132,13 +128,7 @@ def records_of(source: Source) -> int | None:
     return sum(records for _, records in _row_groups(source.files))
 
 
-def _local(path: Path) -> list[Path]:
-    if not path.exists():
-        raise PlanError(f"microdata {path}: there is no such file or folder; set dataset.path or --data")
-    return sorted(_visible(path)) if path.is_dir() else [path]
-
-
-def _require_plain(root: Place, keys: Sequence[str]) -> None:
+def _require_plain(root: Location, keys: Sequence[str]) -> None:
     """Return if files of these names are all data: a table format's log says which of its files count."""
     found = table_format(keys)
     if found is not None:
@@ -148,50 +138,48 @@ def _require_plain(root: Place, keys: Sequence[str]) -> None:
         )
 
 
-def _stored(place: Stored) -> list[Stored]:
+def _data_files(root: Location) -> list[Location]:
+    """Return the files of data at `root`, sorted; PlanError where nothing is there."""
     try:
-        found = [place] if place.is_object() else place.objects()
+        files = [root] if root.is_file() else sorted(_visible(root), key=lambda file: file.parts)
+        if files or root.exists():
+            return files
     except OSError as error:
-        raise PlanError(f"microdata {place}: {error.strerror}; set dataset.path or --data") from None
-    if not found:
-        raise PlanError(f"microdata {place}: there is no such object or prefix; set dataset.path or --data")
-    _require_plain(place, [at.relative_to(place) for at in found])
-    return [at for at in found if not any(part.startswith((".", "_")) for part in at.relative_to(place).split("/"))]
+        if root.remote:
+            raise PlanError(f"microdata {root}: {error.strerror}; set dataset.path or --data") from None
+        if not isinstance(error, FileNotFoundError):
+            name = shown(error.filename)
+            raise MicrodataError(f"microdata {name}: it cannot be read ({error.strerror}); make it readable") from None
+    kind = "object or prefix" if root.remote else "file or folder"
+    raise PlanError(f"microdata {root}: there is no such {kind}; set dataset.path or --data")
 
 
-def _visible(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder, onerror=_unreadable):
-        inside = os.path.relpath(place, folder)
-        _require_plain(folder, [f"{inside}/{name}" for name in (*folders, *names)])
+def _visible(root: Location) -> Iterator[Location]:
+    """Yield the files below a folder whose own names and folders' names begin with neither "." nor "_"."""
+    for inside, folders, names in root.walk():
+        _require_plain(root, [f"{inside}/{name}" for name in (*folders, *names)])
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in folders:
-            if Path(place, name).is_symlink():
-                raise MicrodataError(
-                    f"microdata {shown(Path(place, name))}: a link to a folder; put the folder itself there"
-                )
-        yield from (Path(place) / name for name in names if not name.startswith((".", "_")))
+            if (folder := root / inside / name).is_link():
+                raise MicrodataError(f"microdata {shown(folder)}: a link to a folder; put the folder itself there")
+        for name in names:
+            if not any(part.startswith((".", "_")) for part in name.split("/")):
+                yield root / name if inside == "." else root / inside / name
 
 
-def _unreadable(error: OSError) -> None:
-    raise MicrodataError(f"microdata {shown(error.filename)}: it cannot be read ({error.strerror}); make it readable")
-
-
-def _fingerprint(root: Place, file: Place) -> list[object]:
+def _fingerprint(root: Location, file: Location) -> list[object]:
     try:
-        if isinstance(file, Stored):
-            return [file.key, *file.fingerprint()]
-        facts = file.stat()
+        return [file.relative_to(root) or ".", *file.fingerprint()]
     except OSError:
         raise MicrodataError(
             f"microdata {shown(file)}: it cannot be read; check that it exists and is readable"
         ) from None
-    return [str(file.relative_to(str(root))), facts.st_size, facts.st_mtime_ns]
 
 
-def _row_groups(files: Iterable[Place]) -> Iterator[tuple[Piece, int]]:
+def _row_groups(files: Iterable[Location]) -> Iterator[tuple[Piece, int]]:
     for file in files:
         try:
-            with opened(file) as raw:
+            with file.open() as raw:
                 footer = pq.read_metadata(raw)
         except Exception:  # Arrow's own message may show bytes of the file
             footer = None

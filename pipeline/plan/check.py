@@ -24,7 +24,7 @@ from pipeline.plan.schema import (
     RecordValues,
     Spec,
 )
-from pipeline.storage import location
+from pipeline.storage.uri import locate
 from udfs.mechanisms.base import SMALLEST
 from udfs.numbers.exact import exact
 from udfs.records.codes import LEVELS, dimension_of
@@ -144,9 +144,9 @@ def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) 
             ("dataset",), "must have either path (files) or source (a table of Spark's catalog)", absent=either
         )
     try:
-        location.place(_given(dataset, "path") or "")
+        locate(_given(dataset, "path") or "")
     except PlanError as error:
-        yield Mistake(("dataset", "path"), str(error).removeprefix("the place: "))
+        yield Mistake(("dataset", "path"), str(error).removeprefix("the location: "))
     if _given(dataset, "source") and _given(dataset, "duplicates") in ("reject", "combine"):
         yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
     for name, measure in measures.items():

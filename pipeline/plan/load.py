@@ -33,7 +33,7 @@ from pipeline.plan.schema import (
 )
 from pipeline.plan.text import PlanText, read_text
 from pipeline.plan.vintages import foreign_codes, vintage_mistakes
-from pipeline.storage.location import place
+from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism
 
 _PARTS: Mapping[str, type[Spec]] = {"dataset": DatasetSpec, "domain": DomainSpec}
@@ -107,7 +107,7 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     """Return the frozen dataset; its path is relative to `folder`."""
     return Dataset(
         name=spec.name,
-        path=place(spec.path, what="dataset.path", folder=folder) if spec.path is not None else None,
+        path=locate(spec.path, what="dataset.path", folder=folder) if spec.path is not None else None,
         table=spec.source.table if spec.source is not None else None,
         record=spec.record,
         duplicates=spec.duplicates,

@@ -11,7 +11,7 @@ from pipeline import canonical
 from pipeline.accounting.references import Limit
 from pipeline.canonical import FrozenMap
 from pipeline.plan.domain import Domain
-from pipeline.storage.location import Place
+from pipeline.storage.location import Location
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Statistic
@@ -42,7 +42,7 @@ class Dataset:
     """
 
     name: str
-    path: Place | None
+    path: Location | None
     table: str | None
     record: str
     duplicates: Literal["trust", "reject", "combine"]  # what rows of one id are: records each, none, or one

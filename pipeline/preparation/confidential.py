@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pipeline.errors import StateError
 from pipeline.ledger.store import Ledger
-from pipeline.storage.files import make_folder
-from pipeline.storage.location import place
+from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import MANIFEST
+from pipeline.storage.uri import locate
 
 
 def require_apart(out: Path, others: Iterable[Path]) -> None:
@@ -41,15 +41,15 @@ def taken(ledger: Ledger) -> list[Path]:
     """Return the folders of this machine in which the ledger's releases are published or staged."""
     states = ledger.states()
     named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
-    places = [place(name) for name in dict.fromkeys(named) if name is not None]
-    return [ledger.staging_root, *(at for at in places if isinstance(at, Path))]
+    paths = [locate(name).as_path() for name in dict.fromkeys(named) if name is not None]
+    return [ledger.staging_root, *(path for path in paths if path is not None)]
 
 
 @contextmanager
 def private_folder(out: Path) -> Iterator[Path]:
     """Make `out`, a folder of mode 0700, for a block; what it holds is removed where the block fails."""
     try:
-        make_folder(out.parent, 0o755)
+        LocalPath(out.parent).make_folder()
         out.mkdir(mode=0o700, exist_ok=True)
         out.chmod(0o700)
     except OSError as error:

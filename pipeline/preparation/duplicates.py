@@ -24,9 +24,10 @@ from pipeline.engines.tasks import decoded
 from pipeline.errors import PlanError
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Dataset, Plan
-from pipeline.storage.files import Seal
-from pipeline.storage.location import Place, place, size_of
-from pipeline.storage.staging import Staging, staging_at
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import Layout, layout_of, require_unbroken
 from udfs.records.contract import Fault, Rule, as_coded_text, as_text, buckets_of
 from udfs.records.decoding import Decoder, SumSpec
@@ -82,7 +83,7 @@ class OneRecord:
 
     spec: SumSpec
     duplicates: Duplicates
-    folder: Place
+    folder: Location
     seal: Seal
 
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Records:
@@ -108,7 +109,9 @@ class OneRecord:
 
 
 @contextmanager
-def records_of(given: Input, plan: Plan, engine: Engine, root: Place, proved: bool) -> Iterator[tuple[Input, Layout]]:
+def records_of(
+    given: Input, plan: Plan, engine: Engine, root: Location, proved: bool
+) -> Iterator[tuple[Input, Layout]]:
     """Yield what is to be summed for the length of a block, and the layout for it: records instead of rows.
 
     Where row ids are trusted it is what was given, and so it is where it is `proved` that each row is a record
@@ -144,9 +147,9 @@ def grouped_records(given: Input, dataset: Dataset, spec: SumSpec, engine: Engin
 
 
 @contextmanager
-def scratch(root: Place, release: str, kind: str) -> Iterator[Staging]:
+def scratch(root: Location, release: str, kind: str) -> Iterator[Staging]:
     """Yield the name of a private folder, not made yet, that is gone after the block."""
-    folder = staging_at(root, release, f"{kind}-{uuid.uuid4().hex}")
+    folder = Staging(root, release, f"{kind}-{uuid.uuid4().hex}")
     try:
         yield folder
     finally:
@@ -191,7 +194,7 @@ def _by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
 def _bucket_count(chunks: Sequence[Chunk]) -> int:
     """Return a number of buckets of which each holds about a chunk's records."""
     paths = {piece.path for chunk in chunks for piece in chunk}
-    return 1 + sum(size_of(place(path)) for path in paths) // BUCKET_BYTES
+    return 1 + sum(locate(path).size() for path in paths) // BUCKET_BYTES
 
 
 def _without(ids: pa.Array, faults: Sequence[Fault], column: str) -> pa.Array:

@@ -38,9 +38,11 @@ from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Plan
 from pipeline.preparation.pinned import SealedRecords
-from pipeline.storage.files import Seal
-from pipeline.storage.location import Place, place
-from pipeline.storage.staging import prepare_root, staging_at
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
+from pipeline.storage.staging import Staging, prepare_root
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import layout_of, measure_columns
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
@@ -71,7 +73,7 @@ def frame_of(data: object) -> Frame:
 
 
 @contextmanager
-def sealed(frame: Frame, plan: Plan, engine: Engine, ledger: Ledger, root: Place) -> Iterator[SealedRecords]:
+def sealed(frame: Frame, plan: Plan, engine: Engine, ledger: Ledger, root: Location) -> Iterator[SealedRecords]:
     """Yield the frame's records for a block, sealed in a private folder under `root`, which is destroyed after it.
 
     Call it with the release's lock. Where the frame's contents are those of a dataset that is registered as files, they
@@ -82,7 +84,7 @@ def sealed(frame: Frame, plan: Plan, engine: Engine, ledger: Ledger, root: Place
     columns = _columns(plan, spec)
     frame.require_types(columns)
     key = pin_key(ledger)
-    staging = staging_at(root, plan.release, f"{FOLDER}-{uuid.uuid4().hex}")
+    staging = Staging(root, plan.release, f"{FOLDER}-{uuid.uuid4().hex}")
     seal = Seal.fresh()
     try:
         staging.create()
@@ -134,7 +136,7 @@ def pin_key(ledger: Ledger) -> bytes:
     Without it a pin could be tested against guesses of the microdata; lost, it makes every frame look like a new one.
     """
     root = ledger.staging_root
-    prepare_root(root)
+    prepare_root(LocalPath(root))
     path = root / KEY_FILE
     try:
         if not path.exists():
@@ -186,7 +188,7 @@ def _registered(ledger: Ledger, contents: Contents, task: _Compared, engine: Eng
         if budget.source is None or budget.source.startswith(("table ", "DataFrame ")):
             continue
         try:
-            files = source.find(place(budget.source))
+            files = source.find(locate(budget.source))
             if source.records_of(files) not in (None, contents.records):
                 continue
             parts = engine.each(task, list(source.chunks(files)))

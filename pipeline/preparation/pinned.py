@@ -16,7 +16,8 @@ from pipeline.microdata import source
 from pipeline.microdata.frames import Frame
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
-from pipeline.storage.location import Place
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
 from pipeline.tables.totals import measure_columns
 from udfs.numbers.exact import as_json
 from udfs.records.contract import MeasureColumn
@@ -38,7 +39,7 @@ class SealedRecords:
     source: str
 
 
-Microdata = Place | Table | SealedRecords | Frame
+Microdata = Location | Table | SealedRecords | Frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +147,8 @@ def is_prepared(microdata: Microdata, plan: Plan) -> bool:
     Raises MicrodataError where they are incomplete, have changed since, or were prepared by other rules or of another
     dataset.
     """
-    found = prepared_at(microdata) if isinstance(microdata, Path) else None
+    path = microdata.as_path() if isinstance(microdata, Location) else None
+    found = None if path is None else prepared_at(path)
     if found is None:
         return False
     if found.dataset != plan.dataset.name:  # under another name what they cost would be counted apart
@@ -186,9 +188,9 @@ def prepared_at(path: Path) -> Prepared | None:
 
 def require_as_written(found: Prepared) -> None:
     """Return if the files are those of the manifest, by names, sizes and times; raises MicrodataError otherwise."""
-    there = [Path(str(file)) for file in source.find(found.folder).files]
-    facts = {str(file.relative_to(found.folder)): file.stat() for file in there}
-    if {name: (fact.st_size, fact.st_mtime_ns) for name, fact in facts.items()} != found.files:
+    folder = LocalPath(found.folder)
+    present = {file.relative_to(folder): tuple(file.fingerprint()) for file in source.find(folder).files}
+    if present != found.files:
         raise _again(found.folder, f"its files are not those that {MANIFEST} lists: they changed, or lost their times")
 
 

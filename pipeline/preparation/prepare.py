@@ -47,8 +47,8 @@ from pipeline.preparation.duplicates import (
     told,
 )
 from pipeline.preparation.pinned import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
-from pipeline.storage.files import is_partial, put, sync_file, sync_folder, write_whole
-from pipeline.storage.location import Place, overlap
+from pipeline.storage.local import LocalPath, sync_file, sync_folder
+from pipeline.storage.location import Location
 from pipeline.tables.totals import contract_told, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import is_naics, roll_up
 from udfs.records.contract import as_coded_text, as_text, in_units, places, ranked
@@ -126,7 +126,7 @@ class SortedFile:
         pq.write_table(
             pa.table(columns), sink, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=list(coded)
         )
-        put(self.folder / name, [sink.getvalue()])
+        LocalPath(self.folder / name).write(sink.getvalue())
         return Written(name, len(batch), Counter())
 
     def none(self) -> Written:
@@ -160,7 +160,7 @@ class PrepareJob:
     """One run: which microdata, by the contract of which plan, and where to."""
 
     plan: Plan
-    raw: Place
+    raw: Location
     out: Path
     ledger: Ledger
     engine: Engine
@@ -176,7 +176,8 @@ def prepare(job: PrepareJob) -> Path:
     MicrodataError as a release does, and StateError where `out` is no place for it; nothing is left there then.
     """
     found = source.find(job.raw)
-    if isinstance(job.raw, Path) and prepared_at(job.raw) is not None:
+    raw = job.raw.as_path()
+    if raw is not None and prepared_at(raw) is not None:
         raise PlanError(f"microdata {job.raw}: it is prepared already; give the raw microdata")
     spec = _spec(job.plan)
     _clear(job.out)
@@ -214,7 +215,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
         return broken
 
     merge = SortedFile(spec, dataset.record, _make(work / "files"))
-    with contract_told(job.plan), scratch(work, job.plan.release, "records") as kept:
+    with contract_told(job.plan), scratch(LocalPath(work), job.plan.release, "records") as kept:
         if dataset.duplicates == "trust":
             with job.log.stage("sort", "checking and sorting the records"):
                 parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)
@@ -230,7 +231,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
 
 
 def _sorted(job: PrepareJob, split: ByIndustry, chunks: Sequence[Chunk], merge: SortedFile) -> list[Written]:
-    with scratch(job.out / WORK, job.plan.release, "rows") as between:
+    with scratch(LocalPath(job.out / WORK), job.plan.release, "rows") as between:
         return grouped(job.engine.each, split, chunks, merge, between)
 
 
@@ -267,14 +268,14 @@ def _complete(job: PrepareJob, written: Sequence[Written], manifest: Any) -> Non
         os.replace(job.out / WORK / "files" / part.name, job.out / part.name)
     sync_folder(job.out)
     text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    write_whole(job.out / MANIFEST, text.encode(), 0o600)
+    LocalPath(job.out / MANIFEST).write_durably(text.encode())
     shutil.rmtree(job.out / WORK)
 
 
 def _require_place(job: PrepareJob) -> None:
     """Return if the folder may be written there; raises StateError otherwise."""
     require_apart(job.out, [default_out(job.plan), *taken(job.ledger)])
-    if overlap(job.out.resolve(), job.raw.resolve()):
+    if LocalPath(job.out).overlaps(job.raw):
         raise StateError(f"--out {job.out}: it overlaps the raw microdata {job.raw}: give another place")
 
 
@@ -284,7 +285,7 @@ def _clear(out: Path) -> None:
         return
     with _alone(out):
         found = [path for path in out.iterdir() if path.name != WORK]
-        if not all(FILE_NAME.fullmatch(path.name) or is_partial(path) for path in found):
+        if not all(FILE_NAME.fullmatch(path.name) or LocalPath(path).is_partial() for path in found):
             raise StateError(f"--out {out}: it holds files that prdp prepare did not write: give another place")
         for path in found:
             path.unlink()

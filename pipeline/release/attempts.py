@@ -3,14 +3,16 @@
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
-from pipeline.release.publish import build_manifest, place_output, published_attempt
-from pipeline.storage.location import Place, place
-from pipeline.storage.staging import Facts, Staging, staging_at, strays
+from pipeline.release.publish import build_manifest, copy_to_output, published_attempt
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
+from pipeline.storage.staging import AttemptContents, Staging, other_attempts
+from pipeline.storage.uri import locate
 
 
-def recorded(ledger: Ledger, root: Place) -> str | None:
+def recorded(ledger: Ledger, root: Location) -> str | None:
     """Return how the ledger names a staging root: None for the one beside its file, that both may be moved together."""
-    return None if ledger.path is not None and root == ledger.staging_root else str(root)
+    return None if ledger.path is not None and root == LocalPath(ledger.staging_root) else str(root)
 
 
 def attempt_of(state: ReleaseState) -> str:
@@ -23,7 +25,7 @@ def attempt_of(state: ReleaseState) -> str:
 def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:
     """Return the staging of the live attempt."""
     attempt = attempt_of(state)
-    return staging_at(root_named(ledger, state.stagings[-1]), state.release, attempt)
+    return Staging(root_named(ledger, state.stagings[-1]), state.release, attempt)
 
 
 def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
@@ -32,13 +34,13 @@ def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
     staging.destroy()  # after the entry, which holds whether it was exposed; a rest is swept by the next run
 
 
-def destroy_strays(ledger: Ledger, release: str, state: ReleaseState | None, *roots: Place) -> None:
+def destroy_strays(ledger: Ledger, release: str, state: ReleaseState | None, *roots: Location) -> None:
     """Remove what is staged of a release beside its live attempt, in `roots` and wherever it was reserved or drawn.
 
     That is totals of a killed run, or an attempt that was recorded as destroyed.
     """
     for root in {*roots, *(root_named(ledger, name) for name in staging_names(state))}:
-        for stray in strays(root, release, None if state is None else state.attempt):
+        for stray in other_attempts(root, release, None if state is None else state.attempt):
             stray.destroy()
 
 
@@ -59,15 +61,15 @@ def give_up(ledger: Ledger, release: str) -> None:
         destroy_strays(ledger, release, ledger.abort(release))
 
 
-def root_named(ledger: Ledger, name: str | None) -> Place:
+def root_named(ledger: Ledger, name: str | None) -> Location:
     """Return the staging root that the ledger names so."""
-    return ledger.staging_root if name is None else place(name, what="the ledger's staging place")
+    return LocalPath(ledger.staging_root) if name is None else locate(name, what="the ledger's staging location")
 
 
 # The end of a release: the attempt that the ledger chose is copied to its place and settled, whoever finishes it.
 
 
-def finish(ledger: Ledger, state: ReleaseState, out: Place) -> ReleaseState:
+def finish(ledger: Ledger, state: ReleaseState, out: Location) -> ReleaseState:
     """Publish an approved attempt, copy a published one to its place and settle it; return the state after that.
 
     Call it with the release's lock. A crash anywhere is finished by calling it again. Raises StateError where the
@@ -79,13 +81,13 @@ def finish(ledger: Ledger, state: ReleaseState, out: Place) -> ReleaseState:
         state = ledger.publish(state.release, attempt_of(state), facts.digest)
     if state.status == "published":
         facts = require_whole(state, staging)
-        place_output(staging, facts, out, build_manifest(state, facts))
+        copy_to_output(staging, facts, out, build_manifest(state, facts))
         state = ledger.settle(state.release, attempt_of(state))
     staging.destroy()
     return state
 
 
-def require_whole(state: ReleaseState, staging: Staging) -> Facts:
+def require_whole(state: ReleaseState, staging: Staging) -> AttemptContents:
     """Return the facts of the staged attempt; raises StateError where its files are not those that were recorded."""
     facts = staging.read_complete()
     if facts is None or facts.digest != state.contents:
@@ -98,7 +100,7 @@ def require_whole(state: ReleaseState, staging: Staging) -> Facts:
     return facts
 
 
-def require_published(folder: Place, release: str, attempt: str) -> None:
+def require_published(folder: Location, release: str, attempt: str) -> None:
     """Raise StateError where the release's folder does not hold the attempt that the ledger settled."""
     if published_attempt(folder) != attempt:
         raise StateError(

@@ -19,7 +19,8 @@ from typing import Any
 from pipeline.errors import StateError
 from pipeline.ledger.entries import Entry
 from pipeline.plan.model import Plan, Query
-from pipeline.storage.location import Place, Stored, place
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
 from pipeline.tables.files import VALUES
 
 SPEC = "https://openlineage.io/spec"
@@ -94,7 +95,7 @@ def _event(plan: Plan, attempt: str, kind: str, time: str, outputs: Iterable[dic
 
 
 def _outputs(plan: Plan, out: str, attempt: str) -> list[dict[str, Any]]:
-    tables = place(out, what="the ledger's output place") / plan.release / attempt / "tables"
+    tables = locate(out, what="the ledger's output location") / plan.release / attempt / "tables"
     return [
         _named(tables / query.name)
         | {
@@ -114,10 +115,8 @@ def _outputs(plan: Plan, out: str, attempt: str) -> list[dict[str, Any]]:
     ]
 
 
-def _named(at: Place) -> dict[str, Any]:
-    if isinstance(at, Stored):
-        return {"namespace": f"{at.scheme}://{at.authority}", "name": at.key}
-    return {"namespace": "file", "name": str(at)}
+def _named(at: Location) -> dict[str, Any]:
+    return {"namespace": at.root, "name": at.key}
 
 
 def _fields(query: Query) -> list[dict[str, str]]:

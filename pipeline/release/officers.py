@@ -24,8 +24,9 @@ from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, source_of
 from pipeline.release.attempts import attempt_of, finish, live_staging, require_whole, root_named, staging_names
 from pipeline.release.publish import retract
-from pipeline.storage.location import Place, place
-from pipeline.storage.staging import Staging, strays
+from pipeline.storage.location import Location
+from pipeline.storage.staging import Staging, other_attempts
+from pipeline.storage.uri import locate
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ def purge(ledger: Ledger, release: str | None = None) -> list[Purged]:
     return found
 
 
-def out_of(state: ReleaseState) -> Place:
+def out_of(state: ReleaseState) -> Location:
     """Return the output place that was reserved."""
-    return place(state.out, what="the ledger's output place")
+    return locate(state.out, what="the ledger's output location")
 
 
 def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
@@ -127,8 +128,8 @@ def _frames_alone(ledger: Ledger) -> list[str]:
 
 def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
     """Remove sealed DataFrames of a release that was never reserved: nothing was drawn, so nothing is recorded."""
-    root = ledger.staging_root
-    found = [stray for stray in strays(root, release, None) if stray.attempt.startswith(f"{FOLDER}-")]
+    root = root_named(ledger, None)
+    found = [stray for stray in other_attempts(root, release, None) if stray.attempt.startswith(f"{FOLDER}-")]
     if not found:
         _known(ledger, release)
     for stray in found:
@@ -138,7 +139,7 @@ def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
 
 def _strays(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:
     live = state.attempt if state.status in ("drawn", "held", "published") else None
-    found = {name: strays(root_named(ledger, name), state.release, live) for name in staging_names(state)}
+    found = {name: other_attempts(root_named(ledger, name), state.release, live) for name in staging_names(state)}
     return {name: staged for name, staged in found.items() if staged}
 
 
@@ -234,6 +235,6 @@ def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path)
         unit=dataset.unit,
         limits=[limit_of(limit, dataset.unit) for limit in spec.limits],
         facts=dataset.facts(),
-        source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve()),
+        source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve("dataset.path")),
         family=spec.family,
     )

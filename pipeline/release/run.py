@@ -31,12 +31,13 @@ from pipeline.release.attempts import (
     recorded,
     require_published,
 )
-from pipeline.release.publish import check_output_place
+from pipeline.release.publish import require_publishable
 from pipeline.report.accuracy import warnings
 from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
-from pipeline.storage.location import Place
-from pipeline.storage.staging import Facts, Staging, prepare_root, staging_at
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import Location
+from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges, sweep, write_csv
 from pipeline.tables.totals import contract_told
 from udfs.noise.keystream import CellBits, SecretKey
@@ -48,16 +49,16 @@ class Request:
 
     plan: Plan
     microdata: Microdata
-    out: Place
+    out: Location
     ledger: Ledger
-    staging: Place | None = None  # None: beside the ledger
+    staging: Location | None = None  # None: beside the ledger
     hold: bool = False
     registered_only: bool = False  # the dataset must be registered in the ledger
 
     @property
-    def staging_root(self) -> Place:
+    def staging_root(self) -> Location:
         """Where this run stages what it draws."""
-        return self.staging or self.ledger.staging_root
+        return self.staging or LocalPath(self.ledger.staging_root)
 
 
 def reservation_of(request: Request) -> Reservation:
@@ -81,10 +82,10 @@ def reservation_of(request: Request) -> Reservation:
 
 
 def require_free_place(request: Request) -> None:
-    """Return if the release can be published at its output place; raises StateError as `check_output_place`."""
+    """Return if the release can be published at its output place; raises StateError as `require_publishable`."""
     state = request.ledger.state(request.plan.release)
     chosen = state.attempt if state and state.status in PUBLIC else None
-    check_output_place(request.out, request.plan.release, request.staging_root, chosen)
+    require_publishable(request.out, request.plan.release, request.staging_root, chosen)
 
 
 def check(request: Request) -> ReleaseState | None:
@@ -125,7 +126,7 @@ class Outcome:
     release: str
     attempt: str
     state: str
-    out: Place
+    out: Location
     tables: Mapping[str, Mapping[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def _check(job: Job) -> None:
         prepare_root(job.staging_root)
 
 
-def _hold_or_publish(job: Job, facts: Facts) -> ReleaseState:
+def _hold_or_publish(job: Job, facts: AttemptContents) -> ReleaseState:
     state = _state(job)
     attempt = attempt_of(state)
     job.log.about(attempt=attempt)
@@ -221,7 +222,7 @@ def _reserve(job: Job) -> ReleaseState:
     return state
 
 
-def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
+def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
     if state.status != "drawn" or state.attempt is None:
         return None
@@ -232,7 +233,7 @@ def _staged_before(job: Job, state: ReleaseState) -> Facts | None:
     return facts
 
 
-def _draw(job: Job) -> Facts:
+def _draw(job: Job) -> AttemptContents:
     """Sum the microdata, record a draw, and only then make a key and stage the noisy tables."""
     if _state(job).reservation["code"] != code_digest():
         raise StateError(
@@ -243,7 +244,7 @@ def _draw(job: Job) -> Facts:
         _rehearse(job.plan)
     found = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
-    scratch = staging_at(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
+    scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
         with job.log.stage("scan", "reading the microdata"):
             totals = _totals_or_refund(job, found, scratch)
@@ -253,11 +254,11 @@ def _draw(job: Job) -> Facts:
         scratch.destroy()
 
 
-def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> Facts:
+def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> AttemptContents:
     with job.log.stage("draw"):
         attempt = job.ledger.draw(job.plan.release, found.digest, recorded(job.ledger, job.staging_root))
     job.log.about(attempt=attempt)
-    staging = staging_at(job.staging_root, job.plan.release, attempt)
+    staging = Staging(job.staging_root, job.plan.release, attempt)
     try:
         staging.create()
         tables = _stage(job, staging, totals)
@@ -324,7 +325,7 @@ def _names(job: Job, tables: Sequence[Mapping[str, Any]]) -> set[str]:
     return {"policy.json", "report.html"} | parts | text
 
 
-def _outcome(job: Job, state: ReleaseState, folder: Place) -> Outcome:
+def _outcome(job: Job, state: ReleaseState, folder: Location) -> Outcome:
     tables = {
         query.name: {
             "path": str(folder / "tables" / query.name),

@@ -1,10 +1,9 @@
 """For outsiders: whether a release's files are those that its manifest names."""
 
 import json
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from pipeline.errors import StateError
@@ -12,10 +11,9 @@ from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.release.officers import out_of
-from pipeline.release.publish import NOTE, note_of, withdrawn_note
-from pipeline.storage.files import contents_of, fingerprint
-from pipeline.storage.location import Place, Stored
-from pipeline.storage.staging import MANIFEST, Facts, StagedFile
+from pipeline.release.publish import NOTE, read_note, withdrawal_note
+from pipeline.storage.location import FileDigest, Location
+from pipeline.storage.staging import MANIFEST, AttemptContents
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Verified:
     bytes: int
 
 
-def verify_release(folder: Place) -> Verified:
+def verify_release(folder: Location) -> Verified:
     """Return what was verified: each file of the manifest in `folder` is there, whole, and no other is in the attempt.
 
     Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks. It
@@ -60,13 +58,13 @@ def verify_release(folder: Place) -> Verified:
     )
 
 
-def read_manifest(folder: Place) -> dict[str, Any]:
+def read_manifest(folder: Location) -> dict[str, Any]:
     """Return the manifest in `folder`; raises StateError where there is none, or it lacks what every one has."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read() if isinstance(path, Stored) else path.read_bytes())
+        manifest = json.loads(path.read())
     except (FileNotFoundError, NotADirectoryError):
-        note = withdrawn_note(folder)
+        note = read_note(folder)
         if note is not None:
             raise StateError(f"{folder}: this release was withdrawn on {note.get('withdrawn')}") from None
         raise StateError(f"{path} is not there: nothing is published in this folder") from None
@@ -98,41 +96,38 @@ def _files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [*(file for table in manifest["tables"] for file in table["files"]), *manifest["files"]]
 
 
-def _present(folder: Place, attempt: str) -> list[str]:
+def _present(folder: Location, attempt: str) -> list[str]:
     """Return the names of all that lies in the attempt's place, except folders."""
-    if isinstance(folder, Stored):
-        try:
-            return [at.relative_to(folder) for at in (folder / attempt).objects()]
-        except OSError as error:
-            raise StateError(f"{folder / attempt} cannot be read: {error.strerror}") from None
-    every = (folder / attempt).rglob("*")
-    return [path.relative_to(folder).as_posix() for path in every if path.is_symlink() or not path.is_dir()]
-
-
-def _compare(folder: Place, path: str, file: dict[str, Any]) -> None:
-    place = folder / path
     try:
-        if isinstance(place, Path) and not stat.S_ISREG(place.lstat().st_mode):
-            raise StateError(f"{place} is no ordinary file")
-        found = contents_of(place.read()) if isinstance(place, Stored) else fingerprint(place)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StateError(f"{place} is missing") from None
+        return [file.relative_to(folder) for file in (folder / attempt).files()]
     except OSError as error:
-        raise StateError(f"{place} cannot be read: {error.strerror}") from None
-    if found != (file["sha256"], file["bytes"]):
-        raise StateError(f"{place} differs from the manifest: its contents were changed")
+        raise StateError(f"{folder / attempt} cannot be read: {error.strerror}") from None
+
+
+def _compare(folder: Location, path: str, file: dict[str, Any]) -> None:
+    listed = folder / path
+    try:
+        if not listed.is_plain_file():
+            raise StateError(f"{listed} is no ordinary file")
+        found = listed.digest()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StateError(f"{listed} is missing") from None
+    except OSError as error:
+        raise StateError(f"{listed} cannot be read: {error.strerror}") from None
+    if found != FileDigest(file["sha256"], file["bytes"]):
+        raise StateError(f"{listed} differs from the manifest: its contents were changed")
 
 
 # Whether what was published is what the ledger says: the head in a manifest shows entries that were cut or changed.
 
 
-def require_in_chain(ledger: Ledger, folder: Place) -> str:
+def require_in_chain(ledger: Ledger, folder: Location) -> str:
     """Return the release whose manifest and files in `folder` are those of its published entry.
 
     Of a withdrawn release the note is held against its entry. Raises StateError naming what differs: a head that no
     entry has shows that the ledger was cut or rewritten since, or is another one.
     """
-    note = withdrawn_note(folder)
+    note = read_note(folder)
     if note is not None:
         return _require_note(ledger, folder, note)
     verified = verify_release(folder)
@@ -148,22 +143,22 @@ def require_in_chain(ledger: Ledger, folder: Place) -> str:
     return verified.release
 
 
-def published_folders(ledger: Ledger) -> Iterator[Place]:
+def published_folders(ledger: Ledger) -> Iterator[Location]:
     """Yield the folder of every release that is settled or withdrawn, where the ledger says it was published."""
     for state in ledger.states():
         if state.status in ("settled", "withdrawn"):
             yield out_of(state) / state.release
 
 
-def _require_note(ledger: Ledger, folder: Place, note: dict[str, Any]) -> str:
+def _require_note(ledger: Ledger, folder: Location, note: dict[str, Any]) -> str:
     release = str(note.get("release"))
     _entry(ledger, release, str(note.get("ledger_head")), "withdrawn", folder / NOTE)
-    if note != note_of(_state(ledger, release)):
+    if note != withdrawal_note(_state(ledger, release)):
         raise StateError(f"{folder / NOTE}: it differs from what the ledger says: it was changed")
     return release
 
 
-def _entry(ledger: Ledger, release: str, head: str, event: str, at: Place) -> Entry:
+def _entry(ledger: Ledger, release: str, head: str, event: str, at: Location) -> Entry:
     found = next((entry for entry in ledger.entries(release) if entry.hash == head), None)
     if found is None:
         raise StateError(
@@ -186,6 +181,6 @@ def _contents(manifest: dict[str, Any]) -> str:
     """Return the digest of the staged files, as the ledger recorded it, from what the manifest says of them."""
     home = f"{manifest['attempt']}/"
     listed = [*(file for table in manifest["tables"] for file in table["files"]), *manifest["files"]]
-    files = {file["path"].removeprefix(home): StagedFile(file["sha256"], file["bytes"]) for file in listed}
+    files = {file["path"].removeprefix(home): FileDigest(file["sha256"], file["bytes"]) for file in listed}
     tables = [{"query": table["query"], "rows": table["rows"]} for table in manifest["tables"]]
-    return Facts({"engine": manifest["engine"], "tables": tables}, files).digest
+    return AttemptContents({"engine": manifest["engine"], "tables": tables}, files).digest

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pipeline.plan.model import Plan, Query
 from pipeline.report.html import Table, rendered
 from pipeline.report.policy_document import composition, public_policy
-from pipeline.storage.location import Place, opened, parquet_files
-from pipeline.tables.files import VALUES
+from pipeline.storage.location import Location
+from pipeline.tables.files import VALUES, parquet_files
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.groupwise import GroupwiseLog
 from udfs.numbers.exact import up_text
@@ -65,7 +65,7 @@ OF_FIRMS = (
 )
 
 
-def report_page(plan: Plan, staged: Place) -> str:
+def report_page(plan: Plan, staged: Location) -> str:
     """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
     policy, owner = public_policy(plan), plan.dataset.owner
     protection = "per-record differential privacy"
@@ -158,11 +158,11 @@ def _policies(policy: dict[str, Any]) -> Table:
     return Table(("table", "Δ", "P(Δ)"), rows)
 
 
-def _largest(query: Query, folder: Place) -> Table | None:
+def _largest(query: Query, folder: Location) -> Table | None:
     """Return the cells with the largest published values; None where no file is there."""
     largest = []
     for path in parquet_files(folder):
-        with opened(path) as raw, pq.ParquetFile(raw) as file:
+        with path.open() as raw, pq.ParquetFile(raw) as file:
             for batch in file.iter_batches():
                 table = pa.Table.from_batches([batch])
                 largest.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))

@@ -17,6 +17,7 @@ from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
 from pipeline.report.plots import Picture
+from pipeline.storage.local import LocalPath
 from pipeline.study.draw import errors_picture, losses_picture
 from pipeline.study.equal import lines_of
 from pipeline.study.errors import PanelErrors, errors_json, panel_errors
@@ -89,8 +90,8 @@ def _aggregates(job: StudyJob, folder: Path) -> Aggregates:
     job.log.progress("synthetic microdata")
     microdata, layout = write_microdata(job.study, folder / "data")
     job.log.progress("influences and cells")
-    chunks = list(source.chunks(source.find(microdata)))
-    with scratch((folder / "scratch").absolute(), job.study.name, "study") as between:
+    chunks = list(source.chunks(source.find(LocalPath(microdata))))
+    with scratch(LocalPath((folder / "scratch").absolute()), job.study.name, "study") as between:
         data = aggregate(job.engine, chunks, layout, between)
     shutil.rmtree(folder / "data")
     return data

@@ -1,12 +1,8 @@
 """Tables: the files of one query, cut by ranges of its public cells, written the same way by every engine."""
 
-import os
-import uuid
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +10,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.storage.location import Place, Stored, opened, parquet_files, place
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism, Released
 from udfs.mechanisms.release import release_parts
 from udfs.noise.keystream import SecretKey
@@ -69,26 +66,16 @@ def write_block(block: Block, key: SecretKey) -> None:
         interval=block.interval,
         integer=block.integer,
     )
-    target = place(block.path)
-    if isinstance(target, Stored):
-        whole = pa.BufferOutputStream()
-        _write(block, released, whole)
-        target.write(whole.getvalue())
-        return
-    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")  # a killed task's rest is swept by the driver
-    _write(block, released, aside)
-    os.replace(aside, target)
-
-
-def _write(block: Block, released: Released, sink: Path | pa.NativeFile) -> None:
+    whole = pa.BufferOutputStream()
     pq.write_table(
         _table(block, released),
-        sink,
+        whole,
         row_group_size=ROW_GROUP_CELLS,
         compression="zstd",
         use_dictionary=list(block.keys),
         store_schema=False,
     )
+    locate(block.path).write(whole.getvalue())
 
 
 def _table(block: Block, released: Released) -> pa.Table:
@@ -99,26 +86,25 @@ def _table(block: Block, released: Released) -> pa.Table:
     return pa.table(columns | {name: pa.array(getattr(released, name)) for name in VALUES})
 
 
-def sweep(folder: Place, names: set[str]) -> None:
+def sweep(folder: Location, names: set[str]) -> None:
     """Remove what is not one of `names` from a table's staging folder: rests of tasks that were killed."""
-    if isinstance(folder, Stored):
-        for at in folder.objects():
-            if at.relative_to(folder) not in names:
-                at.delete()
-        return
-    for path in folder.iterdir():
-        if path.name not in names:
-            path.unlink()
+    for file in folder.files():
+        if file.relative_to(folder) not in names:
+            file.delete()
 
 
-def write_csv(folder: Place, target: Place) -> None:
+def parquet_files(folder: Location) -> list[Location]:
+    """Return the Parquet files of a table's folder, in the order of their names."""
+    return [file for file in folder.files() if file.suffix == ".parquet" and not file.name.startswith(".")]
+
+
+def write_csv(folder: Location, target: Location) -> None:
     """Write the table whose Parquet files lie in `folder` as one CSV file; keys stand in quotes, zeros kept."""
     parts = parquet_files(folder)
-    with opened(parts[0]) as raw:
+    with parts[0].open() as raw:
         schema = pq.read_schema(raw)
-    sink = target.writing() if isinstance(target, Stored) else nullcontext(target)
-    with sink as stream, pa.csv.CSVWriter(stream, schema) as writer:
+    with target.writing() as stream, pa.csv.CSVWriter(stream, schema) as writer:
         for part in parts:
-            with opened(part) as raw, pq.ParquetFile(raw) as file:
+            with part.open() as raw, pq.ParquetFile(raw) as file:
                 for batch in file.iter_batches():
                     writer.write_batch(batch)

@@ -13,7 +13,7 @@ from pipeline.errors import MicrodataError
 from pipeline.plan.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_up_totals
 from pipeline.plan.domain import Dimension
 from pipeline.plan.model import Measure, Plan, Query
-from pipeline.storage.location import Place
+from pipeline.storage.location import Location
 from pipeline.tables.files import Block, KeyColumn, ranges
 from udfs.records.codes import dimension_of, roll_up
 from udfs.records.contract import ContractBroken, MeasureColumn
@@ -45,7 +45,7 @@ class Table:
         """What is summed."""
         return self.query.statistic.addend
 
-    def block(self, first: int, end: int, totals: NDArray[np.int64], path: Place) -> Block:
+    def block(self, first: int, end: int, totals: NDArray[np.int64], path: Location) -> Block:
         """Return the block of cells `first` … `end` − 1, whose totals are given, and its file `path`."""
         keys = self.cells.keys(first, end)
         return Block(
@@ -149,7 +149,7 @@ def total_beyond(table: Table) -> MicrodataError:
     return MicrodataError(f"query {table.name}: a total lies beyond 63 bits; use a larger step")
 
 
-def blocks_of(table: Table, totals: NDArray[np.int64], folder: Place) -> list[Block]:
+def blocks_of(table: Table, totals: NDArray[np.int64], folder: Location) -> list[Block]:
     """Return the blocks of a table, one for each file, from the totals of all its cells."""
     return [table.block(first, end, totals[first:end], folder / name) for name, first, end in ranges(table.cells.size)]
 

@@ -18,6 +18,7 @@ from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.ledger.store import open_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
+from pipeline.storage.uri import locate
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read, rows
 from tests.support.ledgers import raw, reservation
@@ -68,7 +69,11 @@ def test_places_of_releases_and_drafts_are_refused(plan: Path, tmp_path: Path) -
     for out in (plan.parent / "releases" / "diag", tmp_path / "public" / "diag", ledger.staging_root / "diag"):
         out.parent.mkdir(parents=True, exist_ok=True)
         job = steps.DiagnosticsJob(
-            plan=load_plan(plan), microdata=plan.parent / "microdata", out=out, ledger=ledger, engine=DaskEngine()
+            plan=load_plan(plan),
+            microdata=locate(plan.parent / "microdata"),
+            out=out,
+            ledger=ledger,
+            engine=DaskEngine(),
         )
         with pytest.raises(StateError, match="overlaps"):
             steps.diagnose(job)

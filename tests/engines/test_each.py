@@ -10,7 +10,8 @@ from pipeline.engines.buckets import Segment, grouped
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine, TaskFailed
 from pipeline.errors import MicrodataError
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from tests.support import tasks
 from tests.support.dask_cluster import local_cluster
 from tests.support.spark import PYSPARKS_OWN, shared_engine
@@ -69,18 +70,18 @@ def test_other_errors_are_told_by_kind_alone(engine: Engine, task: object, kind:
 
 def test_rows_of_a_bucket_come_together_in_the_order_of_items(engine: Engine, tmp_path: Path) -> None:
     items = [1234567, 33, 40, 9]
-    found = grouped(engine.each, digits_of, items, gathered, staging_at(tmp_path, "r", "one"))
+    found = grouped(engine.each, digits_of, items, gathered, Staging(locate(tmp_path), "r", "one"))
     expected = {b: [f"{n}:{d}" for n in items for d in str(n) if int(d) % 3 == b] for b in range(3)}
     assert found == sorted(expected.items())
-    assert grouped(engine.each, digits_of, [], gathered, staging_at(tmp_path, "r", "two")) == []
+    assert grouped(engine.each, digits_of, [], gathered, Staging(locate(tmp_path), "r", "two")) == []
 
 
 def test_grouped_rows_lie_on_disk_sealed(engine: Engine, tmp_path: Path) -> None:
-    scratch = staging_at(tmp_path, "r", "one")
+    scratch = Staging(locate(tmp_path), "r", "one")
     grouped(engine.each, digits_of, [1234567, 33], gathered, scratch)
-    files = list(scratch.path.iterdir())
+    files = list(Path(scratch.path).iterdir())
     assert len(files) == 5  # one a part of an item
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (*files, scratch.path))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (*files, Path(scratch.path)))
     assert not any(b"1234567:" in path.read_bytes() or b"text" in path.read_bytes() for path in files)
 
 
@@ -90,5 +91,5 @@ def test_how_much_lies_there_shows_in_no_repr() -> None:
 
 def test_an_error_of_a_merge_shows_no_owner(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="ValueError") as failed:
-        grouped(engine.each, digits_of, [5], lost, staging_at(tmp_path, "r", "one"))
+        grouped(engine.each, digits_of, [5], lost, Staging(locate(tmp_path), "r", "one"))
     assert CANARY not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.__context__)))

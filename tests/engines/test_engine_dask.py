@@ -11,6 +11,7 @@ import pytest
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from pipeline.microdata.source import Chunk, Piece, chunks, find
+from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
 from tests.support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, spec, write
 from tests.support.dask_cluster import local_cluster
@@ -33,7 +34,7 @@ def microdata(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sums(microdata: Path) -> pd.DataFrame:
     """The sums of all records, by the kernel alone and in one batch."""
-    whole = pa.concat_tables([pq.read_table(file) for file in find(microdata).files])
+    whole = pa.concat_tables([pq.read_table(file) for file in find(locate(microdata)).files])
     return sum_batches(whole.combine_chunks().to_batches(), SPEC)
 
 
@@ -45,13 +46,13 @@ def cluster() -> Iterator[str]:
 
 def cuttings(microdata: Path) -> list[list[Chunk]]:
     """Return the same records as one chunk, as files, as row groups, in any order, and unevenly."""
-    paths = [str(file) for file in find(microdata).files]
+    paths = [str(file) for file in find(locate(microdata)).files]
     groups = [Piece(path, (group,)) for path in paths for group in range(RECORDS_A_FILE // GROUP)]
     random = np.random.default_rng(5)
     shuffled = [groups[i] for i in random.permutation(len(groups))]
     files: list[Chunk] = [(Piece(path, tuple(range(RECORDS_A_FILE // GROUP))),) for path in paths]
     uneven = [tuple(shuffled[:30]), (shuffled[30],), *((piece,) for piece in shuffled[31:])]
-    found = list(chunks(find(microdata)))
+    found = list(chunks(find(locate(microdata))))
     return [found, [tuple(groups)], files, files[::-1], [(piece,) for piece in groups], uneven]
 
 
@@ -85,7 +86,7 @@ def test_broken_rules_are_the_same_ones_however_data_are_cut(tmp_path: Path, clu
     good = records(300).select(list(bad))
     bad_table = pa.table(bad)
     write(tmp_path, [good, bad_table[:1], good, bad_table[1:], good])
-    pieces = [Piece(str(file), (0,)) for file in find(tmp_path).files]
+    pieces = [Piece(str(file), (0,)) for file in find(locate(tmp_path)).files]
     frames = [
         engine.sums(cut, SPEC)
         for engine in (DaskEngine(workers=1), DaskEngine(workers=4), DaskEngine(cluster))

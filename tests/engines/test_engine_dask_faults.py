@@ -24,6 +24,7 @@ from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.source import Piece, chunks, find
+from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
 from tests.support.cells import blocks, records, spec, write
 from tests.support.dask_cluster import local_cluster, progress
@@ -81,7 +82,7 @@ def with_a_kill(cluster: str, work: Callable[[], Any]) -> Any:
 
 
 def test_a_worker_killed_in_the_middle_of_sums(microdata: Path, cluster: str) -> None:
-    long = [(Piece(str(file), (0, 1, 2, 3)),) * 12 for file in find(microdata).files] * 4
+    long = [(Piece(str(file), (0, 1, 2, 3)),) * 12 for file in find(locate(microdata)).files] * 4
     expected = DaskEngine(workers=2).sums(long, SPEC)
     assert with_a_kill(cluster, lambda: DaskEngine(cluster).sums(long, SPEC)).equals(expected)
 
@@ -98,7 +99,7 @@ def test_a_worker_killed_in_the_middle_of_staging(tmp_path: Path, cluster: str) 
 
 
 def test_a_worker_with_other_code_is_refused(tmp_path: Path, microdata: Path, cluster: str) -> None:
-    chunk, block = next(chunks(find(microdata))), blocks(tmp_path / "out", 1)[0]
+    chunk, block = next(chunks(find(locate(microdata)))), blocks(tmp_path / "out", 1)[0]
     sum_up, release = SumTask(SPEC, "sha256:other"), partial(NoiseTask("sha256:other"), key=SecretKey(RAW))
     with Client(cluster, set_as_default=False) as client:
         for run in (
@@ -164,7 +165,7 @@ def test_workers_beyond_loopback_without_tls_are_refused(microdata: Path) -> Non
             pytest.skip("this machine has no address but loopback")
         port = address.rpartition(":")[2]
         with pytest.raises(PrdpError, match="lies beyond this machine and is not reached by tls"):
-            DaskEngine(f"tcp://127.0.0.1:{port}").sums(list(chunks(find(microdata))), SPEC)
+            DaskEngine(f"tcp://127.0.0.1:{port}").sums(list(chunks(find(locate(microdata)))), SPEC)
 
 
 def test_no_scheduler_at_a_loopback_port(microdata: Path) -> None:
@@ -172,7 +173,7 @@ def test_no_scheduler_at_a_loopback_port(microdata: Path) -> None:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(PrdpError, match="no Dask scheduler answers there") as raised:
-            DaskEngine(address).sums(list(chunks(find(microdata))), SPEC)
+            DaskEngine(address).sums(list(chunks(find(locate(microdata)))), SPEC)
     assert str(raised.value) == f"--scheduler {address}: no Dask scheduler answers there"
     assert raised.value.__cause__ is None
 

@@ -21,8 +21,9 @@ from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.errors import PrdpError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.storage.files import pack
-from pipeline.storage.staging import Staging, staging_at
+from pipeline.storage.sealing import pack
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import Layout, layout_of
 from tests.support.leaks import forms
 from tests.support.parity import RELEASE, full, released
@@ -41,7 +42,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scratch(folder: Path) -> Staging:
-    return staging_at(folder, RELEASE, f"totals-{uuid.uuid4().hex}")
+    return Staging(locate(folder), RELEASE, f"totals-{uuid.uuid4().hex}")
 
 
 def totals(engine: SparkEngine, cut: list[Chunk], layout: Layout, folder: Path) -> dict[int, list[int]]:
@@ -82,7 +83,7 @@ def test_sums_that_need_more_than_63_bits_on_the_way_are_exact(tmp_path: Path, s
     query = {"name": "pay", "sum": "payroll", "by": ["nation"], "mechanism": {"kind": "gaussian", "sigma": 10**6}}
     finest = {**query, "name": "finest", "by": ["naics6", "county"]}
     layout = layout_of(load_plan(write_world(tmp_path, pa.table(table), queries=[query, finest])))
-    found = totals(spark, list(chunks(find(tmp_path / "microdata"))), layout, tmp_path / "staging")
+    found = totals(spark, list(chunks(find(locate(tmp_path / "microdata")))), layout, tmp_path / "staging")
     assert found[0] == [5]
     assert sum(found[1]) == 5
 
@@ -98,20 +99,20 @@ def test_a_stage_that_is_repeated_writes_the_same_bytes_and_reads_no_microdata(
     written = []
     for folder in (tmp_path / "first", tmp_path / "again", tmp_path / "again"):
         folder.mkdir(exist_ok=True)
-        held.stage(0, folder, SecretKey(RAW))
+        held.stage(0, locate(folder), SecretKey(RAW))
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert written[0] == written[1] == written[2]
     assert written[0].keys() == {"part-00000.parquet"}
     (held.vault.folder / "totals-0").unlink()  # totals that are gone are an error, never zeros
     with pytest.raises(TaskFailed, match=r"failed \(FileNotFoundError\)"):
-        held.stage(0, tmp_path / "first", SecretKey(RAW))
+        held.stage(0, locate(tmp_path / "first"), SecretKey(RAW))
 
 
 def test_an_unwritable_place_is_told_in_a_plain_error(tmp_path: Path, spark: SparkEngine) -> None:
     plan = load_plan(write_world(tmp_path, records(5)))
     held = spark.totals(list(chunks(find(plan.dataset.path))), layout_of(plan), scratch(tmp_path / "staging"))
     with pytest.raises(TaskFailed, match="table establishments: writing to staging failed"):
-        held.stage(0, tmp_path / "nowhere", SecretKey(RAW))
+        held.stage(0, locate(tmp_path / "nowhere"), SecretKey(RAW))
 
 
 def test_a_worker_with_other_code_is_refused(
@@ -157,7 +158,7 @@ def test_neither_key_nor_totals_lie_on_a_disk_in_the_clear(
     held = spark.totals(list(chunks(find(plan.dataset.path))), layout_of(plan), private)
     assert total in opened(held, 0)
     (tmp_path / "out").mkdir()
-    held.stage(0, tmp_path / "out", SecretKey(RAW))
+    held.stage(0, locate(tmp_path / "out"), SecretKey(RAW))
     canaries = [total.to_bytes(8, "little"), str(total).encode(), *(form.encode("latin-1") for form in forms(RAW))]
     assert (private_folder() / "spill").is_dir()
     assert clear(private_folder(), canaries) == []

@@ -8,7 +8,8 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from pipeline.engines.buckets import grouped
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from tests.support.tasks import digits_of, gathered
 
 ITEMS = [13, 46]  # of each one row to bucket 1 and one to bucket 0, as long as the other's
@@ -16,12 +17,12 @@ ITEMS = [13, 46]  # of each one row to bucket 1 and one to bucket 0, as long as 
 
 def run(folder: Path, meddle: Callable[[Path], None]) -> list[Any]:
     """Group ITEMS, and meddle with the rows on disk, below `folder`, before it is merged."""
-    scratch = staging_at(folder, "release", "rows")
+    scratch = Staging(locate(folder), "release", "rows")
     phases = iter([meddle, lambda folder: None])
 
     def each(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         results = [task(item) for item in items]
-        next(phases)(scratch.path)
+        next(phases)(Path(scratch.path))
         return results
 
     return grouped(each, digits_of, ITEMS, gathered, scratch)

@@ -14,7 +14,8 @@ from pipeline.engines.spark import SealedTotals, SparkEngine
 from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import layout_of
 from tests.support.parity import RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, ROOT
@@ -35,7 +36,7 @@ def saved(engine: SparkEngine, table: pa.Table, kind: str = "parquet", parts: in
 
 def totals(engine: SparkEngine, table: str, plan: Path, folder: Path) -> list[list[int]]:
     layout = layout_of(load_plan(plan))
-    held = engine.totals(engine.table(table), layout, staging_at(folder, "small", f"totals-{uuid.uuid4().hex}"))
+    held = engine.totals(engine.table(table), layout, Staging(locate(folder), "small", f"totals-{uuid.uuid4().hex}"))
     return [opened(held, place) for place in range(held.files.first[-1])]
 
 
@@ -51,7 +52,7 @@ def test_totals_of_a_table_are_those_of_the_files(tmp_path: Path, spark: SparkEn
     plan = write_world(tmp_path, microdata)
     loaded = load_plan(plan)
     by_dask = DaskEngine(workers=1).totals(
-        list(chunks(find(loaded.dataset.path))), layout_of(loaded), staging_at(tmp_path, "small", "totals-0")
+        list(chunks(find(loaded.dataset.path))), layout_of(loaded), Staging(locate(tmp_path), "small", "totals-0")
     )
     expected = [values.tolist() for values in by_dask.of_table]
     assert totals(spark, saved(spark, microdata, kind), plan, tmp_path) == expected

@@ -18,7 +18,7 @@ from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.release.attempts import give_up
 from pipeline.release.verify import verify_release
-from pipeline.storage.location import place as place_at
+from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
 from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
@@ -262,7 +262,7 @@ def test_a_release_goes_on_after_the_server_died_while_it_published(own: Postgre
     assert (drawn.status, drawn.draws) == ("drawn", 1)
     published = submit(place, key=None)
     assert published.attempt == drawn.attempt
-    assert verify_release(place.out / RELEASE).attempt == drawn.attempt
+    assert verify_release(locate(place.out / RELEASE)).attempt == drawn.attempt
     assert place.ledger().state(RELEASE).status == "settled"
 
 
@@ -336,7 +336,7 @@ def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
     state = ledger.state(RELEASE)
     assert state.stagings == (str(root),)
     assert state.reservation["staging"] == str(root)
-    assert place_at(str(root), what="staging") == root
+    assert locate(str(root), what="staging") == root
 
 
 def test_a_release_is_given_up_with_what_it_staged(url: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from pipeline.errors import MicrodataError
 from pipeline.microdata.source import find, shown, table_format, values_of
-from pipeline.storage.location import Stored
+from pipeline.storage.store import StorePath
+from pipeline.storage.uri import locate
 from tests.support.leaks import told
 from tests.support.parity import released
 from tests.support.submit import Place, submit
@@ -97,7 +98,7 @@ def test_an_error_shows_no_code_of_a_folders_name(tmp_path: Path, damage: str) -
 
 def test_paths_and_uris_are_shown_without_the_values_that_they_say() -> None:
     assert shown("/data/county=01001/naics=3=4/part.parquet") == "/data/county=…/naics=…/part.parquet"
-    uri = Stored("s3", "bucket", "m/county=01001/part.parquet", "scheme=http")
+    uri = StorePath("s3", "bucket", "m/county=01001/part.parquet", "scheme=http")
     assert shown(uri) == "s3://bucket/m/county=…/part.parquet?scheme=…"
 
 
@@ -191,7 +192,7 @@ def test_the_files_of_a_table_format_are_not_read_as_plain_ones(tmp_path: Path, 
     log.write_text("{}")
     with pytest.raises(MicrodataError, match=rf"it is {kind}.*dataset\.source"):
         submit(Place(plan, tmp_path))
-    assert find(tmp_path / "microdata" / "part-0.parquet").files  # one file is what it says
+    assert find(locate(tmp_path / "microdata" / "part-0.parquet")).files  # one file is what it says
 
 
 def test_other_folders_are_plain() -> None:

@@ -19,6 +19,7 @@ from pipeline.canonical import digest as digest_of
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Measure
 from pipeline.plan.schema import export_schema
+from pipeline.storage.local import LocalPath
 from tests.support.plans import DATA, NAICS, load
 from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.catalogue import CATALOGUE
@@ -38,7 +39,7 @@ def test_a_resolved_plan(folder: Path) -> None:
     employment, payroll = plan.dataset.measures
     assert employment == Measure("employment", "emp", "integer", Fraction(1))
     assert payroll == Measure("payroll", "pay", "decimal", Fraction(1, 2))
-    assert plan.dataset.path == plan.path.parent / "data/microdata"
+    assert plan.dataset.path == LocalPath(plan.path.parent / "data/microdata")
     assert plan.dataset.keys == {"naics": "industry", "county": "fips"}
     assert plan.domain.naics.codes == tuple(sorted(NAICS))
     assert plan.domain.vintage == {"naics": 2022}
@@ -124,7 +125,7 @@ def test_a_relative_path_to_the_plan(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(plan.path.parent)
     again = load_plan(Path("plan.yaml"))
     assert again == plan
-    assert again.dataset.path.is_absolute()
+    assert Path(again.dataset.path).is_absolute()
 
 
 def test_the_plan_that_comes_with_the_generator(folder: Path) -> None:

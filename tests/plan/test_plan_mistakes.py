@@ -89,7 +89,7 @@ CASES = [
     (
         "path: data/microdata",
         "path: ftp://host/x",
-        "dataset.path: ftp:// is no place that prdp can use; give a path, file:///… or s3://bucket/…",
+        "dataset.path: ftp:// is no location that prdp can use; give a path, file:///… or s3://bucket/…",
     ),
     ("{naics: naics, county: county}", "{naics: naics}", "dataset.keys.county: missing key"),
     ("county: county}", "county: county, owner: o}", "dataset.keys.owner: unknown key; nearest known key: county"),

@@ -21,6 +21,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.errors import MicrodataError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
+from pipeline.storage.uri import locate
 from tests.support.duplicated import DIFFERS, MOST, SUMMED_UP, TWICE, Row, by_hand, made, table, write
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told
@@ -265,7 +266,7 @@ def test_diagnostics_see_the_records_that_are_released(tmp_path: Path, owned: bo
         plan = load_plan(place.plan)
         job = DiagnosticsJob(
             plan=plan,
-            microdata=folder / "microdata",
+            microdata=locate(folder / "microdata"),
             out=folder / "confidential",
             ledger=place.ledger(),
             engine=DaskEngine(workers=2),

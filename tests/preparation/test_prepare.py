@@ -265,7 +265,7 @@ def test_places_that_are_refused(tmp_path: Path) -> None:
     place = world(tmp_path, "trust")
     raw = raw_forms(tmp_path, rows(30))["parquet"]
     out = prepared(place, raw, tmp_path / "prepared")
-    release = submit(place, microdata=out).out / RELEASE
+    release = Path(submit(place, microdata=out).out) / RELEASE
     full = tmp_path / "full"
     full.mkdir()
     (full / "mine.txt").touch()

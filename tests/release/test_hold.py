@@ -16,7 +16,8 @@ from pipeline.release.officers import approve, purge, reject, withdraw
 from pipeline.release.publish import NOTE
 from pipeline.release.run import Job, reservation_of
 from pipeline.release.verify import published_folders, require_in_chain, verify_release
-from pipeline.storage.staging import MANIFEST, staging_at
+from pipeline.storage.staging import MANIFEST, Staging
+from pipeline.storage.uri import locate
 from tests.support.submit import Place, officer_in_child, submit, submit_in_child
 from tests.support.world import records, tree, write_world
 
@@ -70,7 +71,7 @@ def test_an_approval_publishes_what_was_held(place: Place) -> None:
     assert (state.status, state.attempt, state.charges) == ("settled", attempt, 1)
     assert tree(place.out / RELEASE / attempt) == before
     assert not staged(place)
-    assert verify_release(place.out / RELEASE).attempt == attempt
+    assert verify_release(locate(place.out / RELEASE)).attempt == attempt
     assert approve(place.ledger(), RELEASE).status == "settled"
     assert submit(place, key=None, hold=True).state == "settled"
     events = [(entry.event, entry.facts.get("operator")) for entry in place.ledger().entries(RELEASE)]
@@ -83,7 +84,7 @@ def test_an_approval_that_is_recorded_alone_is_published_by_the_next_run(place: 
     assert approve(place.ledger(), RELEASE, record_only=True).status == "held"
     assert not place.out.exists()
     assert submit(place, key=None).state == "settled"
-    assert verify_release(place.out / RELEASE).attempt == attempt
+    assert verify_release(locate(place.out / RELEASE)).attempt == attempt
 
 
 def test_a_rejection_keeps_the_charge_and_forbids_another_draw(place: Place) -> None:
@@ -137,7 +138,9 @@ def test_nobody_acts_while_a_run_is_alive(place: Place) -> None:
 def test_what_another_build_reserved_to_be_held_is_still_held(place: Place) -> None:
     plan = load_plan(place.plan)
     engine = DaskEngine(workers=1)
-    job = Job(plan=plan, microdata=plan.dataset.path, out=place.out, ledger=place.ledger(), engine=engine, hold=True)
+    job = Job(
+        plan=plan, microdata=plan.dataset.path, out=locate(place.out), ledger=place.ledger(), engine=engine, hold=True
+    )
     place.ledger().reserve(replace(reservation_of(job), code="sha256:another build"))
     assert submit(place, key=None).state == "held"
 
@@ -155,14 +158,14 @@ def test_a_withdrawn_release_is_gone_says_so_and_stays_charged(place: Place) -> 
     assert (note["release"], note["attempt"], note["reason"]) == (RELEASE, attempt, "industry codes were mixed up")
     assert note["ledger_head"] == place.ledger().head()[1]
     with pytest.raises(StateError, match="was withdrawn on"):
-        verify_release(folder)
+        verify_release(locate(folder))
     with pytest.raises(StateError, match="withdrawn and stays charged"):
         submit(place, key=None)
-    assert require_in_chain(place.ledger(), folder) == RELEASE
+    assert require_in_chain(place.ledger(), locate(folder)) == RELEASE
     assert [*published_folders(place.ledger())] == [folder]
     (folder / NOTE).write_text((folder / NOTE).read_text().replace("mixed up", "fine"))
     with pytest.raises(StateError, match="differs from what the ledger says"):
-        require_in_chain(place.ledger(), folder)
+        require_in_chain(place.ledger(), locate(folder))
     place.ledger().verify()
 
 
@@ -188,20 +191,20 @@ def test_a_manifest_shows_that_the_ledger_was_cut_or_is_another_one(place: Place
     ledger = place.ledger()
     submit(place, key=None)
     folder = place.out / RELEASE
-    assert require_in_chain(ledger, folder) == RELEASE
+    assert require_in_chain(ledger, locate(folder)) == RELEASE
     other = Place(plan, tmp_path / "other")
     submit(other, key=None)
     with pytest.raises(StateError, match="cut or rewritten"):
-        require_in_chain(other.ledger(), folder)
+        require_in_chain(other.ledger(), locate(folder))
     manifest = json.loads((folder / MANIFEST).read_text())
     for key, told in (("plan_digest", "attempt or plan digest"), ("engine", "not those that the ledger published")):
         (folder / MANIFEST).write_text(json.dumps(manifest | {key: "sha256:other"}))
         with pytest.raises(StateError, match=told):
-            require_in_chain(ledger, folder)
+            require_in_chain(ledger, locate(folder))
     settled = ledger.head()[1]
     (folder / MANIFEST).write_text(json.dumps(manifest | {"ledger_head": settled}))
     with pytest.raises(StateError, match="which is settled, not published"):
-        require_in_chain(ledger, folder)
+        require_in_chain(ledger, locate(folder))
 
 
 # Purging
@@ -210,7 +213,7 @@ def test_a_manifest_shows_that_the_ledger_was_cut_or_is_another_one(place: Place
 def test_a_purge_removes_rests_and_records_it_and_leaves_live_attempts(place: Place) -> None:
     attempt = held(place)
     ledger = place.ledger()
-    rest = staging_at(ledger.staging_root, RELEASE, "totals-of-a-killed-run")
+    rest = Staging(locate(ledger.staging_root), RELEASE, "totals-of-a-killed-run")
     rest.create()
     rest.write_text("sums", "sealed")
     (purged,) = purge(ledger)
@@ -236,7 +239,7 @@ def acted(place: Place, act: str, *arguments: str) -> None:
 
 
 def check_approved(place: Place, attempt: str) -> None:
-    assert verify_release(place.out / RELEASE).attempt == attempt
+    assert verify_release(locate(place.out / RELEASE)).attempt == attempt
     assert (state_of(place).status, state_of(place).charges) == ("settled", 1)
 
 
@@ -276,7 +279,7 @@ def test_an_officers_act_that_was_killed_anywhere_is_finished_by_doing_it_again(
             assert officer_in_child(place, event, act, RELEASE, *arguments)[0] == -signal.SIGKILL
             published = (place.out / RELEASE / MANIFEST).exists()
             if published and act == "approve":
-                assert verify_release(place.out / RELEASE).attempt == attempt
+                assert verify_release(locate(place.out / RELEASE)).attempt == attempt
             acted(place, act, *arguments)
             check(place, attempt)
             assert not staged(place)
@@ -297,7 +300,7 @@ def test_a_held_run_that_was_killed_anywhere_is_held_by_the_next_one(plan: Path,
             assert submit(place, key=None, hold=not reserved).state == "held"
             assert not place.out.exists()
             assert approve(place.ledger(), RELEASE).charges == 1
-            verify_release(place.out / RELEASE)
+            verify_release(locate(place.out / RELEASE))
 
 
 def test_an_approval_that_was_killed_is_finished_by_the_next_run_of_the_release(plan: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.lineage import append_new, run_events, run_id
 from pipeline.release.officers import reject
-from pipeline.storage.location import Stored
+from pipeline.storage.store import StorePath
 from tests.support.leaks import found
 from tests.support.submit import Place, submit
 from tests.support.world import MEASURES, QUERIES, records, write_world
@@ -193,7 +193,7 @@ def test_tables_in_a_store_are_named_by_their_bucket(place: Place, tmp_path: Pat
     submit(place)
     entries = place.ledger().entries(RELEASE)
     moved = [
-        entry if entry.event != "reserved" else _reserved_at(entry, str(Stored("s3", "public", "releases")))
+        entry if entry.event != "reserved" else _reserved_at(entry, str(StorePath("s3", "public", "releases")))
         for entry in entries
     ]
     *_, complete = run_events(load_plan(place.plan), moved)

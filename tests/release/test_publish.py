@@ -13,10 +13,11 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, open_ledger
-from pipeline.release.publish import build_manifest, check_output_place, place_output
+from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
 from pipeline.release.verify import verify_release
 from pipeline.report.policy_document import guarantee
-from pipeline.storage.staging import Facts, Staging, staging_at
+from pipeline.storage.staging import AttemptContents, Staging
+from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, child, filled, modes, staged
 from tests.support.patience import PATIENCE
 
@@ -31,9 +32,9 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def published(ledger: Ledger, out: Path) -> tuple[Staging, Facts, ReleaseState]:
+def published(ledger: Ledger, out: Path) -> tuple[Staging, AttemptContents, ReleaseState]:
     attempt = staged(ledger, "r", out)
-    staging = staging_at(ledger.staging_root, "r", attempt)
+    staging = Staging(locate(ledger.staging_root), "r", attempt)
     facts = staging.read_complete()
     return staging, facts, ledger.publish("r", attempt, facts.digest)
 
@@ -42,14 +43,14 @@ def published(ledger: Ledger, out: Path) -> tuple[Staging, Facts, ReleaseState]:
 
 
 def test_an_output_place_is_checked_without_a_trace(tmp_path: Path, ledger: Ledger) -> None:
-    check_output_place(tmp_path / "new" / "out", "r", ledger.staging_root, None)
+    require_publishable(locate(tmp_path / "new" / "out"), "r", locate(ledger.staging_root), None)
     assert not (tmp_path / "new").exists()
 
 
 def test_an_output_place_that_cannot_be_made_is_refused(tmp_path: Path, ledger: Ledger) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot be written"):
-        check_output_place(tmp_path / "file" / "out", "r", ledger.staging_root, None)
+        require_publishable(locate(tmp_path / "file" / "out"), "r", locate(ledger.staging_root), None)
 
 
 def test_an_output_place_and_staging_must_not_overlap(tmp_path: Path, ledger: Ledger) -> None:
@@ -57,20 +58,20 @@ def test_an_output_place_and_staging_must_not_overlap(tmp_path: Path, ledger: Le
     (tmp_path / "link").symlink_to(root.parent)
     for out in (root, root / "out", root.parent, tmp_path, tmp_path / "link" / "staging" / "out"):
         with pytest.raises(StateError, match="overlap"):
-            check_output_place(out, "r", root, None)
+            require_publishable(locate(out), "r", locate(root), None)
 
 
 def test_a_place_that_holds_another_release_of_the_name_is_refused(ledger: Ledger, out: Path) -> None:
     staging, facts, state = published(ledger, out)
-    place_output(staging, facts, out, build_manifest(state, facts))
-    check_output_place(out, "r", ledger.staging_root, state.attempt)
-    check_output_place(out, "s", ledger.staging_root, None)
+    copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
+    require_publishable(locate(out), "r", locate(ledger.staging_root), state.attempt)
+    require_publishable(locate(out), "s", locate(ledger.staging_root), None)
     for attempt in (None, ATTEMPT):
         with pytest.raises(StateError, match="is there already"):
-            check_output_place(out, "r", ledger.staging_root, attempt)
+            require_publishable(locate(out), "r", locate(ledger.staging_root), attempt)
     (out / "r" / "release.json").write_text("{")
     with pytest.raises(StateError, match="no manifest of prdp"):
-        check_output_place(out, "r", ledger.staging_root, None)
+        require_publishable(locate(out), "r", locate(ledger.staging_root), None)
 
 
 # Publishing
@@ -80,7 +81,7 @@ def test_a_release_leaves_its_files_and_a_manifest(ledger: Ledger, out: Path) ->
     staging, facts, state = published(ledger, out)
     before = os.umask(0o022)
     try:
-        folder = place_output(staging, facts, out, build_manifest(state, facts))
+        folder = Path(copy_to_output(staging, facts, locate(out), build_manifest(state, facts)))
     finally:
         os.umask(before)
     assert modes(out) == {(True, 0o755), (False, 0o644)}
@@ -100,11 +101,11 @@ def test_a_release_leaves_its_files_and_a_manifest(ledger: Ledger, out: Path) ->
     assert [file["path"] for file in manifest["files"]] == [
         f"{state.attempt}/{name}" for name in ("policy.json", "report.html")
     ]
-    verified = verify_release(folder)
+    verified = verify_release(locate(folder))
     assert (verified.attempt, verified.files, verified.ledger_head) == (state.attempt, 4, state.head)
     # Again, as after a crash: nothing changes, not even a time.
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
-    place_output(staging, facts, out, build_manifest(state, facts))
+    copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == times
 
 
@@ -133,7 +134,7 @@ def test_the_guarantee_says_what_is_and_is_not_promised() -> None:
 
 def test_only_what_the_ledger_published_gets_a_manifest(ledger: Ledger, out: Path) -> None:
     attempt = staged(ledger, "r", out)
-    facts = staging_at(ledger.staging_root, "r", attempt).read_complete()
+    facts = Staging(locate(ledger.staging_root), "r", attempt).read_complete()
     with pytest.raises(StateError, match="not those that the ledger published"):
         build_manifest(ledger.state("r"), facts)
     state = ledger.publish("r", attempt, facts.digest)
@@ -143,12 +144,12 @@ def test_only_what_the_ledger_published_gets_a_manifest(ledger: Ledger, out: Pat
 
 def test_a_second_attempt_is_never_placed_beside_a_published_one(ledger: Ledger, out: Path) -> None:
     staging, facts, state = published(ledger, out)
-    place_output(staging, facts, out, build_manifest(state, facts))
+    copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
     before = sorted(out.rglob("*"))
-    other = staging_at(ledger.staging_root, "r", ATTEMPT)
+    other = Staging(locate(ledger.staging_root), "r", ATTEMPT)
     other_facts = filled(other)
     with pytest.raises(StateError, match="names another attempt"):
-        place_output(other, other_facts, out, {"attempt": ATTEMPT})
+        copy_to_output(other, other_facts, locate(out), {"attempt": ATTEMPT})
     assert sorted(out.rglob("*")) == before
 
 
@@ -160,18 +161,18 @@ def test_files_that_crept_in_stop_the_publication(ledger: Ledger, out: Path) -> 
     for name, told in (("extra.txt", "does not belong"), ("policy.json", "other contents")):
         (target / name).write_text("other")
         with pytest.raises(StateError, match=told):
-            place_output(staging, facts, out, build_manifest(state, facts))
+            copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
         assert not (out / "r" / "release.json").exists()
         (target / name).unlink()
-    place_output(staging, facts, out, build_manifest(state, facts))
-    verify_release(out / "r")
+    copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
+    verify_release(locate(out / "r"))
 
 
 def test_a_staged_file_that_changed_is_not_published(ledger: Ledger, out: Path) -> None:
     staging, facts, state = published(ledger, out)
-    (staging.path / "policy.json").write_text("[]")
+    (Path(staging.path) / "policy.json").write_text("[]")
     with pytest.raises(StateError, match="changed since it was staged"):
-        place_output(staging, facts, out, build_manifest(state, facts))
+        copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
     assert not (out / "r" / "release.json").exists()
     assert not list(out.rglob("*policy.json*"))
 
@@ -234,10 +235,10 @@ def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path)
 )
 def test_outsiders_find_what_does_not_fit_the_manifest(ledger: Ledger, out: Path, break_it, told: str) -> None:  # type: ignore[no-untyped-def]
     staging, facts, state = published(ledger, out)
-    folder = place_output(staging, facts, out, build_manifest(state, facts))
+    folder = Path(copy_to_output(staging, facts, locate(out), build_manifest(state, facts)))
     break_it(folder, folder / state.attempt)
     with pytest.raises(StateError, match=told) as error:
-        verify_release(folder)
+        verify_release(locate(folder))
     assert "\n" not in str(error.value)
 
 
@@ -252,4 +253,4 @@ def listed(path: str) -> dict[str, object]:
 
 def test_nothing_is_published_where_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="nothing is published"):
-        verify_release(tmp_path / "r")
+        verify_release(locate(tmp_path / "r"))

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import MANIFEST
+from pipeline.storage.uri import locate
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import records, write_world
 
@@ -45,11 +46,11 @@ def check_after_kill(place: Place) -> None:
     """What outsiders may meet while nobody has run it again: at most one attempt, a whole manifest or none."""
     assert len(attempts_seen(place)) <= 1
     if (place.out / RELEASE / MANIFEST).exists():
-        verify_release(place.out / RELEASE)
+        verify_release(locate(place.out / RELEASE))
 
 
 def check_published(place: Place) -> None:
-    verified = verify_release(place.out / RELEASE)
+    verified = verify_release(locate(place.out / RELEASE))
     assert attempts_seen(place) == {verified.attempt}
     ledger = place.ledger()
     ledger.verify()

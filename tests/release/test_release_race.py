@@ -8,6 +8,7 @@ import yaml
 from pipeline.ledger.store import open_ledger
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import MANIFEST
+from pipeline.storage.uri import locate
 from tests.support.ledgers import UNIT
 from tests.support.submit import Place, submit_at_once
 from tests.support.world import records, write_world
@@ -45,7 +46,7 @@ def test_sixteen_releases_race_for_a_budget_that_fits_five(plan: Path, tmp_path:
     won = sorted(f"r{number}" for number, code in enumerate(codes) if code == 0)
     assert published(tmp_path / "out") == won
     for release in won:
-        verify_release(tmp_path / "out" / release)
+        verify_release(locate(tmp_path / "out" / release))
     ledger = open_ledger(address)
     assert sorted(state.release for state in ledger.states() if state.status == "settled") == won
     assert sum(state.charges for state in ledger.states()) == FITS

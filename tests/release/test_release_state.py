@@ -17,7 +17,8 @@ from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.run import Job, reservation_of, run
 from pipeline.release.verify import verify_release
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import sum_spec
 from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_in_child
@@ -39,7 +40,11 @@ def staged(place: Place) -> list[Path]:
 def reserve_by_another_build(place: Place) -> None:
     plan = load_plan(place.plan)
     job = Job(
-        plan=plan, microdata=plan.dataset.path, out=place.out, ledger=place.ledger(), engine=DaskEngine(workers=1)
+        plan=plan,
+        microdata=plan.dataset.path,
+        out=locate(place.out),
+        ledger=place.ledger(),
+        engine=DaskEngine(workers=1),
     )
     place.ledger().reserve(replace(reservation_of(job), code="sha256:another build"))
 
@@ -74,7 +79,7 @@ def killed_before_publishing(folder: Path) -> Place:
 
 def test_giving_up_destroys_what_is_staged_and_keeps_the_charge(tmp_path: Path) -> None:
     place = killed_before_publishing(tmp_path)
-    sealed = staging_at(place.ledger().staging_root, RELEASE, "totals-of-a-killed-run")
+    sealed = Staging(locate(place.ledger().staging_root), RELEASE, "totals-of-a-killed-run")
     sealed.create()
     sealed.write_text("sums-0", "sealed")
     give_up(place.ledger(), RELEASE)
@@ -100,22 +105,22 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
     mine, theirs = (open_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
     job = Job(
         plan=plan,
-        microdata=plan.path.parent / "microdata",
-        out=tmp_path / "my-out",
+        microdata=locate(plan.path.parent / "microdata"),
+        out=locate(tmp_path / "my-out"),
         ledger=mine,
         engine=DaskEngine(workers=1),
-        staging=tmp_path / "staging",
+        staging=locate(tmp_path / "staging"),
     )
 
     def meanwhile(stage: str) -> None:
         if stage == "drawing payroll_state":  # two tables are staged
-            run(replace(job, ledger=theirs, out=tmp_path / "their-out"))
+            run(replace(job, ledger=theirs, out=locate(tmp_path / "their-out")))
 
     with pytest.raises(StateError, match="give another --staging"):
         run(replace(job, log=log_for(meanwhile)))
     assert not (tmp_path / "my-out").exists()
     published = run(job)
-    assert verify_release(published.out / plan.release).attempt == published.attempt
+    assert verify_release(locate(published.out / plan.release)).attempt == published.attempt
     state = mine.state(plan.release)
     assert state is not None
     assert (state.draws, state.charges) == (2, 1)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from pipeline.storage.files import Seal, pack
+from pipeline.storage.sealing import Seal, pack
+from pipeline.storage.uri import locate
 from tests.support.leaks import forms, found
 
 COLUMNS = {"cell": np.arange(1000), "total": np.full(1000, int.from_bytes(b"CANARY!!", "little"))}
@@ -16,8 +17,8 @@ COLUMNS = {"cell": np.arange(1000), "total": np.full(1000, int.from_bytes(b"CANA
 def test_what_was_written_is_read_by_a_copy_of_the_seal(tmp_path: Path) -> None:
     seal = Seal.fresh()
     for columns in (COLUMNS, {"cell": np.zeros(0, dtype=np.int64)}):
-        seal.write(tmp_path / "sums-1", columns)
-        read = pickle.loads(pickle.dumps(seal)).read(tmp_path / "sums-1")
+        seal.write(locate(tmp_path / "sums-1"), columns)
+        read = pickle.loads(pickle.dumps(seal)).read(locate(tmp_path / "sums-1"))
         assert read.keys() == columns.keys()
         assert all(np.array_equal(read[name], column) for name, column in columns.items())
     assert [path.name for path in tmp_path.iterdir()] == ["sums-1"]
@@ -26,8 +27,8 @@ def test_what_was_written_is_read_by_a_copy_of_the_seal(tmp_path: Path) -> None:
 
 def test_nothing_stands_in_the_clear(tmp_path: Path) -> None:
     seal = Seal.fresh()
-    seal.write(tmp_path / "a", COLUMNS)
-    seal.write(tmp_path / "b", COLUMNS)
+    seal.write(locate(tmp_path / "a"), COLUMNS)
+    seal.write(locate(tmp_path / "b"), COLUMNS)
     first, second = ((tmp_path / name).read_bytes() for name in "ab")
     assert b"CANARY!!" in pack(COLUMNS)
     assert b"CANARY" not in first + second
@@ -38,14 +39,14 @@ def test_nothing_stands_in_the_clear(tmp_path: Path) -> None:
 
 def test_another_seal_another_place_and_a_changed_file_are_refused(tmp_path: Path) -> None:
     seal = Seal.fresh()
-    seal.write(tmp_path / "totals-1", COLUMNS)
+    seal.write(locate(tmp_path / "totals-1"), COLUMNS)
     with pytest.raises(InvalidTag):
-        Seal.fresh().read(tmp_path / "totals-1")
+        Seal.fresh().read(locate(tmp_path / "totals-1"))
     data = (tmp_path / "totals-1").read_bytes()
     (tmp_path / "totals-2").write_bytes(data)
     with pytest.raises(InvalidTag):
-        seal.read(tmp_path / "totals-2")
+        seal.read(locate(tmp_path / "totals-2"))
     for place in (0, 20, len(data) - 1):
         (tmp_path / "totals-1").write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(InvalidTag):
-            seal.read(tmp_path / "totals-1")
+            seal.read(locate(tmp_path / "totals-1"))

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PlanError, StateError
-from pipeline.release.publish import check_output_place
-from pipeline.storage.staging import Staging, prepare_root, staging_at
+from pipeline.release.publish import require_publishable
+from pipeline.storage.staging import Staging, prepare_root
+from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, filled, modes
 
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    return staging_at(tmp_path / "staging", "r", ATTEMPT)
+    return Staging(locate(tmp_path / "staging"), "r", ATTEMPT)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
@@ -25,7 +26,7 @@ def test_staging_is_private_whatever_the_umask(staging: Staging, mask: int) -> N
         filled(staging)
     finally:
         os.umask(before)
-    assert modes(staging.root) == {(True, 0o700), (False, 0o600)}
+    assert modes(Path(staging.root)) == {(True, 0o700), (False, 0o600)}
     assert not staging.exposed()
 
 
@@ -49,13 +50,13 @@ def test_an_attempt_without_its_last_file_is_not_complete(staging: Staging) -> N
 @pytest.mark.parametrize("break_it", range(8))
 def test_an_attempt_where_anything_is_off_is_not_complete(staging: Staging, break_it: int) -> None:
     filled(staging)
-    table, facts = staging.path / "tables/q/part-0.parquet", staging.path / "attempt.json"
+    table, facts = Path(staging.path) / "tables/q/part-0.parquet", Path(staging.path) / "attempt.json"
     read = json.loads(facts.read_text())
     (
         lambda: table.write_bytes(b"r0ws"),
         table.unlink,
-        lambda: (staging.path / "tables/q/part-1.parquet").write_bytes(b""),
-        lambda: (staging.path / "extra").symlink_to(table),
+        lambda: (Path(staging.path) / "tables/q/part-1.parquet").write_bytes(b""),
+        lambda: (Path(staging.path) / "extra").symlink_to(table),
         lambda: facts.write_text(facts.read_text()[:-1]),
         lambda: facts.write_text("[]"),
         lambda: facts.write_text(json.dumps(read | {"files": {}})),
@@ -66,13 +67,13 @@ def test_an_attempt_where_anything_is_off_is_not_complete(staging: Staging, brea
 
 def test_the_digest_covers_contents_and_what_is_told_of_them(staging: Staging) -> None:
     facts = filled(staging)
-    (staging.path / "tables/q/part-0.parquet").write_bytes(b"r0ws")
+    (Path(staging.path) / "tables/q/part-0.parquet").write_bytes(b"r0ws")
     assert len({facts.digest, replace(facts, about={}).digest, staging.complete(ABOUT).digest}) == 3
 
 
 def test_only_files_are_staged(staging: Staging) -> None:
     staging.create()
-    (staging.path / "link").symlink_to("/etc/hostname")
+    (Path(staging.path) / "link").symlink_to("/etc/hostname")
     with pytest.raises(StateError, match="no ordinary file"):
         staging.complete(ABOUT)
 
@@ -81,13 +82,13 @@ def test_only_files_are_staged(staging: Staging) -> None:
 def test_staging_that_others_could_look_into_is_told(staging: Staging, mode: int) -> None:
     assert not staging.exposed()  # nothing is there to be seen
     filled(staging)
-    for folder in (staging.root, staging.path.parent, staging.path):
+    for folder in (Path(staging.root), Path(staging.path).parent, Path(staging.path)):
         assert not staging.exposed()
         folder.chmod(mode)
         assert staging.exposed()
         folder.chmod(0o700)
-    staging.root.chmod(mode)
-    for step in (lambda: prepare_root(staging.root), staging_at(staging.root, "s", ATTEMPT).create):
+    Path(staging.root).chmod(mode)
+    for step in (lambda: prepare_root(staging.root), Staging(staging.root, "s", ATTEMPT).create):
         with pytest.raises(StateError, match="open to others"):
             step()
 
@@ -101,24 +102,24 @@ def test_staging_that_is_not_ours_is_told(staging: Staging) -> None:
 
 def test_destroying_leaves_nothing_and_can_be_repeated(staging: Staging) -> None:
     filled(staging)
-    other = staging_at(staging.root, "r", "f" * 16)
+    other = Staging(staging.root, "r", "f" * 16)
     other.create()
     for _ in range(2):
         staging.destroy()
         assert staging.read_complete() is None
-        assert [path.name for path in (staging.root / "r").iterdir()] == [other.attempt]
+        assert [path.name for path in (Path(staging.root) / "r").iterdir()] == [other.attempt]
     other.destroy()
-    assert list(staging.root.iterdir()) == []
+    assert list(Path(staging.root).iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", ".hidden", "a\n", "a" * 129, "é"])
 def test_names_that_are_no_file_names_are_refused(tmp_path: Path, staging: Staging, name: str) -> None:
     staging.create()
     for step in (
-        lambda: staging_at(tmp_path, name, ATTEMPT),
-        lambda: staging_at(tmp_path, "r", name),
+        lambda: Staging(locate(tmp_path), name, ATTEMPT),
+        lambda: Staging(locate(tmp_path), "r", name),
         lambda: staging.table_folder(name),
-        lambda: check_output_place(tmp_path / "out", name, tmp_path / "staging", None),
+        lambda: require_publishable(locate(tmp_path / "out"), name, locate(tmp_path / "staging"), None),
     ):
         with pytest.raises(PlanError, match="letters, digits"):
             step()
@@ -133,9 +134,9 @@ def test_a_root_that_another_process_made_first_is_taken(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Path, "mkdir", make_after_another)
     root = tmp_path / "state" / "staging"
-    prepare_root(root)
+    prepare_root(locate(root))
     monkeypatch.undo()
     assert modes(root) == {(True, 0o700)}
     (tmp_path / "file").touch()
     with pytest.raises(StateError, match="cannot be made"):
-        prepare_root(tmp_path / "file")
+        prepare_root(locate(tmp_path / "file"))

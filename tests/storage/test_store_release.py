@@ -19,10 +19,11 @@ from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.release.attempts import give_up
 from pipeline.release.officers import approve, withdraw
-from pipeline.release.publish import MANIFEST, build_manifest, place_output
+from pipeline.release.publish import MANIFEST, build_manifest, copy_to_output
 from pipeline.release.verify import require_in_chain, verify_release
-from pipeline.storage.location import Stored
-from pipeline.storage.staging import Staging, staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.store import StorePath
+from pipeline.storage.uri import locate
 from tests.support.dask_cluster import ROOT, local_cluster
 from tests.support.ledgers import ATTEMPT, reservation
 from tests.support.parity import PLANS, RELEASE, released
@@ -46,7 +47,7 @@ def place(store: Store, tmp_path: Path) -> Place:
     return stored(write_world(tmp_path, records(300)), tmp_path / "run", store.bucket())
 
 
-def stored(plan: Path, folder: Path, at: Stored) -> Place:
+def stored(plan: Path, folder: Path, at: StorePath) -> Place:
     upload(plan.parent / "microdata", at / "microdata")
     return Place(plan, folder, at)
 
@@ -76,7 +77,7 @@ def test_a_release_in_a_store_is_the_local_one(tmp_path: Path, store: Store, nam
     place = stored(plan, tmp_path / "run", store.bucket())
     published = submit(place)
     assert files(place, published.attempt) == released(plan, tmp_path / "local", None)
-    assert verify_release(place.out / RELEASE).attempt == published.attempt
+    assert verify_release(locate(place.out / RELEASE)).attempt == published.attempt
     assert left(place) == []
     again = submit(place, key=bytes(32))
     assert (again.attempt, state_of(place).draws) == (published.attempt, 1)
@@ -151,7 +152,7 @@ def test_a_run_killed_before_the_manifest_is_finished_from_the_store(place: Plac
     # The next run names no staging of its own: what was drawn is found where the ledger says.
     code = ["release", str(place.plan), "--ledger", str(place.ledger_path), "--out", str(place.out)]
     assert main([*code, "--data", str(tmp_path / "microdata")]) == 0
-    assert verify_release(place.out / RELEASE).attempt == state.attempt
+    assert verify_release(locate(place.out / RELEASE)).attempt == state.attempt
     assert (state_of(place).status, state_of(place).draws, left(place)) == ("settled", 1, [])
 
 
@@ -174,16 +175,16 @@ def test_an_abort_destroys_what_is_staged_in_the_store(place: Place) -> None:
 def test_a_held_release_is_approved_and_withdrawn_in_the_store(place: Place) -> None:
     attempt = submit(place, hold=True).attempt
     assert left(place)
-    assert not place.out.objects()
+    assert not place.out.files()
     approve(place.ledger(), RELEASE)
     assert not left(place)
-    assert verify_release(place.out / RELEASE).attempt == attempt
-    assert require_in_chain(place.ledger(), place.out / RELEASE) == RELEASE
+    assert verify_release(locate(place.out / RELEASE)).attempt == attempt
+    assert require_in_chain(place.ledger(), locate(place.out / RELEASE)) == RELEASE
     withdraw(place.ledger(), RELEASE, "wrong codes")
     assert list(contents(place.out / RELEASE)) == ["withdrawn.json"]
     with pytest.raises(StateError, match="was withdrawn on"):
-        verify_release(place.out / RELEASE)
-    assert require_in_chain(place.ledger(), place.out / RELEASE) == RELEASE
+        verify_release(locate(place.out / RELEASE))
+    assert require_in_chain(place.ledger(), locate(place.out / RELEASE)) == RELEASE
 
 
 def test_strays_are_destroyed(place: Place) -> None:
@@ -197,7 +198,7 @@ def test_strays_are_destroyed(place: Place) -> None:
 
 def test_a_store_that_does_not_answer_is_no_reason_to_draw_again(store: Store) -> None:
     bucket = store.bucket()
-    staging = staging_at(bucket, "r", ATTEMPT)
+    staging = Staging(locate(bucket), "r", ATTEMPT)
     facts = filled_in(staging)
     assert staging.read_complete() == facts
     (bucket / "r" / ATTEMPT / "policy.json").write(b"[]")
@@ -214,7 +215,7 @@ def filled_in(staging: Staging) -> object:
     """A complete staged attempt of two small objects."""
     staging.create()
     folder = staging.table_folder("q")
-    assert isinstance(folder, Stored)
+    assert isinstance(folder, StorePath)
     (folder / "part-0.parquet").write(b"rows")
     staging.write_text("policy.json", "{}")
     return staging.complete({"engine": {"name": "dask", "versions": {}}, "tables": [{"query": "q", "rows": 2}]})
@@ -226,17 +227,17 @@ def test_another_ledgers_release_is_never_replaced(tmp_path: Path, store: Store)
         ledger = Place(tmp_path, tmp_path / name).ledger()
         ledger.reserve(reservation("r", out=str(bucket / "out")))
         attempt = ledger.draw("r", "sha256:pin", str(bucket / "staging" / name))
-        staging = staging_at(bucket / "staging" / name, "r", attempt)
+        staging = Staging(locate(bucket / "staging" / name), "r", attempt)
         facts = filled_in(staging)
         state = ledger.publish("r", attempt, facts.digest)  # type: ignore[attr-defined]
         manifest = build_manifest(state, facts)  # type: ignore[arg-type]
         if name == "one":
             for _ in range(2):  # again, as after a crash
-                place_output(staging, facts, bucket / "out", manifest)  # type: ignore[arg-type]
+                copy_to_output(staging, facts, locate(bucket / "out"), manifest)  # type: ignore[arg-type]
             kept = contents(bucket / "out")
         else:
             with pytest.raises(StateError, match="names another attempt"):
-                place_output(staging, facts, bucket / "out", manifest)  # type: ignore[arg-type]
+                copy_to_output(staging, facts, locate(bucket / "out"), manifest)  # type: ignore[arg-type]
     assert contents(bucket / "out") == kept
 
 
@@ -254,10 +255,10 @@ def test_verify_finds_what_was_changed_in_the_store(place: Place) -> None:
     ):
         change()
         with pytest.raises(StateError, match=words):
-            verify_release(folder)
+            verify_release(locate(folder))
         if words == "is missing":
             policy.write(whole)
-            verify_release(folder)
+            verify_release(locate(folder))
         if words == "not in the manifest":
             (folder / attempt / "more.txt").delete()
 

@@ -19,6 +19,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.errors import PlanError
 from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
+from pipeline.storage.uri import locate
 from pipeline.study.draw import SMALLEST_SHARE, cumulative
 from pipeline.study.equal import lines_of, unequal
 from pipeline.study.errors import TODAY, errors_json, factor_variances, panel_errors
@@ -106,8 +107,8 @@ def collected(folder: Path, **changes: Any) -> tuple[Aggregates, pd.DataFrame]:
     folder.mkdir()
     study = load_study(studies.written(folder / "study.yaml", **changes))
     microdata, layout = microdata_of(study, folder / "data")
-    with scratch(folder / "scratch", "small", "study") as between:
-        found = aggregate(DaskEngine(workers=2), list(source.chunks(source.find(microdata))), layout, between)
+    with scratch(locate(folder / "scratch"), "small", "study") as between:
+        found = aggregate(DaskEngine(workers=2), list(source.chunks(source.find(locate(microdata)))), layout, between)
     return found, pq.read_table(microdata).to_pandas()
 
 

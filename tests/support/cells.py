@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.build import code_digest
 from pipeline.engines.tasks import SumTask
 from pipeline.microdata.source import chunks, find
+from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
 from udfs.mechanisms.additive import Gaussian
 from udfs.records.contract import MeasureColumn
@@ -153,7 +154,7 @@ def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
 def summed(path: Path, given: SumSpec | None = None) -> dict[int, tuple[int, ...]]:
     """Return the sums of all chunks of microdata, as the engine's workers read them."""
     given = given or spec()
-    parts = [SumTask(given, code_digest())(chunk) for chunk in chunks(find(path))]
+    parts = [SumTask(given, code_digest())(chunk) for chunk in chunks(find(locate(path)))]
     return as_dict(add_frames(pd.concat(parts), given.offsets[-1]))
 
 

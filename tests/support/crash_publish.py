@@ -17,9 +17,10 @@ from typing import Any
 
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import open_ledger
-from pipeline.release.publish import build_manifest, check_output_place, place_output
+from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
 from pipeline.release.verify import verify_release
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from tests.support.ledgers import reservation, stage
 
 # The calls into C that change files or the ledger. A file's written bytes may still be in memory at the next one.
@@ -35,11 +36,11 @@ def run(folder: Path) -> None:
     with ledger.lock("r"):
         state = ledger.state("r")
         published = state.attempt if state is not None and state.status in ("published", "settled") else None
-        check_output_place(out, "r", ledger.staging_root, published)
+        require_publishable(locate(out), "r", locate(ledger.staging_root), published)
         state = ledger.reserve(reservation("r", out=str(out)))
         facts = None
         if state.status == "drawn" and state.attempt is not None:
-            staging = staging_at(ledger.staging_root, "r", state.attempt)
+            staging = Staging(locate(ledger.staging_root), "r", state.attempt)
             facts = staging.read_complete()
             if facts is None:
                 exposed = staging.exposed()
@@ -49,12 +50,12 @@ def run(folder: Path) -> None:
             attempt = ledger.draw("r", "sha256:pin")
             facts = stage(ledger, "r", attempt, parts=1)
             state = ledger.state("r")
-        staging = staging_at(ledger.staging_root, "r", state.attempt)
+        staging = Staging(locate(ledger.staging_root), "r", state.attempt)
         if state.status == "drawn":
             state = ledger.publish("r", state.attempt, facts.digest)
         if state.status == "published":
             facts = facts or staging.read_complete()
-            place_output(staging, facts, out, build_manifest(state, facts))
+            copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
             ledger.settle("r", state.attempt)
         staging.destroy()
 
@@ -103,7 +104,7 @@ def seen(folder: Path) -> dict[str, Any]:
     }
     if found["manifest"]:
         try:
-            found["verified"] = verify_release(place).attempt == state.attempt
+            found["verified"] = verify_release(locate(place)).attempt == state.attempt
         except PrdpError as error:
             found["verified"] = str(error)
     return found

@@ -18,6 +18,7 @@ from pipeline.build import code_digest
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import chunks, find
+from pipeline.storage.uri import locate
 from tests.support.cells import blocks, records, spec, write
 from udfs.noise.keystream import SecretKey
 
@@ -49,14 +50,14 @@ def main(folder: Path, number: str, key: SecretKey) -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         for engine in (DaskEngine(cluster.scheduler_address), DaskEngine()):
             for name in ("good", "bad", "types", "bytes", "ragged"):
-                tried(name, partial(engine.sums, list(chunks(find(folder / name))), spec()))
+                tried(name, partial(engine.sums, list(chunks(find(locate(folder / name)))), spec()))
             tried("staged", partial(engine.stage, staged, key))
             tried("unwritable", partial(engine.stage, unwritable, key))
         with Client(cluster, set_as_default=False) as client:
             tried("other build", client.submit(partial(NoiseTask("sha256:other"), key=key), staged[0]).result)
             tried(
                 "other build",
-                client.submit(SumTask(spec(), "sha256:other"), next(chunks(find(folder / "good")))).result,
+                client.submit(SumTask(spec(), "sha256:other"), next(chunks(find(locate(folder / "good"))))).result,
             )
         print(cluster.get_logs())
     print(

@@ -13,6 +13,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
+from pipeline.storage.uri import locate
 from tests.support import firms
 from tests.support.losses import economy
 from tests.support.world import COUNTIES, NAICS
@@ -30,7 +31,7 @@ def diagnosed(plan: Path, out: Path, engine: Engine | None = None, **settings: A
     loaded = load_plan(plan)
     job = DiagnosticsJob(
         plan=loaded,
-        microdata=settings.pop("microdata", loaded.dataset.path),
+        microdata=locate(settings.pop("microdata", loaded.dataset.path)),
         out=out,
         ledger=open_ledger(str(settings.pop("state", out.parent / "state") / "ledger.sqlite")),
         engine=engine or DaskEngine(workers=2),

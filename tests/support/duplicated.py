@@ -16,7 +16,8 @@ from pipeline.microdata.read import read
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.model import Plan
 from pipeline.preparation import duplicates
-from pipeline.storage.staging import staging_at
+from pipeline.storage.staging import Staging
+from pipeline.storage.uri import locate
 from pipeline.tables.totals import layout_of
 from tests.support.world import COUNTIES, NAICS
 
@@ -115,9 +116,11 @@ def _faults(row: Row, owned: bool) -> list[tuple[str, str]]:
 def made(microdata: Path, plan: Plan, folder: Path) -> Found:
     """What the pipeline makes of the rows: the good ones of the sealed records, and all broken rules."""
     spec = layout_of(plan).spec
-    kept = staging_at(folder, "r", "records")
+    kept = Staging(locate(folder), "r", "records")
     kept.create()
-    found = duplicates.grouped_records(list(chunks(find(microdata))), plan.dataset, spec, DaskEngine(workers=1), kept)
+    found = duplicates.grouped_records(
+        list(chunks(find(locate(microdata)))), plan.dataset, spec, DaskEngine(workers=1), kept
+    )
     read_as = duplicates.in_steps(spec)
     names = [duplicates.RECORD, duplicates.NAICS, duplicates.COUNTY, "employment", "payroll"]
     names += [duplicates.OWNER] if spec.owner is not None else []

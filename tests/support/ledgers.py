@@ -18,7 +18,8 @@ from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
-from pipeline.storage.staging import Facts, Staging, staging_at
+from pipeline.storage.staging import AttemptContents, Staging
+from pipeline.storage.uri import locate
 from udfs.mechanisms.catalogue import build
 from udfs.records.statistics import Count
 
@@ -50,13 +51,13 @@ def reservation(release: str, draws: int = 100, **changes: Any) -> Reservation:
     return Reservation(**(wanted | changes))
 
 
-def stage(ledger: Ledger, release: str, attempt: str, parts: int = 2) -> Facts:
+def stage(ledger: Ledger, release: str, attempt: str, parts: int = 2) -> AttemptContents:
     """A complete staged attempt of one table in `parts` files, each as random as a draw is, and two further files."""
-    staging = staging_at(ledger.staging_root, release, attempt)
+    staging = Staging(locate(ledger.staging_root), release, attempt)
     staging.create()
     folder = staging.table_folder("q")
     for part in range(parts):
-        (folder / f"part-{part}.parquet").write_bytes(os.urandom(9000))
+        (folder / f"part-{part}.parquet").write(os.urandom(9000))
     staging.write_text("policy.json", "{}")
     staging.write_text("report.html", "<html></html>")
     return staging.complete(ABOUT)
@@ -109,10 +110,10 @@ def drawn_and_destroyed(ledger: Ledger, release: str, times: int, exposed: bool 
 ATTEMPT = "0123456789abcdef"
 
 
-def filled(staging: Staging) -> Facts:
+def filled(staging: Staging) -> AttemptContents:
     """A complete staged attempt of two small files."""
     staging.create()
-    (staging.table_folder("q") / "part-0.parquet").write_bytes(b"rows")
+    (staging.table_folder("q") / "part-0.parquet").write(b"rows")
     staging.write_text("policy.json", "{}")
     return staging.complete(ABOUT)
 

@@ -11,6 +11,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.plan.load import load_plan
 from pipeline.preparation.prepare import PrepareJob, prepare
+from pipeline.storage.uri import locate
 from tests.support.submit import FORK_SERVER, MOST_EVENTS, Place, die_at_event
 
 
@@ -19,7 +20,7 @@ def prepared(place: Place, raw: Path, out: Path, engine: Engine | None = None) -
     return prepare(
         PrepareJob(
             plan=load_plan(place.plan),
-            raw=raw,
+            raw=locate(raw),
             out=out,
             ledger=place.ledger(),
             engine=engine or DaskEngine(workers=2),

@@ -15,7 +15,9 @@ from botocore.config import Config
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from pipeline.storage.location import Place, Stored, place
+from pipeline.storage.location import Location
+from pipeline.storage.store import StorePath
+from pipeline.storage.uri import locate
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "CANARYACCESSKEY",
@@ -65,15 +67,15 @@ class Store:
         """The URI of a place in a bucket."""
         return f"s3://{bucket}/{key}".rstrip("/") + f"?endpoint_override={self.address}&scheme=http"
 
-    def bucket(self, kind: str = "test-") -> Stored:
+    def bucket(self, kind: str = "test-") -> StorePath:
         """A new, empty bucket."""
         name = f"{kind}{uuid.uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=name)
-        made = place(self.uri(name))
-        assert isinstance(made, Stored)
+        made = locate(self.uri(name))
+        assert isinstance(made, StorePath)
         return made
 
-    def deny(self, at: Stored, *actions: str) -> None:
+    def deny(self, at: StorePath, *actions: str) -> None:
         """Deny actions on a bucket's objects to everyone."""
         resource = f"arn:aws:s3:::{at.authority}"
         statement = {
@@ -103,14 +105,14 @@ def running() -> Iterator[Store]:
         server.server_close()
 
 
-def upload(folder: Path, target: Stored) -> Stored:
+def upload(folder: Path, target: StorePath) -> StorePath:
     """Put every file of a folder below a prefix."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         (target / path.relative_to(folder).as_posix()).write(path.read_bytes())
     return target
 
 
-def contents(at: Place) -> dict[str, bytes]:
+def contents(at: Location) -> dict[str, bytes]:
     """The bytes of every object below a prefix, by path."""
-    assert isinstance(at, Stored)
-    return {found.relative_to(at): found.read() for found in at.objects()}
+    assert isinstance(at, StorePath)
+    return {found.relative_to(at): found.read() for found in at.files()}

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.storage import conditional
-from pipeline.storage.location import Stored, place
-from pipeline.storage.staging import MANIFEST, StoreStaging
+from pipeline.storage.staging import MANIFEST, Staging
+from pipeline.storage.store import StorePath
+from pipeline.storage.uri import locate
 from tests.support.submit import Place, submit
 
 
@@ -22,11 +22,11 @@ def kill(*_: Any) -> None:
 
 if __name__ == "__main__":
     plan, folder, uri, step = sys.argv[1:]
-    create = conditional.create
+    create = StorePath.create
     if step == "manifest":
-        conditional.create = lambda at, data: kill() if at.name == MANIFEST else create(at, data)
+        StorePath.create = lambda at, data, writer: kill() if at.name == MANIFEST else create(at, data, writer)
     if step == "staged":
-        StoreStaging.complete = kill
-    store = place(uri)
-    assert isinstance(store, Stored)
+        Staging.complete = kill
+    store = locate(uri)
+    assert isinstance(store, StorePath)
     submit(Place(Path(plan), Path(folder), store))

@@ -19,7 +19,9 @@ from pipeline.plan.load import load_plan
 from pipeline.preparation.pinned import Table
 from pipeline.release import officers
 from pipeline.release.run import Job, Outcome, run
-from pipeline.storage.location import Stored
+from pipeline.storage.location import Location
+from pipeline.storage.store import StorePath
+from pipeline.storage.uri import locate
 from tests.support.logs import log_for
 from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey
@@ -39,7 +41,7 @@ class Place:
 
     plan: Path
     folder: Path
-    store: Stored | None = None  # holds microdata, staging and output
+    store: StorePath | None = None  # holds microdata, staging and output
     address: str | None = None  # of the ledger; None: a file in the folder
 
     @property
@@ -47,11 +49,11 @@ class Place:
         return (self.store or self.folder) / "out"
 
     @property
-    def microdata(self) -> Stored | None:
+    def microdata(self) -> StorePath | None:
         return self.store and self.store / "microdata"
 
     @property
-    def staging(self) -> Stored | None:
+    def staging(self) -> StorePath | None:
         return self.store and self.store / "staging"
 
     @property
@@ -67,7 +69,7 @@ def submit(
     *,
     key: bytes | None = KEY,
     engine: Engine | None = None,
-    microdata: Path | Table | None = None,
+    microdata: Path | Location | Table | None = None,
     csv: bool = False,
     hold: bool = False,
     registered_only: bool = False,
@@ -75,11 +77,12 @@ def submit(
 ) -> Outcome:
     """Release under a known key; `key` None: under a fresh one, as in production."""
     plan = load_plan(place.plan)
+    chosen = microdata or place.microdata or plan.dataset.path or Table(plan.dataset.table)
     job = Job(
         plan=plan,
-        microdata=microdata or place.microdata or plan.dataset.path or Table(plan.dataset.table),
+        microdata=chosen if isinstance(chosen, Table) else locate(chosen),
         staging=place.staging,
-        out=place.out,
+        out=locate(place.out),
         ledger=place.ledger(),
         engine=engine or DaskEngine(workers=2),
         csv=csv,

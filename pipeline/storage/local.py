@@ -1,0 +1,300 @@
+"""Files and folders of this machine: complete or absent, durable after a power cut, private where asked for.
+
+Durability: a file is synced before its final name appears, and the folder after that.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, final
+
+from pipeline.errors import PlanError, StateError
+from pipeline.storage.location import FileDigest, Location
+
+_PARTIAL = ".partial"  # ends the name of a file that is being written
+
+
+@final
+@dataclass(frozen=True, order=True)
+class LocalPath(Location):
+    """A file or folder of this machine."""
+
+    path: Path
+
+    remote: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> "LocalPath":
+        return LocalPath(self.path / name)
+
+    @property
+    def root(self) -> str:
+        """The root of all paths: "file"."""
+        return "file"
+
+    @property
+    def key(self) -> str:
+        """The path."""
+        return self.path.as_posix()
+
+    def resolve(self, what: str = "the location") -> "LocalPath":
+        """Return this path without links; PlanError, which begins with `what`, where they lead in a circle."""
+        try:
+            return LocalPath(self.path.resolve())
+        except (OSError, RuntimeError):  # Python 3.13 raises the first, older ones the second
+            raise PlanError(f"{what} {self}: its links lead in a circle; give another path") from None
+
+    def as_path(self) -> Path:
+        """Return the path."""
+        return self.path
+
+    def exists(self) -> bool:
+        """Whether something is there, a link that leads nowhere included."""
+        return os.path.lexists(self.path)
+
+    def is_file(self) -> bool:
+        """Whether a file is there, or a link to one."""
+        return self.path.is_file()
+
+    def is_plain_file(self) -> bool:
+        """Whether it is a file itself: no link, folder or device."""
+        return stat.S_ISREG(self.path.lstat().st_mode)
+
+    def is_link(self) -> bool:
+        """Whether it is a link."""
+        return self.path.is_symlink()
+
+    def is_partial(self) -> bool:
+        """Whether it is one of the names of `partial`."""
+        return self.name.startswith(".") and self.name.endswith(_PARTIAL)
+
+    def is_exposed(self) -> bool:
+        """Whether something is there that is no folder of this user alone."""
+        if not self.exists():
+            return False
+        found = self.path.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        return not (ours and not stat.S_IMODE(found.st_mode) & 0o077)
+
+    def files(self) -> list["LocalPath"]:
+        """Return everything below that is no folder, links included, sorted."""
+        if not self.exists():
+            return []
+        found = []
+        for folder, folders, names in os.walk(self.path, onerror=_raise):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            found += [LocalPath(Path(folder, name)) for name in (*links, *names)]
+        return sorted(found)
+
+    def children(self) -> list[str]:
+        """Return the names in the folder, sorted."""
+        return sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield (path below this folder, names of folders, names of files), as `os.walk` does."""
+        for folder, folders, names in os.walk(self.path, onerror=_raise):
+            yield os.path.relpath(folder, self.path), folders, names
+
+    def size(self) -> int:
+        """Return the size of the file in bytes."""
+        return self.path.stat().st_size
+
+    def fingerprint(self) -> list[object]:
+        """Return the file's size and its time of change in nanoseconds."""
+        facts = self.path.stat()
+        return [facts.st_size, facts.st_mtime_ns]
+
+    def digest(self) -> FileDigest:
+        """Return the digest of the contents."""
+        with self.path.open("rb") as file:
+            return FileDigest(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
+
+    def open(self) -> Any:
+        """Return the contents as an Arrow file."""
+        import pyarrow as pa  # noqa: PLC0415 — `explain` knows locations too, and reads none
+
+        return pa.OSFile(str(self.path), "rb")
+
+    def read(self) -> bytes:
+        """Return all contents."""
+        return self.path.read_bytes()
+
+    def copy_to(self, writer: BinaryIO) -> None:
+        """Write all contents to `writer`, piece by piece."""
+        with self.path.open("rb") as reader:
+            shutil.copyfileobj(reader, writer)
+
+    def write(self, *parts: Any) -> None:
+        """Write a file of this user alone, at once; it is not synced."""
+        aside = self.path.with_name(f".{self.name}.{uuid.uuid4().hex}")
+        with os.fdopen(_new_file(aside, 0o600), "wb") as file:
+            file.writelines(parts)
+        os.replace(aside, self.path)
+
+    def write_durably(self, data: bytes, *, private: bool = True) -> None:
+        """Write a file of mode 0600, or of 0644 less the umask, complete or not at all."""
+        os.replace(write_partial(self.path, data, 0o600 if private else 0o644), self.path)
+        if private:
+            self.path.chmod(0o600)  # the umask may have taken our own rights
+        sync_folder(self.path.parent)
+
+    def writing(self) -> Any:
+        """Yield an Arrow stream into the file."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        return pa.OSFile(str(self.path), "wb")
+
+    def create(self, data: bytes, writer: str) -> bool:
+        """Write a file where there is none, by a link, which is atomic and replaces nothing."""
+        # No other writer writes to this name before it is linked.
+        aside = write_partial(self.path.with_name(f"{self.name}.{writer}"), data, 0o644)
+        try:
+            os.link(aside, self.path)
+            created = True
+        except FileExistsError:
+            created = False
+        finally:
+            aside.unlink()
+        sync_folder(self.path.parent)
+        return created
+
+    def require_create(self, what: str) -> None:
+        """Return if a file can be written in the nearest folder that exists."""
+        nearest = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
+        try:
+            LocalPath(nearest).try_writing()
+        except OSError as error:
+            raise StateError(f"{what} {self} cannot be written ({nearest}: {error.strerror})") from None
+
+    def copy_from(self, source: Location, digest: FileDigest) -> bool:
+        """Write the file under another name first: it appears complete, synced and compared."""
+        make_folder(self.path.parent, 0o755)
+        aside = partial(self.path)
+        with os.fdopen(_new_file(aside, 0o644), "wb") as writer:
+            source.copy_to(writer)
+        sync_file(aside)
+        if LocalPath(aside).digest() != digest:
+            aside.unlink()
+            return False
+        os.rename(aside, self.path)
+        return True
+
+    def delete(self) -> None:
+        """Remove the file; nothing happens where there is none."""
+        self.path.unlink(missing_ok=True)
+
+    def delete_tree(self) -> None:
+        """Remove a folder and all that lies in it; of a link, the link alone."""
+        if self.path.is_symlink():
+            self.path.unlink()
+        elif self.path.is_dir():
+            shutil.rmtree(self.path)
+
+    def make_folder(self) -> None:
+        """Make the folder, and what is missing above it, with mode 0755 less the umask."""
+        make_folder(self.path, 0o755)
+
+    def make_private(self) -> None:
+        """Make the folder, and what is missing above it, with mode 0700 exactly."""
+        if not self.path.is_dir():
+            LocalPath(self.path.parent).make_private()
+            try:
+                self.path.mkdir(mode=0o700)
+            except FileExistsError:
+                if self.path.is_dir():  # another process was first
+                    return
+                raise
+            self.path.chmod(0o700)  # the umask may have taken our own rights
+            sync_folder(self.path.parent)
+
+    def try_writing(self) -> None:
+        """Write a file without a name: that fails on read-only and network file systems whatever the bits say."""
+        with tempfile.TemporaryFile(dir=self.path):
+            pass
+
+    def secure_file(self) -> None:
+        """Make the file durable, with mode 0600."""
+        self.path.chmod(0o600)
+        sync_file(self.path)
+
+    def secure_folders(self) -> None:
+        """Make the names in this folder and those below it durable, each folder with mode 0700."""
+        for folder in self._folders():
+            folder.chmod(0o700)
+            sync_folder(folder)
+
+    def sync_folders(self) -> None:
+        """Make the names in this folder and those below it durable."""
+        for folder in self._folders():
+            sync_folder(folder)
+
+    def delete_if_empty(self) -> None:
+        """Make the removal of what lay in the folder durable, then remove the folder if it is empty."""
+        if self.path.is_dir():
+            sync_folder(self.path)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
+
+    def _folders(self) -> list[Path]:
+        return [Path(folder) for folder, _, _ in os.walk(self.path, onerror=_raise)]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def sync_file(path: Path) -> None:
+    """Make the contents of the file at `path` durable."""
+    _sync(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path, mode: int) -> None:
+    """Make `folder` and what is missing above it, each with `mode` less the umask; present ones are left alone."""
+    if not folder.is_dir():
+        make_folder(folder.parent, mode)
+        folder.mkdir(mode=mode, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def partial(path: Path) -> Path:
+    """Return the path beside `path` under which its contents are written before they are complete."""
+    return path.with_name(f".{path.name}{_PARTIAL}")
+
+
+def write_partial(path: Path, data: bytes, mode: int) -> Path:
+    """Write `data` durably to `partial(path)`, with `mode` less the umask, and return that path."""
+    aside = partial(path)
+    aside.unlink(missing_ok=True)
+    with os.fdopen(_new_file(aside, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return aside
+
+
+def _new_file(path: Path, mode: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+
+def _raise(error: OSError) -> None:
+    raise error

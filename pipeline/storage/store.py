@@ -1,0 +1,350 @@
+"""Objects of a store that pyarrow.fs opens, and create-if-absent in S3.
+
+pyarrow.fs cannot send If-None-Match, so that S3 is called through boto3 (the extra `s3`) for it; other stores, which
+could replace a manifest, are refused for output.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, BinaryIO, ClassVar, final
+from urllib.parse import parse_qsl, quote
+
+from pipeline.errors import PlanError, StateError
+from pipeline.storage.location import FileDigest, Location
+
+TRIES = 3  # of a transfer whose connection ended early
+CREATE_TRIES = 5  # S3 answers 409 where two puts meet: the answer is to try again
+CUT_OFF = "NETWORK_CONNECTION: cut off"
+CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
+_LOOPBACK = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?")
+
+
+@final
+@dataclass(frozen=True, order=True)
+class StorePath(Location):
+    """An object or a prefix of a store, by its bucket (`authority`) and key; `query` says how the store is reached.
+
+    Each process opens the store when it first needs it. Errors carry our own words, never what the store said.
+    """
+
+    scheme: str
+    authority: str
+    path: str = ""
+    query: str = ""
+
+    remote: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        query = f"?{self.query}" if self.query else ""
+        return f"{self.root}/{quote(self.path)}".rstrip("/") + query
+
+    def __truediv__(self, name: str) -> "StorePath":
+        return StorePath(self.scheme, self.authority, f"{self.path}/{name}".lstrip("/"), self.query)
+
+    @property
+    def root(self) -> str:
+        """The bucket's URI."""
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def key(self) -> str:
+        """The key of the object or prefix."""
+        return self.path
+
+    def resolve(self, what: str = "the location") -> "StorePath":
+        """Return this location: a store has no links."""
+        return self
+
+    def as_path(self) -> None:
+        """Return None: it does not lie on this machine."""
+
+    def exists(self) -> bool:
+        """Whether there is any object of this key or below it."""
+        return self.is_file() or bool(self.files())
+
+    def is_file(self) -> bool:
+        """Whether there is an object of just this key."""
+        with self._opened() as (store, path):
+            return bool(store.get_file_info(path).is_file)
+
+    def is_plain_file(self) -> bool:
+        """Return True: a store has objects alone."""
+        return True
+
+    def is_link(self) -> bool:
+        """Return False: a store has no links."""
+        return False
+
+    def is_partial(self) -> bool:
+        """Return False: an object is never there in part."""
+        return False
+
+    def is_exposed(self) -> bool:
+        """Return False: who has access is for the bucket's policy, and cannot be seen here."""
+        return False
+
+    def files(self) -> list["StorePath"]:
+        """Return all objects below this prefix, sorted."""
+        from pyarrow.fs import FileSelector  # noqa: PLC0415
+
+        with self._opened() as (store, path):
+            listed = store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+        return sorted(self / info.path.removeprefix(path).lstrip("/") for info in listed if info.is_file)
+
+    def children(self) -> list[str]:
+        """Return the next part of every key below this prefix, sorted."""
+        return sorted({at.relative_to(self).partition("/")[0] for at in self.files()})
+
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield once: (".", no folders, the path of every object below this prefix)."""
+        yield ".", [], [at.relative_to(self) for at in self.files()]
+
+    def size(self) -> int:
+        """Return the object's size in bytes."""
+        with self._opened() as (store, path):
+            return int(store.get_file_info(path).size or 0)
+
+    def fingerprint(self) -> list[object]:
+        """Return size, time of change in nanoseconds and, where the store has one, the entity tag of the contents."""
+        with self._opened() as (store, path):
+            info = store.get_file_info(path)
+            with store.open_input_file(path) as file:
+                tag = (file.metadata() or {}).get("ETag", b"")
+            return [info.size, info.mtime_ns, bytes(tag).decode(errors="replace")]
+
+    def digest(self) -> FileDigest:
+        """Return the digest of the object's contents."""
+        return _digest(self.read())
+
+    def open(self) -> Any:
+        """Return the object's contents as an Arrow file."""
+        with self._opened() as (store, path):
+            return store.open_input_file(path)
+
+    def read(self) -> bytes:
+        """Return the object's contents: a connection that ends early is no end of the object."""
+        with self._opened() as (store, path):
+            for _ in range(TRIES):
+                with store.open_input_file(path) as file:
+                    contents: bytes = file.read()
+                    if len(contents) == file.size():
+                        return contents
+            raise ConnectionError(CUT_OFF)
+
+    def copy_to(self, writer: BinaryIO) -> None:
+        """Write the object's contents to `writer`."""
+        writer.write(self.read())
+
+    def write(self, *parts: Any) -> None:
+        """Put the object: readers see what was there before, or all of the new."""
+        data = b"".join(parts)
+        with self._opened() as (store, path):
+            for _ in range(TRIES):
+                with store.open_output_stream(path) as file:
+                    file.write(data)
+                if store.get_file_info(path).size == len(data):
+                    return
+            raise ConnectionError(CUT_OFF)
+
+    def write_durably(self, data: bytes, *, private: bool = True) -> None:
+        """Put the object, as `write` does."""
+        self.write(data)
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """Yield a stream; the object is there when the block ends, also where it ends by an error."""
+        with self._opened() as (store, path), store.open_output_stream(path) as file:
+            yield file
+
+    def create(self, data: bytes, writer: str) -> bool:
+        """Put the object where there is none, by one conditional request; one's own lost answer may read False."""
+        failure = (0, "")
+        for _ in range(CREATE_TRIES):
+            try:
+                _client(self.query).put_object(Bucket=self.authority, Key=self.path, Body=data, IfNoneMatch="*")
+                return True
+            except Exception as error:  # botocore's errors have no narrower common class
+                status = _status(error)
+                if status == 412:
+                    return False
+                failure = _plain_error(error)
+                if status != 409:
+                    break
+        raise OSError(*failure, str(self))
+
+    def require_create(self, what: str) -> None:
+        """Return if objects can be created below this prefix, and one that is there is kept."""
+        if self.scheme != "s3":
+            raise StateError(
+                f"{what} {self}: {self.scheme}:// has no create-if-absent here; give a path or an s3:// location"
+            )
+        probe = self / f".prdp-probe-{uuid.uuid4().hex}"
+        try:
+            kept = probe.create(b"1", "") and not probe.create(b"2", "")
+            _client(probe.query).delete_object(Bucket=probe.authority, Key=probe.path)
+        except ImportError:
+            raise StateError(f"{what} {self}: s3:// needs boto3; pip install 'prdp[s3]'") from None
+        except Exception as error:
+            line = error.strerror if isinstance(error, OSError) and error.strerror else _plain_error(error)[1]
+            raise StateError(f"{what} {self} cannot be written: {line}") from None
+        if not kept:
+            raise StateError(f"{what} {self}: its store replaces objects in spite of If-None-Match; give another one")
+
+    def copy_from(self, source: Location, digest: FileDigest) -> bool:
+        """Put the object if the contents of `source` have the digest, and read it back."""
+        data = source.read()
+        if _digest(data) != digest:
+            return False
+        self.write(data)
+        return self.digest() == digest
+
+    def delete(self) -> None:
+        """Remove the object; nothing happens where there is none."""
+        with self._opened() as (store, path):
+            try:
+                store.delete_file(path)
+            except FileNotFoundError:
+                return
+
+    def delete_tree(self) -> None:
+        """Remove every object below this prefix; nothing happens where there are none."""
+        with self._opened() as (store, path):
+            store.delete_dir_contents(path, missing_dir_ok=True)
+        for rest in self.files():  # what was put while the others were removed
+            rest.delete()
+
+    def try_writing(self) -> None:
+        """Put an object and remove it."""
+        probe = self / f"probe-{uuid.uuid4().hex}"
+        probe.write(b"1")
+        probe.delete()
+
+    def make_folder(self) -> None:
+        """Do nothing: a store has no folders."""
+
+    def make_private(self) -> None:
+        """Do nothing: the bucket's policy decides."""
+
+    def secure_file(self) -> None:
+        """Do nothing: an object that was put is durable."""
+
+    def secure_folders(self) -> None:
+        """Do nothing: a store has no folders."""
+
+    def sync_folders(self) -> None:
+        """Do nothing: a store has no folders."""
+
+    def delete_if_empty(self) -> None:
+        """Do nothing: a store has no folders."""
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, str]]:
+        """Yield the store and the path in it; errors inside the block are raised in our own words."""
+        failure: tuple[int, str] | None = None
+        try:
+            store, base = _store(self.scheme, self.authority, self.query)
+            yield store, f"{base}/{self.path}".rstrip("/") if self.path else base
+        except (OSError, ValueError, NotImplementedError) as error:
+            failure = _plain_error(error)
+        if failure is not None:  # outside of the handler: the store's own error must not be its context
+            raise OSError(*failure, str(self))
+
+
+def require_encrypted(query: str, what: str) -> None:
+    """Refuse a store that is reached over plain HTTP beyond this machine: microdata and draws travel."""
+    options = dict(parse_qsl(query))
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if "/" in options.get("endpoint_override", ""):  # a scheme there would overrule the option of that name
+        raise PlanError(f"{what}: write endpoint_override=host:port, and nothing before or after it")
+    if "endpoint_override" in options:
+        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+    if endpoint.startswith("http://") and not _LOOPBACK.fullmatch(endpoint):
+        raise PlanError(f"{what}: a store beyond this machine must be reached by https; leave out scheme=http")
+
+
+def _digest(data: bytes) -> FileDigest:
+    return FileDigest(hashlib.sha256(data).hexdigest(), len(data))
+
+
+@cache
+def _store(scheme: str, authority: str, query: str) -> tuple[Any, str]:
+    """Return a store, opened once a process, and where its keys begin in it."""
+    from pyarrow.fs import FileSystem  # noqa: PLC0415 — a tenth of a second that local paths do not need
+
+    require_encrypted(query, f"{scheme}://{authority}")  # a worker's environment need not be the driver's
+    if scheme == "s3":
+        return _s3(authority, dict(parse_qsl(query))), authority
+    store, base = FileSystem.from_uri(f"{scheme}://{authority}" + (f"?{query}" if query else ""))
+    return store, base.rstrip("/")
+
+
+def _s3(bucket: str, options: dict[str, str]) -> Any:
+    """Return S3 as its URI says, with more patience: what is put again after an answer was missed arrives twice."""
+    from pyarrow.fs import S3FileSystem, resolve_s3_region  # noqa: PLC0415
+
+    if not set(options) <= {"endpoint_override", "region", "scheme", "tls_ca_file_path"}:
+        raise ValueError("an option of another kind of store")
+    if "region" not in options and "endpoint_override" not in options:
+        options["region"] = resolve_s3_region(bucket)
+    return S3FileSystem(connect_timeout=CONNECT_SECONDS, request_timeout=ANSWER_SECONDS, **options)
+
+
+@cache
+def _client(query: str) -> Any:
+    """Return a boto3 client for S3, made once a process."""
+    import boto3  # noqa: PLC0415 — an extra, and half a second
+    from botocore.config import Config  # noqa: PLC0415
+
+    options = dict(parse_qsl(query))
+    endpoint = options.get("endpoint_override")
+    address = {"endpoint_url": f"{options.get('scheme', 'https')}://{endpoint}"} if endpoint else {}
+    session = boto3.Session()
+    region = options.get("region") or os.environ.get("AWS_REGION") or session.region_name
+    style = {"addressing_style": "path" if endpoint else "auto"}
+    config = Config(s3=style, connect_timeout=5, retries={"mode": "standard", "total_max_attempts": 3})
+    trust = {"verify": options["tls_ca_file_path"]} if "tls_ca_file_path" in options else {}
+    return session.client("s3", region_name=region or "us-east-1", config=config, **address, **trust)
+
+
+def _status(error: Exception) -> int:
+    response = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+_FAILURES = (
+    (r"NO_SUCH_BUCKET|NoSuchBucket|bucket .* not found", errno.ENOENT, "there is no such bucket"),
+    (
+        r"ACCESS_DENIED|AccessDenied|\b403\b|INVALID_ACCESS_KEY|InvalidAccessKey|SIGNATURE|Signature|EXPIRED|Expired"
+        r"|UNRECOGNIZED_CLIENT|NoCredentials|PartialCredentials|[Uu]nable to locate credentials|CREDENTIALS",
+        errno.EACCES,
+        "access is denied: check the credentials in the environment, and the bucket's policy",
+    ),
+    (
+        r"NETWORK_CONNECTION|curlCode|EndpointConnection|ConnectTimeout|ReadTimeout|ConnectionClosed|resolve host",
+        errno.EHOSTUNREACH,
+        "the store cannot be reached: check its endpoint, and the network",
+    ),
+    (r"libhdfs|libjvm", errno.ENOTSUP, "the Hadoop libraries (libhdfs, libjvm) cannot be loaded on this machine"),
+)
+
+
+def _plain_error(error: Exception) -> tuple[int, str]:
+    """Return the number and one plain line for an error of a store's library, and nothing of the library's own text.
+
+    The libraries have no classes for these failures, only texts.
+    """
+    if isinstance(error, FileNotFoundError):
+        return errno.ENOENT, "it is not there"
+    text = f"{type(error).__name__} {error}"
+    for pattern, number, line in _FAILURES:
+        if re.search(pattern, text):
+            return number, line
+    code = re.search(r"AWS Error ([A-Z_]+)", text)
+    return errno.EIO, f"the store failed ({code.group(1) if code else type(error).__name__})"
