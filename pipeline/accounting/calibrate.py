@@ -1,6 +1,20 @@
-"""Where a growing condition first holds on the decimals of DIGITS significant digits.
+"""Calibration: from an accuracy or a loss that is wanted of a mechanism to its noise scale.
 
-The condition is decided exactly at every number that matters; a float, its gap, only leads the search there quickly.
+Result: the scale is a decimal of at most 8 significant digits, rounded towards more noise, so that the mechanism is
+never less private than the exact solution:
+
+- loss: the smallest noise whose certified loss at the influence is at most the wanted one; a digit less exceeds it;
+- standard error, mean absolute error: the smallest noise whose error is at least the wanted one, in the lattice noise
+  that is drawn; it exceeds it by what one step of the eighth digit changes, less than one part in 10⁵ unless it grows a
+  hundred times as fast as the scale (as that of a few stray steps does);
+- interval: the most noise whose interval is not wider than wanted. Widths of lattice noise are whole steps.
+
+Only public numbers enter: no microdata are read (docs/calibration.md).
+
+The condition is decided exactly at every decimal that matters; a float, its gap, only leads the search there quickly.
+The search is our own: scipy's brentq needs a finite gap at both ends and a sign change, but gaps here are ±∞ where a
+scale has no mechanism, and where conditions change more than once the decimal reached depends on the steps taken,
+which plans' digests hold.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,9 +41,9 @@ Holds = Callable[[int], bool]
 
 def decimal(n: int) -> Fraction:
     """Return the n-th decimal of DIGITS significant digits: 1 for n = 0, growing with n."""
-    decade, place = divmod(n, A_DECADE)
+    decade, units = divmod(n, A_DECADE)
     ten = Fraction(10**decade) if decade >= 0 else Fraction(1, 10**-decade)
-    return Fraction(UNITS + place, UNITS) * ten
+    return Fraction(UNITS + units, UNITS) * ten
 
 
 def number_below(number: Fraction) -> int:
@@ -41,10 +55,9 @@ def crossing(gap: Gap, holds: Holds, start: int) -> int | None:
     """Return n with holds(n) and not holds(n − 1), LOWEST < n ≤ HIGHEST; None if it holds at LOWEST.
 
     Where it holds nowhere, HIGHEST + 1. `gap`(n) is a logarithm, below 0 about where the condition does not hold, that
-    grows with n. Of a condition that changes once, this is the one place; of another, a place where it changes.
+    grows with n. A condition that changes once changes there; of another, it is one of its changes.
     """
-    low, high = _by_gap(gap, start)
-    return _decided(holds, low, high)
+    return _decided(holds, *_by_gap(gap, start))
 
 
 def _by_gap(gap: Gap, start: int) -> tuple[int, int]:
@@ -54,13 +67,13 @@ def _by_gap(gap: Gap, start: int) -> tuple[int, int]:
     while high[0] - low[0] > 1:
         n = (low[0] + high[0]) // 2
         if repeats < MOST_REPEATS and isfinite(low[1]) and isfinite(high[1]):
-            # where one end alone moves, step past the place that the line names, ever farther; then halve
+            # where one end alone moves, step ever farther past the zero of the line; then halve
             past = -side * 4**repeats if repeats else 0
             n = max(low[0] + 1, min(high[0] - 1, _between(low, high) + past))
-        found = (n, gap(n))
-        moved = -1 if found[1] < 0 else 1
+        point = (n, gap(n))
+        moved = -1 if point[1] < 0 else 1
         repeats, side = (repeats + 1 if moved == side else 0), moved
-        low, high = (found, high) if moved < 0 else (low, found)
+        low, high = (point, high) if moved < 0 else (low, point)
     return low[0], high[0]
 
 
@@ -85,8 +98,8 @@ def _between(low: Point, high: Point) -> int:
 
 
 def _log10(n: int) -> float:
-    decade, place = divmod(n, A_DECADE)
-    return decade + log10(1 + place / UNITS)
+    decade, units = divmod(n, A_DECADE)
+    return decade + log10(1 + units / UNITS)
 
 
 def _number(x: float) -> int:
@@ -97,9 +110,9 @@ def _number(x: float) -> int:
 def _decided(holds: Holds, low: int, high: int) -> int | None:
     """Return the change of the condition that is nearest above or below: by ever larger steps, then by halves."""
     stride = 1
-    while not (found := holds(high)) and high < HIGHEST:
+    while not (reached := holds(high)) and high < HIGHEST:
         low, high, stride = high, min(HIGHEST, high + stride), stride * 2
-    if not found:
+    if not reached:
         return HIGHEST + 1
     stride = 1
     low = min(low, high - 1)
@@ -114,36 +127,19 @@ def _decided(holds: Holds, low: int, high: int) -> int | None:
     return high
 
 
-# From what is asked of a mechanism to its noise scale.
-#
-# Result. The scale is a decimal of at most 8 significant digits, rounded towards more noise, so that the mechanism is
-# never less private than the exact solution:
-#
-# - loss: the smallest noise whose certified loss at the influence is at most that asked; one digit less would exceed
-#   it;
-# - standard error, mean absolute error: the smallest noise whose error is at least that asked, in the lattice noise
-#   that
-#   is drawn; it exceeds what was asked by what one step of the eighth digit changes, less than one part in 10⁵
-#   unless it
-#   grows a hundred times as fast as the scale (as that of a few stray steps does);
-# - interval: the most noise whose interval is not wider than asked. Widths of lattice noise are whole steps.
-#
-# Only public numbers enter: no microdata are read (docs/calibration.md).
-
-
-Given = Fraction | int | float | str
-Fixed = tuple[tuple[str, Given], ...]
+Number = Fraction | int | float | str
+Fixed = tuple[tuple[str, Number], ...]
 SCALES = {"sigma": 1, "gamma": 1, "rho": -1}  # what is solved for; -1: the noise falls as it grows
 STARTS = (Fraction(1), Fraction(1, 4), Fraction(1, 1000))  # scales, one of which a family surely takes
 OVERSHOOT = 1e-5  # relative, of an error that can be met
 
 
 def scale_of(kind: type[Mechanism]) -> str | None:
-    """Return the name of the parameter that calibration finds, or None where the kind has none."""
+    """Return the name of the parameter that calibration solves for, or None where the kind has none."""
     return next((name for name in SCALES if name in kind.parameters()), None)
 
 
-def solve(kind: str, fixed: Mapping[str, Given], step: Fraction, target: Target) -> Mechanism:
+def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
     """Return the mechanism of `kind` with the parameters `fixed`, on `step`, whose noise scale meets `target`.
 
     Raises CalibrationError where the target cannot be met, with the best that can be had; ParameterError on an unknown
@@ -156,9 +152,9 @@ def solve(kind: str, fixed: Mapping[str, Given], step: Fraction, target: Target)
         build({"kind": kind}, step)  # says so
     name = scale_of(CATALOGUE[kind])
     if name is None:
-        raise CalibrationError(f"{kind} has no noise scale to be found")
+        raise CalibrationError(f"{kind} has no noise scale to calibrate")
     if name in fixed:
-        raise CalibrationError(f"{name} is what calibration finds; leave it out")
+        raise CalibrationError(f"{name} is what calibration solves for; leave it out")
     return _solved(kind, name, tuple(sorted(fixed.items())), step, target)
 
 

@@ -1,4 +1,4 @@
-"""What a mechanism can be asked for in place of its noise scale: an accuracy at a total, or a loss at an influence.
+"""Targets of calibration, in place of a noise scale: an accuracy at a total, or a loss at an influence.
 
 Every target grows or falls with the noise. `reached` decides, and `gap`, the logarithm of how far off a mechanism is,
 leads a search: below 0 where there is too little noise.
@@ -15,12 +15,12 @@ from udfs.numbers.exact import exact, up_text
 
 
 class CalibrationError(ValueError):
-    """What was asked cannot be had; carries what can."""
+    """The target cannot be met; the message states the best that can be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """Numbers, each exact and above 0, but for a total, which may be 0."""
+    """Numbers, each exact and above 0, but for a total, which may be 0. The first is the value that is wanted."""
 
     what: ClassVar[str]
     widest: ClassVar[bool] = False  # whether the most noise is wanted that does not yet reach it
@@ -36,6 +36,23 @@ class _Target:
                 raise CalibrationError(f"{field.name}: must be between 1e-50 and 1e50")
             object.__setattr__(self, field.name, number)
 
+    @property
+    def wanted(self) -> float:
+        """The value that is wanted."""
+        return float(getattr(self, fields(self)[0].name))
+
+    def value(self, mechanism: Mechanism) -> Any:
+        """Return the value that `mechanism` has."""
+        raise NotImplementedError
+
+    def gap(self, mechanism: Mechanism) -> float:
+        """Return ln(value / wanted)."""
+        return _log_ratio(self.value(mechanism), self.wanted)
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether the value is at least the wanted one."""
+        return bool(self.value(mechanism) >= self.wanted)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StandardErrorTarget(_Target):
@@ -48,14 +65,6 @@ class StandardErrorTarget(_Target):
     def value(self, mechanism: Mechanism) -> float:
         """Return the standard error that `mechanism` has."""
         return sqrt(mechanism.variance(float(self.total)))
-
-    def gap(self, mechanism: Mechanism) -> float:
-        """Return ln(standard error / asked)."""
-        return _log_ratio(self.value(mechanism), float(self.standard_error))
-
-    def reached(self, mechanism: Mechanism) -> bool:
-        """Return whether the standard error is at least that asked."""
-        return self.value(mechanism) >= float(self.standard_error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,20 +79,12 @@ class AbsoluteErrorTarget(_Target):
         """Return the mean absolute error that `mechanism` has."""
         return mechanism.mean_absolute_error(float(self.total))
 
-    def gap(self, mechanism: Mechanism) -> float:
-        """Return ln(error / asked)."""
-        return _log_ratio(self.value(mechanism), float(self.mean_absolute_error))
-
-    def reached(self, mechanism: Mechanism) -> bool:
-        """Return whether the error is at least that asked."""
-        return self.value(mechanism) >= float(self.mean_absolute_error)
-
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalTarget(_Target):
     """A width, from end to end, of the interval of `coverage` that is released for a true total were the noise 0.
 
-    Intervals of lattice noise end on whole steps. So the noise asked for is the most whose interval is not wider.
+    Intervals of lattice noise end on whole steps. So the noise is the most whose interval is not wider than wanted.
     """
 
     interval: Fraction
@@ -104,20 +105,20 @@ class IntervalTarget(_Target):
         return upper - lower
 
     def gap(self, mechanism: Mechanism) -> float:
-        """Return ln(width / asked); of additive noise, which has whole widths, what grows without steps.
+        """Return ln(width / wanted); of additive noise, which has whole widths, what grows without steps.
 
-        With c the half-width asked, ln(ln(1 − coverage) / ln P(|Z| > c)): ln(σ/c) and a constant for Laplace noise.
+        With c the half-width wanted, ln(ln(1 − coverage) / ln P(|Z| > c)): ln(σ/c) and a constant for Laplace noise.
         """
         if not mechanism.additive:
-            return _log_ratio(self.value(mechanism), float(self.interval))
+            return super().gap(mechanism)
         outside = beyond(mechanism.weights(), int(self.interval / 2 // mechanism.step))
         if outside in (0.0, 1.0):
             return inf if outside else -inf
         return log(log(1 - self.coverage) / log(outside))
 
     def reached(self, mechanism: Mechanism) -> bool:
-        """Return whether the interval is wider than asked."""
-        return self.value(mechanism) > float(self.interval)
+        """Return whether the interval is wider than wanted."""
+        return self.value(mechanism) > self.wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +135,11 @@ class LossTarget(_Target):
         return mechanism.loss_at(self.influence)
 
     def gap(self, mechanism: Mechanism) -> float:
-        """Return ln(asked / loss)."""
+        """Return ln(wanted / loss)."""
         return -_log_ratio(self.value(mechanism), self.loss)
 
     def reached(self, mechanism: Mechanism) -> bool:
-        """Return whether the loss is at most that asked, exactly."""
+        """Return whether the loss is at most the wanted one, exactly."""
         return self.value(mechanism) <= self.loss
 
 
@@ -150,7 +151,7 @@ def shown(value: Any) -> str:
     return up_text(value) if isinstance(value, Fraction) else f"{value:.6g}"
 
 
-def _log_ratio(value: float | Fraction, asked: float | Fraction) -> float:
+def _log_ratio(value: float | Fraction, wanted: float | Fraction) -> float:
     if value in (0, inf):
         return -inf if value == 0 else inf
-    return log(value / asked)
+    return log(value / wanted)

@@ -1,11 +1,17 @@
-"""The tables of the ledger, in the SQL that SQLite and PostgreSQL share."""
+"""The ledger's database: its tables, what the database itself enforces on them, and what the ledger needs of it.
+
+Entries are appended at the end, each linked to the one before it, and never changed or removed, whatever the code
+above does. On PostgreSQL whoever appends waits for the writer before it; who may append what is for
+conf/ledger/roles.sql.
+"""
 
 import fcntl
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import (
@@ -26,7 +32,7 @@ from sqlalchemy import (
 
 from pipeline.errors import StateError
 
-SCHEMA_VERSION = 2  # see `guards` for what changed
+SCHEMA_VERSION = 2  # MIGRATIONS says what changed
 
 METADATA = MetaData()
 
@@ -67,13 +73,6 @@ Index(
     sqlite_where=_PUBLISHED,
     postgresql_where=_PUBLISHED,
 )
-
-
-# What each database itself enforces on entries, whatever the code above it does, and how older schemas become new.
-#
-# Entries are appended at the end, each linked to the one before it, and never changed or removed. On PostgreSQL
-# whoever
-# appends waits for the writer before it; who may append what is for conf/ledger/roles.sql.
 
 
 SCHEMA = "prdp"  # where a PostgreSQL database holds the ledger
@@ -132,14 +131,11 @@ MIGRATIONS: Mapping[int, Mapping[str, Sequence[str]]] = {
 }
 
 
-# What the ledger needs of a database: transactions to read in, transactions that are alone, and locks.
-
-
 class Database(ABC):
-    """One ledger's database, however it is reached; `name` is how messages call it, and holds no password.
+    """One ledger's database: transactions to read in, transactions that write one at a time, and locks.
 
-    Everything below raises StateError, of one line, where the database cannot be used: never with a statement's text,
-    its parameters or a password.
+    `name` is what messages call it, and holds no password. Everything below raises StateError, of one line, where the
+    database cannot be used: never with a statement's text, its parameters or a password.
     """
 
     name: str
@@ -152,7 +148,7 @@ class Database(ABC):
     @property
     @abstractmethod
     def staging_root(self) -> Path:
-        """The folder of this machine under which attempts are staged unless a run names another place."""
+        """The folder of this machine under which attempts are staged unless a run names another."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Connection]:
@@ -205,7 +201,7 @@ def create(connection: Connection) -> None:
 
 
 def under_way(release: str) -> StateError:
-    """The refusal where another holds the lock on a release."""
+    """Return the error where another process or thread holds the lock on a release."""
     return StateError(f"another attempt at release {release} is under way: wait until it ends")
 
 
@@ -213,33 +209,34 @@ def _version(connection: Connection) -> int:
     return connection.execute(select(META.c.schema_version)).scalar_one_or_none() or 0
 
 
-# A lock on one release that dies with its process, so that a crash leaves nothing to repair by hand.
+# Descriptors that keep a lock of this process, which dies with it, so that a crash leaves nothing to repair by hand. A
+# lock belongs to the open file or connection, which fork shares: a forked child closes its copies, or it would keep
+# the lock after its parent has died. (exec closes them: they are close-on-exec.)
+_lock_descriptors: set[int] = set()
 
 
-# Descriptors that keep a lock of this process. A lock belongs to the open file or connection, which fork shares: a
-# forked child closes its copies, or it would keep the lock after its parent has died. (exec closes them: they are
-# close-on-exec.)
-_held: set[int] = set()
+def _close_in_child() -> None:
+    while _lock_descriptors:
+        os.close(_lock_descriptors.pop())
 
 
-def _forget_in_child() -> None:
-    while _held:
-        os.close(_held.pop())
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+@contextmanager
+def kept_from_children(descriptor: int, close: Callable[[], object]) -> Iterator[None]:
+    """Let no process that is forked in the block inherit `descriptor`, which keeps a lock; `close` it at the end.
 
-
-def keep(descriptor: int) -> None:
-    """Let no process that is forked from now on inherit `descriptor`, which keeps a lock."""
-    _held.add(descriptor)
-
-
-def let_go(descriptor: int) -> bool:
-    """Forget `descriptor`; return whether it is this process's own, to be closed, and not one closed by a fork."""
-    own = descriptor in _held
-    _held.discard(descriptor)
-    return own
+    In a forked child, where it is closed already, nothing is closed.
+    """
+    _lock_descriptors.add(descriptor)
+    try:
+        yield
+    finally:
+        own = descriptor in _lock_descriptors
+        _lock_descriptors.discard(descriptor)
+        if own:
+            close()
 
 
 @contextmanager
@@ -254,8 +251,7 @@ def release_lock(folder: Path, release: str) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StateError(f"the lock file {path} cannot be opened: {error.strerror}") from None
-    keep(descriptor)
-    try:
+    with kept_from_children(descriptor, partial(os.close, descriptor)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -263,6 +259,3 @@ def release_lock(folder: Path, release: str) -> Iterator[None]:
         except OSError as error:
             raise StateError(f"the lock file {path} cannot be locked: {error.strerror}") from None
         yield
-    finally:
-        if let_go(descriptor):
-            os.close(descriptor)

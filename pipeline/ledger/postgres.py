@@ -1,4 +1,4 @@
-"""Which PostgreSQL server an address names, how it may be reached, and how it is told without its password."""
+"""The ledger in a PostgreSQL database: its address, its errors in plain words, its transactions and its locks."""
 
 import hashlib
 import ipaddress
@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
 from pipeline.errors import PlanError, StateError
-from pipeline.ledger.database import SCHEMA, WRITERS, Database, create, keep, let_go, under_way
+from pipeline.ledger.database import SCHEMA, WRITERS, Database, create, kept_from_children, under_way
 
 _VERIFIED = "verify-full"  # encrypted, and the server shown to be the one that is named
 _SECONDS = "10"  # to connect
@@ -45,11 +45,11 @@ def server_url(text: str) -> URL:
     mode = url.query.get("sslmode", _VERIFIED)
     if mode != _VERIFIED:
         raise unverified(shown(url))
-    return url.update_query_dict({"sslmode": mode})  # said outright, it comes before PGSSLMODE
+    return url.update_query_dict({"sslmode": mode})  # stated here, it comes before PGSSLMODE
 
 
 def unverified(name: str) -> PlanError:
-    """The refusal of a connection beyond this machine whose server is not verified."""
+    """Return the error of a connection beyond this machine whose server is not verified."""
     return PlanError(
         f"--ledger {name}: beyond this machine the server must be verified: sslmode=verify-full "
         "(with sslrootcert=FILE for a certificate authority of your own)"
@@ -57,16 +57,16 @@ def unverified(name: str) -> PlanError:
 
 
 def on_this_machine(hosts: Iterable[str]) -> bool:
-    """Whether all of `hosts` (names, addresses, folders of Unix sockets; "" is the default one) are this machine."""
+    """Return whether `hosts` (names, addresses, folders of Unix sockets; "": the default) are all this machine."""
     return all(not host or host[0] in "/@" or host == "localhost" or _loopback(host) for host in hosts)
 
 
 def shown(url: URL) -> str:
-    """Return the address as messages tell it: without password and options, but for the folder of a Unix socket."""
+    """Return the address for messages: without password and options, but for the folder of a Unix socket."""
     sockets = [host for host in _several(url.query.get("host", ())) if host.startswith("/")]
     query = {"host": sockets[0]} if sockets else {}
-    told = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
-    return told.render_as_string(hide_password=True)
+    public = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
+    return public.render_as_string(hide_password=True)
 
 
 def _hosts(url: URL) -> list[str]:
@@ -89,9 +89,6 @@ def _loopback(host: str) -> bool:
         return False
 
 
-# PostgreSQL's errors in plain words, without statements, parameters and passwords.
-
-
 _LOST = "cannot be reached any more: run again once the server answers, and it goes on from what was committed"
 _BUSY = "is locked by another process for too long: try again later"
 _REFUSED = "refused an entry that would change or fork its history: nothing was written"
@@ -102,7 +99,7 @@ _DENIED = (
 _READ_ONLY = "is read-only: give the address of the server that takes writes"
 _ABSENT = "is no prdp ledger: check the address, or restore it from a backup"
 
-# By SQLSTATE, or by its class: its first two characters.
+# Plain words, without statements, parameters and passwords, by SQLSTATE, or by its class: its first two characters.
 _PLAIN: Mapping[str, str] = {
     "08": _LOST,
     "57": _LOST,
@@ -129,28 +126,20 @@ def plain_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, exc.DBAPIError) as error:
-        raise StateError(f"the ledger {name} {_told(error)}") from None
+        raise StateError(f"the ledger {name} {_in_words(error)}") from None
 
 
-def _told(error: psycopg.Error | exc.DBAPIError) -> str:
-    state = _state(error)
-    if state is not None:
-        told = _PLAIN.get(state, _PLAIN.get(state[:2]))
-        return told or f"cannot be used: the server's error is {state}: see its log"
+def _in_words(error: psycopg.Error | exc.DBAPIError) -> str:
     original = error.orig if isinstance(error, exc.DBAPIError) else error
+    state = getattr(original, "sqlstate", None)
+    if state is not None:
+        known = _PLAIN.get(state, _PLAIN.get(state[:2]))
+        return known or f"cannot be used: the server's error is {state}: see its log"
     # libpq's own words on a connection that could not be made name host, port and user, and never a password.
     reason = next(iter(str(original).splitlines()), "")
     if reason.startswith("connection "):
         return f"cannot be opened: {reason}"
     return _LOST if isinstance(original, psycopg.OperationalError) else "cannot be opened: check the address's options"
-
-
-def _state(error: psycopg.Error | exc.DBAPIError) -> str | None:
-    original = error.orig if isinstance(error, exc.DBAPIError) else error
-    return getattr(original, "sqlstate", None)
-
-
-# The ledger in a PostgreSQL database: how it is opened and made, written by one at a time, and its locks.
 
 
 # A writer that stands still inside a step, a matter of milliseconds, is ended by the server, so that others go on.
@@ -212,7 +201,7 @@ class PostgresDatabase(Database):
             connect_args=_CONNECT,
         ).execution_options(schema_translate_map={None: SCHEMA})
         self._held: list[_Held] = []
-        self._place = ""
+        self._server = ""  # host, port and database that were reached
 
     @property
     def path(self) -> None:
@@ -222,7 +211,7 @@ class PostgresDatabase(Database):
     def staging_root(self) -> Path:
         """A folder in the user's state directory, of its own for each server and database."""
         state = platformdirs.user_state_path("prdp", appauthor=False)
-        return state / "staging" / hashlib.sha256(self._place.encode()).hexdigest()[:16]
+        return state / "staging" / hashlib.sha256(self._server.encode()).hexdigest()[:16]
 
     def open(self) -> None:
         """Check the server, and make the ledger where the database has none."""
@@ -240,10 +229,10 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Begin a transaction that is alone; StateError where a lock that was given out is not held any more."""
+        """Begin a transaction that is alone; StateError where a lock of this ledger is not held any more."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
-            # READ COMMITTED: what is read after the wait is what the one before committed. A commit is durable
-            # before it is told, whatever the server's default.
+            # READ COMMITTED: what is read after the wait is what the one before committed. A commit returns when it
+            # is durable, whatever the server's default.
             self._set(connection, lock_timeout=self._wait, synchronous_commit="on")
             self._set(connection, idle_in_transaction_session_timeout=_STANDSTILL)
             connection.execute(select(func.pg_advisory_xact_lock(WRITERS)))
@@ -258,8 +247,7 @@ class PostgresDatabase(Database):
         with plain_errors(self.name):
             connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
             descriptor = connection.connection.dbapi_connection.pgconn.socket  # type: ignore[union-attr]
-            keep(descriptor)
-        try:
+        with kept_from_children(descriptor, connection.close):
             with plain_errors(self.name):
                 held = _acquire(connection, release, key)
             self._held.append(held)
@@ -267,9 +255,6 @@ class PostgresDatabase(Database):
                 yield
             finally:
                 self._held.remove(held)
-        finally:
-            if let_go(descriptor):
-                connection.close()
 
     def _transaction(self, isolation: _Isolation, **options: bool) -> AbstractContextManager[Connection]:
         return self._engine.execution_options(isolation_level=isolation, **options).begin()
@@ -286,7 +271,7 @@ class PostgresDatabase(Database):
             raise unverified(self.name)
         if connection.execute(select(func.current_setting("fsync"))).scalar_one() != "on":
             raise StateError(f"the ledger {self.name} could lose what it committed: turn the server's fsync on")
-        self._place = f"{info.host}:{info.port}/{info.dbname}"
+        self._server = f"{info.host}:{info.port}/{info.dbname}"
 
     def _make(self) -> None:
         with self.writing() as connection:
@@ -324,8 +309,7 @@ def _acquire(connection: Connection, release: str, key: int) -> _Held:
 
 
 def _require_held(connection: Connection, held: _Held) -> None:
-    asked = {"key": held.key, "pid": held.pid, "since": held.since}
-    if not connection.execute(_HOLDS, asked).scalar_one():
+    if not connection.execute(_HOLDS, {"key": held.key, "pid": held.pid, "since": held.since}).scalar_one():
         raise StateError(
             f"release {held.release}: the connection that kept its lock was lost, so another attempt may be under "
             "way: nothing was written; run again"

@@ -1,4 +1,7 @@
-"""Whether a file system keeps SQLite's locks: those of a network do not reliably, and two writers ruin the file."""
+"""The ledger in one SQLite file: where it may lie, how it is made, opened and protected, and its errors in plain words.
+
+File systems of a network do not reliably keep SQLite's locks, and two writers ruin the file.
+"""
 
 import os
 import re
@@ -19,7 +22,7 @@ from pipeline.storage.local import sync_folder
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
-# As Linux names them. Others are taken for local, unknown ones too; so is all where there is no such list.
+# Linux's names. Others are taken for local, unknown ones too, and so are all where there is no list of mounts.
 _OF_A_NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs"}
     | {"prl_fs", "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
@@ -45,23 +48,22 @@ def require_local(path: Path, mounts: str | None = None) -> None:
 
 
 def kind_of(path: Path, mounts: str) -> str | None:
-    """Return the type of the file system that holds `path`, as `mounts` tells it; None where it does not."""
-    found: tuple[int, str] | None = None
+    """Return the type of the file system that holds `path` by the list of `mounts`; None where that has none."""
+    holding: list[tuple[int, str]] = []
     for line in mounts.splitlines():
-        place, _, source = line.partition(" - ")
-        fields, kind = place.split(" "), source.partition(" ")[0]
+        mount, _, source = line.partition(" - ")
+        fields, kind = mount.split(" "), source.partition(" ")[0]
         if len(fields) < 6 or not kind:
             continue
-        point = Path(_plain(fields[4]))
-        depth = len(point.parts)
-        # The deepest counts, and of those at one point the last, which hides the others.
-        if path.is_relative_to(point) and (found is None or depth >= found[0]):
-            found = depth, kind
-    return None if found is None else found[1]
+        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
+        if path.is_relative_to(point):
+            holding.append((len(point.parts), kind))
+    # The deepest counts, and of those at one point the last, which hides the others.
+    return max(reversed(holding), key=lambda each: each[0], default=(0, None))[1]
 
 
 def of_a_network(kind: str) -> bool:
-    """Whether files of a file system of this type lie behind a network, or on another machine's system."""
+    """Return whether files of a file system of this type lie behind a network, or on another machine's system."""
     family, _, helper = kind.partition(".")
     return family in _OF_A_NETWORK or (family in ("fuse", "fuseblk") and helper in _OF_A_NETWORK_BY_FUSE)
 
@@ -71,13 +73,6 @@ def _read() -> str:
         return _MOUNTS.read_text(errors="surrogateescape")
     except OSError:
         return ""
-
-
-def _plain(point: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point)
-
-
-# The ledger in one SQLite file: where it lies, how it is made, opened and protected, and its errors in plain words.
 
 
 _PLAIN = {
@@ -137,8 +132,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
     except (sqlite3.Error, exc.DBAPIError) as error:
         original = error.orig if isinstance(error, exc.DBAPIError) else error
         code = getattr(original, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
-        told = _PLAIN.get(code, f"cannot be used: {original}")
-        raise StateError(f"the ledger {path} {told}") from None
+        raise StateError(f"the ledger {path} {_PLAIN.get(code, f'cannot be used: {original}')}") from None
 
 
 def open_file(path: Path, wait: float) -> SqliteDatabase:
@@ -171,7 +165,7 @@ def _refuse_shared(path: Path) -> None:
 
 
 def _make(path: Path, wait: float) -> None:
-    # Made aside and linked in whole: an empty or half-made file at `path` is never taken for a new ledger.
+    # Made under another name and linked when complete: an empty or half-made file is never taken for a new ledger.
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     os.close(handle)
     try:

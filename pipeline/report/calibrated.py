@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pipeline.accounting.calibrate import Given, scale_of, solve
+from pipeline.accounting.calibrate import Number, scale_of, solve
 from pipeline.accounting.targets import CalibrationError, Target
 from pipeline.errors import PlanError, PrdpError
 from pipeline.plan.load import load_plan
@@ -88,7 +88,7 @@ def _label(entry: Mapping[str, Any]) -> str:
     return f"{entry['query']} ({entry['part']})" if "part" in entry else str(entry["query"])
 
 
-def calibrated(kind: str, fixed: Mapping[str, Given], step: Fraction, target: Target) -> Mechanism:
+def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
     """Return the mechanism that meets `target`; raises PlanError where there is none, with the best that can be had."""
     try:
         return solve(kind, fixed, step, target)

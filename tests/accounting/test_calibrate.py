@@ -276,7 +276,7 @@ def test_intervals_of_transformations_are_as_wide_as_asked(kind: str, fixed: dic
             "the largest loss with these parameters ",
         ),
         ("log", {"a": 1, "noise": "laplace"}, standard_error(1e25, 500), "the largest standard error with these para"),
-        ("gaussian", {"sigma": 3}, standard_error(30), "sigma is what calibration finds; leave it out"),
+        ("gaussian", {"sigma": 3}, standard_error(30), "sigma is what calibration solves for; leave it out"),
     ],
     ids=str,
 )

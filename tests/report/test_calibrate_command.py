@@ -99,7 +99,7 @@ WRONG = [
     (f"{ONE} --standard-error 3 --total -1", "--total: must be at least 0"),
     (f"{ONE} --interval 3 --coverage 2", "--coverage: must be below 1"),
     (f"{ONE} --standard-error 3 --step 0", "--step: must be between 1e-50 and 1e50"),
-    (f"{ONE} --standard-error 3 --set sigma=1", "gaussian: sigma is what calibration finds; leave it out"),
+    (f"{ONE} --standard-error 3 --set sigma=1", "gaussian: sigma is what calibration solves for; leave it out"),
     (f"{ONE} --standard-error 3 --set a", "--set a: write each parameter once as name=value"),
     (f"{ONE} --standard-error 3 --set a=1", "--set a: must be absent: gaussian has no such parameter"),
     ("--kind log --standard-error 3 --total 5", "--set a: must be given: a number above 0"),
