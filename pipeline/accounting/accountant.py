@@ -69,18 +69,27 @@ class Exceeded:
     requested: Fraction
 
 
+class LimitExceeded(BudgetRefused):
+    """A limit would be exceeded, or is: `exceeded` holds which, by how much and by which releases."""
+
+    def __init__(self, message: str, exceeded: Exceeded) -> None:
+        super().__init__(message)
+        self.exceeded = exceeded
+
+
 def check(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged) -> None:
     """Return if `requested` fits every limit on top of `spent`.
 
-    Raises BudgetRefused naming the first failing reference, its limit, what is spent by which releases and what is
-    requested; PlanError where a limit names too few measures to evaluate an earlier release.
+    Raises LimitExceeded, a BudgetRefused, naming the first failing reference, its limit, what is spent by which releases
+    and what is requested; PlanError where a limit names too few measures to evaluate an earlier release.
     """
     exceeded = first_exceeded(limits, spent, requested)
     if exceeded is not None:
-        raise BudgetRefused(
+        raise LimitExceeded(
             f"refused by the budget at {exceeded.limit.label}: requested rho {up_text(exceeded.requested)}, spent "
             f"{up_text(exceeded.spent)} by {named(exceeded.by)}, limit {as_json(exceeded.limit.rho)}; "
-            "ask for less loss (more noise) or have the limit raised"
+            "ask for less loss (more noise) or have the limit raised",
+            exceeded,
         )
 
 

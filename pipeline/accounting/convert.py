@@ -1,4 +1,4 @@
-"""Losses in words that people use: (ε, δ), and what the best test of an attacker could achieve.
+"""Interpretations of a loss: (ε, δ), what the best test of an attacker could achieve, and posterior probabilities.
 
 All are upper bounds: each order α of the Rényi divergence bounds them by itself, so looking at some orders alone is
 safe, and arithmetic in doubles is met by a slack far above its error. A loss ρ is the curve D_α ≤ αρ; the functions
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
-SIZE = 0.05  # how often the test may accuse wrongly
+SIZE = 0.05  # the test's false-alarm rate
 SLACK = 1e-9
 ROUNDING = 1e-13  # relative, far above the error of a sum of a few doubles, of which little may be left
 ORDERS_OF_RHO_BETWEEN = (1e-4, 1e8)  # of α − 1
@@ -101,7 +101,7 @@ def best_power_of(orders: ArrayLike, divergences: ArrayLike, pure: float | None 
 
 
 def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> float:
-    """Return a bound on the power, at false-alarm rate `size`, of every test of whether a record of loss ρ is there.
+    """Return a bound on the power, at false-alarm rate `size`, of every test for a record of loss ρ.
 
     That of `best_power_of` for D_α = αρ, at orders from 1.0001 to 10⁸. Raises ValueError unless ρ ≥ 0 and 0 < size < 1.
     """
@@ -133,7 +133,7 @@ def _possible(odds: float, size: float, orders: Floats, divergences: Floats) -> 
 
 
 def _divergence(p: Floats, q: Floats, t: Floats) -> Floats:
-    """D_α = ln(Σ p^α q^(1 − α)) / (α − 1) of two coins, given by logarithms, at α = 1 + t."""
+    """D_α = ln(Σ p^α q^(1 − α)) / (α − 1) of two coins, in logarithms, at α = 1 + t."""
     terms = p[:, None] + t * (p - q)[:, None]
     divergence: Floats = np.logaddexp(terms[0], terms[1]) / t
     return divergence
@@ -160,12 +160,11 @@ def require_rho(rho: float) -> None:
         raise ValueError("rho: must be at least 0")
 
 
-# How sure a release can make somebody that a record is there: posterior probabilities from prior ones.
+# Posterior probabilities that a record is there, from prior ones.
 #
 # Somebody knows all other records, and holds a prior probability π that this one is there. P and Q are the laws of
 # the release with and without it; having seen an output, with L = dP/dQ there, the posterior is πL/(1 − π + πL).
-# Likewise for the probability that it is not there, and for two values of a record. All that is returned is rounded
-# up.
+# Likewise for the probability that it is not there, and for two values of a record. All results are rounded up.
 
 
 def largest_posterior(prior: float, rho: float, delta: float, pure: float | None = None) -> float:
@@ -185,9 +184,9 @@ def largest_posterior(prior: float, rho: float, delta: float, pure: float | None
 def largest_posterior_of(
     prior: float, orders: ArrayLike, divergences: ArrayLike, delta: float, pure: float | None = None
 ) -> float:
-    """Return the same for bounds `divergences` of D_α at `orders`: t = min over α of D_α + ln(1/δ)/(α − 1).
+    """Return `largest_posterior` for bounds `divergences` of D_α at `orders`: t = min over α of D_α + ln(1/δ)/(α − 1).
 
-    Arrays and errors as in `convert.approximate_epsilon_of`.
+    Arrays and errors as in `approximate_epsilon_of`.
     """
     _require(prior)
     alpha, bounds = curve(orders, divergences)

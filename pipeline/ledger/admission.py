@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from pipeline.accounting.accountant import Charged, check, first_exceeded, named, tightest
+from pipeline.accounting.accountant import Charged, LimitExceeded, check, first_exceeded, named, tightest
 from pipeline.accounting.references import Limit
 from pipeline.canonical import canonical_json
-from pipeline.errors import BudgetRefused, StateError
+from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import (
     Budget,
@@ -36,20 +36,21 @@ def charged_states(connection: Connection, datasets: Iterable[str]) -> list[Rele
 
 
 def require_fits(connection: Connection, dataset: str, requested: Charged, own: Sequence[Limit]) -> list[Limit]:
-    """Return the limits of the dataset under which `requested` fits, in place of its own earlier charge if any.
+    """Return the limits of the dataset under which `requested` fits, instead of its own earlier charge if any.
 
     `own` are the limits of the plan, which bind on top of the dataset's and the family's. Raises BudgetRefused
     where one would be exceeded.
     """
     budgets = budgets_of(connection)
     budget = budgets.get(dataset)
-    others = _without(charged_states(connection, [dataset]), requested.release)
+    others = [state for state in charged_states(connection, [dataset]) if state.release != requested.release]
     stated = list(tightest([*own, *binding(budget, others)]))
-    check(stated, _spent(others), requested)
+    check(stated, [charged(state, state.charges) for state in others], requested)
     if budget is not None and budget.family is not None:
-        kin = _without(charged_states(connection, members(budgets, budget.family)), requested.release)
+        kin = charged_states(connection, members(budgets, budget.family))
+        spent = [charged(state, state.charges) for state in kin if state.release != requested.release]
         family = budgets[budget.family].stated
-        check(family, _spent(kin), requested)
+        check(family, spent, requested)
         return [*stated, *family]
     return stated
 
@@ -81,24 +82,17 @@ def require_covers(connection: Connection, budgets: Mapping[str, Budget], wanted
 
 
 def _require_covered(limits: Sequence[Limit], states: Sequence[ReleaseState]) -> None:
-    exceeded = first_exceeded(limits, _spent(states), None)
+    exceeded = first_exceeded(limits, [charged(state, state.charges) for state in states], None)
     if exceeded is not None:
-        raise BudgetRefused(
+        raise LimitExceeded(
             f"the budget at {exceeded.limit.label}: rho {up_text(exceeded.spent)} is spent already by "
-            f"{named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: state a limit that covers it"
+            f"{named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: state a limit that covers it",
+            exceeded,
         )
 
 
-def _spent(states: Iterable[ReleaseState]) -> list[Charged]:
-    return [charged(state, state.charges) for state in states]
-
-
-def _without(states: Iterable[ReleaseState], release: str) -> list[ReleaseState]:
-    return [state for state in states if state.release != release]
-
-
 def standing(connection: Connection, wanted: Reservation, registered_only: bool) -> ReleaseState | None:
-    """Return the present state where `wanted` was reserved already, None where it was not, or was given back.
+    """Return the present state where `wanted` was reserved already, None where it was not, or was refunded.
 
     Raises StateError where the name is taken by something else or has ended, where the dataset's record disagrees, and
     where it is not registered but `registered_only`.

@@ -85,7 +85,7 @@ class ReleaseState:
 
     @property
     def refunded(self) -> bool:
-        """Whether the release was given up before any draw: it costs nothing, and its name is free again."""
+        """Whether the release was aborted before any draw: it costs nothing, and its name is free again."""
         return self.status == "aborted" and self.draws == 0
 
 
@@ -215,7 +215,7 @@ def _purged(state: ReleaseState, entry: Entry) -> ReleaseState:
 def _aborted(state: ReleaseState, entry: Entry) -> ReleaseState:
     if state.status not in ("reserved", "drawn", "held"):
         raise StateError(f"release {state.release}: is {state.status} and cannot be aborted")
-    # From `reserved` nothing was drawn and the charge is given back; after a draw it stays.
+    # From `reserved` nothing was drawn and the charge is refunded; after a draw it stays.
     return replace(state, status="aborted", attempt=None, approved=False, charges=state.charges if state.draws else 0)
 
 

@@ -59,7 +59,7 @@ def histories(entries: Iterable[Entry]) -> dict[str, History]:
 
 def _continued(before: History | None, entry: Entry) -> History:
     state = step(before.state if before else None, entry)
-    # A name that was given back and reserved anew has the history of both reservations, as in the ledger.
+    # A name that was refunded and reserved anew has the history of both reservations, as in the ledger.
     attempts, acts = (before.attempts, before.acts) if before else ((), ())
     if entry.event == "drawn":
         facts = entry.facts

@@ -146,13 +146,13 @@ def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Le
 
 
 class Ledger:
-    """One ledger: what was reserved, drawn, charged and published; no two draws of one release are ever seen.
+    """One ledger: what was reserved, charged, drawn and published.
 
     Guarantee: each method that writes reads, checks and appends in one transaction that no other can enter, so
     that no two processes together exceed a limit, and of two attempts at a release one is published at most. A
     method that raises wrote nothing; where a server is lost while it commits, it wrote all or nothing, and the next
     run goes on from either. All raise StateError, in one line, where the release's state forbids the step, where the
-    database cannot be used, and where a lock that this ledger gave out was lost.
+    database cannot be used, and where a lock of this ledger was lost.
     """
 
     operator: str | None = None
@@ -232,7 +232,7 @@ class Ledger:
     def raise_limits(self, wanted: Budget, reason: str) -> None:
         """State the limits of a registered dataset or family anew, higher or lower, for a recorded reason.
 
-        The new limits take the place of all earlier ones, those of earlier plans too. Raises StateError where it is
+        The new limits replace all earlier ones, those of earlier plans too. Raises StateError where it is
         not registered or `wanted` differs in more than the limits, BudgetRefused where more is spent already.
         """
         with self._writing() as connection:
@@ -250,7 +250,7 @@ class Ledger:
         The same release with the same digest and output location is not reserved again: its present state is returned.
         The limits of the dataset and its family bind on top of the plan's own; where it is not registered, or was not
         yet, those of its earlier releases do: they were fixed before this plan was written. Raises BudgetRefused where
-        a limit would be exceeded; StateError where the name is taken with another digest or location or was given up
+        a limit would be exceeded; StateError where the name is taken with another digest or location or was aborted
         after a draw, where the dataset's facts or source disagree, where it is not registered but `registered_only`,
         or where what it supersedes is no published release of the dataset.
         """
@@ -333,7 +333,7 @@ class Ledger:
         return self._advance(release, "settled", {}, attempt)
 
     def abort(self, release: str) -> ReleaseState:
-        """Give up a release that is not published; its charge is given back only where nothing was drawn."""
+        """Abort a release that is not published; its charge is refunded only where nothing was drawn."""
         return self._advance(release, "aborted", {}, None)
 
     def diagnosed(self, run: Diagnosed) -> None:
