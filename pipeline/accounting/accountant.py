@@ -80,8 +80,8 @@ class LimitExceeded(BudgetRefused):
 def check(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged) -> None:
     """Return if `requested` fits every limit on top of `spent`.
 
-    Raises LimitExceeded, a BudgetRefused, naming the first failing reference, its limit, what is spent by which releases
-    and what is requested; PlanError where a limit names too few measures to evaluate an earlier release.
+    Raises LimitExceeded, a BudgetRefused, naming the first failing reference, its limit, what is spent by which
+    releases and what is requested; PlanError where a limit names too few measures to evaluate an earlier release.
     """
     exceeded = first_exceeded(limits, spent, requested)
     if exceeded is not None:

@@ -22,10 +22,17 @@ from fractions import Fraction
 from functools import lru_cache
 from math import floor, inf, isfinite, log, log10
 
-from pipeline.accounting.targets import CalibrationError, LossTarget, Target, shown
+from pipeline.accounting.targets import CalibrationError, Target, shown
 from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.numbers.exact import exact
+
+Number = Fraction | int | float | str
+Fixed = tuple[tuple[str, Number], ...]
+
+SCALES = {"sigma": 1, "gamma": 1, "rho": -1}  # what is solved for; -1: the noise falls as it grows
+STARTS = (Fraction(1), Fraction(1, 4), Fraction(1, 1000))  # scales, one of which a family surely takes
+OVERSHOOT = 1e-5  # relative, of an error that can be met
 
 DIGITS = 8
 UNITS = 10_000_000  # of the last digit in 1
@@ -127,13 +134,6 @@ def _decided(holds: Holds, low: int, high: int) -> int | None:
     return high
 
 
-Number = Fraction | int | float | str
-Fixed = tuple[tuple[str, Number], ...]
-SCALES = {"sigma": 1, "gamma": 1, "rho": -1}  # what is solved for; -1: the noise falls as it grows
-STARTS = (Fraction(1), Fraction(1, 4), Fraction(1, 1000))  # scales, one of which a family surely takes
-OVERSHOOT = 1e-5  # relative, of an error that can be met
-
-
 def scale_of(kind: type[Mechanism]) -> str | None:
     """Return the name of the parameter that calibration solves for, or None where the kind has none."""
     return next((name for name in SCALES if name in kind.parameters()), None)
@@ -149,7 +149,7 @@ def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target
     if not SMALLEST <= step <= 1 / SMALLEST:
         raise ParameterError("step", "between 1e-50 and 1e50")
     if kind not in CATALOGUE:
-        build({"kind": kind}, step)  # says so
+        build({"kind": kind}, step)  # raises, naming the nearest known kind
     name = scale_of(CATALOGUE[kind])
     if name is None:
         raise CalibrationError(f"{kind} has no noise scale to calibrate")
@@ -160,7 +160,7 @@ def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target
 
 @lru_cache(maxsize=512)
 def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) -> Mechanism:
-    family = _Family(kind, name, fixed, step, may_be_narrow=isinstance(target, LossTarget))
+    family = _Family(kind, name, fixed, step, may_be_narrow=target.may_be_narrow)
 
     def gap(n: int) -> float:
         mechanism = family.at(n)

@@ -41,7 +41,7 @@ from udfs.numbers.exact import as_json
 from udfs.records.statistics import Count, Statistic, Sum, statistic_of
 
 Together = Callable[[Iterable[Fraction]], Fraction]
-Loss = Callable[[int, Fraction], Fraction]  # of a policy, by its index, at an influence
+PolicyFunction = Callable[[int, Fraction], Fraction]  # of a policy, by its index, at an influence
 
 
 class _NoPureLoss(Exception):
@@ -165,7 +165,7 @@ class PolicySum:
         parts = frozenset(i for i, query in enumerate(self.queries) if query.name == name)
         return [(each, tuple({met & parts for met in self._query_sets(each)} - {frozenset()})) for each in at.records]
 
-    def _total(self, at: Reference, loss: Loss, together: Together) -> Fraction:
+    def _total(self, at: Reference, loss: PolicyFunction, together: Together) -> Fraction:
         loss = cache(loss)  # an evaluation may take milliseconds, and many query sets share a policy
         at_once = self._group_bound([(each, self._query_sets(each)) for each in at.records], loss, together)
         if len(at.records) == 1:
@@ -175,7 +175,7 @@ class PolicySum:
         return min(sum(one_by_one, Fraction(0)), at_once)
 
     def _group_bound(
-        self, options: Sequence[tuple[ReferenceRecord, Sequence[QuerySet]]], loss: Loss, together: Together
+        self, options: Sequence[tuple[ReferenceRecord, Sequence[QuerySet]]], loss: PolicyFunction, together: Together
     ) -> Fraction:
         """Return together(Σ_cells P(ΣΔ) of located records, the loss of each other one at its worst query set)."""
         located: dict[tuple[int, int], list[Fraction]] = {}  # (policy, cell) → influences

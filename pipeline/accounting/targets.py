@@ -25,6 +25,7 @@ class _Target:
     what: ClassVar[str]
     widest: ClassVar[bool] = False  # whether the most noise is wanted that does not yet reach it
     extremes: ClassVar[tuple[str, str]] = ("least", "largest")  # its values with the least noise and with the most
+    may_be_narrow: ClassVar[bool] = False  # whether noise beside which rounding shows meets it too
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -129,6 +130,7 @@ class LossTarget(_Target):
     influence: Fraction
     what: ClassVar[str] = "loss"
     extremes: ClassVar[tuple[str, str]] = ("largest", "least")
+    may_be_narrow: ClassVar[bool] = True
 
     def value(self, mechanism: Mechanism) -> Fraction:
         """Return the certified loss that `mechanism` has."""
