@@ -4,8 +4,10 @@
 engine, no pandas and no Arrow: each name loads what it needs when it is first used.
 
     >>> import prdp
-    >>> plan = prdp.load_plan("conf/plans/example.yaml")  # doctest: +SKIP
-    >>> plan.explain(at={"employment": 10}).totals  # doctest: +SKIP
+    >>> plan = prdp.load_plan(prdp.generate(100, "example"))
+    >>> explained = plan.explain(at={"employment": 10, "payroll": 500})
+    >>> list(explained.losses.columns)
+    ['query', 'at', 'influence', 'rho', 'epsilon']
 """
 
 from importlib import import_module, metadata

@@ -139,7 +139,14 @@ def explanation(
 
 
 def reference_text(at: Reference) -> str:
-    """Return a reference as `prdp explain --at` takes it: "employment=10,payroll=500"; ";" between records."""
+    """Return a reference as `prdp explain --at` takes it.
+
+    Examples:
+        >>> reference_text({"employment": 10, "naics3": "722"})
+        'employment=10,naics3=722'
+        >>> reference_text(({"employment": 1}, {"employment": 2.5}))
+        'employment=1;employment=2.5'
+    """
     if isinstance(at, str):
         return at
     if isinstance(at, Mapping):

@@ -144,7 +144,7 @@ def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None 
     from pipeline.release.site import operator_named, site  # noqa: PLC0415
 
     if isinstance(url, Ledger):
-        return url
+        return url if operator is None else Ledger(url._store.signed(operator_named(operator)), url._registered_only)
     here = site()
     address = here.ledger_for(None if url is None else str(url))
     return Ledger(open_store(address).signed(operator_named(operator)), here.require_registered)

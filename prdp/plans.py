@@ -1,5 +1,6 @@
 """Plans: loaded from YAML or a mapping, explained without microdata, released, and used to prepare and to diagnose."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,11 @@ class Plan:
     def queries(self) -> tuple[str, ...]:
         """The names of the queries, in the plan's order."""
         return tuple(query.name for query in self._model.queries)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The plan as it was written, as plain data; paths in it are relative to the plan's folder."""
+        return copy.deepcopy(dict(self._data))
 
     @property
     def code_lists(self) -> dict[str, Path]:
@@ -164,11 +170,13 @@ def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | 
     Raises:
         PlanError: With a line for each mistake.
 
-    Its digest depends on what the plan means, not on how or where it is written:
+    Examples:
+        The digest depends on what the plan means, not on how or where it is written:
 
-        >>> plan = load_plan("plan.yaml")  # doctest: +SKIP
-        >>> plan.digest  # doctest: +SKIP
-        'sha256:…'
+        >>> import prdp
+        >>> plan = prdp.load_plan(prdp.generate(100, "example"))
+        >>> plan.digest == prdp.load_plan(plan.source, folder="example").digest
+        True
     """
     if isinstance(source, Plan):
         return source

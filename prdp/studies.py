@@ -74,6 +74,11 @@ def calibrate(
 
     Raises:
         PlanError: Where the call is wrong, or no scale can meet it.
+
+    Examples:
+        >>> found = calibrate(kind="laplace", standard_error=30, total=500)
+        >>> found["mechanism"]["kind"], found["losses"][0]["influence"]
+        ('laplace', 1)
     """
     if plan is not None:
         from pipeline.report.calibrated import resolved_plan  # noqa: PLC0415
