@@ -1,6 +1,7 @@
 """Published releases: verified against their manifest, and read as pandas, Arrow or Dask tables."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import PlanError
+from pipeline.errors import PlanError, StateError
 from pipeline.plan.domain import level_of
 from pipeline.release.run import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
@@ -110,8 +111,13 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         raise KeyError(query)
 
     def _read(self, path: str) -> pa.Table:
+        """Return a file of a table; StateError where it changed since it was verified."""
         with (self._folder / path).open() as raw:
-            return pq.read_table(raw)
+            data = raw.read()
+        digests = {file["path"]: file["sha256"] for table in self.manifest["tables"] for file in table["files"]}
+        if hashlib.sha256(data).hexdigest() != digests[path]:
+            raise StateError(f"{self._folder / path} differs from the manifest: its contents were changed")
+        return pq.read_table(pa.BufferReader(data))
 
     def _named(self, table: pa.Table) -> pa.Table:
         columns = {}

@@ -2,20 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engines.registry import OPTIONS, open_engine
-from pipeline.errors import PlanError, StateError
+from pipeline.errors import PlanError
 from pipeline.log import Log, plain_log
 from pipeline.plan.model import Plan, default_out
-from prdp.ledgers import LedgerLike, open_ledger
+from prdp.ledgers import Ledger, LedgerLike, open_ledger
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
-    from pipeline.release.run import Job
     from pipeline.storage.location import Location
     from prdp.releases import Release
 
@@ -47,17 +46,30 @@ class Runner:
         return plain_log() if self.progress else Log()
 
     @contextmanager
-    def started(self, data: DataLike = None) -> "Iterator[Engine]":
-        """Yield the engine, the only one that is imported; close it afterwards."""
+    def started(self, data: DataLike = None, ledger: Ledger | None = None) -> "Iterator[Engine]":
+        """Yield the engine, the only one that is imported; close it afterwards.
+
+        Raises PlanError on an option of another engine, and for a `ledger` in a file where spark-submit has chosen the
+        driver's machine.
+        """
         of_spark = type(data).__module__.partition(".")[0] == "pyspark"
+        name = self.engine or ("spark" if of_spark else "dask")
+        if name == "spark" and ledger is not None and ledger._store.path is not None:
+            from pipeline.engines.spark_session import in_cluster_mode  # noqa: PLC0415
+
+            if in_cluster_mode():
+                raise PlanError(
+                    "spark-submit --deploy-mode cluster: the ledger is a file of a machine that the cluster chose, "
+                    "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
+                )
         options = {option: getattr(self, option) for option in OPTIONS}
-        if of_spark and self.engine in (None, "spark") and all(value is None for value in options.values()):
+        if of_spark and name == "spark" and all(value is None for value in options.values()):
             from pipeline.engines.spark_frames import engine_of  # noqa: PLC0415
 
             with engine_of(data) as on_its_session:
                 yield on_its_session
             return
-        with open_engine(self.engine or ("spark" if of_spark else "dask"), options) as engine:
+        with open_engine(name, options) as engine:
             yield engine
 
 
@@ -83,11 +95,12 @@ def release(
     operator: str | None,
 ) -> "Release":
     """Release a plan, as `Plan.release` describes."""
+    from pipeline.release.lineage import recorded_lineage  # noqa: PLC0415
     from pipeline.release.run import Job, run  # noqa: PLC0415
     from prdp.releases import Release  # noqa: PLC0415
 
     opened = open_ledger(ledger, operator=operator)
-    with runner.started(data) as engine:
+    with runner.started(data, opened) as engine:
         job = Job(
             plan=plan,
             microdata=_microdata(plan, data),
@@ -100,7 +113,7 @@ def release(
             registered_only=opened._registered_only,
             log=runner.log,
         )
-        with _lineage(job, lineage):
+        with recorded_lineage(plan, job.ledger, None if lineage is None else Path(lineage)):
             return Release(run(job))
 
 
@@ -139,7 +152,7 @@ def prepare(
     from pipeline.preparation.prepare import prepare as run  # noqa: PLC0415
 
     opened = open_ledger(ledger, operator=operator)
-    with runner.started() as engine:
+    with runner.started(ledger=opened) as engine:
         manifest = run(
             PrepareJob(
                 plan=plan,
@@ -176,7 +189,7 @@ def diagnose(
     if at is None:
         raise PlanError("dataset.source: diagnostics read files; give a copy of the table as data")
     opened = open_ledger(ledger, operator=operator)
-    with runner.started() as engine:
+    with runner.started(ledger=opened) as engine:
         made = run(
             DiagnosticsJob(
                 plan=plan,
@@ -211,24 +224,3 @@ def _microdata(plan: Plan, data: DataLike) -> Any:
 
 def _out(plan: Plan, out: LocationLike | None) -> "Location":
     return location(default_out(plan) if out is None else out, "out")
-
-
-@contextmanager
-def _lineage(job: "Job", target: LocationLike | None) -> Iterator[None]:
-    """Append the release's lineage to a file, if there is one, after the block and after its errors too."""
-    if target is None:
-        yield
-        return
-    from pipeline.release.lineage import append_new, run_events  # noqa: PLC0415
-
-    def append() -> None:
-        append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), Path(target))
-
-    append_new([], Path(target))  # a file that cannot be written is reported before anything is charged
-    try:
-        yield
-    except Exception:
-        with suppress(StateError):  # the error of the release is the one to report
-            append()
-        raise
-    append()

@@ -89,7 +89,10 @@ def calibrate(
     target = _target({name: value for name, value in stated.items() if value is not None}, total, at, coverage)
     if kind is not None:
         from pipeline.report.calibrated import calibrated, told  # noqa: PLC0415
+        from udfs.mechanisms.catalogue import CATALOGUE  # noqa: PLC0415
 
+        if total is None and loss is None and kind in CATALOGUE and not CATALOGUE[kind].additive:
+            raise PlanError("calibrate: total is missing; the error of this kind grows with the true total")
         fixed = {name: _exact_or_text(value) for name, value in (parameters or {}).items()}
         mechanism = calibrated(kind, fixed, _exact("step", step), target)
         totals = () if total is None else (float(_exact("total", total)),)

@@ -1,8 +1,6 @@
 """prdp release: release a plan's tables, or continue where an earlier run stopped."""
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,10 +8,9 @@ import pyarrow.parquet as pq
 from jobs.inputs import chosen_engine, microdata_location, option_location, output_location
 from jobs.options import Parser, add_data, add_engine, add_json, add_ledger, add_plan
 from jobs.output import print_json
-from pipeline.errors import StateError
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
-from pipeline.release.lineage import append_new, run_events
+from pipeline.release.lineage import recorded_lineage
 from pipeline.release.run import Job, Outcome
 from pipeline.release.run import run as run_job
 from pipeline.storage.uri import locate
@@ -61,32 +58,12 @@ def run(arguments: argparse.Namespace) -> None:
             registered_only=arguments.registered_only,
             log=arguments.log,
         )
-        with _lineage(job, arguments.lineage):
+        with recorded_lineage(plan, job.ledger, arguments.lineage):
             outcome = run_job(job)
     if arguments.json:
         print_json(outcome.to_json())
     else:
         _show(outcome)
-
-
-@contextmanager
-def _lineage(job: Job, target: Path | None) -> Iterator[None]:
-    """Append the release's lineage to the file `target`, if any, after the block and also after its errors."""
-    if target is None:
-        yield
-        return
-
-    def append() -> None:
-        append_new(run_events(job.plan, job.ledger.entries(job.plan.release)), target)
-
-    append_new([], target)  # a file that cannot be written ends the run before anything is charged
-    try:
-        yield
-    except Exception:
-        with suppress(StateError):  # the release's own error is the one to report
-            append()
-        raise
-    append()
 
 
 def _show(outcome: Outcome) -> None:

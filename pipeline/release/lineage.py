@@ -12,12 +12,14 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StateError
 from pipeline.ledger.entries import Entry
+from pipeline.ledger.store import Ledger
 from pipeline.plan.model import Plan, Query
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
@@ -65,6 +67,22 @@ def append_new(events: Iterable[Mapping[str, Any]], target: Path) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StateError(f"--lineage {target}: cannot be written: {error.strerror}; name another file") from None
+
+
+@contextmanager
+def recorded_lineage(plan: Plan, ledger: Ledger, target: Path | None) -> Iterator[None]:
+    """Append the release's lineage to the file `target`, if any, after the block and also after its errors."""
+    if target is None:
+        yield
+        return
+    append_new([], target)  # a file that cannot be written ends the run before anything is charged
+    try:
+        yield
+    except Exception:
+        with suppress(StateError):  # the release's own error is the one to report
+            append_new(run_events(plan, ledger.entries(plan.release)), target)
+        raise
+    append_new(run_events(plan, ledger.entries(plan.release)), target)
 
 
 def _name(line: bytes) -> tuple[Any, Any] | None:

@@ -142,3 +142,34 @@ def test_what_else_commands_do(tmp_path: Path, path: Path, capsys: pytest.Captur
     assert prdp.calibrate(path)["found"] == []
     with pytest.raises(prdp.PlanError, match="exactly one"):
         prdp.calibrate(kind="laplace", standard_error=30, loss=1)
+
+
+def test_a_table_that_changed_after_it_was_verified_is_refused(path: Path, tmp_path: Path) -> None:
+    made = prdp.load_plan(path).release(ledger=tmp_path / "state" / "ledger.sqlite", workers=1)
+    read = made.read()
+    next(Path(made.tables["payroll_state"]["path"]).glob("*.parquet")).write_bytes(b"")
+    with pytest.raises(prdp.StateError, match="contents were changed"):
+        _ = read["payroll_state"]
+
+
+def test_options_of_another_engine_and_a_ledger_on_a_chosen_machine_are_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, ledger = prdp.load_plan(path), tmp_path / "state" / "ledger.sqlite"
+    with pytest.raises(prdp.PlanError, match="master: it is not an option"):
+        loaded.release(ledger=ledger, master="local[2]")
+    with pytest.raises(prdp.PlanError, match="no such engine"):
+        loaded.release(ledger=ledger, engine="polars")
+    with pytest.raises(TypeError, match="threads"):
+        loaded.release(ledger=ledger, threads=2)
+    monkeypatch.setattr("pipeline.engines.spark_session.in_cluster_mode", lambda: True)
+    with pytest.raises(prdp.PlanError, match="cluster chose"):
+        loaded.release(ledger=ledger, engine="spark")
+    with pytest.raises(prdp.PlanError, match="grows with the true total"):
+        prdp.calibrate(kind="log", parameters={"a": 1}, standard_error=30)
+
+
+def test_a_release_leaves_its_lineage_also_where_it_fails(path: Path, tmp_path: Path) -> None:
+    loaded, target = prdp.load_plan(path), tmp_path / "lineage.jsonl"
+    loaded.release(ledger=tmp_path / "state" / "ledger.sqlite", lineage=target, workers=1)
+    assert [json.loads(line)["eventType"] for line in target.read_text().splitlines()] == ["START", "COMPLETE"]
