@@ -206,7 +206,7 @@ def test_every_broken_rule_is_told_and_no_id(tmp_path: Path, cuts: Sequence[int]
         with pytest.raises(MicrodataError) as raised:
             submit(Place(plan, tmp_path / kind))
         told_of = re.fullmatch(
-            r"dataset small-world: the microdata break the contract: (.*); mend .*", str(raised.value)
+            r"dataset small-world: the microdata break the contract: (.*); correct .*", str(raised.value)
         )
         assert told_of is not None
         assert sorted(told_of.group(1).split("; ")) == sorted(of_rows | rules)
