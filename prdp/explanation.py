@@ -133,8 +133,8 @@ def explanation(
     if changes or factors:
         from pipeline.accounting.convert import DELTA  # noqa: PLC0415
 
-        told = explain_changes(plan, [*changes, *factors], DELTA if delta is None else delta)
-        explained = explained | {"changes": told}
+        losses = explain_changes(plan, [*changes, *factors], DELTA if delta is None else delta)
+        explained = explained | {"changes": losses}
     return Explanation(plan, explained)
 
 

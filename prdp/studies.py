@@ -76,8 +76,8 @@ def calibrate(
         PlanError: Where the call is wrong, or no scale can meet it.
 
     Examples:
-        >>> found = calibrate(kind="laplace", standard_error=30, total=500)
-        >>> found["mechanism"]["kind"], found["losses"][0]["influence"]
+        >>> solution = calibrate(kind="laplace", standard_error=30, total=500)
+        >>> solution["mechanism"]["kind"], solution["losses"][0]["influence"]
         ('laplace', 1)
     """
     if plan is not None:

@@ -59,15 +59,15 @@ def test_a_plan_of_a_mapping_is_the_plan_of_its_file(path: Path) -> None:
 
 
 def test_explain_is_the_commands(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = command(capsys, "explain", path, "--at", "employment=10,payroll=500", "--change", "employment=10:12")
+    printed = command(capsys, "explain", path, "--at", "employment=10,payroll=500", "--change", "employment=10:12")
     explained = prdp.load_plan(path).explain(at=AT, change={"employment": (10, 12)})
-    assert explained.to_json() == told
+    assert explained.to_json() == printed
     losses = explained.losses
     assert list(losses.columns) == ["query", "at", "influence", "rho", "epsilon"]
-    assert losses["rho"].tolist() == [query["losses"][0]["rho"] for query in told["queries"]]
-    assert explained.totals["rho"].tolist() == [told["total"][0]["rho"]]
+    assert losses["rho"].tolist() == [query["losses"][0]["rho"] for query in printed["queries"]]
+    assert explained.totals["rho"].tolist() == [printed["total"][0]["rho"]]
     assert set(explained.changes["query"]) == {"total", *losses["query"]}
-    assert len(explained.accuracy) == sum(len(query["accuracy"]) for query in told["queries"])
+    assert len(explained.accuracy) == sum(len(query["accuracy"]) for query in printed["queries"])
     assert "<table" in explained._repr_html_()
     assert main(["explain", str(path), "--at", "employment=10,payroll=500", "--change", "employment=10:12"]) == 0
     assert capsys.readouterr().out == f"{explained}\n"
