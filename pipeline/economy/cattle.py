@@ -1,6 +1,6 @@
-"""Synthetic cattle farms: another heavy-tailed inventory, to see whether what holds for establishments holds here.
+"""Synthetic cattle farms: a second heavy-tailed inventory, to check that results for establishments carry over.
 
-Every figure is an assumption but two public totals of the Census of Agriculture 2017 (USDA, NASS): 882,692 operations
+All figures are assumptions but for two public totals of the Census of Agriculture 2017 (USDA, NASS): 882,692 operations
 with cattle, and 93.6 million head, 106 a farm. Nothing comes from microdata.
 """
 
@@ -52,7 +52,7 @@ def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None
     """Write `records` farms (≥ 0, at most 9·10⁸) as out/microdata/*.parquet, and out/domain; same seed, same bytes.
 
     Columns: `farm_id`, `firm_id` (each farm is its own firm), `naics`, `county`, `head` (≥ 1). Raises PlanError on
-    another number.
+    any other number.
     """
     if not 0 <= records <= MOST_FARMS:
         raise PlanError(f"--records: a number from 0 to {MOST_FARMS} is needed")
@@ -83,13 +83,13 @@ def _farms(
     # x = L·(1 − u·(1 − (L/H)^α))^{−1/α}: the Pareto law cut at H
     left = 1 - (model.tail_from / model.tail_end) ** model.tail_index
     head[tail] = model.tail_from * (1 - evenly(rng, len(tail)) * left) ** (-1 / model.tail_index)
-    place = np.minimum(np.searchsorted(shares[0], rng.random(count), side="right"), len(counties) - 1)
-    place[tail] = np.minimum(np.searchsorted(shares[1], rng.random(len(tail)), side="right"), len(counties) - 1)
+    county = np.minimum(np.searchsorted(shares[0], rng.random(count), side="right"), len(counties) - 1)
+    county[tail] = np.minimum(np.searchsorted(shares[1], rng.random(len(tail)), side="right"), len(counties) - 1)
     columns = {
         "farm_id": ids("E", numbers),
         "firm_id": ids("F", numbers),
         "naics": pa.DictionaryArray.from_arrays(pa.array(kind, pa.int32()), pa.array(list(INDUSTRIES))),
-        "county": pa.DictionaryArray.from_arrays(pa.array(place, pa.int32()), pa.array(counties)),
+        "county": pa.DictionaryArray.from_arrays(pa.array(county, pa.int32()), pa.array(counties)),
         "head": pa.array(np.ceil(np.minimum(head, model.tail_end)).astype(np.int64)),
     }
     return pa.table(columns)

@@ -1,4 +1,4 @@
-"""Firms with many establishments, drawn as a whole, so that their establishments together fit the class of the firm."""
+"""Firms with several establishments, drawn with all of them, so that together they fit the size class of the firm."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,7 @@ CREDIBLE: Final = 100  # establishments at which a draw is brought half way to t
 
 @dataclass(frozen=True)
 class Chained:
-    """Establishments of firms drawn as a whole, in random order, each column of one length."""
+    """Establishments of firms drawn with all of theirs, in random order; the columns have one length."""
 
     firm: Ints  # numbers from 0, not all in use
     industry: Ints
@@ -44,7 +44,7 @@ class _Branches:
     size: Ints  # class of the firm
     sector: Ints
     length: Ints
-    whole: Floats  # share of its establishments that the economy has room for: 1 but for the first and last of its kind
+    kept: Floats  # share of its establishments that the economy has room for: 1 but for the first and last of its kind
     firm: Ints  # its firm, by the number of the firm's main branch
     home: Ints  # state
     branch: Ints  # of each establishment, rising
@@ -83,16 +83,15 @@ class Firms:
 
     def _branches(self, rng: np.random.Generator, counts: Ints) -> _Branches:
         """Return branches of `counts[k, j]` establishments in all by size class and sector."""
-        places = [(k, j) for k in range(counts.shape[0]) for j in range(counts.shape[1])]
-        lengths = {(k, j): self._lengths(rng, k, j, int(counts[k, j])) for k, j in places}
-        size = np.concatenate([np.full(len(found), k) for (k, _), (found, _) in lengths.items()])
-        sector = np.concatenate([np.full(len(found), j) for (_, j), (found, _) in lengths.items()])
-        length = np.concatenate([found for found, _ in lengths.values()])
+        lengths = {(k, j): self._lengths(rng, k, j, int(counts[k, j])) for k, j in np.ndindex(counts.shape)}
+        size = np.concatenate([np.full(len(drawn), k) for (k, _), (drawn, _) in lengths.items()])
+        sector = np.concatenate([np.full(len(drawn), j) for (_, j), (drawn, _) in lengths.items()])
+        length = np.concatenate([drawn for drawn, _ in lengths.values()])
         return _Branches(
             size=size,
             sector=sector,
             length=length,
-            whole=np.concatenate([whole for _, whole in lengths.values()]),
+            kept=np.concatenate([kept for _, kept in lengths.values()]),
             firm=self._joined(rng, size, sector),
             home=self.economy.states.pick(size * counts.shape[1] + sector, evenly_by_run(rng, size, sector)),
             branch=np.repeat(np.arange(len(length)), length),
@@ -106,20 +105,20 @@ class Firms:
         """
         model = self.economy
         mean = model.chain_mean[k, j]
-        found = np.zeros(0, dtype=np.int64)
-        while count > 0 and not found.sum() >= count:
-            more = max(FEWEST_BRANCHES, int(np.ceil((count - found.sum()) / mean)))
+        row = np.zeros(0, dtype=np.int64)
+        while count > 0 and not row.sum() >= count:
+            more = max(FEWEST_BRANCHES, int(np.ceil((count - row.sum()) / mean)))
             if k == LARGEST:
                 drawn = model.largest_lengths[j].at(evenly(rng, more))
             elif j == model.head_offices:
                 drawn = rng.geometric(1 / mean, more)
             else:
                 drawn = 1 + rng.geometric(1 / (mean - 1), more)
-            found = np.concatenate([found, drawn])
-        start = rng.integers(0, found.sum() - count + 1)
-        lengths = np.diff(np.clip(np.cumsum(found) - start, 0, count), prepend=0)
-        kept = lengths > 0
-        return lengths[kept], lengths[kept] / found[kept]
+            row = np.concatenate([row, drawn])
+        start = rng.integers(0, row.sum() - count + 1)
+        lengths = np.diff(np.clip(np.cumsum(row) - start, 0, count), prepend=0)
+        seen = lengths > 0
+        return lengths[seen], lengths[seen] / row[seen]
 
     def _joined(self, rng: np.random.Generator, size: Ints, sector: Ints) -> Ints:
         """Return the firm of each branch: head offices and diversified branches join another branch of their class."""
@@ -155,7 +154,7 @@ class Firms:
         return np.where(rng.random(len(main)) < self.economy.figures.stay_in_industry, main, other)
 
     def _employment(self, rng: np.random.Generator, branches: _Branches, state: Ints) -> Ints:
-        """Return employment by establishment, whose sums by whole firm lie in the firm's class."""
+        """Return employment by establishment, whose sums by firm lie in the firm's class."""
         firm = branches.firm[branches.branch]
         weights = self._weights(rng, branches, state)
         least = self._least(rng, branches)
@@ -165,9 +164,9 @@ class Firms:
         for k, law in enumerate(self.economy.classes):
             main = np.flatnonzero((branches.size == k) & (branches.firm == np.arange(branches.firms)))
             people = law.draw(rng, self.economy.chain_laws[k][branches.sector[main], branches.home[main]])
-            wanted[main] = people * branches.whole[main]
+            wanted[main] = people * branches.kept[main]
         sizes = weights * (np.rint(wanted) / np.where(total > 0, total, 1.0))[firm]
-        # along firms one by one, rounded sums have the firms' whole totals at their ends
+        # along firms one by one, rounded sums have the firms' integer totals at their ends
         order = np.argsort(firm, kind="stable")
         employment = np.empty(len(order))
         employment[order] = np.diff(np.rint(np.cumsum(sizes[order])), prepend=0.0)
@@ -191,16 +190,17 @@ class Firms:
     def _least(self, rng: np.random.Generator, branches: _Branches) -> Floats:
         """Return the least employment of firms in the class without an end, by the number of the firm."""
         drawn: Floats = 1 + self.economy.figures.least_spread * rng.standard_exponential(branches.firms)
-        return CLASSES[LARGEST].least * drawn * branches.whole
+        return CLASSES[LARGEST].least * drawn * branches.kept
 
     def _mirrored(self, employment: Floats) -> Floats:
         end = self.economy.figures.tail_end
         return np.where(employment > end, end**2 / np.maximum(employment, 1), employment)
 
     def _balance(self) -> Floats:
-        """Return by sector how much smaller the largest firms' establishments are than their weights.
+        """Return by sector the factor that brings the weights of the largest firms' establishments to their sizes.
 
-        For where weights fall short of the class's least total, they are lifted to it. Found on one fixed draw.
+        It is below 1, since weights that fall short of the class's least total are lifted to it. One fixed draw
+        determines it.
         """
         model = self.economy
         rng = np.random.default_rng([model.figures.weights_seed, 1])
@@ -229,11 +229,11 @@ class Firms:
         wanted = model.branch_mean[LARGEST, sector] * model.state_ratio[LARGEST, sector, state]
         for _ in range(ROUNDS):
             for label, labels in ((sector, model.shape[1]), (state, model.shape[2])):
-                found = np.bincount(label, self._people(sizes, least, firm), labels)
+                people = np.bincount(label, self._people(sizes, least, firm), labels)
                 table = np.bincount(label, wanted, labels)
                 count = np.bincount(label, minlength=labels)
-                factor = np.where(found > 0, table / np.maximum(found, 1.0), 1.0) ** (count / (count + CREDIBLE))
-                sizes *= np.sqrt(factor)[label]  # half the way, for sectors and states pull at the same sizes
+                factor = np.where(people > 0, table / np.maximum(people, 1.0), 1.0) ** (count / (count + CREDIBLE))
+                sizes *= np.sqrt(factor)[label]  # half the way, since sectors and states pull at the same sizes
         weights[largest] = sizes
         return weights
 

@@ -1,4 +1,7 @@
-"""Draws the establishments of the synthetic economy in batches, each from the seed and its number alone."""
+"""The synthetic data set: Parquet microdata, the public domain, and a plan that releases it as it is.
+
+Establishments are drawn in batches, one a file, each from the seed and its number alone.
+"""
 
 import csv
 import shutil
@@ -23,13 +26,23 @@ from pipeline.errors import PlanError, PrdpError
 
 Ints = NDArray[np.int64]
 
+# Firms below this number own the establishment of that number alone; from here on they may own several.
 CHAIN_NUMBERS_FROM: Final = 900_000_000
-"""Firms below this number own the establishment of that number alone; from here on they may own several."""
-
+# Firms have establishments in at most so many batches: beyond 8 million records the economy is a row of nations.
 BATCHES_A_NATION: Final = 8
-"""Firms have establishments in at most so many batches: beyond 8 million records the economy is a row of nations."""
-
 FIRMS_A_NATION: Final = 800_000
+
+CONF: Final = Path(__file__).resolve().parents[2] / "conf"
+DOMAIN: Final = {
+    "naics.csv": CONF / "codes" / "naics_2022.csv",
+    "counties.csv": CONF / "codes" / "counties_2022.csv",
+}
+PLAN: Final = CONF / "plans" / "cbp-synthetic.yaml"
+
+RECORDS_A_FILE: Final = 1_000_000  # memory is bounded by one such file a thread
+FEWEST_FILES: Final = 4  # even small data have partitions, as real data do
+RECORDS_A_GROUP: Final = 1 << 18  # Parquet row group: a reader may take a quarter of a file at a time
+MOST_RECORDS: Final = CHAIN_NUMBERS_FROM - 1  # beyond, numbers of establishments and of chains would meet
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,7 @@ class Establishments:
 
 
 class Batches:
-    """How the records fall into batches, one a file; what a batch holds depends on this and on nothing else."""
+    """The records in batches, one a file; a batch depends on the arguments and its number, and on nothing else."""
 
     def __init__(self, firms: Firms, *, records: int, files: int, seed: int) -> None:
         self.files, self._firms, self._records, self._seed = files, firms, records, seed
@@ -97,13 +110,12 @@ class Batches:
         _, sectors, states = model.shape
         shares = model.singles
         cells = np.repeat(np.arange(len(shares)), rounded(rng, shares * (count / shares.sum()), count))
-        place = cells % (sectors * states)
-        sector, state = place // states, place % states
-        size = cells // (sectors * states)
+        size, rest = np.divmod(cells, sectors * states)
+        sector, state = np.divmod(rest, states)
         ends = np.searchsorted(size, np.arange(len(model.classes) + 1))
         employment = np.concatenate(
             [
-                law.draw(rng, model.single_laws[k].ravel()[place[ends[k] : ends[k + 1]]])
+                law.draw(rng, model.single_laws[k].ravel()[rest[ends[k] : ends[k + 1]]])
                 for k, law in enumerate(model.classes)
             ]
         )
@@ -112,25 +124,9 @@ class Batches:
         return industry, county, employment, model.payroll(rng, cells, industry, employment)
 
 
-# Writes a synthetic data set: Parquet microdata, the public domain and a plan that releases it as it is.
-
-
-CONF: Final = Path(__file__).resolve().parents[2] / "conf"
-DOMAIN: Final = {
-    "naics.csv": CONF / "codes" / "naics_2022.csv",
-    "counties.csv": CONF / "codes" / "counties_2022.csv",
-}
-PLAN: Final = CONF / "plans" / "cbp-synthetic.yaml"
-
-RECORDS_A_FILE: Final = 1_000_000  # memory is bounded by one such file a thread
-FEWEST_FILES: Final = 4  # even small data have partitions, as real data do
-RECORDS_A_GROUP: Final = 1 << 18  # Parquet row group: a reader may take a quarter of a file at a time
-MOST_RECORDS: Final = CHAIN_NUMBERS_FROM - 1  # beyond, numbers of establishments and of chains would meet
-
-
 @dataclass(frozen=True)
 class Generated:
-    """Where a synthetic data set lies; all of it is public."""
+    """The files of a synthetic data set; all of it is public."""
 
     plan: Path
     microdata: Path  # folder of part-00000.parquet, …
@@ -149,13 +145,21 @@ def generate(
     threads: int = 2,
     on_file: Callable[[int, int], None] = lambda done, files: None,
 ) -> Generated:
-    """Write `records` ≥ 0 synthetic establishments with domain and plan under `out`, and say where.
+    """Write synthetic establishments with their domain and plan.
 
-    The same seed gives the same bytes of every file under one version of NumPy and PyArrow on one kind of
-    processor, whatever `threads` ≥ 1; `plan.yaml` appears last, so a folder that has one is complete.
-    `on_file(done, files)` is called in the calling thread after each Parquet file. Raises PlanError on a
-    negative number, too many records, or where `out` already holds microdata, a domain or a plan; PrdpError
-    where it cannot be written.
+    The same seed gives the same bytes of every file under one version of NumPy and PyArrow on one kind of processor,
+    whatever the number of threads. `plan.yaml` appears last, so a folder that has one is complete.
+
+    Args:
+        records: Their number, at least 0.
+        seed: At least 0.
+        out: The folder to write, made where it is absent.
+        threads: At least 1.
+        on_file: Called with the numbers of files done and of all, in the calling thread, after each Parquet file.
+
+    Raises:
+        PlanError: A number is out of range, or `out` already holds microdata, a domain or a plan.
+        PrdpError: `out` cannot be written.
     """
     if not 0 <= records <= MOST_RECORDS:
         raise PlanError(f"--records: a number from 0 to {MOST_RECORDS} is needed")
@@ -180,13 +184,7 @@ def generate(
         ) from error
     domain = out / "domain"
     return Generated(
-        plan=out / "plan.yaml",
-        microdata=out / "microdata",
-        naics=domain / "naics.csv",
-        counties=domain / "counties.csv",
-        records=records,
-        files=files,
-        seed=seed,
+        out / "plan.yaml", out / "microdata", domain / "naics.csv", domain / "counties.csv", records, files, seed
     )
 
 
@@ -243,19 +241,14 @@ def ids(letter: str, numbers: Ints) -> pa.StringArray:
     text = np.empty((len(numbers), 10), dtype=np.uint8)
     text[:, 0] = ord(letter)
     rest = numbers.astype(np.uint32)
-    for place in range(9, 0, -1):
+    for column in range(9, 0, -1):
         rest, digit = np.divmod(rest, np.uint32(10))
-        text[:, place] = digit + ord("0")
+        text[:, column] = digit + ord("0")
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * 10
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def write_parquet(table: pa.Table, path: Path, coded: list[str]) -> None:
     """Write microdata whose columns `coded` have few distinct values."""
-    pq.write_table(
-        table,
-        path,
-        row_group_size=RECORDS_A_GROUP,
-        use_dictionary=coded,
-        store_schema=False,  # else readers would meet Arrow's dictionary type instead of plain strings
-    )
+    # Without Arrow's schema, in which readers would meet its dictionary type instead of plain strings.
+    pq.write_table(table, path, row_group_size=RECORDS_A_GROUP, use_dictionary=coded, store_schema=False)

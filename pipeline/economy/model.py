@@ -1,4 +1,4 @@
-"""The synthetic economy: what establishments and firms look like; every figure is public, none is from microdata."""
+"""The model of the synthetic economy: sizes, industries and locations of establishments, all from public figures."""
 
 import csv
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LARGEST: Final = len(CLASSES) - 1  # the class without an end
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What the table does not tell: shares and chances in [0, 1], employment in people, payroll in $1,000."""
+    """What the table leaves open: shares and chances in [0, 1], employment in people, payroll in $1,000."""
 
     weights_seed: int = 20220312  # fixes industries, counties and the balance of sectors, alike for every seed
     industry_spread: float = 1.2  # σ of the log-normal weights of the industries inside a sector
@@ -63,15 +63,15 @@ class Choice:
     def pick(self, groups: Ints, chance: Floats) -> Ints:
         """Return an item of each of `groups`, the one at `chance` from [0, 1)."""
         # 2⁻³⁰ below the group's end, so that rounding of the sum cannot reach the next group
-        place = np.searchsorted(self.ends, groups + np.minimum(chance, 1 - 2**-30), side="right")
-        picked: Ints = self.items[place]
+        index = np.searchsorted(self.ends, groups + np.minimum(chance, 1 - 2**-30), side="right")
+        picked: Ints = self.items[index]
         return picked
 
 
 class Economy:
     """The model of all establishments of the nation, as arrays over size class k, sector j and state s.
 
-    A share `chained[k, j]` of establishments belongs to firms that are drawn as a whole (`pipeline.economy.firms`);
+    A share `chained[k, j]` of establishments belongs to firms that are drawn with all their establishments (`pipeline.economy.firms`);
     the others are their own firm. Employment and payroll are such that the expected sums by k, j and s are the table's,
     or close to it where a class leaves no room.
     """
@@ -99,10 +99,10 @@ class Economy:
         weights = np.exp(self.figures.industry_spread * rng.standard_normal(len(industries)))
         wages = np.exp(self.figures.industry_wages * rng.standard_normal(len(industries)))
         groups = [np.flatnonzero(homes == j) for j in range(self.shape[1])]
-        place = {code: i for i, code in enumerate(industries)}
+        index = {code: i for i, code in enumerate(industries)}
         largest = _columns(LARGEST_INDUSTRIES)["code"]
         for group in groups:
-            leaders = [place[code] for code in largest if place.get(code) in group]
+            leaders = [index[code] for code in largest if index.get(code) in group]
             others = rng.permutation(np.setdiff1d(group, leaders))
             largest_first = np.sort(weights[group])[::-1]
             weights[leaders], weights[others] = np.split(largest_first, [len(leaders)])
@@ -124,7 +124,7 @@ class Economy:
         )
 
     def _firms(self) -> None:
-        """Which establishments belong to firms drawn as a whole, and how many establishments such firms have."""
+        """Shares of establishments of firms drawn with all of theirs, and the numbers of those firms' establishments."""
         firms, establishments = self.table.firms, self.table.establishments.sum(axis=2)
         self.chained = np.ones(self.shape[:2])
         self.chain_mean = establishments / firms
@@ -155,7 +155,7 @@ class Economy:
         self.state_ratio = np.clip(np.nan_to_num(ratio, nan=1.0), 0.3, 3.0)
         self.wage = np.nan_to_num(wage)
         firm = employment / table.firms
-        self.branch_mean = firm / self.chain_mean  # of an establishment of a firm that is drawn as a whole
+        self.branch_mean = firm / self.chain_mean  # of an establishment of such a firm
         self.classes = [WithinClass(size) for size in CLASSES[:LARGEST]]
         self.single_laws = np.array(
             [law.law(firm[k, :, None] * self.state_ratio[k]) for k, law in enumerate(self.classes)]
@@ -181,7 +181,7 @@ class Economy:
 
     @cached_property
     def chains(self) -> Floats:
-        """Shares of all establishments that belong to firms drawn as a whole, by k and j."""
+        """Shares of all establishments that belong to firms drawn with all of theirs, by k and j."""
         table = self.table.establishments
         shares: Floats = self.chained * table.sum(axis=2) / table.sum()
         return shares

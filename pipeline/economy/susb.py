@@ -1,4 +1,4 @@
-"""The real table that the synthetic economy follows: Statistics of U.S. Businesses 2021, and what it leaves open."""
+"""The table that the synthetic economy follows, Statistics of U.S. Businesses 2021, and the laws of size within it."""
 
 import csv
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 TABLE: Final = Path(__file__).resolve().parents[2] / "conf" / "economy" / "susb_2021.csv"
@@ -26,6 +27,9 @@ class SizeClass:
     most: int
 
 
+QUANTILES: Final = 512  # of each law of size: a draw picks one, all equally likely
+LAWS: Final = 201  # of different means, in each class
+SMALLEST_FIRMS: Final = (0.22, 0.37, 0.18, 0.13, 0.10)  # shares of firms of 0 to 4 employees: mean 1.5, the table's
 OPEN_END: Final = 10_000_000
 CLASSES: Final = (
     SizeClass("0-4", 0, 4),
@@ -60,11 +64,11 @@ def susb() -> Susb:
     the other sectors of the same state, head offices aside. The states add up to the nation but for cells of fewer
     than three firms, which are not published: 2 establishments in 100,000.
     """
-    whole, parts = _read()
-    sectors = tuple(sorted({sector for _, sector in parts} | {sector for _, sector in whole}))
-    states = tuple(sorted({state for state, _ in parts} - {NATION}))
-    by_state = np.stack([_of_state(whole, parts, sectors, state) for state in states], axis=-1)
-    nation = _of_state(whole, parts, sectors, NATION)
+    totals, classes = _read()
+    sectors = tuple(sorted({sector for _, sector in classes} | {sector for _, sector in totals}))
+    states = tuple(sorted({state for state, _ in classes} - {NATION}))
+    by_state = np.stack([_of_state(totals, classes, sectors, state) for state in states], axis=-1)
+    nation = _of_state(totals, classes, sectors, NATION)
     firms = by_state[1].sum(axis=-1) * nation[0] / nation[1]
     return Susb(sectors, states, firms, *by_state[1:])
 
@@ -87,17 +91,11 @@ def divide(donors: Floats, totals: Floats) -> Floats:
 
     # the mean firm grows with the power, from below one employee to thousands
     power = brentq(lambda power: tilted(power) @ size - totals[2] / totals[0], -5, 5)
-    found = totals[0] * tilted(power)
-    beyond = found * (establishments / firms - 1)
-    pay = found * size * (payroll / employment)
-    return np.array(
-        [
-            found,
-            found + beyond * (totals[1] - totals[0]) / beyond.sum(),
-            found * size,
-            pay * totals[3] / pay.sum(),
-        ]
-    )
+    count = totals[0] * tilted(power)  # of firms
+    beyond = count * (establishments / firms - 1)
+    pay = count * size * (payroll / employment)
+    beyond *= (totals[1] - totals[0]) / beyond.sum()
+    return np.array([count, count + beyond, count * size, pay * totals[3] / pay.sum()])
 
 
 Cells = dict[tuple[str, str], Floats]
@@ -105,65 +103,55 @@ Cells = dict[tuple[str, str], Floats]
 
 def _read() -> tuple[Cells, Cells]:
     """Return by state and sector the four totals of undivided sectors, and the measures × classes of the others."""
-    classes = {size.name: k for k, size in enumerate(CLASSES)}
-    whole: Cells = {}
-    parts: Cells = {}
+    numbers = {size.name: k for k, size in enumerate(CLASSES)}
+    totals: Cells = {}
+    classes: Cells = {}
     with TABLE.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
-            place = (row["state"], row["sector"])
+            cell = (row["state"], row["sector"])
             figures = np.array([float(row[measure]) for measure in MEASURES])
             if row["size"] == "total":
-                whole[place] = figures
+                totals[cell] = figures
             else:
-                cells = parts.setdefault(place, np.zeros((len(MEASURES), len(CLASSES))))
-                cells[:, classes[row["size"]]] = figures
-    return whole, parts
+                by_class = classes.setdefault(cell, np.zeros((len(MEASURES), len(CLASSES))))
+                by_class[:, numbers[row["size"]]] = figures
+    return totals, classes
 
 
-def _of_state(whole: Cells, parts: Cells, sectors: tuple[str, ...], state: str) -> Floats:
+def _of_state(totals: Cells, classes: Cells, sectors: tuple[str, ...], state: str) -> Floats:
     """Return measures × classes × sectors; a sector of which the state shows nothing is left at 0."""
     figures = np.zeros((len(MEASURES), len(CLASSES), len(sectors)))
-    donors = np.sum([cells for (where, sector), cells in parts.items() if where == state and sector != HEAD_OFFICES], 0)
+    donors = np.sum([cell for (s, sector), cell in classes.items() if s == state and sector != HEAD_OFFICES], axis=0)
     for j, sector in enumerate(sectors):
-        if (state, sector) in whole:
-            figures[:, :, j] = divide(donors, whole[state, sector])
-        elif (state, sector) in parts:
-            figures[:, :, j] = parts[state, sector]
+        if (state, sector) in totals:
+            figures[:, :, j] = divide(donors, totals[state, sector])
+        elif (state, sector) in classes:
+            figures[:, :, j] = classes[state, sector]
     return figures
 
 
-# The laws of size: employment of firms within a size class, and how many establishments firms have.
-
-
-Ints = NDArray[np.int64]
-
-QUANTILES: Final = 512  # of each law: a draw picks one, all alike likely
-LAWS: Final = 201  # of different means, in each class
-SMALLEST_FIRMS: Final = (0.22, 0.37, 0.18, 0.13, 0.10)  # of 0 to 4 employees: with 1.5 in the mean, as in the table
-
-
 class WithinClass:
-    """Employment of a firm in a class that ends: Zipf's law n⁻², tilted exponentially to the mean that is asked.
+    """Employment of a firm in a class that ends: Zipf's law n⁻², tilted exponentially to a mean.
 
-    The tables hold `LAWS` laws of means from close to the least to close to the most of the class.
+    There are `LAWS` laws, with means from close to the least to close to the most of the class.
     """
 
     def __init__(self, size: SizeClass) -> None:
         self.values = np.arange(size.least, size.most + 1)
         base = np.array(SMALLEST_FIRMS) if size.least == 0 else self.values**-2.0
-        place = np.linspace(0, 1, len(self.values))
+        height = np.linspace(0, 1, len(self.values))
         tilts = np.linspace(-30, 30, LAWS)[:, None]
-        weights = base * np.exp(tilts * place - np.maximum(tilts, 0))
+        weights = base * np.exp(tilts * height - np.maximum(tilts, 0))
         laws = weights / weights.sum(axis=1, keepdims=True)
         middles = (np.arange(QUANTILES) + 0.5) / QUANTILES
         ends = np.cumsum(laws, axis=1)
-        found = [self.values[np.minimum(np.searchsorted(law, middles), len(law) - 1)] for law in ends]
-        self.quantiles = np.array(found, dtype=np.int64)  # law × quantile, in people
+        quantiles = [self.values[np.minimum(np.searchsorted(law, middles), len(law) - 1)] for law in ends]
+        self.quantiles = np.array(quantiles, dtype=np.int64)  # law × quantile, in people
         self.means = self.quantiles.mean(axis=1)
         self.empty = (self.quantiles == 0).mean(axis=1)  # chance of nobody
 
     def law(self, mean: Floats) -> Ints:
-        """Return which law has the mean nearest to each of `mean`."""
+        """Return the number of the law with the mean nearest to each of `mean`."""
         after = np.clip(np.searchsorted(self.means, mean), 1, LAWS - 1)
         nearer_before = mean - self.means[after - 1] < self.means[after] - mean
         laws: Ints = after - nearer_before
