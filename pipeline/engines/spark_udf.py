@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,14 @@ from pipeline.tables.files import VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.release import release_cells
 from udfs.noise.keystream import MAX_QUERIES, SecretKey
+
+
+class WithMechanism(Protocol):
+    """A mechanism of `prdp.mechanisms`."""
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The exact object underneath."""
 
 
 class NoiseKey:
@@ -92,7 +100,7 @@ class ReleaseCells:
 
 def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mechanism
     session: SparkSession,
-    mechanism: Mechanism,
+    mechanism: Mechanism | WithMechanism,
     key: NoiseKey,
     *,
     query: int = 0,
@@ -106,15 +114,15 @@ def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mecha
 
     - the rows are the public cells, all of them, whatever the records hold: a cell without records has the total 0;
     - the cells are disjoint, and the numbers of cells, from 0, depend on nothing confidential, each on one row;
-    - totals are exact sums of records, in whole steps of the mechanism, never rounded or clipped by what they are, of
-      records that the mechanism allows (`needs_nonnegative`: none below 0; `counts_only`: counts of records);
+    - totals are exact sums of records in whole steps of the mechanism, of magnitude at most 2⁶³ − 1, of records that
+      the mechanism allows (`needs_nonnegative`: none below 0; `counts_only`: counts of records);
     - totals are materialised before the UDF is applied, and it is applied to one DataFrame: evaluated anew, it draws
       the same noise, and the difference of two totals with the same noise is the difference of the records;
     - nothing but the four fields leaves the cluster, and the totals lie nowhere in the clear.
 
     Args:
         session: A session whose configuration encrypts what it stores and sends (docs/architecture.md, rule 4).
-        mechanism: Of the catalogue, as a plan's queries use them.
+        mechanism: One of `prdp.mechanisms`, or the exact object underneath.
         key: `NoiseKey()`, of this call's release alone.
         query: The query's number; with the same key each number is used once.
         interval: The coverage of `lower` … `upper`, above 0 and below 1.
@@ -134,12 +142,13 @@ def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mecha
     """
     if not 0 < interval < 1:
         raise PlanError(f"interval {interval}: it must lie above 0 and below 1")
-    if integer and mechanism.step != 1:
-        raise PlanError(f"step {mechanism.step}: totals of an integer measure are counted in steps of 1")
+    exact = mechanism if isinstance(mechanism, Mechanism) else mechanism.mechanism
+    if integer and exact.step != 1:
+        raise PlanError(f"step {exact.step}: totals of an integer measure are counted in steps of 1")
     conf = session.sparkContext.getConf()
     require_safe(lambda name: conf.get(name, None))
-    number = "long" if integer and mechanism.additive else "double"
-    release = ReleaseCells(code_digest(), mechanism, key.for_query(query), query, Fraction(str(interval)), integer)
+    number = "long" if integer and exact.additive else "double"
+    release = ReleaseCells(code_digest(), exact, key.for_query(query), query, Fraction(str(interval)), integer)
 
     def released(cells: pd.Series, totals: pd.Series) -> pd.DataFrame:
         return release(cells, totals)
