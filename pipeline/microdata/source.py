@@ -1,13 +1,15 @@
-"""What names of folders say: values of columns (`county=01001/`), and table formats whose files alone are no data."""
+"""The files of the microdata: found below a location, pinned, and cut into pieces of work.
+
+The pin (docs/architecture.md, rule 4) is what ties one key to one set of totals: names, sizes and modification times of
+all files, of a store's objects also their entity tags, taken before the scan and compared before publishing.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
@@ -15,57 +17,12 @@ from pipeline.errors import MicrodataError, PlanError
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
+FORMATS = ("parquet", "csv")
+REQUESTS = 16  # to a store at a time
+CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
 TABLE_LOGS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}  # a folder in the table → what it is
 SNAPSHOTS = "metadata"  # an Iceberg table's, which holds files of the next name
 SNAPSHOT = ".metadata.json"
-
-
-def values_of(path: str, columns: Sequence[str]) -> dict[str, str | None]:
-    """Return what the folders of a file's path, `column=value`, say of `columns`, as text; the innermost one counts."""
-    parts = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
-    named = {unquote(name): None if value == NULL else unquote(value) for name, _, value in parts}
-    return {column: value for column, value in named.items() if column in columns}
-
-
-def shown(path: object) -> str:
-    """Return a path of the microdata for a message: what it says of columns, which is of records, is left out."""
-    return re.sub(r"(=|%3D)[^/]*", "=…", str(path))
-
-
-def with_values(batch: pa.RecordBatch, values: Mapping[str, str | None], columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the columns of the batch, and for those that it lacks one of `values`, the same in every row."""
-    found = [
-        batch.column(name)
-        if name in batch.schema.names
-        else pa.repeat(pa.scalar(values[name], pa.string()), len(batch))
-        for name in columns
-    ]
-    return pa.RecordBatch.from_arrays(found, names=list(columns))
-
-
-def table_format(keys: Sequence[str]) -> str | None:
-    """Return which table format a folder with files and folders of these names, relative to it, is; None: none."""
-    for key in keys:
-        *folders, name = key.split("/")
-        found = next((TABLE_LOGS[part] for part in [*folders, name] if part in TABLE_LOGS), None)
-        if found is not None:
-            return found
-        if folders[-1:] == [SNAPSHOTS] and name.endswith(SNAPSHOT):
-            return "an Iceberg table"
-    return None
-
-
-# The files of the microdata: found, pinned, and cut into pieces of work.
-#
-# The pin (docs/architecture.md, rule 4) is what ties one key to one set of totals: names, sizes and modification
-# times of all files,
-# taken before the scan and compared before publishing; of a store's objects also their entity tags.
-
-
-FORMATS = ("parquet", "csv")
-REQUESTS = 16  # that a store is asked at a time
-CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
 
 
 @dataclass(frozen=True)
@@ -79,9 +36,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of one file: some row groups of a Parquet file, or a whole CSV file (`row_groups` None).
+    """A part of one file: some row groups of a Parquet file, or a CSV file (`row_groups` None).
 
-    With a `seal` it is a record batch that a run of ours put there under that seal.
+    With a `seal` it is a record batch that this run wrote under that seal.
     """
 
     path: str
@@ -95,17 +52,18 @@ Chunk = tuple[Piece, ...]
 def find(path: Location) -> Source:
     """Return the microdata at `path`, a file or a folder, or an object or a prefix of a store.
 
-    Raises PlanError where there is nothing at that path, MicrodataError where it holds no files of one format.
-
     Names that start with "." or "_" are passed over, as Parquet writers expect.
+
+    Raises:
+        PlanError: There is nothing at that path.
+        MicrodataError: It holds no files of one format, is a table of which files alone are no data, or has a link.
     """
-    found = _data_files(path)
-    by_format = {f: tuple(p for p in found if p.suffix.lower() == f".{f}") for f in FORMATS}
-    present = [f for f in FORMATS if by_format[f]]
-    if len(present) != 1:
-        what = "both Parquet and CSV files" if present else "no file named *.parquet or *.csv"
+    files = _data_files(path)
+    parquet, csv = (tuple(file for file in files if file.suffix.lower() == f".{kind}") for kind in FORMATS)
+    if bool(parquet) == bool(csv):
+        what = "both Parquet and CSV files" if csv else "no file named *.parquet or *.csv"
         raise MicrodataError(f"microdata {path}: it holds {what}; give one format, Parquet or CSV")
-    return Source(path, "parquet" if present[0] == "parquet" else "csv", by_format[present[0]])
+    return Source(path, "parquet", parquet) if parquet else Source(path, "csv", csv)
 
 
 def pin(source: Source) -> str:
@@ -122,18 +80,35 @@ def chunks(source: Source) -> Iterator[Chunk]:
 
 
 def records_of(source: Source) -> int | None:
-    """Return how many records Parquet files say that they hold, which is confidential; None of CSV files."""
+    """Return the number of records by the footers of Parquet files, which is confidential; None of CSV files."""
     if source.format == "csv":
         return None
     return sum(records for _, records in _row_groups(source.files))
 
 
+def shown(path: object) -> str:
+    """Return a path of the microdata for a message, without the values of records in its folders' names."""
+    return re.sub(r"(=|%3D)[^/]*", "=…", str(path))
+
+
+def table_format(keys: Sequence[str]) -> str | None:
+    """Return the table format of a folder with files and folders of these relative names; None: it is no table."""
+    for key in keys:
+        *folders, name = key.split("/")
+        log = next((part for part in [*folders, name] if part in TABLE_LOGS), None)
+        if log is not None:
+            return TABLE_LOGS[log]
+        if folders[-1:] == [SNAPSHOTS] and name.endswith(SNAPSHOT):
+            return "an Iceberg table"
+    return None
+
+
 def _require_plain(root: Location, keys: Sequence[str]) -> None:
     """Return if files of these names are all data: a table format's log says which of its files count."""
-    found = table_format(keys)
-    if found is not None:
+    kind = table_format(keys)
+    if kind is not None:
         raise MicrodataError(
-            f"microdata {root}: it is {found}, of which some files may no longer count; read it by Spark as "
+            f"microdata {root}: it is {kind}, of which some files may no longer count; read it by Spark as "
             "dataset.source, or write its records out as plain Parquet"
         )
 
@@ -198,14 +173,9 @@ def _together(pieces: Iterable[tuple[Piece, int]]) -> Iterator[Chunk]:
         if chunk and records + rows > CHUNK_RECORDS:
             yield tuple(chunk)
             chunk, records = [], 0
-        joined = _joined(chunk[-1], piece) if chunk else None
-        chunk = [*chunk[:-1], joined] if joined else [*chunk, piece]
+        if chunk and chunk[-1].path == piece.path:  # one more row group of the same file
+            piece = Piece(piece.path, (*(chunk.pop().row_groups or ()), *(piece.row_groups or ())))  # noqa: PLW2901
+        chunk.append(piece)
         records += rows
     if chunk:
         yield tuple(chunk)
-
-
-def _joined(before: Piece, piece: Piece) -> Piece | None:
-    if before.path != piece.path or before.row_groups is None or piece.row_groups is None:
-        return None
-    return Piece(piece.path, before.row_groups + piece.row_groups)

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import MicrodataError
-from pipeline.microdata.source import find, shown, table_format, values_of
+from pipeline.microdata.read import partition_values
+from pipeline.microdata.source import find, shown, table_format
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate
 from tests.support.leaks import told
@@ -111,7 +112,7 @@ def test_the_column_of_a_file_counts_before_the_folders_name(tmp_path: Path) -> 
 
 def test_values_are_unescaped_and_the_innermost_counts() -> None:
     path = "/data/a=1/naics%20code=31%2F1/a=2/b=__HIVE_DEFAULT_PARTITION__/c=3=4/file=x.parquet"
-    assert values_of(path, ["a", "naics code", "b", "c", "file", "d"]) == {
+    assert partition_values(path, ["a", "naics code", "b", "c", "file", "d"]) == {
         "a": "2",
         "naics code": "31/1",
         "b": None,

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import MicrodataError
-from pipeline.microdata import read as lines
+from pipeline.microdata import lines
+from pipeline.storage.uri import locate
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
@@ -22,7 +23,7 @@ def parsed(path: Path, data: bytes) -> tuple[list[tuple[object, ...]], bool]:
     path.write_bytes(data)
     rows: list[tuple[object, ...]] = []
     others = False
-    for batch, odd in lines.records(str(path), COLUMNS):
+    for batch, odd in lines.records(locate(str(path)), COLUMNS):
         others |= odd
         if batch is not None:
             rows += [tuple(row.values()) for row in batch.to_pylist()]

@@ -1,0 +1,106 @@
+"""CSV as lines: every physical line is one record, judged by itself.
+
+A quoted field that is not closed on its line would swallow the lines that follow: one record could then remove others,
+and no policy covers that. So lines are read as they are, and only those that are complete by themselves are parsed.
+Arrow strips a byte-order mark from the start of its input: its input always starts with an empty line, to skip.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from pipeline.storage.location import Location
+
+BLOCK = 1 << 24  # bytes read at a time
+LONGEST = 1 << 26  # bytes of a line; a longer one is no record, wherever in a block it begins
+NO_DELIMITER = "\x01"  # a line that holds it is not text, and is no record
+NO_FIELD = b'a"a'  # what makes a line no record wherever it stands in it
+FIELD = r'(?:[^",]*|"(?:[^"]|"")*")'
+
+
+def header(file: Location) -> list[str]:
+    """Return the names of the columns; none where the file is empty or its first line is no CSV."""
+    with io.BufferedReader(file.open()) as stream:
+        first = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    try:
+        return next(csv.reader([first], strict=True), [])
+    except csv.Error:
+        return []
+
+
+def records(file: Location, columns: list[str]) -> Iterator[tuple[pa.RecordBatch | None, bool]]:
+    """Yield (records, whether lines beside them are no records) block by block; columns come as text, "" as null.
+
+    Text that is not UTF-8 comes with replacement characters, so that no rule of the contract accepts it.
+    """
+    names = header(file)
+    complete = f"^{FIELD}(?:,{FIELD}){{{len(names) - 1}}}$"
+    for lines in _lines(file):
+        short = pc.less_equal(pc.binary_length(lines), LONGEST)
+        good = pc.and_(short, pc.match_substring_regex(lines, complete))
+        all_good = bool(pc.all(good, min_count=0).as_py())
+        kept = lines if all_good else lines.filter(good)
+        yield (_parsed(kept, names, columns) if len(kept) else None), not all_good
+
+
+def _lines(file: Location) -> Iterator[pa.Array]:
+    """Yield the lines after the header, without their ends; those with NO_DELIMITER hold NO_FIELD instead."""
+    parse_options = pa.csv.ParseOptions(delimiter=NO_DELIMITER, quote_char=False)
+    convert_options = pa.csv.ConvertOptions(column_types={"line": pa.binary()}, check_utf8=False)
+    for text in _blocks(file):
+        marked = text.replace(NO_DELIMITER.encode(), NO_FIELD)
+        yield _after_an_empty_line(marked, ["line"], parse_options, convert_options).column(0).combine_chunks()
+
+
+def _blocks(file: Location) -> Iterator[bytes]:
+    """Yield what follows the header as complete lines; of a line that is too long, enough to see that it is."""
+    with io.BufferedReader(file.open()) as stream:
+        stream.readline()
+        rest = b""
+        while block := stream.read(BLOCK):
+            text = rest + block
+            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            if end:
+                yield text[:end]
+            rest = text[end:][: LONGEST + 1]
+        if rest:
+            yield rest
+
+
+def _after_an_empty_line(text: bytes, names: list[str], parse: object, convert: object) -> pa.Table:
+    return pa.csv.read_csv(
+        pa.BufferReader(b"\n" + text),
+        read_options=pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=len(text) + 2, use_threads=False),
+        parse_options=parse,
+        convert_options=convert,
+    )
+
+
+def _parsed(lines: pa.Array, names: list[str], columns: list[str]) -> pa.RecordBatch:
+    all_lines = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+    parse_options = pa.csv.ParseOptions(newlines_in_values=False, ignore_empty_lines=False)
+    convert_options = pa.csv.ConvertOptions(
+        include_columns=columns,
+        column_types=dict.fromkeys(columns, pa.binary()),
+        null_values=[""],
+        strings_can_be_null=True,
+        check_utf8=False,
+    )
+    text = pc.binary_join(all_lines, b"\n")[0].as_buffer()
+    table = _after_an_empty_line(text, names, parse_options, convert_options)
+    if len(table) != len(lines):
+        raise ValueError("the lines of a block are not its records")
+    return pa.RecordBatch.from_arrays([_text(table[name].combine_chunks()) for name in columns], names=columns)
+
+
+def _text(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
+    decoded = [None if value is None else value.decode(errors="replace") for value in values.to_pylist()]
+    return pa.array(decoded, pa.string())
