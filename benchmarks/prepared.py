@@ -24,8 +24,8 @@ from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.preparation.duplicates import records_of, scratch
-from pipeline.preparation.pinned import is_prepared
 from pipeline.preparation.prepare import PrepareJob, prepare
+from pipeline.preparation.prepared import is_prepared
 from pipeline.storage.uri import locate
 
 

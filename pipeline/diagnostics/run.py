@@ -28,9 +28,9 @@ from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
-from pipeline.preparation.confidential import private_folder, require_apart, taken
+from pipeline.preparation.confidential import private_folder, release_folders, require_apart
 from pipeline.preparation.duplicates import RECORD, records_of, scratch
-from pipeline.preparation.pinned import is_prepared
+from pipeline.preparation.prepared import is_prepared
 from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -160,7 +160,7 @@ def _compared(job: DiagnosticsJob) -> Compared | None:
 def _taken(job: DiagnosticsJob) -> list[Path]:
     """Return the folders in which releases are published or staged, as far as they are known."""
     published = [job.published.parent] if job.published else []
-    return [default_out(job.plan), *published, *taken(job.ledger)]
+    return [default_out(job.plan), *published, *release_folders(job.ledger)]
 
 
 def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:

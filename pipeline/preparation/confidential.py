@@ -1,4 +1,4 @@
-"""Where confidential diagnostics may lie: in a new folder of this user's own, in no release's folder and no staging."""
+"""Folders for confidential output: new ones of this user's own, apart from every folder of releases and of staging."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from pipeline.storage.uri import locate
 
 
 def require_apart(out: Path, others: Iterable[Path]) -> None:
-    """Return if diagnostics may be written to `out`, an absolute path: a folder that is absent or empty.
+    """Return if confidential output may be written to `out`, an absolute path: a folder that is absent or empty.
 
     Raises StateError where it lies in a release's folder or beside one, or in one of the folders `others`, in which
     releases are published or staged, or where one of those lies in it.
@@ -22,22 +22,22 @@ def require_apart(out: Path, others: Iterable[Path]) -> None:
     at = out.resolve()
     for folder in (at, *at.parents):
         if os.path.lexists(folder / MANIFEST):
-            raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another place")
+            raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another folder")
     if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
-        raise StateError(f"--out {out}: it lies in {at.parent}, where releases are published: give another place")
+        raise StateError(f"--out {out}: it lies in {at.parent}, where releases are published: give another folder")
     for folder in (path.resolve() for path in others):
         if at.is_relative_to(folder) or folder.is_relative_to(at):
             raise StateError(
-                f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another place"
+                f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another folder"
             )
     try:
         if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
-            raise StateError(f"--out {out}: it is there and no empty folder: give a new one")
+            raise StateError(f"--out {out}: it exists and is no empty folder: give a new one")
     except OSError as error:
         raise _unusable(out, error) from None
 
 
-def taken(ledger: Ledger) -> list[Path]:
+def release_folders(ledger: Ledger) -> list[Path]:
     """Return the folders of this machine in which the ledger's releases are published or staged."""
     states = ledger.states()
     named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
@@ -47,7 +47,7 @@ def taken(ledger: Ledger) -> list[Path]:
 
 @contextmanager
 def private_folder(out: Path) -> Iterator[Path]:
-    """Make `out`, a folder of mode 0700, for a block; what it holds is removed where the block fails."""
+    """Make `out`, a folder of mode 0700, for a block; it is removed where the block fails."""
     try:
         LocalPath(out.parent).make_folder()
         out.mkdir(mode=0o700, exist_ok=True)
@@ -62,4 +62,4 @@ def private_folder(out: Path) -> Iterator[Path]:
 
 
 def _unusable(out: Path, error: OSError) -> StateError:
-    return StateError(f"--out {out}: it cannot be written ({error.strerror}): give another place")
+    return StateError(f"--out {out}: it cannot be written ({error.strerror}): give another folder")

@@ -1,4 +1,4 @@
-"""From rows to records, where a plan says what rows of one id are (`duplicates: reject`, or `combine`).
+"""From rows to records, where a plan has a rule for rows of one id (`duplicates: reject`, or `combine`).
 
     chunks ─► rows, checked one by one, to buckets by their ids ─► records of each bucket, sealed ─► chunks of those
 
@@ -74,7 +74,7 @@ class ByRecord:
         if spec.owner is not None:
             columns[OWNER] = as_coded_text(batch.column(spec.owner))
         rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
-        return [*told(spec, records.faults), *in_buckets(rows, buckets_of(ids, self.buckets))]
+        return [*rule_rows(spec, records.faults), *in_buckets(rows, buckets_of(ids, self.buckets))]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,13 +89,13 @@ class OneRecord:
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Records:
         """Return the records of a bucket; of the bucket BROKEN, the rules that rows break."""
         if bucket == BROKEN:
-            return Records([], counted(batches))
+            return Records([], rule_counts(batches))
         table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
         rows = self._rows(table.to_batches()[0])
-        found = combined(rows, self.spec, self.duplicates)
+        made = combined(rows, self.spec, self.duplicates)
         path = self.folder / f"records-{bucket:06d}"
-        self.seal.write_batch(path, _batch(rows, found))
-        return Records([(Piece(str(path), None, self.seal),)], _by_cell(self.spec, found.faults))
+        self.seal.write_batch(path, _batch(rows, made))
+        return Records([(Piece(str(path), None, self.seal),)], _by_cell(self.spec, made.faults))
 
     def _rows(self, batch: pa.RecordBatch) -> Rows:
         return Rows(
@@ -110,36 +110,38 @@ class OneRecord:
 
 @contextmanager
 def records_of(
-    given: Input, plan: Plan, engine: Engine, root: Location, proved: bool
+    microdata: Input, plan: Plan, engine: Engine, root: Location, prepared: bool
 ) -> Iterator[tuple[Input, Layout]]:
-    """Yield what is to be summed for the length of a block, and the layout for it: records instead of rows.
+    """Yield the records of microdata for a block, and the layout by which they are summed.
 
-    Where row ids are trusted it is what was given, and so it is where it is `proved` that each row is a record
-    (prepared.py): row ids are not even read then, everything else is checked once more. What else it needs on disk
-    lies, sealed, in folders of the release in the private folder `root`, which are destroyed. Raises MicrodataError
-    that names every rule that rows or records break, where bad records are refused: the same ones however the rows are
-    cut.
+    Where row ids are trusted, or the microdata are `prepared`, each row is a record: row ids are not even read then,
+    all else is checked. Else records are made of rows and lie, sealed, in folders of the release in the private folder
+    `root`, which are destroyed after the block.
+
+    Raises:
+        MicrodataError: Bad records are refused, and there are some; it names every broken rule, the same ones however
+            the rows are cut.
     """
     layout = layout_of(plan)
-    if plan.dataset.duplicates == "trust" or proved:
-        yield given, replace(layout, spec=replace(layout.spec, record=None))
+    if plan.dataset.duplicates == "trust" or prepared:
+        yield microdata, replace(layout, spec=replace(layout.spec, record=None))
         return
     with scratch(root, plan.release, "records") as kept:
         kept.create()
-        made = grouped_records(given, plan.dataset, layout.spec, engine, kept)
+        made = grouped_records(microdata, plan.dataset, layout.spec, engine, kept)
         if plan.dataset.bad_records == "refuse":
             require_unbroken(layout, sorted(made.broken))
         yield made.chunks, replace(layout, spec=in_steps(layout.spec))
 
 
-def grouped_records(given: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
+def grouped_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
     """Return the records of all rows, sealed in the folder `kept`; broken rules are counted, whatever the plan says."""
-    if dataset.duplicates == "trust" or not isinstance(given, Sequence):
+    if dataset.duplicates == "trust" or not isinstance(microdata, Sequence):
         raise PlanError("dataset.duplicates: it must be trust, where the microdata are a table of Spark's catalog")
-    split = ByRecord(spec, _bucket_count(given))
+    split = ByRecord(spec, _bucket_count(microdata))
     merge = OneRecord(spec, dataset.duplicates, kept.path, Seal.fresh())
     with scratch(kept.root, kept.release, "rows") as between:
-        parts = grouped(engine.each, split, given, merge, between)
+        parts = grouped(engine.each, split, microdata, merge, between)
     broken: Counter[int] = Counter()
     for part in parts:
         broken.update(part.broken)
@@ -148,7 +150,7 @@ def grouped_records(given: Input, dataset: Dataset, spec: SumSpec, engine: Engin
 
 @contextmanager
 def scratch(root: Location, release: str, kind: str) -> Iterator[Staging]:
-    """Yield the name of a private folder, not made yet, that is gone after the block."""
+    """Yield a private folder, not made yet, for a block; it is destroyed afterwards."""
     folder = Staging(root, release, f"{kind}-{uuid.uuid4().hex}")
     try:
         yield folder
@@ -157,7 +159,7 @@ def scratch(root: Location, release: str, kind: str) -> Iterator[Staging]:
 
 
 def in_steps(spec: SumSpec) -> SumSpec:
-    """Return the scan of sealed records that does what `spec` does of rows."""
+    """Return the scan of sealed records that equals the scan `spec` of rows."""
     return replace(
         spec,
         naics=replace(spec.naics, column=NAICS),
@@ -169,15 +171,15 @@ def in_steps(spec: SumSpec) -> SumSpec:
     )
 
 
-def told(spec: SumSpec, faults: Sequence[Fault]) -> list[tuple[int, pa.RecordBatch]]:
-    """Return rows for the bucket BROKEN that tell how often each rule is broken."""
+def rule_rows(spec: SumSpec, faults: Sequence[Fault]) -> list[tuple[int, pa.RecordBatch]]:
+    """Return rows for the bucket BROKEN: each broken rule and how many rows break it."""
     broken = _by_cell(spec, faults)
     columns = {CELL: pa.array(list(broken), pa.int64()), COUNT: pa.array(list(broken.values()), pa.int64())}
     return [(BROKEN, pa.record_batch(columns))] if broken else []
 
 
-def counted(batches: Iterable[pa.RecordBatch]) -> Counter[int]:
-    """Return how often each rule is broken, as rows of the bucket BROKEN tell."""
+def rule_counts(batches: Iterable[pa.RecordBatch]) -> Counter[int]:
+    """Return how often each rule is broken, from the rows of the bucket BROKEN."""
     broken: Counter[int] = Counter()
     for batch in batches:
         broken.update(dict(zip(batch.column(CELL).to_pylist(), batch.column(COUNT).to_pylist(), strict=True)))
@@ -192,7 +194,7 @@ def _by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
 
 
 def _bucket_count(chunks: Sequence[Chunk]) -> int:
-    """Return a number of buckets of which each holds about a chunk's records."""
+    """Return a number of buckets with about a chunk's records in each."""
     paths = {piece.path for chunk in chunks for piece in chunk}
     return 1 + sum(locate(path).size() for path in paths) // BUCKET_BYTES
 
@@ -205,10 +207,10 @@ def _without(ids: pa.Array, faults: Sequence[Fault], column: str) -> pa.Array:
     return ids
 
 
-def _batch(rows: Rows, found: Combined) -> pa.RecordBatch:
+def _batch(rows: Rows, made: Combined) -> pa.RecordBatch:
     """Return the records in the form that `in_steps` reads; those that are not good have no codes."""
-    first = pa.array(found.first)
-    kept = pa.array(found.first, mask=~found.good)
+    first = pa.array(made.first)
+    kept = pa.array(made.first, mask=~made.good)
     columns: dict[str, object] = {
         RECORD: rows.ids.take(first),
         NAICS: rows.naics.take(kept),
@@ -216,4 +218,4 @@ def _batch(rows: Rows, found: Combined) -> pa.RecordBatch:
     }
     if rows.owner is not None:
         columns[OWNER] = rows.owner.take(first)
-    return pa.record_batch(columns | dict(found.values))
+    return pa.record_batch(columns | dict(made.values))

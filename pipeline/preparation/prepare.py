@@ -1,8 +1,10 @@
-"""Records → typed Parquet files by industry, sorted by industry, county and row id: the tasks of `prdp prepare`.
+"""`prdp prepare`: raw microdata → a private folder of records, checked, typed, sorted, one file an industry.
 
-    records of a chunk ─► to the bucket of their 3-digit industry ─► sorted, typed, one file a bucket
+    records of a chunk ─► to the bucket of their 3-digit industry ─► sorted by industry, county and row id, one file
 
-The files depend on the records alone, not on their order or cut: records are sorted by all that they hold.
+The files depend on the records alone, not on their order or cut: records are sorted by all that they hold. Everything
+is written to a folder within, and moved out of it at the end; the manifest comes last. The output of a killed run has
+no manifest: releases refuse it, and the next run starts anew.
 """
 
 import fcntl
@@ -33,20 +35,20 @@ from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
-from pipeline.preparation.confidential import private_folder, require_apart, taken
+from pipeline.preparation.confidential import private_folder, release_folders, require_apart
 from pipeline.preparation.duplicates import (
     BROKEN,
     COUNTY,
     NAICS,
     OWNER,
     RECORD,
-    counted,
     grouped_records,
     in_steps,
+    rule_counts,
+    rule_rows,
     scratch,
-    told,
 )
-from pipeline.preparation.pinned import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
+from pipeline.preparation.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
 from pipeline.tables.totals import contract_told, layout_of, measure_columns, require_unbroken
@@ -60,7 +62,7 @@ LEVEL = "naics3"
 
 @dataclass(frozen=True)
 class Written:
-    """A file and how many records it holds; or, of the bucket BROKEN, how often each rule is broken."""
+    """A file and its number of records; or, for the bucket BROKEN, how often each rule is broken."""
 
     name: str
     records: int
@@ -93,7 +95,7 @@ class ByIndustry:
         buckets = np.array([*of_code, 0], dtype=np.int64)[np.asarray(codes.indices.fill_null(len(of_code)))]
         if records.good is not None:
             rows, buckets = rows.filter(pa.array(records.good)), buckets[records.good]
-        return [*told(spec, records.faults), *in_buckets(rows, buckets)]
+        return [*rule_rows(spec, records.faults), *in_buckets(rows, buckets)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,7 +109,7 @@ class SortedFile:
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Written:
         """Return what was written."""
         if bucket == BROKEN:
-            return Written("", 0, counted(batches))
+            return Written("", 0, rule_counts(batches))
         table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
         batch = table.to_batches()[0]
         return self.write(f"{LEVEL}-{bucket:03d}.parquet", batch.take(_order(batch)))
@@ -130,7 +132,7 @@ class SortedFile:
         return Written(name, len(batch), Counter())
 
     def none(self) -> Written:
-        """Write a file of no records, which tells the columns and their types."""
+        """Write a file of no records, for the columns and their types."""
         coded = pa.array([], pa.large_string()).dictionary_encode()
         columns = {RECORD: pa.array([], pa.large_string()), NAICS: coded, COUNTY: coded, OWNER: coded}
         measures = {measure.name: pa.array([], pa.int64()) for measure in self.spec.measures}
@@ -146,13 +148,6 @@ def _order(batch: pa.RecordBatch) -> pa.Array:
 
 def _sortable(values: pa.Array) -> pa.Array:
     return pa.array(ranked(values)[1]) if pa.types.is_dictionary(values.type) else values
-
-
-# The steps of `prdp prepare`: raw microdata → a private folder of records, checked, typed, sorted, by industry.
-#
-# Everything is written to a folder within, and moved out of it when it is whole; the manifest comes last. What a
-# killed
-# run leaves has no manifest: releases refuse it, and the next run starts anew.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,29 +167,34 @@ def prepare(job: PrepareJob) -> Path:
 
     Every row is checked by the plan's contract: all measures of the dataset where bad records are refused; those that
     the plan sums, and only they are written, where bad records are dropped. Records outside the domain are kept. The
-    files are the same bytes for the same records, whatever the engine, the order and the cut of the raw files. Raises
-    MicrodataError as a release does, and StateError where `out` is no place for it; nothing is left there then.
+    files are the same bytes for the same records, whatever the engine, the order and the cut of the raw files.
+
+    Raises:
+        MicrodataError: As a release raises it.
+        StateError: `out` is refused, or another run writes to it. In either case nothing is left there.
     """
-    found = source.find(job.raw)
+    files = source.find(job.raw)
     raw = job.raw.as_path()
     if raw is not None and prepared_at(raw) is not None:
         raise PlanError(f"microdata {job.raw}: it is prepared already; give the raw microdata")
     spec = _spec(job.plan)
     _clear(job.out)
-    _require_place(job)
-    pin = source.pin(found)
+    _require_apart(job)
+    pin = source.pin(files)
     with private_folder(job.out), _alone(job.out):
         _make(job.out / WORK)
-        written, broken = _written(job, spec, list(source.chunks(found)))
-        if source.pin(source.find(found.root)) != pin:
-            raise MicrodataError(f"microdata {found.root}: its files changed during the run; run again when they rest")
+        written, broken = _written(job, spec, list(source.chunks(files)))
+        if source.pin(source.find(files.root)) != pin:
+            raise MicrodataError(
+                f"microdata {job.raw}: its files changed during the run; retry once nothing writes to them"
+            )
         with job.log.stage("complete", "completing the folder"):
             _complete(job, written, _manifest(job, spec, pin, written, broken))
     return job.out / MANIFEST
 
 
 def _spec(plan: Plan) -> SumSpec:
-    """Return the scan of all that the contract speaks of; it sums nothing."""
+    """Return the scan of every column of the contract; it sums nothing."""
     dataset = plan.dataset
     measures = measure_columns(plan, every=dataset.bad_records == "refuse")
     for measure in measures:
@@ -263,7 +263,7 @@ def _facts(file: Path, records: int) -> dict[str, int]:
 
 
 def _complete(job: PrepareJob, written: Sequence[Written], manifest: Any) -> None:
-    """Move the files out, then write the manifest, with which the folder is whole."""
+    """Move the files out, then write the manifest, which makes the folder complete."""
     for part in written:
         os.replace(job.out / WORK / "files" / part.name, job.out / part.name)
     sync_folder(job.out)
@@ -272,22 +272,22 @@ def _complete(job: PrepareJob, written: Sequence[Written], manifest: Any) -> Non
     shutil.rmtree(job.out / WORK)
 
 
-def _require_place(job: PrepareJob) -> None:
-    """Return if the folder may be written there; raises StateError otherwise."""
-    require_apart(job.out, [default_out(job.plan), *taken(job.ledger)])
+def _require_apart(job: PrepareJob) -> None:
+    """Return if the folder may be written; raises StateError otherwise."""
+    require_apart(job.out, [default_out(job.plan), *release_folders(job.ledger)])
     if LocalPath(job.out).overlaps(job.raw):
-        raise StateError(f"--out {job.out}: it overlaps the raw microdata {job.raw}: give another place")
+        raise StateError(f"--out {job.out}: it overlaps the raw microdata {job.raw}: give another folder")
 
 
 def _clear(out: Path) -> None:
-    """Remove what a killed run left; raises StateError where another run is alive, or more than that is there."""
+    """Remove the files of a killed run; raises StateError where another run is alive, or other files are there."""
     if (out / MANIFEST).exists() or not (out / WORK).is_dir():
         return
     with _alone(out):
-        found = [path for path in out.iterdir() if path.name != WORK]
-        if not all(FILE_NAME.fullmatch(path.name) or LocalPath(path).is_partial() for path in found):
-            raise StateError(f"--out {out}: it holds files that prdp prepare did not write: give another place")
-        for path in found:
+        left = [path for path in out.iterdir() if path.name != WORK]
+        if not all(FILE_NAME.fullmatch(path.name) or LocalPath(path).is_partial() for path in left):
+            raise StateError(f"--out {out}: it holds files that prdp prepare did not write: give another folder")
+        for path in left:
             path.unlink()
         shutil.rmtree(out / WORK)
 

@@ -21,7 +21,8 @@ from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
-from pipeline.preparation.pinned import Microdata, Pinned, is_prepared, pinned, require_there, source_of
+from pipeline.preparation.pinned import Microdata, Pinned, pinned, require_there, source_of
+from pipeline.preparation.prepared import is_prepared
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
@@ -291,7 +292,7 @@ def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
         proved = is_prepared(job.microdata, job.plan)
         with (
             contract_told(job.plan),
-            records_of(found.given, job.plan, job.engine, job.staging_root, proved) as records,
+            records_of(found.input, job.plan, job.engine, job.staging_root, proved) as records,
         ):
             return job.engine.totals(*records, scratch)
     except MicrodataError:

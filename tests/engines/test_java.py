@@ -51,7 +51,7 @@ def test_a_java_home_without_java_is_told(tmp_path: Path) -> None:
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_wheel", lambda: None)
-    with pytest.raises(PrdpError, match=r"^Spark needs Java: no Java was found; install Java 17 or newer, or the"):
+    with pytest.raises(PrdpError, match=r"^Spark needs Java: no Java was found; install Java 17 or newer, or run pip"):
         java_home({"PATH": "/nowhere"}, tmp_path)
     with pytest.raises(PrdpError, match=r"the only Java found, .*, is version 8; install"):
         java_home(path_of(planted(tmp_path / "old", "1.8.0_402")), tmp_path)
