@@ -149,7 +149,7 @@ def test_bad_records_are_refused_and_nothing_is_written(tmp_path: Path, capfd: p
     raw = raw_forms(tmp_path, table)["csv"]
     place = world(tmp_path, "reject")
     out = tmp_path / "prepared"
-    with pytest.raises(MicrodataError, match="holds a row id that stands more than once; mend") as raised:
+    with pytest.raises(MicrodataError, match="holds a row id that stands more than once; correct") as raised:
         prepared(place, raw, out)
     assert not leaked(told(raised.value), [CANARY])
     assert not out.exists()
