@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import parse_at, parse_change, parse_factor
-from pipeline.report.explain import explain, explain_changes, render, render_changes
+from pipeline.report.explain import explain, explain_changes
+from pipeline.report.explain_text import render, render_changes
 
 if TYPE_CHECKING:
     import pandas as pd

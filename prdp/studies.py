@@ -88,7 +88,7 @@ def calibrate(
     stated |= {"interval": interval, "loss": loss}
     target = _target({name: value for name, value in stated.items() if value is not None}, total, at, coverage)
     if kind is not None:
-        from pipeline.report.calibrated import calibrated, told  # noqa: PLC0415
+        from pipeline.report.calibrated import calibrated, mechanism_json  # noqa: PLC0415
         from udfs.mechanisms.catalogue import CATALOGUE  # noqa: PLC0415
 
         if total is None and loss is None and kind in CATALOGUE and not CATALOGUE[kind].additive:
@@ -96,7 +96,7 @@ def calibrate(
         fixed = {name: _exact_or_text(value) for name, value in (parameters or {}).items()}
         mechanism = calibrated(kind, fixed, _exact("step", step), target)
         totals = () if total is None else (float(_exact("total", total)),)
-        return told(mechanism, totals, _exact("coverage", coverage))
+        return mechanism_json(mechanism, totals, _exact("coverage", coverage))
     if loss is not None or total is None:
         raise PlanError(
             "calibrate: a comparison is at equal accuracy; give a standard_error, for instance, and a total"

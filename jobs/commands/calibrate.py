@@ -16,7 +16,7 @@ from pipeline.accounting.targets import (
     Target,
 )
 from pipeline.errors import PlanError
-from pipeline.report.calibrated import calibrated, resolved_plan, shown, shown_plan, told
+from pipeline.report.calibrated import calibrated, mechanism_json, mechanism_lines, resolved_plan, resolved_text
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import exact
 
@@ -97,7 +97,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(resolved)
     else:
-        print(shown_plan(resolved))
+        print(resolved_text(resolved))
 
 
 def _one(arguments: argparse.Namespace) -> None:
@@ -107,11 +107,11 @@ def _one(arguments: argparse.Namespace) -> None:
         raise PlanError("--total: missing; the error of this kind grows with the true total")
     mechanism = calibrated(arguments.kind, _fixed(arguments.set), _number("step", arguments.step), target)
     totals = () if arguments.total is None else (float(_number("total", arguments.total)),)
-    result = told(mechanism, totals, coverage)
+    result = mechanism_json(mechanism, totals, coverage)
     if arguments.json:
         print_json(result)
     else:
-        print(shown(result, coverage))
+        print(mechanism_lines(result, coverage))
 
 
 def _compare(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,8 @@ from jobs.options import Parser, add_json, add_plan, probability
 from jobs.output import print_json
 from pipeline.plan.load import load_plan
 from pipeline.plan.policy import parse_at, parse_change, parse_factor
-from pipeline.report.explain import explain, explain_changes, render, render_changes
+from pipeline.report.explain import explain, explain_changes
+from pipeline.report.explain_text import render, render_changes
 from pipeline.report.plots import plot_policies
 
 EXAMPLE = "prdp explain plan.yaml --at employment=10,payroll=500 --at employment=5000,payroll=300000"

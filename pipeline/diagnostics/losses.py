@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.plan.model import Measure, Plan, Query
-from pipeline.report.losses import by_paper
+from pipeline.report.policies import with_paper_policy
 from pipeline.tables.totals import Layout, Table
 from udfs.mechanisms.additive import states_tight
 from udfs.records.codes import dimension_of
@@ -47,7 +47,7 @@ class LossSpec:
             tables=layout.tables,
             queries=queries,
             paper_queries={
-                i: replace(query, mechanisms=tuple(map(by_paper, query.mechanisms)))
+                i: replace(query, mechanisms=tuple(map(with_paper_policy, query.mechanisms)))
                 for i, query in enumerate(queries)
                 if any(map(states_tight, query.mechanisms))
             },

@@ -1,16 +1,16 @@
-"""How accurate a plan's tables will be: the errors of the lattice noise that is drawn, and where they mislead."""
+"""The accuracy of a plan's tables: the errors of the lattice noise that is drawn, and warnings where they mislead."""
 
 from collections.abc import Iterator
 from fractions import Fraction
 from math import isfinite, sqrt
 from typing import Any
 
-from pipeline.plan.model import Part, Query
+from pipeline.plan.model import Query
 from udfs.mechanisms.base import Mechanism
 
 TOTALS = (0.0, 100.0, 10_000.0, 1_000_000.0)  # at which errors that grow with the total are shown
-RARE = 1e-9  # values may be held at the ends of their range this often without a word
-NOTICED = 0.01  # share of the variance that may be lost there without a word
+RARE = 1e-9  # values may be held at the ends of their range this often without a warning
+NOTICED = 0.01  # share of the variance that may be lost there without a warning
 
 
 def accuracy(query: Query, interval: Fraction) -> list[dict[str, Any]]:
@@ -27,10 +27,11 @@ def accuracy(query: Query, interval: Fraction) -> list[dict[str, Any]]:
 
 def warnings(query: Query) -> list[str]:
     """Return a line for each mechanism of the query whose stated errors are not those of the released values."""
-    return [f"query {_label(query, part)}: {text}" for part in query.parts for text in _of_errors(part.mechanism)]
+    names = {part.name: query.name if part.name is None else f"{query.name} ({part.name})" for part in query.parts}
+    return [f"query {names[part.name]}: {text}" for part in query.parts for text in _warnings(part.mechanism)]
 
 
-def _of_errors(mechanism: Mechanism) -> Iterator[str]:
+def _warnings(mechanism: Mechanism) -> Iterator[str]:
     if mechanism.saturation > RARE:
         yield (
             f"a value is held at ±(2⁶³ − 1) steps of its noise with probability {mechanism.saturation:.2g}, which "
@@ -52,11 +53,10 @@ def _of_errors(mechanism: Mechanism) -> Iterator[str]:
 def errors_at(mechanism: Mechanism, total: float, interval: Fraction) -> dict[str, Any]:
     """Return the errors of a released value at a true total as JSON; null stands for an infinite one."""
     lower, upper = mechanism.interval_around(total, interval)
-    error = sqrt(mechanism.variance(total)), mechanism.mean_absolute_error(total)
     return {
         "total": total,
-        "standard_error": _finite(error[0]),
-        "mean_absolute_error": _finite(error[1]),
+        "standard_error": _finite(sqrt(mechanism.variance(total))),
+        "mean_absolute_error": _finite(mechanism.mean_absolute_error(total)),
         "lower": lower,
         "upper": upper,
     }
@@ -64,7 +64,3 @@ def errors_at(mechanism: Mechanism, total: float, interval: Fraction) -> dict[st
 
 def _finite(number: float) -> float | None:
     return number if isfinite(number) else None
-
-
-def _label(query: Query, part: Part) -> str:
-    return query.name if part.name is None else f"{query.name} ({part.name})"

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pipeline.plan.model import Plan, Query
 from pipeline.report.html import Table, rendered
 from pipeline.report.policy_document import composition, public_policy
+from pipeline.report.text import mechanism_text
 from pipeline.storage.location import Location
 from pipeline.tables.files import VALUES, parquet_files
-from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.groupwise import GroupwiseLog
 from udfs.numbers.exact import up_text
 
@@ -122,12 +122,7 @@ def _tables(plan: Plan) -> Table:
 def _mechanisms(query: Query) -> Iterator[str]:
     for part in query.parts:
         name = "" if query.split is None else f"{query.split} {part.name}: "
-        yield name + _in_words(part.mechanism)
-
-
-def _in_words(mechanism: Mechanism) -> str:
-    described = mechanism.describe()
-    return f"{described['kind']} ({', '.join(f'{k} {v}' for k, v in described.items() if k != 'kind')})"
+        yield name + mechanism_text(part.mechanism.describe())
 
 
 def _losses(policy: dict[str, Any]) -> Table | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PlanError, require_package
 from pipeline.plan.model import Plan
-from pipeline.report.losses import policy_curves
+from pipeline.report.policies import policy_curves
 from udfs.records.statistics import Statistic
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import CalibrationError, LossTarget, Target
 from pipeline.errors import PlanError
-from pipeline.report.losses import by_paper
+from pipeline.report.policies import with_paper_policy
 from udfs.mechanisms.additive import states_tight
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
@@ -248,7 +248,7 @@ def compare(
 
 
 def _candidate(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Candidate:
-    paper = _losses(by_paper(mechanism), sizes, limit) if states_tight(mechanism) else None
+    paper = _losses(with_paper_policy(mechanism), sizes, limit) if states_tight(mechanism) else None
     return Candidate(mechanism=mechanism, paper=paper, **vars(_losses(mechanism, sizes, limit)))
 
 

@@ -20,7 +20,8 @@ from pipeline.ledger.reservation import limits_of as written_limits
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, located, losses_at, parse_at, policy_of
-from pipeline.report.explain import explain, render
+from pipeline.report.explain import explain
+from pipeline.report.explain_text import render
 from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.submit import Place, submit
 from udfs.records.codes import roll_up

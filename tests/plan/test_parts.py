@@ -17,7 +17,8 @@ from pipeline.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, parse_at, policy_of
-from pipeline.report.explain import explain, render
+from pipeline.report.explain import explain
+from pipeline.report.explain_text import render
 from pipeline.report.policy_document import public_policy
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world

@@ -104,7 +104,7 @@ def test_the_plan_is_written_with_its_solutions(folder: Path) -> None:
 def test_a_plan_is_never_written_over_or_elsewhere(folder: Path, tmp_path: Path) -> None:
     plan = load(folder, asking())
     before = plan.path.read_text()
-    with pytest.raises(PlanError, match="already there; choose another name"):
+    with pytest.raises(PlanError, match="exists already; choose another name"):
         resolved_plan(plan.path, plan.path)
     with pytest.raises(PlanError, match="must lie in the plan's own folder"):
         resolved_plan(plan.path, tmp_path / "resolved.yaml")

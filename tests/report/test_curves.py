@@ -24,7 +24,7 @@ from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.ledger.reservation import certified_json, certified_of
 from pipeline.plan.policy import Loss
-from pipeline.report.losses import meaning as of_loss
+from pipeline.report.interpretation import interpret
 from tests.support.divergence import renyi, renyi_heavy
 from tests.support.guarantee import CASES, named, neighbours, noise_of
 from tests.support.heavy import HeavyNoise
@@ -164,11 +164,11 @@ def test_the_orders_are_the_same_decimals_everywhere(tmp_path: Path) -> None:
 def test_posteriors_too_are_read_off_the_curve_where_it_says_less() -> None:
     loss = Loss(Fraction(46), Fraction(100))
     low = np.minimum(ORDERS * 46.0, 2.0)  # a curve that ends far below the pure loss
-    by_rho, by_curve = (of_loss(loss, 1e-3, curve)["posteriors"] for curve in (None, low))
+    by_rho, by_curve = (interpret(loss, 1e-3, curve)["posteriors"] for curve in (None, low))
     for one, other in zip(by_rho, by_curve, strict=True):
         prior, t = other["prior"], 2.0 + np.log(1e3) / (ORDERS[-1] - 1)
         assert other["largest"] == pytest.approx(1 / (1 + (1 - prior) / prior * np.exp(-t)), rel=1e-6)
         assert other["largest"] < one["largest"]
         assert other["mean"] == one["mean"]
-    above = of_loss(loss, 1e-3, ORDERS * 1e6)["posteriors"]  # a curve that says more is not taken
+    above = interpret(loss, 1e-3, ORDERS * 1e6)["posteriors"]  # a curve that says more is not taken
     assert above == by_rho

@@ -13,7 +13,8 @@ from jobs.cli import main
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import parse_at
-from pipeline.report.explain import explain, render
+from pipeline.report.explain import explain
+from pipeline.report.explain_text import render
 from pipeline.report.page import OF_INFINITE, OF_MEANS, OF_MEDIANS, oddities
 from tests.support.world import records, write_world
 

@@ -1,0 +1,132 @@
+"""An explanation for people: what `prdp explain` prints."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pipeline.plan.model import Plan
+from pipeline.report.interpretation import NOTES, interpretation_text, posterior_lines
+from pipeline.report.policies import loss_lines, tight_queries
+from pipeline.report.policy_document import composition
+from pipeline.report.text import aligned, loss_text, mechanism_text, reference_text, upper
+from udfs.numbers.exact import up_text
+
+OF_RECORDS = (
+    "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
+    "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
+)
+OF_FIRMS = (
+    "rho is the zCDP loss of all records of a firm, epsilon the pure one (- where there is none). Both are upper bounds,",
+    "and bind every firm whose records can be matched one to one with records of the reference that are at least as",
+    "large, in the cells that these name; a firm with more or larger records loses more, without a limit.",
+)
+OF_GROUPS = (
+    "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
+)
+OF_COUNTS = (
+    "in a cell of n records: rho of one of them, where larger groups lose less. The count of an actual cell is",
+    "confidential, and so is this loss: it must not be published cell by cell.",
+)
+OF_CHANGES = (
+    "A change: rho and epsilon bound the loss from distinguishing two values of a record that is known to be there and",
+    "to stay in its cells; counts add nothing. best test: between the two values.",
+)
+UNBOUNDED = "no bound: larger records change by more"
+
+Json = Mapping[str, Any]
+
+
+def render(explained: Json, plan: Plan) -> str:
+    """Return the explanation for people."""
+    owner = plan.dataset.owner
+    unit = plan.dataset.unit if owner is None else f"a firm, all records with one value of {owner}"
+    lines = [
+        f"release  {plan.release}   dataset {plan.dataset.name}   protected unit: {unit}",
+        f"plan     {explained['plan_digest']}",
+        "",
+    ]
+    paper, tight = explained.get("paper", ()), tight_queries(plan)
+    for entry, query in zip(explained["queries"], plan.queries, strict=True):
+        where = "".join(f", {level} in {{{', '.join(codes)}}}" for level, codes in query.where.items())
+        lines.append(f"{entry['name']}: {query.statistic.label} by {' × '.join(query.by)}{where}")
+        for part in query.parts:
+            name = "" if query.split is None else f"{query.split} {part.name}: "
+            lines.append(f"    {name}{mechanism_text(part.mechanism.describe())}")
+            lines.append(f"        P(Δ) = {part.mechanism.formula}")
+        bounds = [f"(paper's bound: rho {upper(at['queries'][query.name])})" for at in paper]
+        lines += _losses(entry["losses"], bounds if query.name in tight else [])
+        lines += _groups(entry.get("groups", ()))
+        lines += [*error_lines(entry["accuracy"], plan.interval), ""]
+    reference = "a record of these values" if owner is None else "a firm of these records"
+    totals, interpreted = explained["total"], explained["total_means"]
+    lines.append(f"total: the most that {reference} loses in this release, wherever it is")
+    lines += _losses(totals, [interpretation_text(each) for each in interpreted])
+    lines += posterior_lines([reference_text(loss["at"]) for loss in totals], interpreted)
+    if not totals:
+        lines.append("    (no reference: give --at, for instance --at employment=10)")
+    lines += ["", *loss_lines(plan), "", *(OF_RECORDS if owner is None else OF_FIRMS), *NOTES]
+    if any("rho_simple" in loss for loss in totals):
+        lines += OF_GROUPS
+    if any("groups" in entry for entry in explained["queries"]):
+        lines += OF_COUNTS
+    lines += textwrap.wrap(composition(plan), 118)
+    lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
+    return "\n".join(lines)
+
+
+def render_changes(explained: Sequence[Json]) -> str:
+    """Return the changes for people."""
+    lines = []
+    for entry in explained:
+        lines += ["", f"change: {_change(entry['change'])}"]
+        losses = {query["name"]: query for query in entry["queries"]} | {"total": entry["total"]}
+        texts = {name: UNBOUNDED if loss["rho"] is None else loss_text(loss) for name, loss in losses.items()}
+        if entry["means"] is not None:
+            texts["total"] += f"   {interpretation_text(entry['means'])}"
+        lines += aligned([*texts.items()])
+    return "\n".join([*lines, "", *OF_CHANGES])
+
+
+def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
+    """Return the errors at some totals in aligned columns; those of additive noise are the same at all totals."""
+    totals = Counter(entry.get("part") for entry in accuracy)
+    rows = [["", "standard error", "mean error", f"{float(100 * interval):.4g} % interval, were the noise 0"]]
+    for entry in accuracy:
+        part = f"{entry['part']}, " if "part" in entry else ""
+        errors = [entry["standard_error"], entry["mean_absolute_error"]]
+        total, bounds = f"total {entry['total']:,.0f}", f"{entry['lower']:,.6g} to {entry['upper']:,.6g}"
+        if totals[entry.get("part")] == 1:
+            total, bounds = "any total", f"total ± {entry['upper']:,.6g}"
+        rows.append(
+            [part + total, *("infinite" if error is None else f"{error:,.6g}" for error in errors), bounds],
+        )
+    return aligned(rows)
+
+
+def _losses(losses: Sequence[Json], beside: Sequence[str]) -> list[str]:
+    """Return a line for each loss, with a text beside each, if any."""
+    rows = [[reference_text(loss["at"]), loss_text(loss)] for loss in losses]
+    return aligned([[*row, text] for row, text in zip(rows, beside or [""] * len(rows), strict=True)]) if rows else []
+
+
+def _groups(groups: Sequence[Json]) -> list[str]:
+    """Return a line for each part, of the losses in groups of some sizes."""
+    parts: dict[str, list[str]] = {}
+    for entry in groups:
+        loss = f"{entry['count']:,}: {up_text(Fraction(entry['rho']), 4)}"
+        parts.setdefault(entry.get("part", ""), []).append(loss)
+    return [
+        f"    {part + ', ' if part else ''}in a cell of n records   {'   '.join(texts)}"
+        for part, texts in parts.items()
+    ]
+
+
+def _change(change: Json) -> str:
+    if "factor" in change:
+        return f"all values of a record, or others within a factor of {change['factor']}"
+    return ", ".join(
+        f"{name}={value}" if isinstance(value, str) else f"{name} {value[0]} or {value[1]}"
+        for name, value in change.items()
+    )

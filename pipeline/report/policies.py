@@ -1,0 +1,103 @@
+"""Policy functions at growing sizes, in groups of records, and beside the paper's bound of the same noise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.accounting.references import Reference
+from pipeline.plan.model import Plan, Query
+from pipeline.plan.policy import losses_at, policy_of
+from pipeline.report.text import aligned
+from udfs.mechanisms.additive import states_tight
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.groupwise import GroupwiseLog
+from udfs.numbers.exact import up_float, up_text
+from udfs.records.statistics import Statistic
+
+SIZES = tuple(10**power for power in range(8))  # influences that a table shows, in the measure's unit
+COUNTS = (1, 10, 100, 1_000, 10_000)  # sizes of groups of records
+POINTS = 400  # close enough together for a picture
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Upper bounds of one policy function at `influence`, ascending, in the statistic's unit."""
+
+    label: str
+    statistic: Statistic
+    influence: NDArray[np.float64]
+    rho: NDArray[np.float64]
+
+
+def policy_curves(plan: Plan) -> list[Curve]:
+    """Return the curve of each policy but those of counts, or of each part's, over the influences of SIZES."""
+    influence = np.geomspace(SIZES[0], SIZES[-1], POINTS)
+    return [
+        Curve(query.label, query.statistic, influence, query.mechanism.loss(influence))
+        for query in policy_of(plan).queries
+        if not query.statistic.counts
+    ]
+
+
+def loss_lines(plan: Plan) -> list[str]:
+    """Return what records of the influences SIZES lose, query by query, as lines of aligned columns."""
+    rows = [["rho at an influence of", *(f"{size:,}" for size in SIZES)]]
+    for query in policy_of(plan).queries:
+        sizes = (1,) if query.statistic.counts else SIZES  # on a count, every record has influence 1
+        losses = [up_text(query.mechanism.loss_at(Fraction(size)), 4) for size in sizes]
+        rows.append([query.label, *losses, *[""] * (len(SIZES) - len(losses))])
+    return aligned(rows, numbers=True)
+
+
+def group_losses(query: Query) -> list[dict[str, Any]]:
+    """Return as JSON what one record loses at most in groups of COUNTS records, of parts with group-wise losses.
+
+    Larger groups lose less (docs/groupwise.md). At public counts only: the count of an actual cell is confidential, and
+    so is the group-wise loss that it implies.
+    """
+    return [
+        ({} if part.name is None else {"part": part.name})
+        | {"count": count, "rho": up_float(part.mechanism.group_loss_at(Fraction(count)))}
+        for part in query.parts
+        if isinstance(part.mechanism, GroupwiseLog)
+        for count in COUNTS
+    ]
+
+
+def paper_losses(plan: Plan, references: Sequence[Reference]) -> list[dict[str, Any]]:
+    """Return rho by the paper's policy at each reference, of each query and in total; nothing where no policy is tight.
+
+    The noise is the same: only the bound that states its loss is another.
+    """
+    if not tight_queries(plan):
+        return []
+    paper = replace(plan, queries=tuple(_with_paper_policy(query) for query in plan.queries))
+    policy = policy_of(paper)
+    return [
+        {
+            "at": at.to_json(),
+            "queries": {query.name: up_float(loss.rho) for query, (_, loss) in zip(plan.queries, each, strict=True)},
+            "rho": up_float(total.rho),
+        }
+        for at in references
+        for each, total in [losses_at(paper, policy, at)]
+    ]
+
+
+def tight_queries(plan: Plan) -> list[str]:
+    """Return the names of the queries with a tight policy."""
+    return [query.name for query in plan.queries if any(states_tight(part.mechanism) for part in query.parts)]
+
+
+def with_paper_policy(mechanism: Mechanism) -> Mechanism:
+    """Return the same noise under the paper's policy."""
+    return replace(mechanism, policy="paper") if states_tight(mechanism) else mechanism  # type: ignore[call-arg]
+
+
+def _with_paper_policy(query: Query) -> Query:
+    parts = (replace(part, mechanism=with_paper_policy(part.mechanism)) for part in query.parts)
+    return replace(query, parts=tuple(parts))

@@ -1,0 +1,39 @@
+"""Text for people: aligned columns, and names of mechanisms and references."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from udfs.numbers.exact import up_text
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """Return rows of equal length as indented lines of aligned columns; `numbers`: all but the first to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads = [str.ljust, *[str.rjust if numbers else str.ljust] * (len(widths) - 1)]
+    lines = ("   ".join(pad(text, w) for pad, text, w in zip(pads, row, widths, strict=True)) for row in rows)
+    return [f"    {line}".rstrip() for line in lines]
+
+
+def upper(bound: float) -> str:
+    """Return an upper bound in few digits, rounded up."""
+    return up_text(Fraction(bound))
+
+
+def mechanism_text(described: Mapping[str, Any]) -> str:
+    """Return a mechanism's kind and parameters, as JSON has them, for people."""
+    parameters = ", ".join(f"{name} {value}" for name, value in described.items() if name != "kind")
+    return f"{described['kind']} ({parameters})"
+
+
+def reference_text(at: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return a reference, as JSON has it, for people."""
+    records = [at] if isinstance(at, Mapping) else at
+    return "; ".join(", ".join(f"{k}={v}" for k, v in record.items()) or "any record" for record in records)
+
+
+def loss_text(loss: Mapping[str, Any]) -> str:
+    """Return a loss, as JSON has it, for people."""
+    epsilon = "-" if loss["epsilon"] is None else upper(loss["epsilon"])
+    simple = f"   simple group bound {upper(loss['rho_simple'])}" if "rho_simple" in loss else ""
+    return f"rho {upper(loss['rho']):<12} epsilon {epsilon}{simple}"
