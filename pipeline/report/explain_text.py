@@ -18,8 +18,8 @@ OF_RECORDS = (
     "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
 )
 OF_FIRMS = (
-    "rho is the zCDP loss of all records of a firm, epsilon the pure one (- where there is none). Both are upper bounds,",
-    "and bind every firm whose records can be matched one to one with records of the reference that are at least as",
+    "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
+    "bind every firm whose records can be matched one to one with records of the reference that are at least as",
     "large, in the cells that these name; a firm with more or larger records loses more, without a limit.",
 )
 OF_GROUPS = (

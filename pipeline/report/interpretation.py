@@ -20,7 +20,7 @@ from udfs.numbers.exact import up_float
 
 PRIORS = (0.01, 0.5)
 NOTES = (
-    "(ε, δ) is what the divergences of all orders imply. best test: how often somebody who knows all other records, and",
+    "(ε, δ) is what the divergences of all orders imply. best test: how often somebody who knows all other records and",
     f"may be wrong about {SIZE:.0%} of absent records, can at most detect a present one; {SIZE:g} is guessing.",
     "posterior: how sure somebody who knows all other records can become that it is there, who held it there with the",
     "prior probability: the mean over releases where it is there / what is exceeded with probability δ at most.",
