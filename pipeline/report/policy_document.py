@@ -1,5 +1,6 @@
-"""What a release promises, in words and formula, as its manifest states it (docs/mathematics.md, sections 1, 5 and
-6).
+"""What a release promises, for everyone: in words and formula, as its manifest states it, and as data in policy.json.
+
+The data can be evaluated without prdp (docs/mathematics.md, sections 1, 5 and 6).
 """
 
 import json
@@ -87,26 +88,6 @@ RECORDS = {
     ),
 }
 
-
-def guarantee(owner: str | None = None, duplicates: str = "trust") -> dict[str, Any]:
-    """Return the guarantee of a release as JSON: words, formula, assumptions.
-
-    `owner`: the column of which each value is one protected firm; None where the single record is protected.
-    `duplicates`: what the plan says of row ids that stand twice, and so what a record is.
-    """
-    shared = [*(text.replace("{rows}", ROWS[duplicates]) for text in ASSUMPTIONS), RECORDS[duplicates]]
-    if owner is None:
-        return {"words": WORDS, "formula": FORMULA, "assumptions": shared}
-    return {
-        "words": FIRM_WORDS.replace("{owner}", owner),
-        "formula": FIRM_FORMULA.replace("{owner}", owner),
-        "assumptions": [*shared, OWNED.replace("{owner}", owner)],
-    }
-
-
-# policy.json: what a release promises, for everyone, as data that can be evaluated without prdp.
-
-
 COMPOSITION_OF_RECORDS = (
     "Parallel composition within a table: its cells are disjoint and a record lies in one of them at most, so all of "
     "them together cost the record what its own cell does. Sequential composition across tables: their losses add up, "
@@ -127,6 +108,23 @@ OF_A_FIRM = (
     "a reference at most (√P + √P(u_1) + √P(u_2) + …)², with P of the records whose keys tell their cells, and each "
     "other record u at its worst place"
 )
+
+
+def guarantee(owner: str | None = None, duplicates: str = "trust") -> dict[str, Any]:
+    """Return the guarantee of a release as JSON: words, formula, assumptions.
+
+    Args:
+        owner: The column of which each value is one protected firm; None where the single record is protected.
+        duplicates: The plan's rule for several rows of one id, which says what a record is.
+    """
+    shared = [*(text.replace("{rows}", ROWS[duplicates]) for text in ASSUMPTIONS), RECORDS[duplicates]]
+    if owner is None:
+        return {"words": WORDS, "formula": FORMULA, "assumptions": shared}
+    return {
+        "words": FIRM_WORDS.replace("{owner}", owner),
+        "formula": FIRM_FORMULA.replace("{owner}", owner),
+        "assumptions": [*shared, OWNED.replace("{owner}", owner)],
+    }
 
 
 def policy_document(plan: Plan) -> str:
@@ -184,15 +182,11 @@ def _query(query: Query) -> dict[str, Any]:
 
 
 def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
+    curve = curve_json(mechanism)
     return {
         "mechanism": mechanism.describe(),
         "step": as_json(mechanism.step),
         "lattice_step": float(mechanism.lattice_step),
         "influence": query.statistic.formula,
         "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
-    } | _curve(mechanism)
-
-
-def _curve(mechanism: Mechanism) -> dict[str, Any]:
-    curve = curve_json(mechanism)
-    return curve | ({"curve_says": CURVE} if curve else {})
+    } | (curve | {"curve_says": CURVE} if curve else {})
