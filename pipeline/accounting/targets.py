@@ -9,7 +9,8 @@ from fractions import Fraction
 from math import inf, log, sqrt
 from typing import Any, ClassVar
 
-from udfs.mechanisms.base import SMALLEST, Mechanism
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.parameters import SMALLEST
 from udfs.noise.weights import beyond
 from udfs.numbers.exact import exact, up_text
 
@@ -112,7 +113,7 @@ class IntervalTarget(_Target):
         """
         if not mechanism.additive:
             return super().gap(mechanism)
-        outside = beyond(mechanism.weights(), int(self.interval / 2 // mechanism.step))
+        outside = beyond(mechanism.form.noise.weights, int(self.interval / 2 // mechanism.step))
         if outside in (0.0, 1.0):
             return inf if outside else -inf
         return log(log(1 - self.coverage) / log(outside))

@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.plan.model import Measure, Plan, Query
-from pipeline.report.policies import with_paper_policy
 from pipeline.tables.totals import Layout, Table
-from udfs.mechanisms.additive import states_tight
 from udfs.records.codes import dimension_of
 from udfs.records.decoding import NOWHERE, SumSpec
 from udfs.records.influence import QueryLoss
@@ -47,9 +45,9 @@ class LossSpec:
             tables=layout.tables,
             queries=queries,
             paper_queries={
-                i: replace(query, mechanisms=tuple(map(with_paper_policy, query.mechanisms)))
+                i: replace(query, mechanisms=tuple(m.by_paper() for m in query.mechanisms))
                 for i, query in enumerate(queries)
-                if any(map(states_tight, query.mechanisms))
+                if any(m.tight for m in query.mechanisms)
             },
             size=_size_measure(plan, layout.spec),
             sectors=plan.domain.naics.level_codes(SECTOR_LEVEL),

@@ -16,8 +16,9 @@ from pipeline.accounting.targets import (
 from pipeline.errors import nearest
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.schema import ASKED, CalibrateSpec, Spec
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.parameters import ParameterError
 from udfs.records.statistics import Statistic
 
 

@@ -25,7 +25,7 @@ from pipeline.plan.schema import (
     Spec,
 )
 from pipeline.storage.uri import locate
-from udfs.mechanisms.base import SMALLEST
+from udfs.mechanisms.parameters import SMALLEST
 from udfs.numbers.exact import exact
 from udfs.records.codes import LEVELS, dimension_of
 from udfs.records.statistics import RECORDS, STATISTICS, Count

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from pipeline.errors import SAME_WORD, in_a_line, likeness, nearest
 from pipeline.plan.schema import OWN_RULE, PlanSpec, Spec
-from udfs.mechanisms import groupwise
+from udfs.mechanisms import groupwise_direct
 
 KeyPath = tuple[str | int, ...]
 
@@ -25,7 +25,7 @@ _RULES = {
 }
 
 NEVER_RELEASED = {
-    groupwise.KIND: f"no plan can release it: {groupwise.WARNING}; choose groupwise_log",
+    groupwise_direct.KIND: f"no plan can release it: {groupwise_direct.WARNING}; choose groupwise_log",
 }
 
 

@@ -13,8 +13,9 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.accounting.calibrate import scale_of
 from pipeline.plan.model import RECORD
-from udfs.mechanisms.base import Mechanism, Parameter
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.parameters import Parameter
 from udfs.numbers.exact import as_json, exact
 from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
 

@@ -42,7 +42,7 @@ def _warnings(mechanism: Mechanism) -> Iterator[str]:
             "sigma is so small that rounding shows beside the noise: errors are larger than stated, though intervals "
             "and losses count it"
         )
-    lost = mechanism.weights().moments.variance_beyond
+    lost = mechanism.form.noise.weights.moments.variance_beyond
     if lost > NOTICED and isfinite(mechanism.variance(0.0)):
         yield (
             f"{lost:.0%} of the variance lies beyond ±(2⁶³ − 1) steps of the noise, where values are held: the "

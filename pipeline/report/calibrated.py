@@ -15,7 +15,8 @@ from pipeline.report.accuracy import TOTALS, errors_at
 from pipeline.report.explain_text import error_lines
 from pipeline.report.policies import SIZES
 from pipeline.report.text import mechanism_text, upper
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, up_float
 
 

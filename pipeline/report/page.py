@@ -18,7 +18,6 @@ from pipeline.report.policy_document import composition, public_policy
 from pipeline.report.text import mechanism_text
 from pipeline.storage.location import Location
 from pipeline.tables.files import VALUES, parquet_files
-from udfs.mechanisms.groupwise import GroupwiseLog
 from udfs.numbers.exact import up_text
 
 LARGEST_SHOWN = 10
@@ -95,9 +94,9 @@ def report_page(plan: Plan, staged: Location) -> str:
 def oddities(plan: Plan) -> list[str]:
     """Return what readers should know of the plan's tables, by what its mechanisms are like."""
     mechanisms = [mechanism for query in plan.queries for mechanism in query.mechanisms]
-    estimators = {mechanism.describe().get("estimator") for mechanism in mechanisms}
+    estimators = {mechanism.form.estimator for mechanism in mechanisms}
     texts = {
-        OF_MEANS: "mean" in estimators or any(mechanism.kind == GroupwiseLog.kind for mechanism in mechanisms),
+        OF_MEANS: "mean" in estimators,
         OF_MEDIANS: "median" in estimators,
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
         OF_OTHER: bool(plan.domain.other),

@@ -12,9 +12,6 @@ from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import losses_at, policy_of
 from pipeline.report.text import aligned
-from udfs.mechanisms.additive import states_tight
-from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.groupwise import GroupwiseLog
 from udfs.numbers.exact import up_float, up_text
 from udfs.records.statistics import Statistic
 
@@ -61,10 +58,10 @@ def group_losses(query: Query) -> list[dict[str, Any]]:
     """
     return [
         ({} if part.name is None else {"part": part.name})
-        | {"count": count, "rho": up_float(part.mechanism.group_loss_at(Fraction(count)))}
+        | {"count": count, "rho": up_float(loss)}
         for part in query.parts
-        if isinstance(part.mechanism, GroupwiseLog)
         for count in COUNTS
+        if (loss := part.mechanism.group_loss_at(Fraction(count))) is not None
     ]
 
 
@@ -90,14 +87,9 @@ def paper_losses(plan: Plan, references: Sequence[Reference]) -> list[dict[str, 
 
 def tight_queries(plan: Plan) -> list[str]:
     """Return the names of the queries with a tight policy."""
-    return [query.name for query in plan.queries if any(states_tight(part.mechanism) for part in query.parts)]
-
-
-def with_paper_policy(mechanism: Mechanism) -> Mechanism:
-    """Return the same noise under the paper's policy."""
-    return replace(mechanism, policy="paper") if states_tight(mechanism) else mechanism  # type: ignore[call-arg]
+    return [query.name for query in plan.queries if any(part.mechanism.tight for part in query.parts)]
 
 
 def _with_paper_policy(query: Query) -> Query:
-    parts = (replace(part, mechanism=with_paper_policy(part.mechanism)) for part in query.parts)
+    parts = (replace(part, mechanism=part.mechanism.by_paper()) for part in query.parts)
     return replace(query, parts=tuple(parts))

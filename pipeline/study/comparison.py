@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import CalibrationError, LossTarget, Target
 from pipeline.errors import PlanError
-from pipeline.report.policies import with_paper_policy
-from udfs.mechanisms.additive import states_tight
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, exact
 
 Shapes = Mapping[str, Sequence[str]]  # parameter → values on a small grid
@@ -248,7 +247,7 @@ def compare(
 
 
 def _candidate(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Candidate:
-    paper = _losses(with_paper_policy(mechanism), sizes, limit) if states_tight(mechanism) else None
+    paper = _losses(mechanism.by_paper(), sizes, limit) if mechanism.tight else None
     return Candidate(mechanism=mechanism, paper=paper, **vars(_losses(mechanism, sizes, limit)))
 
 

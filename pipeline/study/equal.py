@@ -118,7 +118,7 @@ def _composed(entry: Entry, equal: Equal) -> dict[str, StudyMechanism]:
 def _by_variance(curve: dict[str, Any], noise: dict[str, Any], equal: Equal) -> Fraction:
     """Solve Σ_i c_i·σ^{2(k−i)}·v^{2i} = variance for σ: all terms are ≥ 0 and grow with σ."""
     trial = transformed_noise(curve, noise, Fraction(1))
-    k, v = int(curve["k"]), trial.curve.curve(float(equal.total))
+    k, v = int(curve["k"]), trial.form.curve.at(float(equal.total))
     terms = unit_variance_terms(k, trial.noise)
     if not all(map(math.isfinite, terms)):
         raise CalibrationError("this noise has too few moments: its value has no variance")

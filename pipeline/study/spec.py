@@ -20,9 +20,10 @@ from pipeline.plan.text import read_text
 from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, FactorNoise, Panel, Study
 from pipeline.study.transformed import HEAVY
 from pipeline.tables.totals import Layout, layout_of
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.log import Log
+from udfs.mechanisms.parameters import ParameterError
 from udfs.mechanisms.root import Root
 
 OWNER: Final = "firm_id"

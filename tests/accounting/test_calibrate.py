@@ -30,8 +30,9 @@ from pipeline.accounting.targets import (
     Target,
 )
 from tests.support.heavy_sums import Family, beyond, moment
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, exact
 
 ONE = Fraction(1)

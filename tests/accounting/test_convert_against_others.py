@@ -8,7 +8,8 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
 from pipeline.accounting.convert import approximate_epsilon, approximate_epsilon_of
 from pipeline.accounting.gaussian import exact_scale
-from udfs.mechanisms.additive import Gaussian, Laplace
+from udfs.mechanisms.gaussian import Gaussian
+from udfs.mechanisms.laplace import Laplace
 
 ORDERS = np.array([1.1, 1.5, 2, 3, 5, 8, 13, 21, 34, 55, 144, 1000], dtype=float)
 

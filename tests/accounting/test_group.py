@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 from pipeline.accounting.groups import ROOT_BITS, one_cell, pure, root_above, simple, tight
-from udfs.mechanisms.additive import Gaussian, Laplace
+from udfs.mechanisms.gaussian import Gaussian
+from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.log import Log
 
 TABLE_1 = [Fraction(p) for p in (1, 1, 1, 4, 9, 1_000_000)]  # unit splitting, paper 1, table 1

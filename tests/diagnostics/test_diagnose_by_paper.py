@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.diagnostics.page import draw_shares
 from pipeline.plan.load import load_plan
-from pipeline.report.policies import with_paper_policy
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read
 from tests.support.losses import in_domain, met
@@ -70,7 +69,7 @@ def test_the_papers_bound_is_that_of_exact_fractions(tmp_path: Path) -> None:
         if in_domain(loaded, row):
             each = [met(loaded, query, row) for query in loaded.queries]
             losses.append(
-                sum((with_paper_policy(one.mechanism).loss_at(one.influence) for one in each if one), Fraction(0))
+                sum((one.mechanism.by_paper().loss_at(one.influence) for one in each if one), Fraction(0))
             )
     assert found["total"]["count"] == len(losses)
     assert 0 <= found["total"]["largest"] / float(max(losses)) - 1 < 1e-8

@@ -63,7 +63,7 @@ class Shared:
 def parts_of(m: GroupwiseNoisy, x: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Z, drawn as any integer noise is, and W/2⁻³⁰, from what was released."""
     value = m.release(np.full(SIZE, x), cell_bits(SIZE), INTERVAL).value
-    distance, negative = draw_noise(m.table, cell_bits(SIZE), SIZE)
+    distance, negative = draw_noise(m.form.noise.table, cell_bits(SIZE), SIZE)
     z = np.where(negative, -1, 1) * distance.astype(np.int64)
     return z, np.rint((value / (x + z) - 1) / float(m.r) * 2**30).astype(np.int64)
 
@@ -104,7 +104,7 @@ def test_values_depend_on_key_query_and_cell_alone() -> None:
 
 def released(m: GroupwiseNoisy, x: int, z: int, w: int) -> Any:
     """What is released when the noises happen to be z steps and w·2⁻³⁰."""
-    words = {False: words_that_draw(m.table, z), True: words_that_draw(m.factors, w)}
+    words = {False: words_that_draw(m.form.noise.table, z), True: words_that_draw(m.form.factor.table, w)}
 
     class Chosen(Injected):
         def words(self, rows: Any, draw: int) -> Any:

@@ -81,15 +81,15 @@ def wrong_places(table: LatticeTable, noise: LatticeNoise) -> list[int]:
 @pytest.mark.parametrize("m", CASES, ids=named)
 def test_the_sampled_table_holds_the_noise_that_is_checked(m: Mechanism) -> None:
     noise = noise_of(m)
-    assert wrong_places(m.table, noise) == []
-    assert wrong_places(m.table, replace(noise, scale=noise.scale * Fraction(10**9 + 1, 10**9)))  # type: ignore[type-var]
+    assert wrong_places(m.form.noise.table, noise) == []
+    assert wrong_places(m.form.noise.table, replace(noise, scale=noise.scale * Fraction(10**9 + 1, 10**9)))  # type: ignore[type-var]
 
 
 class Stopping:
     """Log-weights of a table that ends: nothing from REACH on."""
 
     def __init__(self, m: Mechanism) -> None:
-        self.high = m.weights().high
+        self.high = m.form.noise.weights.high
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         return ctx.mpf(0), ctx.mpf(0)
@@ -98,7 +98,7 @@ class Stopping:
 @pytest.mark.parametrize("kind", ["generalized_gaussian", "exponential_polylog"])
 def test_a_table_that_stops_is_seen(kind: str) -> None:
     m = next(m for m in CASES if m.kind == kind)
-    assert wrong_places(replace(m.table, weights=Stopping(m)), noise_of(m)) == [REACH]  # type: ignore[arg-type]
+    assert wrong_places(replace(m.form.noise.table, weights=Stopping(m)), noise_of(m)) == [REACH]  # type: ignore[arg-type]
     near = finite({k: noise_of(m).probability(k) for k in range(-50, 51)})
     assert renyi_of({k + 1: mass for k, mass in near.items()}, near, Fraction(2)) == CTX.inf
 
@@ -161,7 +161,7 @@ def needs_its_step(m: Any, rise: Any) -> None:
     assert [p.shift for p in pairs if p.influence == 1] == [1]  # from some totals; from others nothing moves
     assert violations(noise_of(m), pairs, m.loss_at) == []
     bare = {p.influence: Fraction(float(rise(p.influence)) * (1 + 1e-15)) / m.sigma for p in pairs}
-    if m.noise == "laplace":
+    if m.form.curve.noise == "laplace":
         assert pure_violations(noise_of(m), pairs, lambda x: bare[x])
     else:
         assert violations(noise_of(m), pairs, lambda x: bare[x] ** 2 / 2)

@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.bits import cell_bits
 from tests.support.mechanisms import EXAMPLES, INTERVAL, KINDS, ONE, numbers, random_specs
-from udfs.mechanisms.base import Mechanism, Parameter, ParameterError
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.parameters import Parameter, ParameterError
 from udfs.noise.lattice import LARGEST
 
 

@@ -18,11 +18,11 @@ from udfs.noise.lattice import LARGEST, draw_noise
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pickled_mechanism_carries_its_table_and_draws_the_same(kind: str) -> None:
     m = example(kind)
-    table = m.table
+    table = m.form.noise.table
     again = pickle.loads(pickle.dumps(m))
     assert again == m
     assert hash(again) == hash(m)
-    assert again.__dict__["table"] == table
+    assert vars(again.form.noise)["table"] == table
     totals = np.arange(500, dtype=np.int64) ** 3
     one, two = (x.release(totals, cell_bits(500), INTERVAL) for x in (m, again))
     for name in ("value", "lower", "upper", "standard_error"):
@@ -38,7 +38,7 @@ def test_additive_values_are_totals_plus_the_drawn_noise(kind: str, step: str) -
     noise = noise_of(m)
     totals = np.random.default_rng(9).integers(-(1 << 62), 1 << 62, size)
     released = m.release(totals, cell_bits(size), INTERVAL)
-    distance, negative = draw_noise(m.table, cell_bits(size), size)
+    distance, negative = draw_noise(m.form.noise.table, cell_bits(size), size)
     drawn = np.where(negative, -distance.astype(np.int64), distance.astype(np.int64))
     assert released.value.dtype == np.int64
     np.testing.assert_array_equal(released.value - totals, drawn)
@@ -57,7 +57,9 @@ def test_additive_values_and_intervals_saturate_and_still_cover(kind: str) -> No
     m = example(kind)
     ends = np.array([LARGEST, LARGEST, LARGEST - 1, -LARGEST, -LARGEST, 1 - LARGEST], dtype=np.int64)
     noise = [1, -3, 5, -1, 3, -5]
-    released = m.release(ends, Injected([[words_that_draw(m.table, k) for k in noise]], lambda *_: 0), INTERVAL)
+    released = m.release(
+        ends, Injected([[words_that_draw(m.form.noise.table, k) for k in noise]], lambda *_: 0), INTERVAL
+    )
     assert released.value.tolist() == [LARGEST, LARGEST - 3, LARGEST, -LARGEST, 3 - LARGEST, -LARGEST]
     assert np.all(released.lower <= ends)
     assert np.all(ends <= released.upper)

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.densities import CTX, Law, error, generalized_gaussian
-from udfs.noise.continuous import Gaussian, GeneralizedGaussian, Laplace, Noise
+from udfs.noise.continuous import ContinuousNoise, Gaussian, GeneralizedGaussian, Laplace
 from udfs.noise.continuous_polylog import ExponentialPolylog
 
 CLOSE = 1e-12
 TAILS = np.array([1e-300, 3e-200, 1e-50, 1e-9, 0.01, 0.2499, 0.25, 0.2501, 0.4, 0.5 - 2.0**-12, 0.5 - 2.0**-50])
 POWERS = [0.05, 0.07, 0.1, 0.25, 1 / 3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0]
-EVERY: list[Noise] = [
+EVERY: list[ContinuousNoise] = [
     Gaussian(sigma=0.3),
     Laplace(scale=40.0),
     GeneralizedGaussian(p=0.4, sigma=2.0),
@@ -44,7 +44,7 @@ def gamma_law(p: float, sigma: float) -> tuple[Any, Any, Any]:
     return density, survival, moment
 
 
-def agrees(noise: Noise, law: tuple[Any, Any, Any], tails: np.ndarray) -> None:
+def agrees(noise: ContinuousNoise, law: tuple[Any, Any, Any], tails: np.ndarray) -> None:
     density, survival, moment = law
     z = noise.tail_quantile(tails)
     f, s = [density(x) for x in z], [survival(x) for x in z]
@@ -112,7 +112,7 @@ def test_log_densities_go_on_where_densities_vanish() -> None:
 
 
 @pytest.mark.parametrize("noise", EVERY, ids=named)
-def test_symmetry_ends_and_shapes(noise: Noise) -> None:
+def test_symmetry_ends_and_shapes(noise: ContinuousNoise) -> None:
     z = np.array([[-np.inf, -1e200, -2.0], [0.0, 2.0, np.inf]])
     assert noise.density(z).shape == noise.survival(z).shape == noise.quantile(np.full((2, 3), 0.3)).shape == (2, 3)
     assert noise.survival(z)[0, 0] == 1
@@ -133,7 +133,7 @@ def test_symmetry_ends_and_shapes(noise: Noise) -> None:
 
 
 @pytest.mark.parametrize("noise", EVERY, ids=named)
-def test_quantiles_rise_through_the_middle_and_past_the_switch(noise: Noise) -> None:
+def test_quantiles_rise_through_the_middle_and_past_the_switch(noise: ContinuousNoise) -> None:
     u = np.concatenate([0.5 + np.arange(-20, 21) * 2.0**-53 * 4, 0.25 + np.arange(-5, 6) * 2.0**-30])
     z = noise.quantile(np.sort(u))
     assert np.all(np.diff(z) > 0)
@@ -142,7 +142,7 @@ def test_quantiles_rise_through_the_middle_and_past_the_switch(noise: Noise) -> 
 
 
 @pytest.mark.parametrize("noise", EVERY, ids=named)
-def test_what_is_no_number_or_probability_is_refused(noise: Noise) -> None:
+def test_what_is_no_number_or_probability_is_refused(noise: ContinuousNoise) -> None:
     for function in (noise.density, noise.log_density, noise.cdf, noise.survival):
         with pytest.raises(ValueError, match="NaN"):
             function([1.0, np.nan])

@@ -11,8 +11,8 @@ import pytest
 
 from tests.noise.test_heavy_weights import least_a, weights_of
 from tests.support.heavy_sums import MP, Family, beyond, moment, normaliser, sum_from
-from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.catalogue import build
+from udfs.mechanisms.parameters import ParameterError
 from udfs.noise import weights as measured
 from udfs.noise.weights import ERROR, FARTHEST, RANGE, GaussianWeights, LaplaceWeights, LogWeights
 
@@ -137,13 +137,13 @@ def test_every_allowed_extreme_is_fast_and_never_undefined() -> None:
         except ParameterError:
             continue
         built += 1
-        found = mechanism.weights().moments
+        found = mechanism.form.noise.weights.moments
         figures = (found.log_normaliser, found.mean_abs, found.variance, found.beyond, found.variance_beyond)
         assert not any(map(isnan, figures)), spec
         assert min(figures) >= 0, spec
-        assert 0 <= mechanism.weights().quantile(Fraction(1, 20)) <= FARTHEST
+        assert 0 <= mechanism.form.noise.weights.quantile(Fraction(1, 20)) <= FARTHEST
         assert not isnan(mechanism.variance(0.0))
-        mechanism.table  # noqa: B018 — building it must not fail either
-        assert np.all(np.diff(mechanism.weights().fast(np.array([0.0, 1, 2.0**30, 2.0**64]))) <= 0)
+        mechanism.form.noise.table  # noqa: B018 — building it must not fail either
+        assert np.all(np.diff(mechanism.form.noise.weights.fast(np.array([0.0, 1, 2.0**30, 2.0**64]))) <= 0)
         assert process_time() - start < 5, spec
     assert built > 15

@@ -12,8 +12,8 @@ from tests.noise.test_moments import product_of
 from tests.support.bits import Injected, words_that_draw
 from tests.support.divergence import renyi_of
 from tests.support.heavy_sums import MP, Family, beyond, normaliser, sum_from
-from udfs.mechanisms.additive import FINE, fineness_of
 from udfs.mechanisms.catalogue import build
+from udfs.mechanisms.noise import FINE, fineness_of
 from udfs.noise.lattice import LARGEST, REACH, rounded_distance, rounded_moments, rounded_quantile
 
 INTERVAL = Fraction(19, 20)
@@ -100,10 +100,10 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_the_released_value_is_the_fine_noisy_value_to_the_nearest_step(spec: dict[str, Any]) -> None:
     m = build(spec | {"lattice": "fine"}, Fraction(1))
-    n = m.fineness
+    n = m.form.noise.fineness
     far = (10**12, REACH - 1) if m.kind == "exponential_polylog" else ()  # the others have no mass there
     draws = [k * sign for k in (1, n // 2, n // 2 + 1, n, 7 * n + n // 2, *far) for sign in (1, -1)]
-    bits = Injected([[words_that_draw(m.table, k) for k in draws]], lambda *_: 0)
+    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in draws]], lambda *_: 0)
     for total in (0, 12_345, -(10**15)):
         value = m.release(np.full(len(draws), total, dtype=np.int64), bits, INTERVAL).value
         nearest = [round(Fraction(n * total + k, n)) for k in draws]  # n is odd: nothing lies half-way
@@ -113,17 +113,17 @@ def test_the_released_value_is_the_fine_noisy_value_to_the_nearest_step(spec: di
 
 def test_every_value_within_the_range_is_reached_from_every_total() -> None:
     m = build(SPECS[-1] | {"lattice": "fine"}, Fraction(1))
-    n, largest = m.fineness, (LARGEST - m.fineness) // m.fineness
+    n, largest = m.form.noise.fineness, (LARGEST - m.form.noise.fineness) // m.form.noise.fineness
     assert n * (2 * largest) + n // 2 < REACH  # the fine noise from one end to the other
     assert n * (2 * LARGEST) > REACH  # the range of the measure's own lattice would not do
-    ends = [words_that_draw(m.table, k) for k in (REACH, -REACH)]
+    ends = [words_that_draw(m.form.noise.table, k) for k in (REACH, -REACH)]
     held = np.array([-LARGEST, -largest - 1, -largest, 0, largest, LARGEST], dtype=np.int64)
     for words, end in zip(ends, (largest, -largest), strict=True):
         released = m.release(held, Injected([[words] * len(held)], lambda *_: 0), INTERVAL)
         assert released.value.tolist() == [end] * len(held)
         assert released.lower.min() >= -largest
         assert released.upper.max() <= largest
-    still = m.release(held, Injected([[words_that_draw(m.table, 0)] * len(held)]), INTERVAL)
+    still = m.release(held, Injected([[words_that_draw(m.form.noise.table, 0)] * len(held)]), INTERVAL)
     assert still.value.tolist() == [max(-largest, min(largest, q)) for q in held.tolist()]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from tests.support.bits import cell_bits
 from tests.support.guarantee import adds
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.groupwise import NoiseOnNoise
 from udfs.noise.lattice import build_table
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.floating import exp
@@ -62,9 +63,9 @@ def driven() -> bytes:
     mechanisms = [build(spec, Fraction(1)) for spec in SPECS]
     for m in mechanisms:
         m.release(np.zeros(1, dtype=np.int64), cell_bits(1), INTERVAL)
-        assert "table" in m.__dict__
-        assert "spreads" in m.__dict__ or not adds(m)
-        assert "factors" in m.__dict__ or m.kind != "groupwise_noisy"
+        noises = [m.form.noise, *([m.form.factor] if isinstance(m.form, NoiseOnNoise) else [])]
+        assert all({"table", "half_widths"} <= set(vars(noise)) for noise in noises)
+        assert "variance" in vars(m.form.noise) or not adds(m)
     return pickle.dumps(mechanisms)
 
 

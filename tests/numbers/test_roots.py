@@ -11,9 +11,10 @@ from numpy.polynomial import hermite_e
 
 from tests.support.bits import Injected, words_that_draw
 from tests.support.mechanisms import root_of
-from udfs.mechanisms.base import ParameterError
-from udfs.mechanisms.root import Root, unbiased
+from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.root import Root
 from udfs.noise.lattice import LARGEST
+from udfs.noise.powers import unbiased_estimate
 
 CTX: Any = MPContext()
 CTX.prec = 120
@@ -26,16 +27,18 @@ def test_unbiased_polynomials(n: int) -> None:
     v, sigma = np.linspace(-6, 9, 31), 1.7
     hermite = sigma**n * hermite_e.hermeval(v / sigma, [0] * n + [1])
     np.testing.assert_allclose(
-        unbiased(v, n, sigma, "gaussian"), hermite, rtol=1e-11, atol=1e-11 * sigma**n * factorial(n)
+        unbiased_estimate(v, n, sigma, "gaussian"), hermite, rtol=1e-11, atol=1e-11 * sigma**n * factorial(n)
     )
     laplace = v**n - (sigma**2 * n * (n - 1) * v ** (n - 2) if n > 1 else 0)
-    np.testing.assert_allclose(unbiased(v, n, sigma, "laplace"), laplace, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(unbiased_estimate(v, n, sigma, "laplace"), laplace, rtol=1e-12, atol=1e-9)
 
 
 def test_the_papers_square_and_fourth_root() -> None:
     x, sigma, a = np.array([0.3, 2.5, -1.0]), 2.0, 3.0
-    np.testing.assert_allclose(root_of(2, "3").estimate(x), x**2 - sigma**2 - a, rtol=1e-14)
-    np.testing.assert_allclose(root_of(4, "3").estimate(x), x**4 - 6 * x**2 * sigma**2 + 3 * sigma**4 - a, rtol=1e-13)
+    np.testing.assert_allclose(root_of(2, "3").form.curve.estimate(x), x**2 - sigma**2 - a, rtol=1e-14)
+    np.testing.assert_allclose(
+        root_of(4, "3").form.curve.estimate(x), x**4 - 6 * x**2 * sigma**2 + 3 * sigma**4 - a, rtol=1e-13
+    )
 
 
 def expectation(noise: str, sigma: float, function: Any) -> Any:
@@ -68,11 +71,15 @@ def test_mean_estimators_and_their_errors(noise: str, k: int, total: int) -> Non
     assert m.variance(total) == pytest.approx(float(variance), rel=1e-10)
     points = np.linspace(float(v) - 3, float(v) + 5, 9)
     expected = [float(polynomial(m, CTX.mpf(x)) - 2) for x in points]
-    np.testing.assert_allclose(m.estimate(points), expected, rtol=1e-10, atol=1e-9)
+    np.testing.assert_allclose(m.form.curve.estimate(points), expected, rtol=1e-10, atol=1e-9)
 
     def unfloored(z: Any) -> Any:
         x = np.array([float(v + z)])
-        return CTX.mpf(float(sum(c * unbiased(x, 2 * i, 0.5, noise)[0] for i, c in enumerate(m._variance_terms))))
+        return CTX.mpf(
+            float(
+                sum(c * unbiased_estimate(x, 2 * i, 0.5, noise)[0] for i, c in enumerate(m.form.curve.variance_terms))
+            )
+        )
 
     assert float(expectation(noise, 0.5, unfloored)) == pytest.approx(float(variance), rel=1e-8)
     error = expectation(noise, 0.5, lambda z: abs(polynomial(m, v + z) - (total + 2)))
@@ -85,7 +92,7 @@ def test_mean_estimators_and_their_errors(noise: str, k: int, total: int) -> Non
 def test_median_estimators_and_their_errors(noise: str, k: int, total: int) -> None:
     m = root_of(k, "1", "0.7", noise=noise, estimator="median")
     v = CTX.root(total + 1, k)
-    found = m.estimate(np.array([float(v) - 1e-9, float(v), float(v) + 1e-9, -50.0]))
+    found = m.form.curve.estimate(np.array([float(v) - 1e-9, float(v), float(v) + 1e-9, -50.0]))
     assert found[0] < total + 1e-6
     assert found[1] == pytest.approx(total, abs=1e-9 * (1 + total))
     assert np.all(np.diff(found[:3]) > 0)
@@ -116,7 +123,7 @@ def test_the_variance_of_math_10_and_the_rows_of_the_papers_table() -> None:
 def test_standard_errors_are_floored_at_those_of_an_empty_cell() -> None:
     for k, noise in ((2, "gaussian"), (4, "laplace"), (5, "gaussian")):
         m = root_of(k, "3", "1.5", noise=noise)
-        errors = m.error_estimate(np.linspace(-20, 20, 401))
+        errors = m.form.curve.error_estimate(np.linspace(-20, 20, 401))
         assert errors.min() == pytest.approx(sqrt(m.variance(0)), rel=1e-12)
         assert np.all(np.isfinite(errors))
 
@@ -125,10 +132,10 @@ def test_intervals_hold_the_total_exactly_as_often_as_promised() -> None:
     """Over the noise in steps: the ends move with it, so an interval holds the total for one stretch of noise."""
     for noise, total in (("gaussian", 0), ("gaussian", 12_345), ("laplace", 12_345), ("laplace", 2**60)):
         m = root_of(3, "1", "0.5", noise=noise)
-        width = m.weights().quantile(1 - INTERVAL)
+        width = m.form.noise.weights.quantile(1 - INTERVAL)
         far = width + 2 + width // 2**20  # an end is moved out by what doubles make of it
         noises = [-far, -width, width, far]
-        words = [[words_that_draw(m.table, k) for k in noises]]
+        words = [[words_that_draw(m.form.noise.table, k) for k in noises]]
         released = m.release(np.full(4, total, dtype=np.int64), Injected(words, lambda *_: 0), INTERVAL)
         held = (released.lower <= total) & (total <= released.upper)
         assert held.tolist() == [total == 0, True, True, False]  # at 0 both ends are cut at 0
@@ -145,7 +152,7 @@ def test_what_is_no_root_mechanism_is_refused(given: dict[str, Any]) -> None:
 
 def test_the_hundredth_root_releases_finite_values() -> None:
     m = root_of(100, "0", "0.5")
-    bits = Injected([[words_that_draw(m.table, k) for k in (2**33, -(2**33))]], lambda *_: 0)
+    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in (2**33, -(2**33))]], lambda *_: 0)
     released = m.release(np.array([0, LARGEST]), bits, INTERVAL)
     columns = (released.value, released.lower, released.upper, released.standard_error)
     assert all(bool(np.all(np.isfinite(column))) for column in columns)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.lattice import CTX, real
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.log import Log, LogCurve
 from udfs.noise.lattice import LARGEST
 from udfs.numbers.floating import FINENESS, MARGIN, exp, floor_log2, lattice_step, round_decided
 
@@ -56,12 +56,12 @@ def totals_of(m: Log) -> Ints:
 def test_logarithms_are_rounded_as_exact_arithmetic_rounds_them(m: Log) -> None:
     totals = totals_of(m)
     expected = [rounded(m, total) for total in totals.tolist()]
-    assert m.transformed(totals).tolist() == expected
-    assert [m._transformed_exactly(total) for total in totals[-600:].tolist()] == expected[-600:]
+    assert m.form.curve.on_lattice(totals).tolist() == expected
+    assert [m.form.curve.exactly_on_lattice(total) for total in totals[-600:].tolist()] == expected[-600:]
     # One function of the total: no matter where in which array it stands.
     for start, step in ((1, 1), (2, 3), (len(totals) - 3, 1), (7, 5)):
         part = np.ascontiguousarray(totals[start::step])
-        assert m.transformed(part).tolist() == expected[start::step]
+        assert m.form.curve.on_lattice(part).tolist() == expected[start::step]
 
 
 def rounding_of(m: Log, error_scale: float, last_bits: int) -> tuple[Callable[[Ints], Ints], list[int]]:
@@ -75,7 +75,7 @@ def rounding_of(m: Log, error_scale: float, last_bits: int) -> tuple[Callable[[I
     def of(totals: Ints) -> Ints:
         per_step = 1 / float(m.lattice_step)
         v = np.log(totals.astype(np.float64) * float(m.step) + float(m.a)) * (1 + last_bits * 2.0**-53) * per_step
-        return round_decided(totals, v, float(m._error()) * per_step * error_scale, exactly)
+        return round_decided(totals, v, float(m.form.curve.evaluation_error) * per_step * error_scale, exactly)
 
     return of, asked
 
@@ -95,21 +95,21 @@ def test_a_few_last_bits_of_the_logarithm_change_nothing(m: Log, last_bits: int)
         assert not unasked
 
 
-class Watched(Log):  # type: ignore[misc]  # no subclass but this one
+class Watched(LogCurve):  # type: ignore[misc]  # no subclass but this one
     """Notes the totals that it decides exactly."""
 
     asked: ClassVar[list[int]] = []
 
-    def _transformed_exactly(self, total: int) -> int:
+    def exactly_on_lattice(self, total: int) -> int:
         self.asked.append(total)
-        return super()._transformed_exactly(total)
+        return super().exactly_on_lattice(total)
 
 
 def test_every_total_whose_rounding_last_bits_could_change_is_decided_exactly() -> None:
-    m = Watched(a=Fraction(1), sigma=Fraction(1, 10**4))
+    m = Watched(a=Fraction(1), sigma=Fraction(1, 10**4), step=Fraction(1), noise="gaussian", estimator="mean")
     totals = np.array(near_ties(m, Random(17), 1000, 2**45, 2**49))  # one total moves v by some last bits
     Watched.asked.clear()
-    m.transformed(totals)
+    m.on_lattice(totals)
     doubtful = set()
     for total in totals.tolist():
         x = CTX.log(real(total * m.step + m.a)) / real(m.lattice_step) - CTX.mpf(1) / 2
@@ -137,8 +137,8 @@ def test_repeated_totals_are_decided_once_and_all_rounded_alike() -> None:
 
 def test_ln_one_is_exactly_zero() -> None:
     m = LOGS[0]
-    assert m._transformed_exactly(0) == 0
-    assert m.transformed(np.array([0])).tolist() == [0]
+    assert m.form.curve.exactly_on_lattice(0) == 0
+    assert m.form.curve.on_lattice(np.array([0])).tolist() == [0]
 
 
 @settings(derandomize=True, deadline=None)

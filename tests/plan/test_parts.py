@@ -22,7 +22,8 @@ from pipeline.report.explain_text import render
 from pipeline.report.policy_document import public_policy
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
-from udfs.mechanisms.additive import Gaussian, Laplace
+from udfs.mechanisms.gaussian import Gaussian
+from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.release import release_parts
 from udfs.noise.keystream import SecretKey
 

@@ -21,8 +21,9 @@ from pipeline.plan.model import Measure
 from pipeline.plan.schema import export_schema
 from pipeline.storage.local import LocalPath
 from tests.support.plans import DATA, NAICS, load
-from udfs.mechanisms.additive import Gaussian, Laplace
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.gaussian import Gaussian
+from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.log import Log
 from udfs.records.statistics import Count, Sum
 

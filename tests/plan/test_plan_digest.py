@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.plan.load import load_plan
 from tests.support.plans import COUNTIES, DATA, NAICS, at, changed, load
-from udfs.mechanisms.additive import Gaussian
+from udfs.mechanisms.gaussian import Gaussian
 
 SLOW = settings(derandomize=True, max_examples=60, deadline=None)
 # Every key that may be left out, with its default.

@@ -68,24 +68,24 @@ def test_signs_are_fair_and_noise_is_centred_on_the_total(m: Mechanism) -> None:
     """Of the words of a draw one bit is the sign; so additive values are unbiased whatever their variance."""
     noise = noise_of(m)
     distances = [0, 1, 2, 3, *(int(noise.scale * z) for z in (0.5, 1, 3) if noise.scale * z > 1)]
-    plus = [words_that_draw(m.table, k) for k in distances]
+    plus = [words_that_draw(m.form.noise.table, k) for k in distances]
     minus = [(*words[:3], 1) for words in plus]
     minus[0] = plus[0]  # minus zero is a rejection
     (k, positive), (same, negative) = (
-        draw_noise(m.table, Injected([words], lambda *_: 0), len(words)) for words in (plus, minus)
+        draw_noise(m.form.noise.table, Injected([words], lambda *_: 0), len(words)) for words in (plus, minus)
     )
     assert k.tolist() == same.tolist() == distances
     assert not positive.any()
     assert negative.tolist() == [False, *[True] * (len(distances) - 1)]
     if m.additive:
         up, down = (release(m, 12_345, [sign * d for d in distances], SHARE) for sign in (1, -1))
-        n = m.fineness  # noise of a finer lattice is rounded to whole steps
+        n = m.form.noise.fineness  # noise of a finer lattice is rounded to whole steps
         moved = [(2 * d + n) // (2 * n) for d in distances]
         assert (up.value - 12_345).tolist() == (12_345 - down.value).tolist() == moved
 
 
 def release(m: Mechanism, total: int, noise: list[int], interval: Fraction) -> Released:
-    bits = Injected([[words_that_draw(m.table, k) for k in noise]], lambda *_: 0)
+    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in noise]], lambda *_: 0)
     return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
 
 
@@ -95,7 +95,7 @@ def test_what_is_released_depends_on_the_noisy_total_alone(m: Mechanism) -> None
     totals = np.array([0, 1, 2, 5, 7], dtype=np.int64)
     middles = centres(m, totals)
     meeting = int(middles.max()) + 1
-    words = [words_that_draw(m.table, meeting - int(middle)) for middle in middles]
+    words = [words_that_draw(m.form.noise.table, meeting - int(middle)) for middle in middles]
     released = m.release(totals, Injected([words], lambda *_: 0), SHARE)
     for column in COLUMNS:
         assert len({value.tobytes() for value in getattr(released, column)}) == 1
@@ -129,13 +129,13 @@ def test_intervals_cover(m: Mechanism, total: int) -> None:
         assert (found.lower.tolist(), found.upper.tolist()) == ([-LARGEST] * 2, [LARGEST] * 2)
         return
     assert coverage(m, total, SHARE) >= float(SHARE)
-    if total and noise.scale > 100 * m.fineness:
+    if total and noise.scale > 100 * m.form.noise.fineness:
         assert coverage(m, total, SHARE * Fraction(98, 100)) < float(SHARE)  # the broken twin
 
 
 @pytest.mark.parametrize("m", ADDITIVE, ids=named)
 def test_additive_intervals_are_no_wider_than_needed(m: Mechanism) -> None:
-    n = m.fineness  # |Z/n|, rounded, is above c where |Z| is above n·c + (n − 1)/2
+    n = m.form.noise.fineness  # |Z/n|, rounded, is above c where |Z| is above n·c + (n − 1)/2
     noise, released = noise_of(m), release(m, 5, [0, 3 * n], SHARE)
     c = int(released.upper[0]) - 5
     if c < LARGEST - 5:

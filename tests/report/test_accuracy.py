@@ -11,7 +11,6 @@ from tests.support import heavy_sums
 from tests.support.bits import Injected, words_that_draw
 from tests.support.heavy_sums import MP, Family
 from tests.support.stable import Stable
-from udfs.mechanisms.additive import spread
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.noise.lattice import LARGEST
@@ -101,7 +100,7 @@ def test_intervals_around_are_the_smallest_that_cover(spec: dict[str, Any], step
 
 
 def released(m: Mechanism, total: int, noise: list[int], interval: Fraction) -> Any:
-    bits = Injected([[words_that_draw(m.table, k) for k in noise]])
+    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in noise]])
     return m.release(np.full(len(noise), total), bits, interval)
 
 
@@ -109,7 +108,7 @@ def released(m: Mechanism, total: int, noise: list[int], interval: Fraction) -> 
 def test_what_is_released_is_what_was_stated(spec: dict[str, Any]) -> None:
     step, interval = Fraction("0.25"), Fraction(19, 20)
     m = build(spec, step)
-    width, error = spread(m, interval)
+    width, error = m.form.noise.half_width(interval), sqrt(m.form.noise.variance)
     found = released(m, 4000, [0, 3, -7], interval)
     assert found.value.tolist() == [4000, 4003, 3993]
     assert (found.upper - found.value).tolist() == (found.value - found.lower).tolist() == [width] * 3

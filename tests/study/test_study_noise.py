@@ -15,7 +15,8 @@ from udfs.mechanisms.root import Root
 from udfs.noise.continuous import GeneralizedGaussian as ContinuousGeneralized
 from udfs.noise.continuous import Laplace
 from udfs.noise.continuous_polylog import ExponentialPolylog as ContinuousPolylog
-from udfs.noise.continuous_transformed import RootEstimate, expectation, unbiased_power, variance_of_power
+from udfs.noise.continuous_transformed import RootEstimate
+from udfs.noise.powers import expectation, unbiased_power, variance_of_power
 
 ROOT = {"kind": "root", "k": 4, "a": 0}
 LOG = {"kind": "log", "a": 1}
@@ -43,12 +44,12 @@ def coarse(curve: dict[str, Any], noise: dict[str, Any]) -> TransformedNoise:
 
 def log_masses(mechanism: TransformedNoise, reach: int) -> np.ndarray:
     """ln p(k), k = −reach … reach, up to a constant."""
-    return mechanism.noise.weights().fast(np.abs(np.arange(-reach, reach + 1)).astype(np.float64))
+    return mechanism.noise.form.noise.weights.fast(np.abs(np.arange(-reach, reach + 1)).astype(np.float64))
 
 
 def shifts(mechanism: TransformedNoise) -> dict[int, int]:
     """By influence, the most lattice steps that a record may move a transformed total, over totals up to 60."""
-    places = mechanism.curve.transformed(np.arange(2 * TOTALS, dtype=np.int64))
+    places = mechanism.form.curve.on_lattice(np.arange(2 * TOTALS, dtype=np.int64))
     return {n: int((places[n:] - places[: len(places) - n]).max()) for n in range(1, TOTALS)}
 
 

@@ -16,7 +16,7 @@ from pipeline.engines.tasks import SumTask
 from pipeline.microdata.source import chunks, find
 from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
-from udfs.mechanisms.additive import Gaussian
+from udfs.mechanisms.gaussian import Gaussian
 from udfs.records.contract import MeasureColumn
 from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count

@@ -171,10 +171,10 @@ class Neighbours:
 def neighbours(m: Mechanism) -> list[Neighbours]:
     """Every influence of a few steps, and larger ones; of transformations the widest shift that rounded totals show."""
     if adds(m):
-        scale = int(3 * noise_of(m).scale / m.fineness)
+        scale = int(3 * noise_of(m).scale / m.form.noise.fineness)
         scale = min(1000, scale) if is_pure(m) else scale
         steps = sorted({0, 1, 2, 3, 4, 5, 8, 10, 11, scale + 1, 10 * scale + 7})
-        return [Neighbours(d * m.step, d * m.fineness) for d in steps]
+        return [Neighbours(d * m.step, d * m.form.noise.fineness) for d in steps]
     random = Random(15)
     influences = [1, 2, 3, 10, 500, *(random.randrange(1, 1 << bits) for bits in (15, 30, 45, 60, 62))]
     totals = [*range(200), *(random.randrange(1 << bits) for bits in range(8, 62) for _ in range(5))]
@@ -194,7 +194,7 @@ def adds(m: Mechanism) -> bool:
 
 def centres(m: Any, totals: np.ndarray) -> np.ndarray:
     """Where the noise is centred, in lattice steps: the totals themselves, or what they are transformed to."""
-    return totals * m.fineness if adds(m) else m.transformed(totals)
+    return totals * m.form.noise.fineness if adds(m) else m.form.curve.on_lattice(totals)
 
 
 def violations(noise: LatticeNoise, pairs: Iterable[Neighbours], policy: Policy) -> list[str]:

@@ -54,8 +54,10 @@ def tight_loss(weights: LogWeights, steps: int) -> float:
 def renyi_curve(weights: LogWeights, steps: int, orders: NDArray[np.float64]) -> Floats:
     """Return upper bounds of D_α(Z ‖ Z + steps), the same in both directions, at the orders α > 1.
 
-    Of generalized Gaussian and exponential polylogarithmic noise; raises TypeError on another family.
+    Of Laplace, generalized Gaussian and exponential polylogarithmic noise; raises TypeError on another family.
     """
+    if isinstance(weights, LaplaceWeights):
+        weights = GeneralizedGaussianWeights(p=Fraction(1), scale=weights.scale)
     if not isinstance(weights, GeneralizedGaussianWeights | PolylogWeights):
         raise TypeError(f"{type(weights).__name__}: no Rényi divergences are computed of this family")
     excess = np.asarray(orders, dtype=np.float64) - 1

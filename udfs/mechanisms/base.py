@@ -1,82 +1,27 @@
-"""The one abstract class of mechanisms, and how their parameters are declared and checked."""
+"""The one abstract class of mechanisms, and the form that each of them has: how totals become released values."""
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.losses.curve import TightCurve, of_pure, of_zcdp, tight_curve
+from udfs.losses.curve import TightCurve, of_pure, of_zcdp
+from udfs.mechanisms.noise import Noise
+from udfs.mechanisms.parameters import SMALLEST, Parameter, ParameterError, declared
 from udfs.noise.keystream import Bits
-from udfs.noise.lattice import LatticeTable, build_table
-from udfs.noise.weights import LogWeights
+from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.exact import as_json, exact, up_float
 
-FLOAT_SLACK = 2.0**-40  # losses of whole arrays are computed in doubles and raised by this: far above their error
-
-
-SMALLEST = Fraction(1, 10**50)  # parameters and steps lie between it and its inverse: doubles hold all they imply
-
-
-class ParameterError(ValueError):
-    """A mechanism's parameter breaks its rule; carries both, so that a plan's error can name the place."""
-
-    def __init__(self, parameter: str, rule: str) -> None:
-        super().__init__(f"{parameter}: must be {rule}")
-        self.parameter = parameter
-        self.rule = rule
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """What a plan may say about one parameter of a mechanism."""
-
-    name: str
-    kind: Literal["number", "choice"]
-    rule: str
-    doc: str
-    default: object | None = None
-    choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    exclusive: bool = False
-    maximum: float | None = None
-    whole: bool = False
-
-    def allows(self, number: Fraction) -> bool:
-        """Return whether a number keeps the rule."""
-        return (
-            (self.minimum is None or number > self.minimum or (number == self.minimum and not self.exclusive))
-            and (self.maximum is None or number <= self.maximum)
-            and (number.denominator == 1 or not self.whole)
-        )
-
-
-def above(minimum: int, doc: str, *, at_most: int | None = None) -> Any:
-    """Declare a number that must lie above `minimum`."""
-    return _number(f"above {minimum}", at_most, minimum=minimum, exclusive=True, doc=doc)
-
-
-def at_least(minimum: int, doc: str, *, at_most: int | None = None, whole: bool = False) -> Any:
-    """Declare a number that may be `minimum` or more, or a whole one."""
-    rule = f"a whole number of at least {minimum}" if whole else f"at least {minimum}"
-    return _number(rule, at_most, minimum=minimum, whole=whole, doc=doc)
-
-
-def _number(rule: str, at_most: int | None, **facts: Any) -> Any:
-    limit = "" if at_most is None else f" and at most {at_most}"
-    return field(metadata={"kind": "number", "rule": rule + limit, "maximum": at_most} | facts)
-
-
-def choice(*choices: str, doc: str) -> Any:
-    """Declare one of the given words; the first is the default."""
-    rule = choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
-    return field(default=choices[0], metadata={"kind": "choice", "rule": rule, "choices": choices, "doc": doc})
+WIDEST = 2**55
+MOST_BEYOND = 1 - 1e-9
+TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1, Z being the noise on its lattice (docs/tight.md); at most "
+ZERO, ONE = Fraction(0), Fraction(1)
+Losses = tuple[Fraction, Fraction | None]  # rho and epsilon
 
 
 @dataclass(frozen=True)
@@ -90,7 +35,66 @@ class Released:
     value: NDArray[Any]
     lower: NDArray[Any]
     upper: NDArray[Any]
-    standard_error: NDArray[np.float64]
+    standard_error: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form(ABC):
+    """How totals become released values: what a record of some influence moves, the noise on it, and what follows.
+
+    Only what the noise protects depends on the microdata; all else is computed from it. Subclasses are final.
+    """
+
+    noise: Noise
+
+    def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
+        """Return how far a record can move the noise's centre, from above; 0 at no influence.
+
+        The totals concerned are at least `above` ≥ 0.
+        """
+        return influence
+
+    def shift(self, influence: Floats) -> Floats:
+        """Return the same for whole arrays, within 2⁻⁴⁵ relatively."""
+        return influence
+
+    def shift_by_factor(self, factor: Fraction) -> Fraction | None:
+        """Return how far a value multiplied by up to `factor` > 1 can move it; None where there is no bound."""
+        return None
+
+    def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
+        """Return upper bounds of D_α that the losses do not imply; infinite where none are known."""
+        return np.full(np.shape(orders), np.inf)
+
+    @property
+    def too_narrow(self) -> bool:
+        """Whether rounding, which variances and standard errors leave out, shows beside the noise."""
+        return False
+
+    @property
+    def estimator(self) -> str | None:
+        """What of the estimates of a total is the total, `mean` or `median`; None where values are noisy totals."""
+        return None
+
+    @abstractmethod
+    def variance(self, total: float) -> float:
+        """Return the variance of the released value at a true total, in squared units; infinite where there is none."""
+
+    @abstractmethod
+    def mean_absolute_error(self, total: float) -> float:
+        """Return E|released value − total| at a true total ≥ 0; infinite where there is none."""
+
+    @abstractmethod
+    def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
+        """Return the interval that is released for a true total when the noise happens to be 0."""
+
+    @abstractmethod
+    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
+        """Return released values of `totals` (in steps), with intervals of coverage at least `interval`."""
+
+    def continuous(self) -> Any:
+        """Return the law that released values approach on finer lattices; None where it has no closed forms."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +107,17 @@ class Mechanism(ABC):
     numbers of `step`, at most 2⁶³ − 1 in magnitude. Every public cell is released, with independent bits. A mechanism
     that is `counts_only` is for counts of records, not for sums of a measure.
 
-    Subclasses are final, hold exact numbers (udfs.numbers.exact) and raise ParameterError on construction.
+    A subclass is final. It declares its parameters as exact numbers (udfs.numbers.exact), states its formulas, and
+    says of which noise and which form it is made (`form`, a cached property, so that what is computed for the noise is
+    kept and pickled with the mechanism). All else is here. Construction raises ParameterError.
     """
 
     step: Fraction = Fraction(1)
 
     kind: ClassVar[str]
-    additive: ClassVar[bool]
-    needs_nonnegative: ClassVar[bool]
+    scale_parameter: ClassVar[str] = "sigma"
+    additive: ClassVar[bool] = True
+    needs_nonnegative: ClassVar[bool] = False
     counts_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -118,13 +125,14 @@ class Mechanism(ABC):
         if not SMALLEST <= self.step <= 1 / SMALLEST:
             raise ParameterError("step", "between 1e-50 and 1e50")
         for parameter in self.parameters().values():
-            object.__setattr__(self, parameter.name, _checked(parameter, getattr(self, parameter.name)))
+            object.__setattr__(self, parameter.name, parameter.checked(getattr(self, parameter.name)))
+        if self.form.noise.steps > WIDEST:  # else hardly any released value would lie in the range of 63 bits
+            raise ParameterError(self.scale_parameter, "at most 2⁵⁵ steps of the measure")
 
     @classmethod
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters a plan may give, by name."""
-        declared = {f.name: Parameter(name=f.name, **_facts(f)) for f in fields(cls) if f.metadata}
-        return MappingProxyType(declared)
+        return declared(cls)
 
     def describe(self) -> dict[str, object]:
         """Return kind and parameters, as JSON values."""
@@ -133,148 +141,120 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
+    def form(self) -> Form:
+        """How the mechanism is made."""
+
+    @property
     def formula(self) -> str:
         """The policy function in the parameters, the influence Δ and the lattice step λ."""
+        tight = TIGHT if self.form.noise.tabled else ""
+        return f"{tight}tanh(P/2)·P with the pure loss P = {self.pure_formula}"
 
     @property
-    @abstractmethod
     def pure_formula(self) -> str | None:
         """The pure loss likewise, or None where there is none."""
+        return None
 
-    @property
-    @abstractmethod
-    def lattice_step(self) -> Fraction:
-        """The step of the lattice on which the noise is drawn (λ)."""
-
-    @abstractmethod
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return P(influence), the PRzCDP loss: exact where it is rational, else an upper bound; P(0) = 0."""
+        return self.form.noise.loss_at(self.form.shift_at(influence))
 
-    @abstractmethod
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
         """Return the PRDP loss as `loss_at` does, or None where the mechanism has none."""
+        return self.form.noise.pure_loss_at(self.form.shift_at(influence))
 
-    def renyi_at(self, influence: Fraction, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+    def loss(self, influence: Floats) -> Floats:
+        """Return upper bounds of P for whole arrays of influences ≥ 0, within one part in 10¹¹."""
+        return self.form.noise.loss(self.form.shift(influence))
+
+    def pure_loss(self, influence: Floats) -> Floats:
+        """Return the PRDP loss for whole arrays as `loss` does; infinite where there is none and influence > 0."""
+        return self.form.noise.pure_loss(self.form.shift(influence))
+
+    def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
         """Return upper bounds of D_α at the orders α > 1, in both directions, for a record of this influence."""
-        curve = of_zcdp(up_float(self.loss_at(influence)), orders)
+        curve = np.minimum(of_zcdp(up_float(self.loss_at(influence)), orders), self.form.renyi_at(influence, orders))
         pure = self.pure_loss_at(influence)
         return curve if pure is None else np.minimum(curve, of_pure(up_float(pure), orders))
 
-    def change_losses_at(self, low: Fraction, high: Fraction) -> tuple[Fraction, Fraction | None]:
-        """Return rho and epsilon of a record's value that is `low` or `high` ≥ `low`, all else being equal.
+    def change_losses_at(self, low: Fraction, high: Fraction) -> Losses:
+        """Return rho and epsilon of a record's value that is `low` or `high` ≥ `low` ≥ 0, all else being equal.
 
-        As `loss_at` and `pure_loss_at` of the difference: the totals are those of a record of that influence, present
-        or absent. Transformations lose less: their totals are at least `low` (docs/mathematics.md, section 10).
+        The totals are those of a record of the difference, present or absent. Transformations lose less than that:
+        other contributions being ≥ 0, their totals are at least `low` (docs/mathematics.md, section 10).
         """
-        return self.loss_at(high - low), self.pure_loss_at(high - low)
+        shift = self.form.shift_at(high - low, low)
+        return self.form.noise.loss_at(shift), self.form.noise.pure_loss_at(shift)
 
-    def factor_losses_at(self, factor: Fraction) -> tuple[Fraction, Fraction | None] | None:
+    def factor_losses_at(self, factor: Fraction) -> Losses | None:
         """Return the same for any value and any other within a `factor` ≥ 1 of it; None where there is no bound."""
-        return (Fraction(0), Fraction(0)) if factor == 1 else None
+        shift = self.form.shift_by_factor(factor) if factor > 1 else ZERO
+        return None if shift is None else (self.form.noise.loss_at(shift), self.form.noise.pure_loss_at(shift))
 
-    @abstractmethod
-    def loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return upper bounds of P for whole arrays of influences ≥ 0, within one part in 10¹¹."""
+    def group_loss_at(self, total: Fraction, influence: Fraction = ONE) -> Fraction | None:
+        """Return the zCDP loss in a cell of a true total, where larger cells lose less; None where they do not.
 
-    @abstractmethod
-    def pure_loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the PRDP loss for whole arrays as `loss` does; infinite where there is none and influence > 0."""
+        It discloses the total: report it at public totals, or inside the enclave alone.
+        """
+        return None
 
-    @abstractmethod
     def variance(self, total: float) -> float:
         """Return the variance of the released value at a true total, in squared units; infinite where there is none.
 
         It is that of the noise before values saturate at the ends of their type.
         """
+        return self.form.variance(total)
 
-    @abstractmethod
     def mean_absolute_error(self, total: float) -> float:
         """Return E|released value − total| at a true total ≥ 0, in the measure's unit; infinite where there is none."""
+        return self.form.mean_absolute_error(total)
 
-    @abstractmethod
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return the interval that is released for a true total when the noise happens to be 0."""
+        return self.form.interval_around(total, interval)
 
-    @abstractmethod
-    def weights(self) -> LogWeights:
-        """Return the log-weights of the noise on its lattice."""
+    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
+        """Return released values of `totals` (in steps), with intervals of coverage at least `interval`."""
+        return self.form.release(totals, bits, interval)
 
     @property
-    def fineness(self) -> int:
-        """How many steps of the noise's lattice are one step of the measure, where additive noise is rounded."""
-        return 1
+    def lattice_step(self) -> Fraction:
+        """The step of the lattice on which the noise is drawn (λ)."""
+        return self.form.noise.lattice_step
 
     @property
     def too_narrow(self) -> bool:
         """Whether rounding, which variances and standard errors leave out, shows beside the noise."""
-        return False
+        return self.form.too_narrow
 
     @property
     def saturation(self) -> float:
         """The probability that noise leaves 63 bits of lattice steps, where values are held."""
-        return self.weights().moments.beyond
-
-    @cached_property
-    def table(self) -> LatticeTable:
-        """The sampler's table: built on first use, on the driver, and pickled with the mechanism."""
-        return build_table(self.weights())
+        return self.form.noise.weights.moments.beyond
 
     @property
-    def tabled(self) -> bool:
-        """Whether the policy is a curve that is computed, not a formula."""
-        return False
+    def tight(self) -> bool:
+        """Whether the policy states the loss of this very noise, not of all mechanisms with its pure loss."""
+        return getattr(self, "policy", None) == "tight"
 
-    @cached_property
+    def by_paper(self) -> Self:
+        """Return the same noise under the paper's policy."""
+        return replace(self, policy="paper") if self.tight else self  # type: ignore[call-arg]
+
+    @property
     def loss_curve(self) -> TightCurve | None:
-        """The curve of a tabled policy: computed on first use, on the driver, and pickled with the mechanism."""
-        return tight_curve(self.weights(), self.fineness) if self.tabled else None
+        """The curve of a policy that is no formula: computed on first use, on the driver, and pickled along."""
+        return self.form.noise.loss_curve
 
     def with_curve(self, curve: TightCurve) -> Self:
-        """Return this mechanism with the losses of a stored curve; raises TypeError unless its policy is tabled."""
-        if not self.tabled:
+        """Return this mechanism with the losses of a stored curve; raises TypeError unless its policy is a curve."""
+        if not self.form.noise.tabled:
             raise TypeError(f"{self.kind}: its policy is a formula and takes no curve")
         held = copy.copy(self)
-        held.__dict__["loss_curve"] = curve
+        object.__setattr__(held, "form", replace(self.form, noise=replace(self.form.noise, stored=curve)))
         return held
 
-    @abstractmethod
-    def release(self, totals: NDArray[np.int64], bits: Bits, interval: Fraction) -> Released:
-        """Return released values of `totals` (in steps), with intervals of coverage at least `interval`."""
-
-
-WIDEST = 2**55
-MOST_BEYOND = 1 - 1e-9
-
-
-def require_scale(parameter: str, scale: Fraction) -> None:
-    """Refuse noise of so many lattice steps that hardly any released value would lie in the range of 63 bits."""
-    if scale > WIDEST:
-        raise ParameterError(parameter, "at most 2⁵⁵ steps of the measure")
-
-
-def require_range(mechanism: Mechanism, parameter: str, advice: str) -> None:
-    """Refuse tails so heavy that nearly no released value would lie in the range of 63 bits."""
-    if not mechanism.saturation < MOST_BEYOND:
-        raise ParameterError(parameter, f"{advice}: with these tails nearly every value would lie beyond 63 bits")
-
-
-def _facts(declared: Any) -> dict[str, Any]:
-    default = {} if declared.metadata["kind"] == "number" else {"default": declared.default}
-    return dict(declared.metadata) | default
-
-
-def _checked(parameter: Parameter, value: object) -> Fraction | str:
-    if parameter.kind == "choice":
-        if value not in parameter.choices:
-            raise ParameterError(parameter.name, parameter.rule)
-        return str(value)
-    try:
-        number = exact(value)  # type: ignore[arg-type]  # it checks the type itself
-    except (TypeError, ValueError):
-        rule = parameter.rule if parameter.whole else f"a number {parameter.rule}"
-        raise ParameterError(parameter.name, rule) from None
-    if number and not SMALLEST <= abs(number) <= 1 / SMALLEST:
-        raise ParameterError(parameter.name, "between 1e-50 and 1e50")
-    if not parameter.allows(number):
-        raise ParameterError(parameter.name, parameter.rule)
-    return number
+    def _require_range(self, parameter: str, advice: str) -> None:
+        """Refuse tails so heavy that nearly no released value would lie in the range of 63 bits."""
+        if not self.saturation < MOST_BEYOND:
+            raise ParameterError(parameter, f"{advice}: with these tails nearly every value would lie beyond 63 bits")

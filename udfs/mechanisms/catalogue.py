@@ -5,11 +5,13 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from udfs.mechanisms.additive import Gaussian, Laplace
-from udfs.mechanisms.base import Mechanism, ParameterError
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.groupwise import GroupwiseLog, GroupwiseNoisy
 from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
+from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.log import Log
+from udfs.mechanisms.parameters import ParameterError
 from udfs.mechanisms.root import Root
 from udfs.mechanisms.splitting import UnitSplitting
 from udfs.mechanisms.stable import SymmetricStable
@@ -41,12 +43,12 @@ def build(spec: Mapping[str, Any], step: Fraction) -> Mechanism:
     if not isinstance(spec.get("kind"), str) or spec["kind"] not in CATALOGUE:
         raise ParameterError("kind", "one of " + ", ".join(CATALOGUE))
     mechanism = CATALOGUE[spec["kind"]]
-    given = {name: value for name, value in spec.items() if name != "kind"}
+    values = {name: value for name, value in spec.items() if name != "kind"}
     declared = mechanism.parameters()
-    for name in given:
+    for name in values:
         if name not in declared:
             raise ParameterError(name, f"absent: {mechanism.kind} has no such parameter")
     for name, parameter in declared.items():
-        if parameter.default is None and name not in given:
+        if parameter.default is None and name not in values:
             raise ParameterError(name, f"given: {'' if parameter.whole else 'a number '}{parameter.rule}")
-    return mechanism(step=step, **given)
+    return mechanism(step=step, **values)

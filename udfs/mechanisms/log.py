@@ -3,38 +3,131 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property
 from itertools import count
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udfs.mechanisms.base import Mechanism, ParameterError, above
-from udfs.mechanisms.transformed import (
-    NOTHING,
-    Floats,
-    estimator_choice,
-    interval_of_transformed,
-    loss_of_rise,
-    noise_choice,
-    pure_loss_of_rise,
-    release_transformed,
-    transformed_change_losses_at,
-    transformed_formula,
-    transformed_loss,
-    transformed_loss_at,
-    transformed_pure_loss,
-    transformed_pure_loss_at,
-    transformed_too_narrow,
-    transformed_weights,
-)
+from udfs.mechanisms.base import ZERO, Mechanism
+from udfs.mechanisms.parameters import ParameterError, above
+from udfs.mechanisms.transformed import Curve, Transformed, estimator_choice, noise_choice
 from udfs.noise.lattice import LARGEST
+from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.bounds import log1p_above
 from udfs.numbers.exact import context, fraction, real
 from udfs.numbers.floating import exp, floor_log2, lattice_step, round_decided
 
+if TYPE_CHECKING:
+    from udfs.noise.continuous_transformed import LogEstimate
+
 CONSTANT_BITS = 160
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LogCurve(Curve):
+    """f = ln on a power of two near σ·2⁻³⁰, at least 2¹⁰ evaluation errors of ln at the largest total.
+
+    Mean-unbiased values: e^{ṽ − σ²/2} − a (Gaussian), (1 − σ²)·e^ṽ − a (Laplace, σ < 1); median-unbiased: e^ṽ − a. The
+    standard error is the root of an unbiased estimate of the value's variance; Laplace noise of σ ≥ ½ has none, which
+    is shown as infinite. Source: paper 1, table 2; docs/mathematics.md, section 4.
+    """
+
+    @property
+    def rise_formula(self) -> str:
+        """D."""
+        return "D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0"
+
+    @property
+    def power(self) -> None:
+        """None."""
+
+    @cached_property
+    def lattice_step(self) -> Fraction:
+        """λ."""
+        return lattice_step(self.sigma, self.evaluation_error)
+
+    @cached_property
+    def evaluation_error(self) -> Fraction:
+        """A bound of the error of ln(q + a) in doubles."""
+        # q + a has relative error ≤ 2⁻⁵⁰ (conversions, product, sum), the logarithm itself ≤ 8 last bits;
+        # |ln x| ≤ (|⌊log₂ x⌋| + 1)·0.7
+        ends = (self.a, LARGEST * self.step + self.a)
+        return Fraction(1, 2**50) + max(abs(floor_log2(end)) + 1 for end in ends) * Fraction(7, 10) / 2**49
+
+    def rise_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
+        """Return an upper bound of ln(1 + Δ/(above + a)) + λ."""
+        return log1p_above(influence / (above + self.a)) + self.lattice_step
+
+    def rise(self, influence: Floats) -> Floats:
+        """Return ln(1 + Δ/a) + λ."""
+        return np.log1p(influence / float(self.a)) + float(self.lattice_step)
+
+    def rise_by_factor(self, factor: Fraction) -> Fraction:
+        """Return an upper bound of ln(factor) + λ, as (cq + a)/(q + a) ≤ c for every total q ≥ 0 and c ≥ 1."""
+        return log1p_above(factor - 1) + self.lattice_step
+
+    def at(self, total: float) -> float:
+        """Return ln(total + a)."""
+        return math.log(total + float(self.a))
+
+    def estimate(self, v: Floats) -> Floats:
+        """Return the mean- or median-unbiased values."""
+        return exp(v + self._constants.value) - float(self.a)
+
+    def inverse(self, v: Floats) -> Floats:
+        """Return e^v − a."""
+        return exp(v) - float(self.a)
+
+    def error_estimate(self, v: Floats) -> Floats:
+        """Return the root of the unbiased estimate of the variance, infinite where there is no variance."""
+        shift = self._constants.error
+        return np.full(v.shape, np.inf) if shift is None else exp(v + shift)
+
+    def variance(self, total: float) -> float:
+        """Return the variance: a constant times (q + a)²."""
+        try:
+            return math.exp(self._constants.log_variance) * (total + float(self.a)) ** 2
+        except OverflowError:
+            return math.inf
+
+    def mean_absolute_error(self, total: float) -> float:
+        """Return the mean absolute error: a constant times (q + a)."""
+        return self._constants.absolute_error * (total + float(self.a))
+
+    def continuous(self) -> "LogEstimate | None":
+        """Return the law of the mean-unbiased value with continuous noise; None for the median-unbiased one."""
+        from udfs.noise.continuous_transformed import LogEstimate  # noqa: PLC0415 — SciPy, which `prdp explain` does without
+
+        if self.estimator != "mean":
+            return None
+        return LogEstimate(a=float(self.a), noise=self.named_noise.continuous)  # type: ignore[arg-type]
+
+    def on_lattice(self, totals: Int64s) -> Int64s:
+        """Return ⌊ln(q + a)/λ + ½⌋, exactly."""
+        per_step = 1 / float(self.lattice_step)
+        v = np.log(totals.astype(np.float64) * float(self.step) + float(self.a)) * per_step
+        return round_decided(totals, v, float(self.evaluation_error) * per_step, self.exactly_on_lattice)
+
+    def exactly_on_lattice(self, total: int) -> int:
+        """Return the same of one total, from as many digits as it takes."""
+        shifted = total * self.step + self.a
+        if shifted == 1:
+            return 0  # ln 1 = 0; of any other rational number the logarithm is irrational: never halfway
+        for bits in (2**n for n in count(7)):
+            ctx = context(bits)
+            middle = fraction(ctx.log(real(ctx, shifted))) / self.lattice_step + Fraction(1, 2)
+            error = (1 + abs(middle) + 1 / self.lattice_step) / 2 ** (bits - 16)
+            if math.floor(middle - error) == math.floor(middle + error):
+                return math.floor(middle)
+        raise AssertionError("unreachable")
+
+    @cached_property
+    def _constants(self) -> "_Constants":
+        ctx = context(CONSTANT_BITS)
+        of_noise = _of_laplace if self.noise == "laplace" else _of_gaussian
+        return of_noise(ctx, real(ctx, self.sigma), self.estimator == "mean")
 
 
 @final
@@ -42,10 +135,7 @@ CONSTANT_BITS = 160
 class Log(Mechanism):
     """ṽ = ln(q + a) + noise on a fine lattice of step λ; the value is e^ṽ times a constant, less a.
 
-    Losses as in udfs.mechanisms.transformed with D = ln(1 + Δ/a) + λ, for contributions ≥ 0. Mean-unbiased values:
-    e^{ṽ − σ²/2} − a (Gaussian), (1 − σ²)·e^ṽ − a (Laplace, σ < 1); median-unbiased: e^ṽ − a. The standard error is the
-    root of an unbiased estimate of the value's variance; Laplace noise of σ ≥ ½ has none, which is shown as infinite.
-    Source: paper 1, table 2; docs/mathematics.md, section 4.
+    Losses as in udfs.mechanisms.transformed with D = ln(1 + Δ/a) + λ, for contributions ≥ 0. Estimators: `LogCurve`.
     """
 
     a: Fraction = above(0, "offset added to a total before the logarithm, in the measure's unit")
@@ -60,106 +150,24 @@ class Log(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise == "laplace" and self.estimator == "mean" and not self.sigma < 1:
-            raise ParameterError(
-                "sigma", "below 1 with noise: laplace, or with estimator: median (else it has no mean)"
-            )
+            rule = "below 1 with noise: laplace, or with estimator: median (else it has no mean)"
+            raise ParameterError("sigma", rule)
 
-    weights = transformed_weights
-    loss_at = transformed_loss_at
-    pure_loss_at = transformed_pure_loss_at
-    change_losses_at = transformed_change_losses_at
-    loss = transformed_loss
-    pure_loss = transformed_pure_loss
-    release = release_transformed
-    interval_around = interval_of_transformed
-    too_narrow = property(transformed_too_narrow)
+    @cached_property
+    def form(self) -> Transformed[LogCurve]:
+        """Noise on the logarithm."""
+        words = {"noise": self.noise, "estimator": self.estimator}
+        return Transformed.of(LogCurve(a=self.a, sigma=self.sigma, step=self.step, **words))
 
     @property
     def formula(self) -> str:
         """The policy, with D spelled out."""
-        return f"{transformed_formula(self)}, D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0"
+        return self.form.formula
 
     @property
     def pure_formula(self) -> str | None:
         """The pure loss of Laplace noise."""
-        return "D/σ, D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0" if self.noise == "laplace" else None
-
-    @property
-    def lattice_step(self) -> Fraction:
-        """λ, a power of two near σ·2⁻³⁰ and at least 2¹⁰ evaluation errors of ln at the largest total."""
-        return lattice_step(self.sigma, self._error())
-
-    @property
-    def rounding(self) -> Fraction:
-        """λ."""
-        return self.lattice_step
-
-    def rise_at(self, influence: Fraction, above: Fraction = NOTHING) -> Fraction:
-        """Return an upper bound of ln(1 + Δ/(above + a)) + λ."""
-        return log1p_above(influence / (above + self.a)) + self.lattice_step
-
-    def factor_losses_at(self, factor: Fraction) -> tuple[Fraction, Fraction | None] | None:
-        """Return the losses with D = ln(factor) + λ, as (cq + a)/(q + a) ≤ c for every total q ≥ 0 and c ≥ 1."""
-        if factor == 1:
-            return Fraction(0), Fraction(0)
-        rise = log1p_above(factor - 1) + self.lattice_step
-        return loss_of_rise(self, rise), pure_loss_of_rise(self, rise)
-
-    def rise(self, influence: Floats) -> Floats:
-        """Return ln(1 + Δ/a) + λ."""
-        return np.log1p(influence / float(self.a)) + float(self.lattice_step)
-
-    def curve(self, total: float) -> float:
-        """Return ln(total + a)."""
-        return math.log(total + float(self.a))
-
-    def estimate(self, v: Floats) -> Floats:
-        """Return the mean- or median-unbiased values."""
-        return exp(v + _constants(self).value) - float(self.a)
-
-    def inverse(self, v: Floats) -> Floats:
-        """Return e^v − a."""
-        return exp(v) - float(self.a)
-
-    def error_estimate(self, v: Floats) -> Floats:
-        """Return the root of the unbiased estimate of the variance, infinite where there is no variance."""
-        shift = _constants(self).error
-        return np.full(v.shape, np.inf) if shift is None else exp(v + shift)
-
-    def variance(self, total: float) -> float:
-        """Return the variance: a constant times (q + a)²."""
-        try:
-            return math.exp(_constants(self).log_variance) * (total + float(self.a)) ** 2
-        except OverflowError:
-            return math.inf
-
-    def mean_absolute_error(self, total: float) -> float:
-        """Return the mean absolute error: a constant times (q + a)."""
-        return _constants(self).absolute_error * (total + float(self.a))
-
-    def transformed(self, totals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ⌊ln(q + a)/λ + ½⌋, exactly."""
-        per_step = 1 / float(self.lattice_step)
-        v = np.log(totals.astype(np.float64) * float(self.step) + float(self.a)) * per_step
-        return round_decided(totals, v, float(self._error()) * per_step, self._transformed_exactly)
-
-    def _transformed_exactly(self, total: int) -> int:
-        shifted = total * self.step + self.a
-        if shifted == 1:
-            return 0  # ln 1 = 0; of any other rational number the logarithm is irrational: never halfway
-        for bits in (2**n for n in count(7)):
-            ctx = context(bits)
-            middle = fraction(ctx.log(real(ctx, shifted))) / self.lattice_step + Fraction(1, 2)
-            error = (1 + abs(middle) + 1 / self.lattice_step) / 2 ** (bits - 16)
-            if math.floor(middle - error) == math.floor(middle + error):
-                return math.floor(middle)
-        raise AssertionError("unreachable")
-
-    def _error(self) -> Fraction:
-        # q + a has relative error ≤ 2⁻⁵⁰ (conversions, product, sum), the logarithm itself ≤ 8 last bits;
-        # |ln x| ≤ (|⌊log₂ x⌋| + 1)·0.7
-        ends = (self.a, LARGEST * self.step + self.a)
-        return Fraction(1, 2**50) + max(abs(floor_log2(end)) + 1 for end in ends) * Fraction(7, 10) / 2**49
+        return self.form.pure_formula
 
 
 @dataclass(frozen=True)
@@ -170,14 +178,6 @@ class _Constants:
     error: float | None
     log_variance: float
     absolute_error: float
-
-
-@lru_cache(maxsize=256)
-def _constants(mechanism: Log) -> _Constants:
-    ctx = context(CONSTANT_BITS)
-    sigma = real(ctx, mechanism.sigma)
-    of_noise = _of_laplace if mechanism.noise == "laplace" else _of_gaussian
-    return of_noise(ctx, sigma, mechanism.estimator == "mean")
 
 
 def _of_gaussian(ctx: Any, sigma: Any, mean: bool) -> _Constants:

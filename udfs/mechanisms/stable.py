@@ -4,28 +4,46 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udfs.losses.stable import envelope
-from udfs.mechanisms.additive import (
-    POLICY,
-    interval_of_width,
-    lattice_mean_absolute_error,
-    lattice_variance,
-    loss_of_pure,
-    loss_of_pure_at,
-    own_step,
-    release_additive,
-)
-from udfs.mechanisms.base import FLOAT_SLACK, Mechanism, ParameterError, above, at_least, choice, require_scale
+from udfs.mechanisms.additive import Additive
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.noise import FLOAT_SLACK, POLICY, Noise
+from udfs.mechanisms.parameters import ParameterError, above, at_least, choice
 from udfs.noise.stable import CauchyWeights, StableWeights
-from udfs.noise.weights import LogWeights
+from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import asinh_above
 
 LEAST, MOST = Fraction("1.01"), Fraction("1.999")  # between 1 and 2 series and tables stay of a size to compute
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StableNoise(Noise):
+    """Noise of weights p(z/γ)/p(0), p of characteristic function e^{−|t|^α}: PRDP with sup ln[p(x − Δ/γ)/p(x)]."""
+
+    alpha: Fraction
+
+    @property
+    def weights(self) -> CauchyWeights | StableWeights:
+        """ln(p(k/s)/p(0)), s the scale in steps."""
+        return CauchyWeights(scale=self.steps) if self.alpha == 1 else StableWeights(alpha=self.alpha, scale=self.steps)
+
+    def pure_loss_at(self, shift: Fraction) -> Fraction:
+        """Return a certified upper bound; it never falls with the shift."""
+        if self.alpha == 1:
+            return 2 * asinh_above(shift / (2 * self.scale))
+        return envelope(self.alpha).at(shift / self.scale)
+
+    def pure_loss(self, shift: Floats) -> Floats:
+        """Return the same, rounded up."""
+        u = shift / float(self.scale)
+        pure = 2 * np.arcsinh(u / 2) if self.alpha == 1 else envelope(self.alpha)(u)
+        return pure * (1 + FLOAT_SLACK)
 
 
 @final
@@ -45,47 +63,19 @@ class SymmetricStable(Mechanism):
     policy: str = choice("paper", doc=POLICY)
 
     kind: ClassVar[str] = "symmetric_stable"
-    additive: ClassVar[bool] = True
-    needs_nonnegative: ClassVar[bool] = False
+    scale_parameter: ClassVar[str] = "gamma"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.alpha == 1 or LEAST <= self.alpha <= MOST):
             raise ParameterError("alpha", f"1, or from {float(LEAST)} to {float(MOST)} (2 is the kind gaussian)")
-        require_scale("gamma", self.gamma / self.step)
 
-    @property
-    def formula(self) -> str:
-        """The policy function."""
-        return f"tanh(P/2)·P with the pure loss P = {self.pure_formula}"
+    @cached_property
+    def form(self) -> Additive:
+        """Added stable noise."""
+        return Additive(noise=StableNoise(alpha=self.alpha, scale=self.gamma, step=self.step))
 
     @property
     def pure_formula(self) -> str:
         """In closed form for α = 1, else as the supremum of which a certified bound is stated."""
         return "2·arsinh(Δ/(2γ))" if self.alpha == 1 else "sup ln(p(x − Δ/γ)/p(x)), p the stable density of exponent α"
-
-    lattice_step = property(own_step)
-    variance = lattice_variance
-    mean_absolute_error = lattice_mean_absolute_error
-    interval_around = interval_of_width
-    release = release_additive
-    loss_at = loss_of_pure_at
-    loss = loss_of_pure
-
-    def pure_loss_at(self, influence: Fraction) -> Fraction | None:
-        """Return a certified upper bound of P; it never falls with the influence."""
-        if self.alpha == 1:
-            return 2 * asinh_above(influence / (2 * self.gamma))
-        return envelope(self.alpha).at(influence / self.gamma)
-
-    def pure_loss(self, influence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the same, rounded up."""
-        u = influence / float(self.gamma)
-        pure = 2 * np.arcsinh(u / 2) if self.alpha == 1 else envelope(self.alpha)(u)
-        return pure * (1 + FLOAT_SLACK)
-
-    def weights(self) -> LogWeights:
-        """Return ln(p(k/s)/p(0)), s = γ/step."""
-        if self.alpha == 1:
-            return CauchyWeights(scale=self.gamma / self.step)
-        return StableWeights(alpha=self.alpha, scale=self.gamma / self.step)

@@ -1,4 +1,4 @@
-"""What transformation mechanisms share: noise on f(q + a), a concave f of the total, then an estimator
+"""The transformed form: noise on f(q + a), a concave f of the total, then an estimator
 (docs/mathematics.md, sections 4 and 6).
 
 Guarantee. ṽ = ⌊f(q + a)/λ + ½⌋·λ + Z, with Z on the lattice of step λ. For q' = q + Δ, every contribution being ≥ 0,
@@ -13,23 +13,24 @@ the smaller total is put first); arXiv 2502.13314 for Laplace noise; docs/mathem
 """
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Generic, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udfs.losses.curve import laplace_zcdp
-from udfs.mechanisms.base import FLOAT_SLACK, Released, choice
+from udfs.mechanisms.base import ZERO, Form, Released
+from udfs.mechanisms.gaussian import GaussianNoise
+from udfs.mechanisms.laplace import LaplaceNoise
+from udfs.mechanisms.noise import Noise
+from udfs.mechanisms.parameters import choice
 from udfs.noise.keystream import Bits
-from udfs.noise.lattice import REACH, LatticeTable, add_noise, draw_noise
-from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
-from udfs.numbers.bounds import laplace_zcdp_above
+from udfs.noise.lattice import REACH, add_noise
+from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.floating import in_units
 
-Floats = NDArray[np.float64]
-NOTHING = Fraction(0)
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
 POINTS = 1 << 14  # on each side, of the sum for the mean absolute error
@@ -47,176 +48,202 @@ def estimator_choice() -> Any:
     return choice("mean", "median", doc=ESTIMATOR_DOC)
 
 
-class Transformation(Protocol):
-    """What the functions here ask of a mechanism; v is a transformed total, in units of f."""
+@dataclass(frozen=True, kw_only=True)
+class Curve(ABC):
+    """A concave, increasing f of a total plus the offset a, on a fine lattice; and estimators of the total from ṽ.
+
+    v is a transformed total, in units of f. `sigma` is the scale of the noise, `gaussian` or `laplace`: it decides the
+    lattice, and the estimators depend on both. Totals are whole numbers of `step`. Subclasses are final.
+    """
+
+    a: Fraction
+    sigma: Fraction
+    step: Fraction
+    noise: str
+    estimator: str
 
     @property
-    def sigma(self) -> Fraction:
-        """The noise scale."""
+    @abstractmethod
+    def rise_formula(self) -> str:
+        """D in the parameters, the influence Δ and the lattice step λ."""
 
     @property
-    def noise(self) -> str:
-        """Gaussian or laplace."""
+    @abstractmethod
+    def power(self) -> int | None:
+        """The k with f^{-1}(v) = v^k, which has unbiased estimators under any noise; None for a logarithm."""
 
     @property
+    @abstractmethod
     def lattice_step(self) -> Fraction:
         """λ."""
+
+    @cached_property
+    def named_noise(self) -> Noise:
+        """The noise of scale sigma on the curve's lattice."""
+        if self.noise == "laplace":
+            return LaplaceNoise(scale=self.sigma, step=self.lattice_step, policy="tight")
+        return GaussianNoise(scale=self.sigma, step=self.lattice_step)
 
     @property
     def rounding(self) -> Fraction:
         """What rounding to the lattice may add to the distance of two totals: λ, or 0 where nothing is rounded."""
+        return self.lattice_step
 
-    @property
-    def table(self) -> LatticeTable:
-        """The sampler's table."""
-
-    def weights(self) -> LogWeights:
-        """The noise's log-weights."""
-
-    def rise_at(self, influence: Fraction, above: Fraction = NOTHING) -> Fraction:
+    @abstractmethod
+    def rise_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
         """Return an upper bound of D for an influence > 0, of totals of at least `above` ≥ 0."""
 
+    @abstractmethod
     def rise(self, influence: Floats) -> Floats:
         """Return D for influences ≥ 0, within 2⁻⁴⁵ relatively; what it returns at 0 is not used."""
 
-    def transformed(self, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rise_by_factor(self, factor: Fraction) -> Fraction | None:
+        """Return D for a value multiplied by up to `factor` > 1, whatever it is; None where there is no bound."""
+        return None
+
+    @abstractmethod
+    def on_lattice(self, totals: Int64s) -> Int64s:
         """Return ⌊f(q + a)/λ + ½⌋, exactly."""
 
-    def curve(self, total: float) -> float:
+    @abstractmethod
+    def at(self, total: float) -> float:
         """Return f(total + a)."""
 
+    @abstractmethod
     def estimate(self, v: Floats) -> Floats:
         """Return the released values."""
 
+    @abstractmethod
     def inverse(self, v: Floats) -> Floats:
         """Return h(v) − a, h the non-decreasing extension of f's inverse."""
 
+    @abstractmethod
     def error_estimate(self, v: Floats) -> Floats:
         """Return the standard errors that are released."""
 
+    @abstractmethod
+    def variance(self, total: float) -> float:
+        """Return the variance of the released value at a true total."""
 
-def transformed_weights(mechanism: Transformation) -> LogWeights:
-    """Return the log-weights of the noise on the lattice, of scale σ/λ steps."""
-    scale = mechanism.sigma / mechanism.lattice_step
-    return LaplaceWeights(scale=scale) if mechanism.noise == "laplace" else GaussianWeights(scale=scale)
+    @abstractmethod
+    def mean_absolute_error(self, total: float) -> float:
+        """Return E|released value − total| at a true total."""
 
+    def continuous(self) -> Any:
+        """Return the law of the released value of continuous noise; None where there are no closed forms."""
+        return None
 
-def transformed_formula(mechanism: Transformation) -> str:
-    """Return the policy's formula in terms of D."""
-    if mechanism.noise == "laplace":
-        return "P − (s/sinh s)·(1 − e^(−P)) with the pure loss P = D/σ and s = λ/σ"
-    return "D²/(2σ²)"
-
-
-def transformed_loss_at(mechanism: Transformation, influence: Fraction) -> Fraction:
-    """Return an upper bound of the PRzCDP loss, and 0 at no influence."""
-    return loss_of_rise(mechanism, mechanism.rise_at(influence)) if influence else Fraction(0)
-
-
-def loss_of_rise(mechanism: Transformation, rise: Fraction) -> Fraction:
-    """Return an upper bound of the PRzCDP loss where transformed totals are `rise` apart, once rounded."""
-    ratio = rise / mechanism.sigma
-    if mechanism.noise == "laplace":
-        return laplace_zcdp_above(ratio, mechanism.lattice_step / mechanism.sigma)
-    return ratio**2 / 2
+    def summed_absolute_error(self, total: float, reach: float) -> float:
+        """Return E|estimate − q| within one part in 10⁵, as a sum over the noise up to `reach` scales on both sides."""
+        z = np.linspace(-reach, reach, 2 * POINTS + 1)
+        mass = np.exp(-np.abs(z) if self.noise == "laplace" else -(z**2) / 2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = np.abs(self.estimate(self.at(total) + z * float(self.sigma)) - total)
+            mean = float(np.sum(error * mass) / np.sum(mass))
+        return mean if math.isfinite(mean) else math.inf
 
 
-def transformed_pure_loss_at(mechanism: Transformation, influence: Fraction) -> Fraction | None:
-    """Return an upper bound of D/σ for Laplace noise, None for Gaussian noise, and 0 at no influence."""
-    return pure_loss_of_rise(mechanism, mechanism.rise_at(influence)) if influence else Fraction(0)
+C = TypeVar("C", bound=Curve)
 
 
-def pure_loss_of_rise(mechanism: Transformation, rise: Fraction) -> Fraction | None:
-    """Return the PRDP loss likewise; None for Gaussian noise."""
-    return rise / mechanism.sigma if mechanism.noise == "laplace" else None
+@final
+@dataclass(frozen=True, kw_only=True)
+class Transformed(Form, Generic[C]):
+    """Noise on a curve of the total. The noise's steps are the curve's."""
 
+    curve: C
 
-def transformed_change_losses_at(
-    mechanism: Transformation, low: Fraction, high: Fraction
-) -> tuple[Fraction, Fraction | None]:
-    """Return the losses of a value that is `low` or `high`, with D = f(high + a) − f(low + a) + λ, and 0 for the same.
+    @classmethod
+    def of(cls, curve: C) -> "Transformed[C]":
+        """Return the curve with the noise that it names."""
+        return cls(curve=curve, noise=curve.named_noise)
 
-    Other contributions being ≥ 0, the smaller total is at least `low`; f is concave.
-    """
-    if low == high:
-        return Fraction(0), Fraction(0)
-    rise = mechanism.rise_at(high - low, low)
-    return loss_of_rise(mechanism, rise), pure_loss_of_rise(mechanism, rise)
+    def __post_init__(self) -> None:
+        if self.noise.step != self.curve.lattice_step:
+            raise ValueError("noise: it must lie on the curve's lattice")
 
+    @property
+    def formula(self) -> str:
+        """The policy, with D spelled out."""
+        if self.curve.noise == "laplace":
+            pure = "P − (s/sinh s)·(1 − e^(−P)) with the pure loss P = D/σ and s = λ/σ"
+            return f"{pure}, {self.curve.rise_formula}"
+        return f"D²/(2σ²), {self.curve.rise_formula}"
 
-def transformed_loss(mechanism: Transformation, influence: Floats) -> Floats:
-    """Return the PRzCDP loss of whole arrays, rounded up, and 0 at no influence."""
-    ratio = mechanism.rise(influence) / float(mechanism.sigma)
-    if mechanism.noise == "laplace":
-        loss = laplace_zcdp(ratio, mechanism.lattice_step / mechanism.sigma)
-    else:
-        loss = ratio**2 / 2
-    return np.where(influence > 0, loss * (1 + FLOAT_SLACK), 0.0)
+    @property
+    def pure_formula(self) -> str | None:
+        """The pure loss of Laplace noise."""
+        return f"D/σ, {self.curve.rise_formula}" if self.curve.noise == "laplace" else None
 
+    def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
+        """Return an upper bound of f(Δ + above + a) − f(above + a) + λ; 0 at no influence."""
+        return self.curve.rise_at(influence, above) if influence else Fraction(0)
 
-def transformed_pure_loss(mechanism: Transformation, influence: Floats) -> Floats:
-    """Return the PRDP loss of whole arrays, rounded up; infinite for Gaussian noise, 0 at no influence."""
-    if mechanism.noise == "laplace":
-        pure = mechanism.rise(influence) / float(mechanism.sigma) * (1 + FLOAT_SLACK)
-    else:
-        pure = np.full(influence.shape, np.inf)
-    return np.where(influence > 0, pure, 0.0)
+    def shift(self, influence: Floats) -> Floats:
+        """Return the same for whole arrays, of totals of at least 0."""
+        return np.where(influence > 0, self.curve.rise(influence), 0.0)
 
+    def shift_by_factor(self, factor: Fraction) -> Fraction | None:
+        """Return the curve's bound."""
+        return self.curve.rise_by_factor(factor)
 
-def release_transformed(
-    mechanism: Transformation, totals: NDArray[np.int64], bits: Bits, interval: Fraction
-) -> Released:
-    """Return estimates from ṽ; intervals from the noise's quantile, widened by the rounding step, cut at 0.
+    @property
+    def too_narrow(self) -> bool:
+        """Whether σ is below 2⁹ lattice steps, or 2⁻⁴⁰ of f(a): the steps and doubles of ṽ then show beside it."""
+        curve = self.curve
+        narrow = curve.sigma < curve.lattice_step * 2**9 or float(curve.sigma) < abs(curve.at(0.0)) * 2.0**-40
+        return bool(curve.rounding) and narrow
 
-    [lower, upper] = h(ṽ ∓ (c + 1)λ) − a with P(|k| > c) ≤ 1 − interval, k the noise in steps; c·λ without rounding.
-    The ends are counted in steps; where f is rounded they are moved out by what doubles make of them, too.
-    """
-    noisy = add_noise(mechanism.transformed(totals), *draw_noise(mechanism.table, bits, len(totals)))
-    width = np.full(len(totals), half_width(mechanism.weights(), bool(mechanism.rounding), interval), dtype=np.uint64)
-    down, up = (add_noise(noisy, width, np.full(len(totals), minus)) for minus in (True, False))
-    v, low, high = (in_units(steps, mechanism.lattice_step) for steps in (noisy, down, up))
-    slack = ENDS if mechanism.rounding else 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        return Released(
-            value=_held(mechanism.estimate(v)),
-            lower=np.maximum(_held(mechanism.inverse(low - slack * np.abs(low))), 0.0),
-            upper=np.maximum(_held(mechanism.inverse(high + slack * np.abs(high))), 0.0),
-            standard_error=mechanism.error_estimate(v),
-        )
+    @property
+    def estimator(self) -> str:
+        """The curve's."""
+        return self.curve.estimator
 
+    def variance(self, total: float) -> float:
+        """Return the variance of the curve's estimate."""
+        return self.curve.variance(total)
 
-def transformed_too_narrow(mechanism: Transformation) -> bool:
-    """Return whether σ is below 2⁹ lattice steps, or 2⁻⁴⁰ of f(a): the steps and doubles of ṽ then show beside it."""
-    narrow = mechanism.sigma < mechanism.lattice_step * 2**9
-    return bool(mechanism.rounding) and (narrow or float(mechanism.sigma) < abs(mechanism.curve(0.0)) * 2.0**-40)
+    def mean_absolute_error(self, total: float) -> float:
+        """Return that of the curve's estimate."""
+        return self.curve.mean_absolute_error(total)
 
+    def continuous(self) -> Any:
+        """Return the law of the curve's estimate."""
+        return self.curve.continuous()
 
-def interval_of_transformed(mechanism: Transformation, total: float, interval: Fraction) -> tuple[float, float]:
-    """Return the interval of ṽ = f(q + a)."""
-    v = mechanism.curve(total)
-    width = float(half_width(mechanism.weights(), bool(mechanism.rounding), interval) * mechanism.lattice_step)
-    width += (abs(v) + width) * ENDS if mechanism.rounding else 0.0
-    ends = np.array([v - width, v + width])
-    with np.errstate(over="ignore", invalid="ignore"):
-        lower, upper = np.maximum(_held(mechanism.inverse(ends)), 0.0).tolist()
-    return lower, upper
+    def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
+        """Return the interval of ṽ = f(q + a)."""
+        v = self.curve.at(total)
+        width = float(self._half_width(interval) * self.curve.lattice_step)
+        width += (abs(v) + width) * ENDS if self.curve.rounding else 0.0
+        ends = np.array([v - width, v + width])
+        with np.errstate(over="ignore", invalid="ignore"):
+            lower, upper = np.maximum(_held(self.curve.inverse(ends)), 0.0).tolist()
+        return lower, upper
 
+    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
+        """Return estimates from ṽ; intervals from the noise's quantile, widened by the rounding step, cut at 0.
 
-@lru_cache(maxsize=256)
-def half_width(weights: LogWeights, rounded: bool, interval: Fraction) -> int:
-    """Return the interval's half-width in lattice steps: c, and one more where f is rounded."""
-    return min(weights.quantile(1 - interval) + rounded, REACH)
+        [lower, upper] = h(ṽ ∓ (c + 1)λ) − a with P(|k| > c) ≤ 1 − interval, k the noise in steps; c·λ without rounding.
+        The ends are counted in steps; where f is rounded they are moved out by what doubles make of them, too.
+        """
+        curve, size = self.curve, len(totals)
+        noisy = add_noise(curve.on_lattice(totals), *self.noise.draw(bits, size))
+        width = np.full(size, self._half_width(interval), dtype=np.uint64)
+        down, up = (add_noise(noisy, width, np.full(size, minus)) for minus in (True, False))
+        v, low, high = (in_units(steps, curve.lattice_step) for steps in (noisy, down, up))
+        slack = ENDS if curve.rounding else 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Released(
+                value=_held(curve.estimate(v)),
+                lower=np.maximum(_held(curve.inverse(low - slack * np.abs(low))), 0.0),
+                upper=np.maximum(_held(curve.inverse(high + slack * np.abs(high))), 0.0),
+                standard_error=curve.error_estimate(v),
+            )
 
-
-def absolute_error_of_transformed(mechanism: Transformation, total: float, spread: float) -> float:
-    """Return E|estimate − q| within one part in 10⁵, as a sum over the noise up to `spread` scales on both sides."""
-    sigma = float(mechanism.sigma)
-    z = np.linspace(-spread, spread, 2 * POINTS + 1)
-    mass = np.exp(-np.abs(z) if mechanism.noise == "laplace" else -(z**2) / 2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        error = np.abs(mechanism.estimate(mechanism.curve(total) + z * sigma) - total)
-        found = float(np.sum(error * mass) / np.sum(mass))
-    return found if math.isfinite(found) else math.inf
+    def _half_width(self, interval: Fraction) -> int:
+        # in lattice steps: c, and one more where f is rounded
+        return min(self.noise.half_width(interval) + bool(self.curve.rounding), REACH)
 
 
 def _held(values: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""The one abstract class of continuous noise: what symmetry gives to every family."""
+"""Noise on the reals: Gaussian, Laplace and generalized Gaussian; what symmetry gives to every family."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,17 +7,19 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context
 
-Floats = NDArray[np.float64]
+CONSTANT_BITS = 160
+LEAST_P, MOST_P = 0.02, 10.0
 SMALLEST, LARGEST = 1e-50, 1e50  # scales lie between: doubles hold all they imply
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(ABC):
+class ContinuousNoise(ABC):
     """Noise Z on the reals, symmetric about 0, with a density that falls with |z|.
 
     Accuracy: relative error ≤ 1e-12 of density, cdf, survival and moments, as long as the result is a normal double;
@@ -27,8 +29,7 @@ class Noise(ABC):
     ValueError on NaN, and on probabilities outside [0, 1].
 
     The quantities are those of continuous noise; released values carry lattice noise (docs/mathematics.md, section
-    6), which differs visibly
-    where the scale is not large against the lattice step.
+    6), which differs visibly where the scale is not large against the lattice step.
     """
 
     def log_density(self, z: ArrayLike) -> Floats:
@@ -67,13 +68,17 @@ class Noise(ABC):
         """Return the z with P(Z ≤ z) = `probability`; −∞ at 0, infinite at 1."""
         return np.asarray(0.0 - self.tail_quantile(probability))  # 0 − 0 is 0, −0 is not wanted
 
-    @abstractmethod
     def variance(self) -> float:
         """Return E Z², infinite where it is not finite or beyond the doubles."""
+        return self.moment(2)
 
-    @abstractmethod
     def mean_absolute_error(self) -> float:
         """Return E |Z|, infinite where it is not finite or beyond the doubles."""
+        return self.moment(1)
+
+    @abstractmethod
+    def moment(self, order: int) -> float:
+        """Return E |Z|^n, n = `order` ≥ 1, infinite where it is not finite or beyond the doubles."""
 
     @abstractmethod
     def _log_density(self, distance: Floats) -> Floats:
@@ -104,12 +109,9 @@ def _numbers(values: ArrayLike) -> Floats:
     return numbers
 
 
-# Continuous Gaussian noise.
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Noise):
+class Gaussian(ContinuousNoise):
     """N(0, σ²): density e^{−z²/(2σ²)}/(σ√(2π)), P(Z > z) = ½·erfc(z/(σ√2)) (docs/mathematics.md, section 3)."""
 
     sigma: float
@@ -117,13 +119,9 @@ class Gaussian(Noise):
     def __post_init__(self) -> None:
         require_scales(self)
 
-    def variance(self) -> float:
-        """Return σ²."""
-        return self.sigma**2
-
-    def mean_absolute_error(self) -> float:
-        """Return σ√(2/π)."""
-        return self.sigma * math.sqrt(2 / math.pi)
+    def moment(self, order: int) -> float:
+        """Return σ^n·2^{n/2}·Γ((n + 1)/2)/√π: σ√(2/π), σ², …"""
+        return self.sigma**order * 2 ** (order / 2) * math.gamma((order + 1) / 2) / math.sqrt(math.pi)
 
     def _log_density(self, distance: Floats) -> Floats:
         return -((distance / self.sigma) ** 2) / 2 - math.log(self.sigma * math.sqrt(2 * math.pi))
@@ -137,12 +135,9 @@ class Gaussian(Noise):
         return distance
 
 
-# Continuous Laplace noise.
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class Laplace(Noise):
+class Laplace(ContinuousNoise):
     """Density e^{−|z|/b}/(2b), P(Z > z) = ½·e^{−z/b}, b = `scale` (docs/mathematics.md, section 3, the generalized
     Gaussian with p = 1).
     """
@@ -152,13 +147,9 @@ class Laplace(Noise):
     def __post_init__(self) -> None:
         require_scales(self)
 
-    def variance(self) -> float:
-        """Return 2b²."""
-        return 2 * self.scale**2
-
-    def mean_absolute_error(self) -> float:
-        """Return b."""
-        return self.scale
+    def moment(self, order: int) -> float:
+        """Return n!·b^n."""
+        return math.factorial(order) * self.scale**order
 
     def _log_density(self, distance: Floats) -> Floats:
         return -distance / self.scale - math.log(2 * self.scale)
@@ -175,16 +166,9 @@ def minus_log_doubled(tail: Floats) -> Floats:
     return 0.0 - np.where(tail > 0.25, np.log1p(-(1.0 - 2.0 * tail)), np.log(2.0 * tail))
 
 
-# Continuous generalized Gaussian noise, by the incomplete gamma function.
-
-
-CONSTANT_BITS = 160
-LEAST_P, MOST_P = 0.02, 10.0
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
-class GeneralizedGaussian(Noise):
+class GeneralizedGaussian(ContinuousNoise):
     """Density p/(2σΓ(1/p))·e^{−(|z|/σ)^p}, P(Z > z) = ½·Γ(1/p, (z/σ)^p)/Γ(1/p) (paper 1, section 5;
     docs/mathematics.md, section 3).
 
@@ -199,14 +183,6 @@ class GeneralizedGaussian(Noise):
         require_scales(self)
         if not LEAST_P <= self.p <= MOST_P:
             raise ValueError(f"p: must be between {LEAST_P:g} and {MOST_P:g}")
-
-    def variance(self) -> float:
-        """Return σ²·Γ(3/p)/Γ(1/p)."""
-        return self.moment(2)
-
-    def mean_absolute_error(self) -> float:
-        """Return σ·Γ(2/p)/Γ(1/p)."""
-        return self.moment(1)
 
     def moment(self, order: int) -> float:
         """Return E|Z|^order = σ^order·Γ((order + 1)/p)/Γ(1/p)."""

@@ -8,13 +8,12 @@ from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from udfs.noise.continuous import Noise, minus_log_doubled, require_scales
+from udfs.noise.continuous import ContinuousNoise, minus_log_doubled, require_scales
+from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context
 
-Floats = NDArray[np.float64]
 _ROOTS, _MASSES = np.polynomial.legendre.leggauss(20)
 NODES, WEIGHTS = (_ROOTS + 1) / 2, _MASSES / 2  # on [0, 1]
 DEEPEST = 820.0  # e^{−745} is the smallest double
@@ -176,7 +175,7 @@ FARTHEST_MODE = 50.0  # of ln(|z|/σ + a): beyond, hardly any noise is smaller t
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ExponentialPolylog(Noise):
+class ExponentialPolylog(ContinuousNoise):
     """Density ∝ e^{−d·ln(|z|/σ + a)^p}, σ > 0, d > 0, 1 ≤ p ≤ 20, a ≥ e^{p−1}, and d > 1 where p = 1
     (docs/mathematics.md, section 3).
 
@@ -208,16 +207,8 @@ class ExponentialPolylog(Noise):
         if self.p > 1 and not -math.log(self.p * self.d) <= (self.p - 1) * math.log(FARTHEST_MODE):
             raise ValueError("d: too small for this p, nearly all noise would be larger than 10²⁰·sigma")
 
-    def variance(self) -> float:
-        """Return σ²(I_3 − 2a·I_2 + a²·I_1)/I_1; p = 1: 2σ²a²/((d−2)(d−3)), infinite for d ≤ 3."""
-        return self.moment(2)
-
-    def mean_absolute_error(self) -> float:
-        """Return σ(I_2 − a·I_1)/I_1; p = 1: σa/(d−2), infinite for d ≤ 2."""
-        return self.moment(1)
-
     def moment(self, order: int) -> float:
-        """Return E|Z|^n, n = `order` ≥ 1; p = 1: (σa)^n·n!/((d−2)(d−3)…(d−1−n)), infinite for d ≤ n + 1."""
+        """Return E|Z|^n; p = 1: (σa)^n·n!/((d−2)(d−3)…(d−1−n)), infinite for d ≤ n + 1; p = 2: by I_1 … I_{n+1}."""
         return float(self._moment(order))
 
     def _moment(self, order: int) -> Any:

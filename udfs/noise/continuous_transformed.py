@@ -1,64 +1,17 @@
-"""Unbiased estimators of powers under any symmetric noise that has moments, and their variances.
-
-For ṽ = v + Z with E Z^{2j} = m_{2j} (odd moments are 0, m_0 = 1),
-
-    E ṽ^n = Σ_j C(n, 2j)·m_{2j}·v^{n−2j},        E g_n(ṽ) = v^n  for  g_n(x) = Σ_j C(n, 2j)·b_{2j}·x^{n−2j},
-
-where Σ_j b_{2j}·t^{2j}/(2j)! = 1/Σ_j m_{2j}·t^{2j}/(2j)!: the Appell polynomials of the noise, for Gaussian noise those
-of Hermite (paper 1, table 2). k = 4: x⁴ − 6·m_2·x² + 6·m_2² − m_4.
-"""
+"""What transformation mechanisms release, with continuous noise: errors of the estimators, law of the log's value."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb
-from typing import Any, final
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from udfs.noise.continuous import Floats, Gaussian, Laplace
-
-Polynomial = dict[int, Any]  # power → coefficient
-
-
-def unbiased_power(n: int, moments: Sequence[Any]) -> Polynomial:
-    """Return g_n by power; `moments`: m_0, m_2, m_4, … up to m_n at least, of any numeric type."""
-    inverse: list[Any] = [moments[0]]
-    for j in range(1, n // 2 + 1):
-        inverse.append(-sum(comb(2 * j, 2 * i) * moments[i] * inverse[j - i] for i in range(1, j + 1)))
-    return {n - 2 * j: comb(n, 2 * j) * inverse[j] for j in range(n // 2 + 1)}
-
-
-def expectation(polynomial: Polynomial, moments: Sequence[Any]) -> Polynomial:
-    """Return E of a polynomial in ṽ, as a polynomial in v; moments up to the polynomial's degree are needed."""
-    found: Polynomial = {}
-    for n, c in polynomial.items():
-        for j in range(n // 2 + 1):
-            found[n - 2 * j] = found.get(n - 2 * j, 0) + c * comb(n, 2 * j) * moments[j]
-    return found
-
-
-def variance_of_power(k: int, moments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the coefficients of v^{2i}, i < k, in the variance of g_k(ṽ): E g_k(ṽ)² − v^{2k}; moments up to m_{2k}.
-
-    With noise of scale σ, and moments of scale 1, the i-th is to be multiplied by σ^{2(k−i)}.
-    """
-    g = unbiased_power(k, moments)
-    square: Polynomial = {}
-    for n, c in g.items():
-        for m, d in g.items():
-            square[n + m] = square.get(n + m, 0) + c * d
-    mean_square = expectation(square, moments)  # its v^{2k} has the coefficient 1, which the subtraction removes
-    return tuple(mean_square[2 * i] for i in range(k))
-
-
-# What transformation mechanisms release, with continuous noise: errors of the estimators, law of the log's value.
-
-
-LARGEST_ROOT = 20
+from udfs.noise.continuous import Gaussian, Laplace
+from udfs.noise.powers import unit_variance_of_power
+from udfs.numbers.arrays import Floats
 
 
 @final
@@ -71,13 +24,15 @@ class RootEstimate:
     Results have relative error ≤ 1e-12 of the stated formulas. Totals q are arrays or scalars with q + a ≥ 0.
     """
 
+    LARGEST_ROOT: ClassVar[int] = 20
+
     k: int
     a: float
     noise: Gaussian | Laplace
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or not 1 <= self.k <= LARGEST_ROOT:
-            raise ValueError(f"k: must be a whole number from 1 to {LARGEST_ROOT}")
+        if not isinstance(self.k, int) or not 1 <= self.k <= self.LARGEST_ROOT:
+            raise ValueError(f"k: must be a whole number from 1 to {self.LARGEST_ROOT}")
         _require_offset(self.a, positive=False)
 
     def variance(self, total: ArrayLike) -> Floats:
@@ -87,10 +42,11 @@ class RootEstimate:
         E Z^{2j} = (2j)!·b^{2j}; k = 2: 8b²(q + a) + 20b⁴.
         """
         shifted = _shifted(total, self.a)
-        scale = _scale(self.noise)
+        scale, kind = _scale(self.noise), "gaussian" if isinstance(self.noise, Gaussian) else "laplace"
         with np.errstate(over="ignore", under="ignore"):
             terms = [
-                c * scale ** (2 * (self.k - i)) * shifted ** (2 * i / self.k) for i, c in enumerate(self._coefficients)
+                c * scale ** (2 * (self.k - i)) * shifted ** (2 * i / self.k)
+                for i, c in enumerate(unit_variance_of_power(self.k, kind, unbiased=True))
             ]
             return np.asarray(sum(terms[1:], terms[0] + 0 * shifted))
 
@@ -110,19 +66,6 @@ class RootEstimate:
         both = np.hypot(1.0, m) + m
         near, far = np.exp(-(both**-2.0) / 2), np.exp(-(both**2) / 2)
         return 2 * self.noise.sigma**2 / math.sqrt(2 * math.pi) * (both * near + far / both)
-
-    @cached_property
-    def _coefficients(self) -> tuple[int, ...]:
-        k = self.k
-        if isinstance(self.noise, Gaussian):
-            return tuple(math.comb(k, i) ** 2 * math.factorial(k - i) for i in range(k))
-        estimator = {k: 1, k - 2: -k * (k - 1)} if k > 1 else {1: 1}
-        sums = [0] * (k + 1)  # of x^{2i}
-        for m, c in estimator.items():
-            for n, e in estimator.items():
-                for j in range((m + n) // 2 + 1):
-                    sums[(m + n) // 2 - j] += c * e * math.perm(m + n, 2 * j)
-        return tuple(sums[:k])
 
 
 @final

@@ -16,7 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.mechanisms.base import FLOAT_SLACK, Mechanism
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.noise import FLOAT_SLACK
 from udfs.records.contract import Mask
 from udfs.records.decoding import BaseCells, Records
 from udfs.records.sums import LIMB, LOW
