@@ -2,8 +2,8 @@
 
 Nothing is sampled here. Rényi divergences of seven orders, both directions, are summed over every integer (the ends
 bounded, tests/support/divergence.py), for noise whose probabilities the tables are shown to hold. Each check also
-meets mechanisms that break their promise a little, and must say so. A new kind joins by its entry in PARAMETERS
-(tests/support/guarantee.py), without which the first test fails.
+meets mechanisms that break their promise a little, and must say so. A new kind joins by its entry in the
+registry (tests/support/kinds.py), without which the first test fails.
 """
 
 from dataclasses import replace
@@ -30,7 +30,6 @@ from tests.support.guarantee import (
     ORDERS,
     PARAMETERS,
     ROUNDING,
-    E,
     Neighbours,
     finite,
     is_pure,
@@ -41,6 +40,7 @@ from tests.support.guarantee import (
     violations,
 )
 from tests.support.heavy import GeneralizedGaussian, HeavyNoise, Polylog
+from tests.support.kinds import E
 from tests.support.lattice import CTX, LatticeNoise, Noise, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build

@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.support.bits import cell_bits
 from tests.support.guarantee import adds
+from tests.support.kinds import REGISTRY
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.groupwise import NoiseOnNoise
 from udfs.noise.lattice import build_table
@@ -19,31 +20,7 @@ from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.floating import exp
 
 ROOT = Path(__file__).parents[2]
-SPECS = [
-    {"kind": "gaussian", "sigma": 12},
-    {"kind": "gaussian", "sigma": 1.6},
-    {"kind": "laplace", "sigma": 0.7},
-    {"kind": "generalized_gaussian", "p": 0.5, "sigma": 12},
-    {"kind": "generalized_gaussian", "p": 0.05, "sigma": "1e-24"},
-    {"kind": "exponential_polylog", "p": 1, "d": 3.5, "a": 1, "sigma": 20},
-    {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 20},
-    {"kind": "exponential_polylog", "p": 1.5, "d": 2, "a": 1.7, "sigma": 3},
-    {"kind": "symmetric_stable", "alpha": 1, "gamma": 4},
-    {"kind": "symmetric_stable", "alpha": 1.7, "gamma": 12},
-    {"kind": "root", "k": 1, "a": 0, "sigma": 3},
-    {"kind": "root", "k": 2, "a": 0, "sigma": 2},
-    {"kind": "root", "k": 4, "a": 1, "sigma": 0.5, "noise": "laplace"},
-    {"kind": "root", "k": 7, "a": 100, "sigma": 0.01, "estimator": "median"},
-    {"kind": "root", "k": 50, "a": 0, "sigma": 0.1, "noise": "laplace", "estimator": "median"},
-    {"kind": "log", "a": 1, "sigma": 1e-4},
-    {"kind": "log", "a": 0.5, "sigma": 2},
-    {"kind": "log", "a": 50, "sigma": 0.3, "noise": "laplace"},
-    {"kind": "log", "a": 50, "sigma": 2, "noise": "laplace", "estimator": "median"},
-    {"kind": "unit_splitting", "threshold": 7, "rho": 0.3},
-    {"kind": "groupwise_log", "a": 5, "sigma": 0.02},
-    {"kind": "groupwise_noisy", "r": 0.1, "sigma": 1.6},
-    {"kind": "groupwise_noisy", "r": 0.3, "sigma": 40},
-]
+SPECS = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.shipped]
 INTERVAL = Fraction(19, 20)
 CURVES = [  # slopes of whole numbers, log-ratios of 2, and losses that are the paper's: what last bits might decide
     {"kind": "generalized_gaussian", "p": 0.75, "sigma": 7, "policy": "tight"},

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tests.support.families import noise_fit, tail_bins
 from tests.support.guarantee import noise_of
+from tests.support.kinds import REGISTRY
 from tests.support.mixture import ranks
 from tests.support.statistics import chi_square, level
 from tests.support.submit import Place, submit
@@ -30,18 +31,7 @@ OFF = Fraction(102, 100)
 Floats = NDArray[np.float64]
 
 SPECS: dict[str, dict[str, Any]] = {
-    "gaussian": {"kind": "gaussian", "sigma": 3},
-    "laplace": {"kind": "laplace", "sigma": 4},
-    "generalized": {"kind": "generalized_gaussian", "p": 0.7, "sigma": 3},
-    "stable": {"kind": "symmetric_stable", "alpha": 1, "gamma": 4},
-    "polylog": {"kind": "exponential_polylog", "p": 2, "d": 3, "a": 3, "sigma": 20},
-    "splitting": {"kind": "unit_splitting", "threshold": 10, "rho": 2},
-    "root_mean": {"kind": "root", "k": 2, "a": 10_000, "sigma": 0.5, "noise": "laplace"},
-    "root_median": {"kind": "root", "k": 3, "a": 1000, "sigma": 0.2, "estimator": "median"},
-    "log_mean": {"kind": "log", "a": 50, "sigma": 0.5},
-    "log_median": {"kind": "log", "a": 50, "sigma": 0.3, "noise": "laplace", "estimator": "median"},
-    "groupwise_log": {"kind": "groupwise_log", "a": 5, "sigma": 0.1},
-    "groupwise_noisy": {"kind": "groupwise_noisy", "r": 0.5, "sigma": 3},
+    name: {"kind": kind, **given} for kind, known in REGISTRY.items() for name, given in known.published.items()
 }
 COUNTED = ("groupwise_log", "groupwise_noisy")
 # f(value + a) of the estimators, from docs/mathematics.md, section 4; totals are so far above 0 that a root's sign

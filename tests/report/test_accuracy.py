@@ -10,31 +10,14 @@ import pytest
 from tests.support import heavy_sums
 from tests.support.bits import Injected, words_that_draw
 from tests.support.heavy_sums import MP, Family
+from tests.support.kinds import REGISTRY
 from tests.support.stable import Stable
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.noise.lattice import LARGEST
 
 STEPS = ["1", "0.01"]
-SPECS: list[dict[str, Any]] = [
-    {"kind": "gaussian", "sigma": "0.4"},
-    {"kind": "gaussian", "sigma": "25.5"},
-    {"kind": "laplace", "sigma": "0.4"},
-    {"kind": "laplace", "sigma": "1e4"},
-    {"kind": "generalized_gaussian", "p": "0.5", "sigma": "0.17735"},
-    {"kind": "generalized_gaussian", "p": "0.3", "sigma": "12"},
-    {"kind": "generalized_gaussian", "p": "1", "sigma": "3"},
-    {"kind": "exponential_polylog", "p": "2", "d": "1.5", "a": "2.8", "sigma": "20"},
-    {"kind": "exponential_polylog", "p": "1", "d": "3.5", "a": "4", "sigma": "2"},
-    {"kind": "exponential_polylog", "p": "1", "d": "2.5", "a": "4", "sigma": "2"},
-    {"kind": "exponential_polylog", "p": "1", "d": "1.5", "a": "1", "sigma": "2"},
-    {"kind": "exponential_polylog", "p": "3", "d": "0.2", "a": "8", "sigma": "0.5"},
-    {"kind": "symmetric_stable", "alpha": "1", "gamma": "2"},
-    {"kind": "symmetric_stable", "alpha": "1.2", "gamma": "0.3"},
-    {"kind": "unit_splitting", "threshold": "10", "rho": "0.01"},
-    {"kind": "root", "k": 1, "a": "3", "sigma": "7", "noise": "laplace"},
-    {"kind": "root", "k": 1, "a": "3", "sigma": "7", "noise": "gaussian"},
-]
+SPECS: list[dict[str, Any]] = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.stated]
 
 
 def family(spec: dict[str, Any], step: Fraction) -> Family | Stable:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tests.support.divergence import max_divergence, renyi
-from tests.support.heavy import GeneralizedGaussian, Polylog
-from tests.support.lattice import CTX, LatticeNoise, Noise, real
-from tests.support.stable import Stable
+from tests.support.kinds import REGISTRY
+from tests.support.lattice import CTX, LatticeNoise, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.noise.lattice import LARGEST
@@ -21,109 +20,8 @@ from udfs.numbers.exact import exact
 ORDERS = [exact(order) for order in ("1.0001", "1.5", "2", "4", "16", "64", "256")]
 ROUNDING = 1 + CTX.mpf(10) ** -12
 Policy = Callable[[Fraction], Fraction]
-E = "2.718281828459045"
 
-# kind → parameter sets, each with its measure's step. A kind without one fails in tests/mechanisms/test_guarantee.py.
-PARAMETERS: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "gaussian": [
-        ({"sigma": 0.3}, "1"),
-        ({"sigma": 1}, "1"),
-        ({"sigma": 3.7}, "1"),
-        ({"sigma": 0.05}, "0.01"),
-        ({"sigma": "1e9"}, "1"),
-    ],
-    "laplace": [
-        ({"sigma": 0.2}, "1"),
-        ({"sigma": 1}, "1"),
-        ({"sigma": 3.7}, "1"),
-        ({"sigma": 0.05, "policy": "paper", "lattice": "fine"}, "0.01"),
-        ({"sigma": 2.5, "policy": "tight", "lattice": "fine"}, "1"),
-        ({"sigma": 2.5, "policy": "tight", "lattice": "measure"}, "0.5"),
-        ({"sigma": "1e9", "policy": "paper", "lattice": "measure"}, "1"),
-    ],
-    "generalized_gaussian": [
-        ({"p": 0.05, "sigma": "1e-20"}, "1"),
-        ({"p": 0.5, "sigma": 5}, "1"),
-        ({"p": 0.5, "sigma": 5, "policy": "paper", "lattice": "fine"}, "1"),
-        ({"p": 0.5, "sigma": 5, "policy": "tight", "lattice": "fine"}, "1"),
-        ({"p": 0.8, "sigma": 40, "policy": "tight", "lattice": "measure"}, "1"),
-        ({"p": 0.5, "sigma": 1000, "policy": "paper"}, "1"),
-        ({"p": 1, "sigma": 0.7}, "0.25"),
-        ({"p": 0.9, "sigma": 0.003}, "0.01"),
-        (
-            {"p": 0.3, "sigma": "1e9", "policy": "paper", "lattice": "measure"},
-            "1",
-        ),  # wider than the sums of tests.support.divergence reach
-    ],
-    "exponential_polylog": [
-        ({"p": 1, "d": 1.05, "a": 1, "sigma": 3, "policy": "paper"}, "1"),
-        ({"p": 1, "d": 3.5, "a": 2, "sigma": 100}, "1"),
-        ({"p": 2, "d": 0.3, "a": E, "sigma": 0.02}, "0.01"),
-        ({"p": 2, "d": 1.5, "a": E, "sigma": 20}, "1"),
-        ({"p": 2, "d": 50, "a": E, "sigma": 2}, "0.25"),
-        ({"p": 2, "d": 50, "a": E, "sigma": 2, "policy": "paper", "lattice": "fine"}, "0.25"),
-        ({"p": 2, "d": 1.5, "a": E, "sigma": 20, "policy": "tight", "lattice": "fine"}, "1"),
-        ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5}, "1"),
-        ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5, "policy": "paper"}, "1"),
-        ({"p": 3, "d": 0.5, "a": 7.4, "sigma": 10}, "1"),
-    ],
-    "symmetric_stable": [
-        ({"alpha": 1, "gamma": 3}, "1"),
-        ({"alpha": 1, "gamma": 0.05}, "0.01"),
-        ({"alpha": 1.5, "gamma": 0.5}, "0.25"),
-        ({"alpha": 1.9, "gamma": 6}, "1"),
-        ({"alpha": 1.99, "gamma": 4}, "1"),
-    ],
-    "root": [
-        ({"k": 1, "a": 5, "sigma": 3.7}, "1"),
-        ({"k": 1, "a": 0, "sigma": 0.02, "noise": "laplace", "estimator": "median"}, "0.01"),
-        ({"k": 2, "a": 0, "sigma": 2}, "1"),
-        ({"k": 2, "a": 100, "sigma": 0.3, "noise": "laplace"}, "0.25"),
-        ({"k": 3, "a": 0.5, "sigma": 0.2, "noise": "laplace", "estimator": "median"}, "0.01"),
-        ({"k": 4, "a": 0, "sigma": 2, "estimator": "median"}, "1"),
-        ({"k": 4, "a": 1, "sigma": 0.15, "noise": "laplace"}, "1"),
-        ({"k": 7, "a": 1000, "sigma": 0.01}, "0.25"),
-        ({"k": 50, "a": 0, "sigma": 0.1, "noise": "laplace", "estimator": "median"}, "1"),
-        ({"k": 50, "a": 3, "sigma": 0.02}, "0.01"),
-        (
-            {"k": 2, "a": "288230376151711744", "sigma": "5e-9"},
-            "1",
-        ),  # σ is some lattice steps, one record is half a step
-    ],
-    "log": [
-        ({"a": 1, "sigma": 0.1}, "1"),
-        ({"a": 0.5, "sigma": 2}, "0.01"),
-        ({"a": 1000, "sigma": 0.001}, "1"),
-        ({"a": "17179869184", "sigma": "3.5e-10"}, "1"),  # σ is three lattice steps, one record is half a step
-        ({"a": "1e-6", "sigma": 1}, "0.25"),
-        ({"a": 1, "sigma": 0.1, "noise": "laplace"}, "1"),
-        ({"a": 50, "sigma": 0.7, "noise": "laplace"}, "0.01"),
-        ({"a": 0.5, "sigma": 2, "noise": "laplace", "estimator": "median"}, "0.25"),
-        ({"a": "17179869184", "sigma": "3.5e-10", "noise": "laplace", "estimator": "median"}, "1"),
-        ({"a": 10, "sigma": 0.5, "estimator": "median"}, "1"),
-    ],
-    "unit_splitting": [
-        ({"threshold": 10, "rho": 1}, "1"),
-        ({"threshold": 2.5, "rho": 0.3}, "1"),
-        ({"threshold": 0.75, "rho": 0.07}, "0.25"),
-        ({"threshold": 0.03, "rho": 2}, "0.01"),
-        ({"threshold": 0.4, "rho": 0.01}, "1"),
-    ],
-    "groupwise_log": [
-        ({"a": 1, "sigma": 0.1}, "1"),
-        ({"a": 5, "sigma": "0.0208889278"}, "1"),
-        ({"a": 1000, "sigma": 0.001}, "1"),
-        ({"a": "17179869184", "sigma": "3.5e-10"}, "1"),  # σ is three lattice steps, one record is half a step
-        ({"a": 0.5, "sigma": 2}, "0.25"),
-    ],
-    "groupwise_noisy": [
-        ({"r": 0.1, "sigma": 0.3}, "1"),
-        ({"r": 0.01, "sigma": 1}, "1"),
-        ({"r": 1, "sigma": 3.7}, "1"),
-        ({"r": 0.5, "sigma": 0.05}, "0.01"),
-        ({"r": 0.1, "sigma": "1e9"}, "1"),
-    ],
-}
+PARAMETERS = {kind: known.guarantee for kind, known in REGISTRY.items()}
 CASES = [build({"kind": kind, **given}, exact(step)) for kind, sets in PARAMETERS.items() for given, step in sets]
 
 
@@ -133,26 +31,9 @@ def named(m: object) -> str:
 
 def noise_of(m: Mechanism) -> LatticeNoise:
     """The lattice noise that a mechanism's documentation states."""
-    given = m.describe()
-    number = {name: exact(value) for name, value in given.items() if isinstance(value, int | float)}
-    if m.kind == "unit_splitting":  # σ² = T²/(2ρ), known to 60 digits
-        square = number["threshold"] ** 2 / (2 * number["rho"])
-        return Noise(2, nearest(CTX.sqrt(real(square))) / m.step)
-    if m.kind == "symmetric_stable":
-        return Stable(number["alpha"], number["gamma"] / m.lattice_step)
-    scale = number["sigma"] / m.lattice_step
-    if m.kind == "generalized_gaussian":
-        return GeneralizedGaussian(number["p"], scale)
-    if m.kind == "exponential_polylog":
-        return Polylog(number["p"], number["d"], number["a"], scale)
-    laplace = m.kind == "laplace" or (m.kind in ("root", "log") and given["noise"] == "laplace")
-    assert laplace or m.kind in ("gaussian", "root", "log", "groupwise_log", "groupwise_noisy")
-    return Noise(1 if laplace else 2, scale)
-
-
-def nearest(number: Any) -> Fraction:
-    """The rational number next to a positive real one, to 70 digits."""
-    return Fraction(int(CTX.nint(CTX.ldexp(number, 233))), 1 << 233)
+    values = m.describe()
+    number = {name: exact(value) for name, value in values.items() if isinstance(value, int | float)}
+    return REGISTRY[m.kind].noise(number, values, m.lattice_step)
 
 
 def is_pure(m: Mechanism) -> bool:

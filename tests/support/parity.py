@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from pipeline.engines.protocol import Engine
+from tests.support.kinds import REGISTRY
 from tests.support.spark import ROOT, Cluster
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree, write_world
@@ -25,19 +26,7 @@ AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 100_000}]
 OF_FIRMS = [{"at": [{"employment": 10, "payroll": 500}], "rho": 100_000}]
 
 MECHANISMS: Mapping[str, dict[str, Any]] = {
-    "gaussian": {"kind": "gaussian", "sigma": 7.5},
-    "laplace": {"kind": "laplace", "sigma": 3},
-    "generalized_gaussian": {"kind": "generalized_gaussian", "p": 0.5, "sigma": 4},
-    "exponential_polylog": {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20, "lattice": "fine"},
-    "root": {"kind": "root", "k": 2, "a": 10, "sigma": 2},
-    "root_median": {"kind": "root", "k": 4, "a": 100, "sigma": 0.5, "noise": "laplace", "estimator": "median"},
-    "log": {"kind": "log", "a": 50, "sigma": 0.5},
-    "log_laplace": {"kind": "log", "a": 5, "sigma": 0.2, "noise": "laplace", "estimator": "median"},
-    "unit_splitting": {"kind": "unit_splitting", "threshold": 100, "rho": 0.1},
-    "groupwise_log": {"kind": "groupwise_log", "a": 5, "sigma": 0.1},
-    "groupwise_noisy": {"kind": "groupwise_noisy", "r": 0.1, "sigma": 3},
-    "cauchy": {"kind": "symmetric_stable", "alpha": 1, "gamma": 2},
-    "symmetric_stable": {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 4000},
+    name: {"kind": kind, **given} for kind, known in REGISTRY.items() for name, given in known.released.items()
 }
 PARTS = {
     "by": "naics2",

@@ -1,0 +1,420 @@
+"""All that the tests know of each kind of mechanism: the one registry that a new kind joins with one entry.
+
+Everything is straight from docs/mathematics.md (sections 3, 4 and 6), in high precision, and nothing of it from udfs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, exp
+from random import Random
+from typing import Any
+
+from tests.support.heavy import GeneralizedGaussian, Polylog
+from tests.support.lattice import CTX, LatticeNoise, Noise, real
+from tests.support.stable import Stable
+
+E = "2.718281828459045"
+Numbers = Mapping[str, Fraction]
+Losses = tuple[Any, Any]  # rho and the pure loss; None: there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Parameter sets of one kind for each suite, and its mathematics.
+
+    `guarantee`: at least five sets, each with its measure's step. `released`, `published`: named sets for releases on
+    all engines, and for one whose cells are held against the noise. `shipped`: sets that other processors compute.
+    `stated`: sets of an additive kind whose stated errors are checked. `refusals`: the parameters that are refused for
+    the sake of others. `noise`: the lattice noise that the documentation states, from the numbers, the words and the
+    lattice step. `losses`: what an influence > 0 loses, from the same. `adjust`: makes random parameters keep the
+    kind's rules.
+    """
+
+    example: dict[str, Any]
+    guarantee: list[tuple[dict[str, Any], str]]
+    released: dict[str, dict[str, Any]]
+    published: dict[str, dict[str, Any]]
+    shipped: list[dict[str, Any]]
+    refusals: set[str]
+    noise: Callable[[Numbers, Mapping[str, Any], Fraction], LatticeNoise]
+    losses: Callable[[Numbers, Mapping[str, Any], Fraction, Fraction], Losses]
+    stated: list[dict[str, Any]] = field(default_factory=list)
+    adjust: Callable[[dict[str, str], Random], None] = lambda spec, random: None
+    additive: bool = True
+
+
+# What noise each kind states.
+
+
+def gaussian_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return Noise(2, number["sigma"] / step)
+
+
+def laplace_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return Noise(1, number["sigma"] / step)
+
+
+def named_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return Noise(1 if words["noise"] == "laplace" else 2, number["sigma"] / step)
+
+
+def pieces_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    """σ² = T²/(2ρ), known to 60 digits."""
+    return Noise(2, nearest(CTX.sqrt(real(number["threshold"] ** 2 / (2 * number["rho"])))) / step)
+
+
+def stable_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return Stable(number["alpha"], number["gamma"] / step)
+
+
+def generalized_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return GeneralizedGaussian(number["p"], number["sigma"] / step)
+
+
+def polylog_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return Polylog(number["p"], number["d"], number["a"], number["sigma"] / step)
+
+
+def nearest(number: Any) -> Fraction:
+    """The rational number next to a positive real one, to 70 digits."""
+    return Fraction(int(CTX.nint(CTX.ldexp(number, 233))), 1 << 233)
+
+
+# What an influence loses, by each kind's policy.
+
+
+def square(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    return real(influence) ** 2 / (2 * real(number["sigma"]) ** 2), None
+
+
+def pieces_squared(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    return real(number["rho"]) * int(-(-influence // number["threshold"])) ** 2, None
+
+
+def by_paper(pure: Any) -> Losses:
+    return CTX.tanh(pure / 2) * pure, pure
+
+
+def by_laplace(pure: Any, s: Any) -> Losses:
+    return pure + s / CTX.sinh(s) * CTX.expm1(-pure), pure
+
+
+def linear(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    pure = real(influence) / real(number["sigma"])
+    return by_laplace(pure, real(step / number["sigma"])) if words.get("policy") == "tight" else by_paper(pure)
+
+
+def power(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    return by_paper((real(influence) / real(number["sigma"])) ** real(number["p"]))
+
+
+def polylogarithm(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    p, d, a, sigma = (real(number[name]) for name in ("p", "d", "a", "sigma"))
+    return by_paper(d * (CTX.log(real(influence) / sigma + a) ** p - CTX.log(a) ** p))
+
+
+def area_sinh(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    assert number["alpha"] == 1  # others have no closed form: tests/losses/test_stable_policy.py
+    return by_paper(2 * CTX.asinh(real(influence) / (2 * real(number["gamma"]))))
+
+
+def rise_of_root(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    x, a, exponent = real(influence), real(number["a"]), 1 / real(number["k"])
+    rise = (x + a) ** exponent - a**exponent + real(step) if number["k"] > 1 else x
+    return _of_rise(rise, number, words, step)
+
+
+def rise_of_log(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    rise = CTX.log(1 + real(influence) / real(number["a"])) + real(step)
+    return _of_rise(rise, number, words, step)
+
+
+def _of_rise(rise: Any, number: Numbers, words: Mapping[str, Any], step: Fraction) -> Losses:
+    sigma = real(number["sigma"])
+    if words.get("noise") == "laplace":
+        return by_laplace(rise / sigma, real(step) / sigma)
+    return rise**2 / (2 * sigma**2), None
+
+
+# Random parameters that keep each kind's rules.
+
+
+def decimal(random: Random, low: int = -6, high: int = 4) -> str:
+    return f"{random.uniform(1, 10):.4f}e{random.randint(low, high)}"
+
+
+def random_generalized_gaussian(spec: dict[str, str], random: Random) -> None:
+    spec["p"] = random.choice(["1", f"{random.uniform(0.2, 1):.4f}"])
+
+
+def random_exponential_polylog(spec: dict[str, str], random: Random) -> None:
+    p = random.choice(["1", "2", f"{random.uniform(1, 4):.4f}"])
+    least = 0.1 if float(p) >= 2 else 1.05  # of d, else hardly a value lies in the range
+    a = ceil(1e4 * exp(float(p) - 1) * random.choice([1, random.uniform(1, 100)])) / 1e4
+    spec |= {"p": p, "d": f"{random.uniform(least, 20):.4f}", "a": f"{a:.4f}"}
+
+
+def random_symmetric_stable(spec: dict[str, str], random: Random) -> None:
+    spec["alpha"] = random.choice(["1", "1", "1.2", "1.5", "1.99"])
+
+
+def random_root(spec: dict[str, str], random: Random) -> None:
+    k = random.choice([1, 2, 3, 4, random.randint(5, 12), random.randint(13, 100)])
+    spec |= {"k": str(k), "a": random.choice(["0", decimal(random)])}
+    if k > 12:  # σ^{2k} is a double
+        spec["sigma"] = decimal(random, -6, -2)
+
+
+def random_groupwise_noisy(spec: dict[str, str], random: Random) -> None:
+    spec["r"] = decimal(random, -6, -1)
+
+
+def random_log(spec: dict[str, str], random: Random) -> None:
+    if spec["noise"] == "laplace":
+        spec["sigma"] = decimal(random, -6, -1)  # the mean needs σ < 1
+
+
+REGISTRY: dict[str, Kind] = {
+    "gaussian": Kind(
+        example={"sigma": 2.5},
+        guarantee=[
+            ({"sigma": 0.3}, "1"),
+            ({"sigma": 1}, "1"),
+            ({"sigma": 3.7}, "1"),
+            ({"sigma": 0.05}, "0.01"),
+            ({"sigma": "1e9"}, "1"),
+        ],
+        released={"gaussian": {"sigma": 7.5}},
+        published={"gaussian": {"sigma": 3}},
+        shipped=[{"sigma": 12}, {"sigma": 1.6}],
+        stated=[{"sigma": "0.4"}, {"sigma": "25.5"}],
+        refusals={"sigma"},
+        noise=gaussian_noise,
+        losses=square,
+    ),
+    "laplace": Kind(
+        example={"sigma": 2.5},
+        guarantee=[
+            ({"sigma": 0.2}, "1"),
+            ({"sigma": 1}, "1"),
+            ({"sigma": 3.7}, "1"),
+            ({"sigma": 0.05, "policy": "paper", "lattice": "fine"}, "0.01"),
+            ({"sigma": 2.5, "policy": "tight", "lattice": "fine"}, "1"),
+            ({"sigma": 2.5, "policy": "tight", "lattice": "measure"}, "0.5"),
+            ({"sigma": "1e9", "policy": "paper", "lattice": "measure"}, "1"),
+        ],
+        released={"laplace": {"sigma": 3}},
+        published={"laplace": {"sigma": 4}},
+        shipped=[{"sigma": 0.7}],
+        stated=[{"sigma": "0.4"}, {"sigma": "1e4"}],
+        refusals={"sigma"},
+        noise=laplace_noise,
+        losses=linear,
+    ),
+    "generalized_gaussian": Kind(
+        example={"p": 0.5, "sigma": 2.5},
+        guarantee=[
+            ({"p": 0.05, "sigma": "1e-20"}, "1"),
+            ({"p": 0.5, "sigma": 5}, "1"),
+            ({"p": 0.5, "sigma": 5, "policy": "paper", "lattice": "fine"}, "1"),
+            ({"p": 0.5, "sigma": 5, "policy": "tight", "lattice": "fine"}, "1"),
+            ({"p": 0.8, "sigma": 40, "policy": "tight", "lattice": "measure"}, "1"),
+            ({"p": 0.5, "sigma": 1000, "policy": "paper"}, "1"),
+            ({"p": 1, "sigma": 0.7}, "0.25"),
+            ({"p": 0.9, "sigma": 0.003}, "0.01"),
+            (
+                {"p": 0.3, "sigma": "1e9", "policy": "paper", "lattice": "measure"},
+                "1",
+            ),  # wider than the sums of tests.support.divergence reach
+        ],
+        released={"generalized_gaussian": {"p": 0.5, "sigma": 4}},
+        published={"generalized": {"p": 0.7, "sigma": 3}},
+        shipped=[{"p": 0.5, "sigma": 12}, {"p": 0.05, "sigma": "1e-24"}],
+        stated=[{"p": "0.5", "sigma": "0.17735"}, {"p": "0.3", "sigma": "12"}, {"p": "1", "sigma": "3"}],
+        refusals={"sigma"},
+        noise=generalized_noise,
+        losses=power,
+        adjust=random_generalized_gaussian,
+    ),
+    "exponential_polylog": Kind(
+        example={"p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 2.5},
+        guarantee=[
+            ({"p": 1, "d": 1.05, "a": 1, "sigma": 3, "policy": "paper"}, "1"),
+            ({"p": 1, "d": 3.5, "a": 2, "sigma": 100}, "1"),
+            ({"p": 2, "d": 0.3, "a": E, "sigma": 0.02}, "0.01"),
+            ({"p": 2, "d": 1.5, "a": E, "sigma": 20}, "1"),
+            ({"p": 2, "d": 50, "a": E, "sigma": 2}, "0.25"),
+            ({"p": 2, "d": 50, "a": E, "sigma": 2, "policy": "paper", "lattice": "fine"}, "0.25"),
+            ({"p": 2, "d": 1.5, "a": E, "sigma": 20, "policy": "tight", "lattice": "fine"}, "1"),
+            ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5}, "1"),
+            ({"p": 1.5, "d": 2, "a": 1.7, "sigma": 0.5, "policy": "paper"}, "1"),
+            ({"p": 3, "d": 0.5, "a": 7.4, "sigma": 10}, "1"),
+        ],
+        released={"exponential_polylog": {"p": 2, "d": 1.5, "a": 3, "sigma": 20, "lattice": "fine"}},
+        published={"polylog": {"p": 2, "d": 3, "a": 3, "sigma": 20}},
+        shipped=[
+            {"p": 1, "d": 3.5, "a": 1, "sigma": 20},
+            {"p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 20},
+            {"p": 1.5, "d": 2, "a": 1.7, "sigma": 3},
+        ],
+        stated=[
+            {"p": "2", "d": "1.5", "a": "2.8", "sigma": "20"},
+            {"p": "1", "d": "3.5", "a": "4", "sigma": "2"},
+            {"p": "1", "d": "2.5", "a": "4", "sigma": "2"},
+            {"p": "1", "d": "1.5", "a": "1", "sigma": "2"},
+            {"p": "3", "d": "0.2", "a": "8", "sigma": "0.5"},
+        ],
+        refusals={"d", "a", "sigma"},
+        noise=polylog_noise,
+        losses=polylogarithm,
+        adjust=random_exponential_polylog,
+    ),
+    "symmetric_stable": Kind(
+        example={"alpha": 1.2, "gamma": 2.5},
+        guarantee=[
+            ({"alpha": 1, "gamma": 3}, "1"),
+            ({"alpha": 1, "gamma": 0.05}, "0.01"),
+            ({"alpha": 1.5, "gamma": 0.5}, "0.25"),
+            ({"alpha": 1.9, "gamma": 6}, "1"),
+            ({"alpha": 1.99, "gamma": 4}, "1"),
+        ],
+        released={"cauchy": {"alpha": 1, "gamma": 2}, "symmetric_stable": {"alpha": 1.5, "gamma": 4000}},
+        published={"stable": {"alpha": 1, "gamma": 4}},
+        shipped=[{"alpha": 1, "gamma": 4}, {"alpha": 1.7, "gamma": 12}],
+        stated=[{"alpha": "1", "gamma": "2"}, {"alpha": "1.2", "gamma": "0.3"}],
+        refusals={"alpha", "gamma"},
+        noise=stable_noise,
+        losses=area_sinh,
+        adjust=random_symmetric_stable,
+    ),
+    "root": Kind(
+        example={"k": 2, "a": 400, "sigma": 0.5},
+        guarantee=[
+            ({"k": 1, "a": 5, "sigma": 3.7}, "1"),
+            ({"k": 1, "a": 0, "sigma": 0.02, "noise": "laplace", "estimator": "median"}, "0.01"),
+            ({"k": 2, "a": 0, "sigma": 2}, "1"),
+            ({"k": 2, "a": 100, "sigma": 0.3, "noise": "laplace"}, "0.25"),
+            ({"k": 3, "a": 0.5, "sigma": 0.2, "noise": "laplace", "estimator": "median"}, "0.01"),
+            ({"k": 4, "a": 0, "sigma": 2, "estimator": "median"}, "1"),
+            ({"k": 4, "a": 1, "sigma": 0.15, "noise": "laplace"}, "1"),
+            ({"k": 7, "a": 1000, "sigma": 0.01}, "0.25"),
+            ({"k": 50, "a": 0, "sigma": 0.1, "noise": "laplace", "estimator": "median"}, "1"),
+            ({"k": 50, "a": 3, "sigma": 0.02}, "0.01"),
+            (
+                {"k": 2, "a": "288230376151711744", "sigma": "5e-9"},
+                "1",
+            ),  # σ is some lattice steps, one record is half a step
+        ],
+        released={
+            "root": {"k": 2, "a": 10, "sigma": 2},
+            "root_median": {"k": 4, "a": 100, "sigma": 0.5, "noise": "laplace", "estimator": "median"},
+        },
+        published={
+            "root_mean": {"k": 2, "a": 10_000, "sigma": 0.5, "noise": "laplace"},
+            "root_median": {"k": 3, "a": 1000, "sigma": 0.2, "estimator": "median"},
+        },
+        shipped=[
+            {"k": 1, "a": 0, "sigma": 3},
+            {"k": 2, "a": 0, "sigma": 2},
+            {"k": 4, "a": 1, "sigma": 0.5, "noise": "laplace"},
+            {"k": 7, "a": 100, "sigma": 0.01, "estimator": "median"},
+            {"k": 50, "a": 0, "sigma": 0.1, "noise": "laplace", "estimator": "median"},
+        ],
+        stated=[
+            {"k": 1, "a": "3", "sigma": "7", "noise": "laplace"},
+            {"k": 1, "a": "3", "sigma": "7", "noise": "gaussian"},
+        ],
+        refusals={"sigma"},
+        additive=False,
+        noise=named_noise,
+        losses=rise_of_root,
+        adjust=random_root,
+    ),
+    "log": Kind(
+        example={"a": 1, "sigma": 0.2},
+        guarantee=[
+            ({"a": 1, "sigma": 0.1}, "1"),
+            ({"a": 0.5, "sigma": 2}, "0.01"),
+            ({"a": 1000, "sigma": 0.001}, "1"),
+            ({"a": "17179869184", "sigma": "3.5e-10"}, "1"),  # σ is three lattice steps, one record is half a step
+            ({"a": "1e-6", "sigma": 1}, "0.25"),
+            ({"a": 1, "sigma": 0.1, "noise": "laplace"}, "1"),
+            ({"a": 50, "sigma": 0.7, "noise": "laplace"}, "0.01"),
+            ({"a": 0.5, "sigma": 2, "noise": "laplace", "estimator": "median"}, "0.25"),
+            ({"a": "17179869184", "sigma": "3.5e-10", "noise": "laplace", "estimator": "median"}, "1"),
+            ({"a": 10, "sigma": 0.5, "estimator": "median"}, "1"),
+        ],
+        released={
+            "log": {"a": 50, "sigma": 0.5},
+            "log_laplace": {"a": 5, "sigma": 0.2, "noise": "laplace", "estimator": "median"},
+        },
+        published={
+            "log_mean": {"a": 50, "sigma": 0.5},
+            "log_median": {"a": 50, "sigma": 0.3, "noise": "laplace", "estimator": "median"},
+        },
+        shipped=[
+            {"a": 1, "sigma": 1e-4},
+            {"a": 0.5, "sigma": 2},
+            {"a": 50, "sigma": 0.3, "noise": "laplace"},
+            {"a": 50, "sigma": 2, "noise": "laplace", "estimator": "median"},
+        ],
+        refusals={"sigma"},
+        additive=False,
+        noise=named_noise,
+        losses=rise_of_log,
+        adjust=random_log,
+    ),
+    "unit_splitting": Kind(
+        example={"threshold": 10, "rho": 2},
+        guarantee=[
+            ({"threshold": 10, "rho": 1}, "1"),
+            ({"threshold": 2.5, "rho": 0.3}, "1"),
+            ({"threshold": 0.75, "rho": 0.07}, "0.25"),
+            ({"threshold": 0.03, "rho": 2}, "0.01"),
+            ({"threshold": 0.4, "rho": 0.01}, "1"),
+        ],
+        released={"unit_splitting": {"threshold": 100, "rho": 0.1}},
+        published={"splitting": {"threshold": 10, "rho": 2}},
+        shipped=[{"threshold": 7, "rho": 0.3}],
+        stated=[{"threshold": "10", "rho": "0.01"}],
+        refusals={"threshold"},
+        noise=pieces_noise,
+        losses=pieces_squared,
+    ),
+    "groupwise_log": Kind(
+        example={"a": 1, "sigma": 0.2},
+        guarantee=[
+            ({"a": 1, "sigma": 0.1}, "1"),
+            ({"a": 5, "sigma": "0.0208889278"}, "1"),
+            ({"a": 1000, "sigma": 0.001}, "1"),
+            ({"a": "17179869184", "sigma": "3.5e-10"}, "1"),  # σ is three lattice steps, one record is half a step
+            ({"a": 0.5, "sigma": 2}, "0.25"),
+        ],
+        released={"groupwise_log": {"a": 5, "sigma": 0.1}},
+        published={"groupwise_log": {"a": 5, "sigma": 0.1}},
+        shipped=[{"a": 5, "sigma": 0.02}],
+        refusals=set(),
+        additive=False,
+        noise=gaussian_noise,
+        losses=rise_of_log,
+    ),
+    "groupwise_noisy": Kind(
+        example={"r": 0.1, "sigma": 2.5},
+        guarantee=[
+            ({"r": 0.1, "sigma": 0.3}, "1"),
+            ({"r": 0.01, "sigma": 1}, "1"),
+            ({"r": 1, "sigma": 3.7}, "1"),
+            ({"r": 0.5, "sigma": 0.05}, "0.01"),
+            ({"r": 0.1, "sigma": "1e9"}, "1"),
+        ],
+        released={"groupwise_noisy": {"r": 0.1, "sigma": 3}},
+        published={"groupwise_noisy": {"r": 0.5, "sigma": 3}},
+        shipped=[{"r": 0.1, "sigma": 1.6}, {"r": 0.3, "sigma": 40}],
+        refusals={"sigma"},
+        additive=False,
+        noise=gaussian_noise,
+        losses=square,
+        adjust=random_groupwise_noisy,
+    ),
+}
