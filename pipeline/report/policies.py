@@ -57,8 +57,7 @@ def group_losses(query: Query) -> list[dict[str, Any]]:
     so is the group-wise loss that it implies.
     """
     return [
-        ({} if part.name is None else {"part": part.name})
-        | {"count": count, "rho": up_float(loss)}
+        ({} if part.name is None else {"part": part.name}) | {"count": count, "rho": up_float(loss)}
         for part in query.parts
         for count in COUNTS
         if (loss := part.mechanism.group_loss_at(Fraction(count))) is not None

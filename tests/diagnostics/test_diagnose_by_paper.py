@@ -68,9 +68,7 @@ def test_the_papers_bound_is_that_of_exact_fractions(tmp_path: Path) -> None:
     for row in microdata().to_pylist():
         if in_domain(loaded, row):
             each = [met(loaded, query, row) for query in loaded.queries]
-            losses.append(
-                sum((one.mechanism.by_paper().loss_at(one.influence) for one in each if one), Fraction(0))
-            )
+            losses.append(sum((one.mechanism.by_paper().loss_at(one.influence) for one in each if one), Fraction(0)))
     assert found["total"]["count"] == len(losses)
     assert 0 <= found["total"]["largest"] / float(max(losses)) - 1 < 1e-8
     half = float(np.sort(losses)[-(-len(losses) // 2) - 1])
