@@ -108,7 +108,7 @@ def release(
             staging=None if staging is None else location(staging, "staging"),
             engine=engine,
             ledger=opened._store,
-            csv=csv,
+            formats=("csv",) if csv else (),
             hold=hold,
             registered_only=opened._registered_only,
             log=runner.log,

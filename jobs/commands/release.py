@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
             staging=option_location(arguments.staging, "--staging"),
             engine=engine,
             ledger=open_ledger(arguments.ledger).signed(arguments.operator),
-            csv=arguments.csv,
+            formats=("csv",) if arguments.csv else (),
             hold=arguments.hold,
             registered_only=arguments.registered_only,
             log=arguments.log,

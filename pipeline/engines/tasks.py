@@ -15,7 +15,8 @@ from pipeline.engines.protocol import Item, Result, TaskFailed
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, shown
-from pipeline.tables.files import Block, write_block
+from pipeline.tables.files import Block
+from pipeline.tables.writers import write_block
 from udfs.noise.keystream import SecretKey
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import Decoder, SumSpec

@@ -1,4 +1,7 @@
-"""Where the attempts of a release are staged: where the ledger says, whatever place a later run names."""
+"""Locate and remove staged attempts, and finish the one that the ledger chose.
+
+An attempt lies where the ledger says, whatever staging folder a later run names.
+"""
 
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
@@ -10,8 +13,8 @@ from pipeline.storage.staging import AttemptContents, Staging, other_attempts
 from pipeline.storage.uri import locate
 
 
-def recorded(ledger: Ledger, root: Location) -> str | None:
-    """Return how the ledger names a staging root: None for the one beside its file, that both may be moved together."""
+def name_of_root(ledger: Ledger, root: Location) -> str | None:
+    """Return how the ledger names a staging root: None for the one beside its file, so that both can be moved."""
     return None if ledger.path is not None and root == LocalPath(ledger.staging_root) else str(root)
 
 
@@ -25,26 +28,26 @@ def attempt_of(state: ReleaseState) -> str:
 def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:
     """Return the staging of the live attempt."""
     attempt = attempt_of(state)
-    return Staging(root_named(ledger, state.stagings[-1]), state.release, attempt)
+    return Staging(root_of_name(ledger, state.stagings[-1]), state.release, attempt)
 
 
 def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
     """Record that a live attempt is destroyed, then remove it."""
     ledger.destroyed(staging.release, staging.attempt, reason, staging.exposed())
-    staging.destroy()  # after the entry, which holds whether it was exposed; a rest is swept by the next run
+    staging.destroy()  # after the entry, which says whether it was exposed; the next run removes what is left
 
 
-def destroy_strays(ledger: Ledger, release: str, state: ReleaseState | None, *roots: Location) -> None:
-    """Remove what is staged of a release beside its live attempt, in `roots` and wherever it was reserved or drawn.
+def destroy_leftovers(ledger: Ledger, release: str, state: ReleaseState | None, *roots: Location) -> None:
+    """Remove all that is staged of a release but its live attempt, in `roots` and wherever it was reserved or drawn.
 
-    That is totals of a killed run, or an attempt that was recorded as destroyed.
+    Such leftovers are totals of a killed run, and attempts that were recorded as destroyed.
     """
-    for root in {*roots, *(root_named(ledger, name) for name in staging_names(state))}:
-        for stray in other_attempts(root, release, None if state is None else state.attempt):
-            stray.destroy()
+    for root in {*roots, *(root_of_name(ledger, name) for name in names_of_roots(state))}:
+        for leftover in other_attempts(root, release, None if state is None else state.attempt):
+            leftover.destroy()
 
 
-def staging_names(state: ReleaseState | None) -> set[str | None]:
+def names_of_roots(state: ReleaseState | None) -> set[str | None]:
     """Return the staging roots in which something of a release may lie, as the ledger names them."""
     return {None} if state is None else {None, state.reservation.get("staging"), *state.stagings}
 
@@ -58,46 +61,43 @@ def give_up(ledger: Ledger, release: str) -> None:
         state = ledger.state(release)
         if state is not None and state.status == "drawn" and state.attempt is not None:
             destroy(ledger, live_staging(ledger, state), "given up")
-        destroy_strays(ledger, release, ledger.abort(release))
+        destroy_leftovers(ledger, release, ledger.abort(release))
 
 
-def root_named(ledger: Ledger, name: str | None) -> Location:
-    """Return the staging root that the ledger names so."""
+def root_of_name(ledger: Ledger, name: str | None) -> Location:
+    """Return the staging root by the ledger's name for it."""
     return LocalPath(ledger.staging_root) if name is None else locate(name, what="the ledger's staging location")
 
 
-# The end of a release: the attempt that the ledger chose is copied to its place and settled, whoever finishes it.
-
-
 def finish(ledger: Ledger, state: ReleaseState, out: Location) -> ReleaseState:
-    """Publish an approved attempt, copy a published one to its place and settle it; return the state after that.
+    """Publish an approved attempt, copy a published one to its output and settle it; return the state after that.
 
     Call it with the release's lock. A crash anywhere is finished by calling it again. Raises StateError where the
-    staged files are not whole, or are not those that were held or published.
+    staged files are incomplete, or are not those that were held or published.
     """
     staging = live_staging(ledger, state)
     if state.status == "held":
-        facts = require_whole(state, staging)
-        state = ledger.publish(state.release, attempt_of(state), facts.digest)
+        contents = require_staged(state, staging)
+        state = ledger.publish(state.release, attempt_of(state), contents.digest)
     if state.status == "published":
-        facts = require_whole(state, staging)
-        copy_to_output(staging, facts, out, build_manifest(state, facts))
+        contents = require_staged(state, staging)
+        copy_to_output(staging, contents, out, build_manifest(state, contents))
         state = ledger.settle(state.release, attempt_of(state))
     staging.destroy()
     return state
 
 
-def require_whole(state: ReleaseState, staging: Staging) -> AttemptContents:
-    """Return the facts of the staged attempt; raises StateError where its files are not those that were recorded."""
-    facts = staging.read_complete()
-    if facts is None or facts.digest != state.contents:
+def require_staged(state: ReleaseState, staging: Staging) -> AttemptContents:
+    """Return the contents of the staged attempt; StateError where its files are not those that were recorded."""
+    contents = staging.read_complete()
+    if contents is None or contents.digest != state.contents:
         held = "reject or abort it (an officer who cannot read them approves with --record-only)"
         advice = held if state.status == "held" else "restore them from a backup"
         raise StateError(
             f"release {state.release}: attempt {state.attempt} is {state.status}, but its staged files in "
-            f"{staging.path} are not whole, or not to be read by this user: {advice}"
+            f"{staging.path} are incomplete, or not readable for this user: {advice}"
         )
-    return facts
+    return contents
 
 
 def require_published(folder: Location, release: str, attempt: str) -> None:

@@ -1,7 +1,7 @@
 """What was made from what: the attempts of a release as OpenLineage run events, one JSON object a line.
 
 Guarantee: an event is a function of the plan and of the ledger's entries, whose times `prdp ledger export` tells too.
-Of the microdata it has the dataset's name alone: no place, digest, size, time or count. What it tells of the tables
+Of the microdata it has the dataset's name alone: no location, digest, size, time or count. What it says of the tables
 follows from the plan's public domain.
 
 Source: OpenLineage 2-0-2 (RunEvent), its naming of datasets, and the facets schema 1-2-0, version 1-0-1 and
@@ -34,8 +34,8 @@ ENDS = {"destroyed": "FAIL", "rejected": "ABORT", "aborted": "ABORT", "settled":
 def run_events(plan: Plan, entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
     """Yield the events of the plan's attempts among a release's `entries`: START, and where it ended how it ended.
 
-    An attempt starts when its draw is recorded. It is COMPLETE once it stands whole in its output place, FAIL if it was
-    destroyed, ABORT if it was rejected or given up. Attempts of another plan of the same name are left out.
+    An attempt starts when its draw is recorded. It is COMPLETE once its output is complete, FAIL if it was
+    destroyed, ABORT if it was rejected or aborted. Attempts of another plan of the same name are left out.
     """
     live, ours, out = None, False, ""
     for entry in entries:

@@ -22,7 +22,7 @@ from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
 from pipeline.plan.text import read_text
 from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, source_of
-from pipeline.release.attempts import attempt_of, finish, live_staging, require_whole, root_named, staging_names
+from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
 from pipeline.release.publish import retract
 from pipeline.storage.location import Location
 from pipeline.storage.staging import Staging, other_attempts
@@ -42,13 +42,13 @@ def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseS
     """Approve the held attempt of a release, publish and settle it; return its state.
 
     `record_only`: only the approval is recorded, and the next run of the release publishes; for officers who cannot
-    read the staging place. Raises StateError where nothing is held, another run is alive, or the files are not whole.
+    read the staging folder. Raises StateError where nothing is held, another run is alive, or files are incomplete.
     """
     with ledger.lock(release):
         state = _known(ledger, release)
         if state.status == "held":
             if not record_only:
-                require_whole(state, live_staging(ledger, state))
+                require_staged(state, live_staging(ledger, state))
             state = state if state.approved else ledger.approve(release, attempt_of(state))
         elif not (state.approved and state.status in PUBLIC):
             raise StateError(f"release {release}: is {state.status}, and not held for approval")
@@ -89,35 +89,35 @@ def purge(ledger: Ledger, release: str | None = None) -> list[Purged]:
     `release` None: of all releases in the ledger, and of those that a killed run sealed a DataFrame for before they
     were reserved. Raises StateError where a run works on one of them, after the others.
     """
-    found: list[Purged] = []
+    purged: list[Purged] = []
     busy: StateError | None = None
-    known = [state.release for state in ledger.states() if _strays(ledger, state)]
+    known = [state.release for state in ledger.states() if _leftovers(ledger, state)]
     for name in [*known, *_frames_alone(ledger)] if release is None else [release]:
         try:
             with ledger.lock(name):
                 state = ledger.state(name)
-                found += _purge_frames(ledger, name) if state is None else _purge(ledger, state)
+                purged += _purge_frames(ledger, name) if state is None else _purge(ledger, state)
         except StateError as error:
             busy = error
     if busy is not None:
         raise busy
-    return found
+    return purged
 
 
 def out_of(state: ReleaseState) -> Location:
-    """Return the output place that was reserved."""
+    """Return the output that was reserved."""
     return locate(state.out, what="the ledger's output location")
 
 
 def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
-    found = []
-    for name, staged in _strays(ledger, state).items():
-        names = tuple(stray.attempt for stray in staged)
+    purged = []
+    for name, staged in _leftovers(ledger, state).items():
+        names = tuple(leftover.attempt for leftover in staged)
         ledger.purged(state.release, name, names)
-        for stray in staged:
-            stray.destroy()
-        found.append(Purged(state.release, str(root_named(ledger, name)), names))
-    return found
+        for leftover in staged:
+            leftover.destroy()
+        purged.append(Purged(state.release, str(root_of_name(ledger, name)), names))
+    return purged
 
 
 def _frames_alone(ledger: Ledger) -> list[str]:
@@ -128,26 +128,28 @@ def _frames_alone(ledger: Ledger) -> list[str]:
 
 def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
     """Remove sealed DataFrames of a release that was never reserved: nothing was drawn, so nothing is recorded."""
-    root = root_named(ledger, None)
-    found = [stray for stray in other_attempts(root, release, None) if stray.attempt.startswith(f"{FOLDER}-")]
-    if not found:
+    root = root_of_name(ledger, None)
+    frames = [leftover for leftover in other_attempts(root, release, None) if leftover.attempt.startswith(f"{FOLDER}-")]
+    if not frames:
         _known(ledger, release)
-    for stray in found:
-        stray.destroy()
-    return [Purged(release, str(root), tuple(stray.attempt for stray in found))] if found else []
+    for leftover in frames:
+        leftover.destroy()
+    return [Purged(release, str(root), tuple(leftover.attempt for leftover in frames))] if frames else []
 
 
-def _strays(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:
+def _leftovers(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:
     live = state.attempt if state.status in ("drawn", "held", "published") else None
-    found = {name: other_attempts(root_named(ledger, name), state.release, live) for name in staging_names(state)}
-    return {name: staged for name, staged in found.items() if staged}
+    leftovers = {
+        name: other_attempts(root_of_name(ledger, name), state.release, live) for name in names_of_roots(state)
+    }
+    return {name: staged for name, staged in leftovers.items() if staged}
 
 
 def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:
     try:
-        for staged in _strays(ledger, state).values():
-            for stray in staged:
-                stray.destroy()
+        for staged in _leftovers(ledger, state).values():
+            for leftover in staged:
+                leftover.destroy()
     except OSError as error:
         raise StateError(
             f"release {state.release}: is {state.status}, but what is staged cannot be removed: {error.strerror}: "

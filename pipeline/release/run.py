@@ -1,7 +1,10 @@
-"""What a run asks of a ledger before it reads a record, and whether the ledger would let it."""
+"""A release from its reservation to its manifest: reserve → sum → draw → stage → publish → settle.
+
+`run` is the only way in. What it promises where a run is killed stands in its docstring.
+"""
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -26,10 +29,10 @@ from pipeline.preparation.prepared import is_prepared
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
-    destroy_strays,
+    destroy_leftovers,
     finish,
     live_staging,
-    recorded,
+    name_of_root,
     require_published,
 )
 from pipeline.release.publish import require_publishable
@@ -39,8 +42,9 @@ from pipeline.report.policy_document import policy_document
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
-from pipeline.tables.files import ranges, sweep, write_csv
+from pipeline.tables.files import ranges
 from pipeline.tables.totals import contract_told
+from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.noise.keystream import CellBits, SecretKey
 
 
@@ -76,14 +80,14 @@ def reservation_of(request: Request) -> Reservation:
         limits=limits_of(plan),
         out=str(request.out),
         code=code_digest(),
-        staging=recorded(request.ledger, request.staging_root),
+        staging=name_of_root(request.ledger, request.staging_root),
         source=source_of(request.microdata),
         hold=request.hold,
     )
 
 
-def require_free_place(request: Request) -> None:
-    """Return if the release can be published at its output place; raises StateError as `require_publishable`."""
+def require_output(request: Request) -> None:
+    """Return if the release can be published at its output; raises StateError as `require_publishable`."""
     state = request.ledger.state(request.plan.release)
     chosen = state.attempt if state and state.status in PUBLIC else None
     require_publishable(request.out, request.plan.release, request.staging_root, chosen)
@@ -95,34 +99,23 @@ def check(request: Request) -> ReleaseState | None:
     Raises BudgetRefused, PlanError and StateError where a run would before it reads a record. It promises nothing:
     another release may be reserved first.
     """
-    require_free_place(request)
+    require_output(request)
     return request.ledger.check(reservation_of(request), request.registered_only)
-
-
-# The steps of a release, whatever the engine: reserve, sum, draw, stage, publish, settle.
-#
-# Each step leaves a state from which the next run goes on by itself (docs/architecture.md, rules 4 and 9):
-#     reserved   nothing was drawn: sum and draw.
-#     drawn      a complete staged attempt is published, never redrawn; an incomplete one is destroyed, which is
-#                recorded, and drawn again with a fresh key.
-#     held       a complete staged attempt waits for an officer: nothing is published before one approves.
-#     published  the chosen attempt is copied to its place and its manifest written.
-#     settled    nothing is left to do.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Request):
-    """One run of a release: what it asks of the ledger, and with what it is made."""
+    """One run of a release: the request, and with what it is made; `formats`: those made beside Parquet."""
 
     engine: Engine
-    csv: bool = False
+    formats: Collection[str] = ()
     new_key: Callable[[], SecretKey] = SecretKey.fresh
     log: Log = field(default_factory=Log)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: `tables` by query, each with its folder (held: where it is staged) and number of rows."""
+    """The end of a run; `tables`: by query, its folder (held: where it is staged) and number of rows."""
 
     release: str
     attempt: str
@@ -145,24 +138,39 @@ def run(job: Job) -> Outcome:
     """Release the plan's tables, or go on where an earlier run stopped; return what is published or held.
 
     Guarantee: however often it runs and wherever it is killed, at most one draw of the release is ever published, and
-    every draw is recorded before a key exists. Raises BudgetRefused, MicrodataError, StateError, and PrdpError for
-    what has no narrower class; none of them carries a value of the microdata.
+    every draw is recorded before a key exists.
+
+    Each step is recorded in the ledger before the next one begins, under a lock that dies with the process. So a run
+    that is killed leaves one of these states, and the next run goes on from it (docs/architecture.md, rules 4 and 9):
+
+        reserved   Nothing was drawn: sum, record the draw, make a key, stage the noisy tables.
+        drawn      A complete staged attempt is published, never drawn again. An incomplete one is destroyed, which is
+                   recorded, and drawn again with a fresh key.
+        held       A complete staged attempt waits for an officer: nothing is published before one approves.
+        published  The chosen attempt is copied to the output, then its manifest is created.
+        settled    Nothing is left to do.
+
+    Raises:
+        BudgetRefused: A limit does not allow the release.
+        MicrodataError: The microdata break the contract, or changed.
+        StateError: Another run is alive, or the ledger's state, staging or output do not allow it.
+        PrdpError: What has no narrower class. No error carries a value of the microdata.
     """
     job.log.about(release=job.plan.release)
     with job.ledger.lock(job.plan.release):
         with job.log.stage("check"):
             _check(job)
         with _sealed(job) as ready:
-            return _go_on(ready)
+            return _advance(ready)
 
 
-def _go_on(job: Job) -> Outcome:
+def _advance(job: Job) -> Outcome:
     """Take the release from its state to its end; the release's lock is held."""
     with job.log.stage("reserve"):
         state = _reserve(job)
     if state.status in ("reserved", "drawn"):
-        facts = _staged_before(job, state) or _draw(job)
-        state = _hold_or_publish(job, facts)
+        contents = _staged_before(job, state) or _draw(job)
+        state = _hold_or_publish(job, contents)
     if state.status == "held" and not state.approved:
         return _outcome(job, state, live_staging(job.ledger, state).path)
     attempt = attempt_of(state)
@@ -173,13 +181,25 @@ def _go_on(job: Job) -> Outcome:
     return _outcome(job, state, job.out / state.release / attempt)
 
 
+def _check(job: Job) -> None:
+    """Return if the release can be made, from these microdata and to this output; nothing is charged before."""
+    require_output(job)
+    state = job.ledger.state(job.plan.release)
+    for warning in (text for query in job.plan.queries for text in warnings(query)):
+        job.log.warning(warning)
+    if state is None or state.refunded:
+        is_prepared(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
+        require_there(job.microdata, job.engine)
+        prepare_root(job.staging_root)
+
+
 @contextmanager
 def _sealed(job: Job) -> Iterator[Job]:
     """Yield the job for a block, with a DataFrame sealed in staging where its records may still be summed."""
     state = job.ledger.state(job.plan.release)
     unfinished = state is None or state.refunded or state.status in ("reserved", "drawn")
     if unfinished:
-        destroy_strays(job.ledger, job.plan.release, state, job.staging_root)
+        destroy_leftovers(job.ledger, job.plan.release, state, job.staging_root)
     if not unfinished or not isinstance(job.microdata, Frame):
         yield job
         return
@@ -188,29 +208,6 @@ def _sealed(job: Job) -> Iterator[Job]:
             frame = sealed(job.microdata, job.plan, job.engine, job.ledger, job.staging_root)
             records = stack.enter_context(frame)
         yield replace(job, microdata=records)
-
-
-def _check(job: Job) -> None:
-    """Return if the release can be made, from these microdata and at this place; nothing is charged before."""
-    require_free_place(job)
-    state = job.ledger.state(job.plan.release)
-    for warning in (text for query in job.plan.queries for text in warnings(query)):
-        job.log.warning(warning)
-    if state is None or state.refunded:
-        is_prepared(job.microdata, job.plan)  # wrong microdata are told before anything is charged
-        require_there(job.microdata, job.engine)
-        prepare_root(job.staging_root)
-
-
-def _hold_or_publish(job: Job, facts: AttemptContents) -> ReleaseState:
-    state = _state(job)
-    attempt = attempt_of(state)
-    job.log.about(attempt=attempt)
-    if job.hold or state.hold:
-        with job.log.stage("hold", "holding for approval"):
-            return job.ledger.hold(state.release, attempt, facts.digest)
-    with job.log.stage("publish", "publishing"):
-        return job.ledger.publish(state.release, attempt, facts.digest)
 
 
 def _reserve(job: Job) -> ReleaseState:
@@ -228,10 +225,10 @@ def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = live_staging(job.ledger, state)
-    facts = staging.read_complete()
-    if facts is None:
+    contents = staging.read_complete()
+    if contents is None:
         destroy(job.ledger, staging, "found incomplete")
-    return facts
+    return contents
 
 
 def _draw(job: Job) -> AttemptContents:
@@ -243,35 +240,20 @@ def _draw(job: Job) -> AttemptContents:
         )
     with job.log.stage("tables", "building the noise tables"):
         _rehearse(job.plan)
-    found = pinned(job.microdata, job.engine)
+    microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
         with job.log.stage("scan", "reading the microdata"):
-            totals = _totals_or_refund(job, found, scratch)
-        found.require_unchanged()
-        return _stage_attempt(job, found, totals)
+            totals = _sum_or_refund(job, microdata, scratch)
+        microdata.require_unchanged()
+        with job.log.stage("draw"):
+            root = name_of_root(job.ledger, job.staging_root)
+            attempt = job.ledger.draw(job.plan.release, microdata.digest, root)
+        job.log.about(attempt=attempt)
+        return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt))
     finally:
         scratch.destroy()
-
-
-def _stage_attempt(job: Job, found: Pinned, totals: Totals) -> AttemptContents:
-    with job.log.stage("draw"):
-        attempt = job.ledger.draw(job.plan.release, found.digest, recorded(job.ledger, job.staging_root))
-    job.log.about(attempt=attempt)
-    staging = Staging(job.staging_root, job.plan.release, attempt)
-    try:
-        staging.create()
-        tables = _stage(job, staging, totals)
-        with job.log.stage("complete"):
-            found.require_unchanged()
-            return staging.complete({"engine": _engine(job.engine), "tables": tables}, _names(job, tables))
-    except Exception as error:
-        destroy(job.ledger, staging, "failed while it was staged")
-        if isinstance(error, OSError):
-            told = error.strerror or type(error).__name__
-            raise StateError(f"the staging folder {staging.root} cannot be written: {told}: run again") from None
-        raise
 
 
 def _rehearse(plan: Plan) -> None:
@@ -287,43 +269,69 @@ def _rehearse(plan: Plan) -> None:
             mechanism.release(nothing, bits, plan.interval)
 
 
-def _totals_or_refund(job: Job, found: Pinned, scratch: Staging) -> Totals:
+def _sum_or_refund(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
+    """Return the exact totals; where the microdata break the contract and nothing was ever drawn, refund the charge."""
     try:
         proved = is_prepared(job.microdata, job.plan)
         with (
             contract_told(job.plan),
-            records_of(found.input, job.plan, job.engine, job.staging_root, proved) as records,
+            records_of(microdata.input, job.plan, job.engine, job.staging_root, proved) as records,
         ):
             return job.engine.totals(*records, scratch)
     except MicrodataError:
-        # Nothing was drawn, and mending may take another plan under the same name: give the charge back.
-        if _state(job).draws == 0:
+        if _state(job).draws == 0:  # mending may take another plan under the same name
             job.ledger.abort(job.plan.release)
         raise
 
 
-def _stage(job: Job, staging: Staging, totals: Totals) -> list[dict[str, Any]]:
+def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Staging) -> AttemptContents:
+    """Return the contents of the complete staged attempt; destroy, and record, an attempt that fails before that."""
+    try:
+        staging.create()
+        tables, files = _stage(job, totals, staging)
+        engine = {"name": job.engine.name, "versions": {"prdp": version("prdp")} | dict(job.engine.versions())}
+        with job.log.stage("complete"):
+            microdata.require_unchanged()
+            return staging.complete({"engine": engine, "tables": tables}, files)
+    except Exception as error:
+        destroy(job.ledger, staging, "failed while it was staged")
+        if isinstance(error, OSError):
+            reason = error.strerror or type(error).__name__
+            raise StateError(f"the staging folder {staging.root} cannot be written: {reason}: run again") from None
+        raise
+
+
+def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, Any]], set[str]]:
+    """Write all files under a fresh key; return each table's query and number of rows, and the path of every file."""
     key = job.new_key()
-    tables = []
+    tables, files = [], {"policy.json", "report.html"}
     for number, query in enumerate(job.plan.queries):
         with job.log.stage("stage", f"drawing {query.name}"):
             folder = staging.table_folder(query.name)
             totals.stage(number, folder, key)
             rows = job.plan.domain.query_cells(query.by, query.where).size
             sweep(folder, {name for name, _, _ in ranges(rows)})
-            if job.csv:
-                write_csv(folder, staging.path / "tables" / f"{query.name}.csv")
+            for name in job.formats:
+                FORMATS[name].convert(staging.path / "tables", query.name)
         tables.append({"query": query.name, "rows": rows})
+        files |= {
+            f"tables/{file}" for name in (PARQUET.name, *job.formats) for file in FORMATS[name].files(query.name, rows)
+        }
     staging.write_text("policy.json", policy_document(job.plan))
     staging.write_text("report.html", report_page(job.plan, staging.path))
-    return tables
+    return tables, files
 
 
-def _names(job: Job, tables: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return every file of a whole attempt, by its path in it."""
-    parts = {f"tables/{table['query']}/{name}" for table in tables for name, _, _ in ranges(table["rows"])}
-    text = {f"tables/{table['query']}.csv" for table in tables} if job.csv else set()
-    return {"policy.json", "report.html"} | parts | text
+def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:
+    """Record that the staged attempt waits for an officer, or that it is the one to publish."""
+    state = _state(job)
+    attempt = attempt_of(state)
+    job.log.about(attempt=attempt)
+    if job.hold or state.hold:
+        with job.log.stage("hold", "holding for approval"):
+            return job.ledger.hold(state.release, attempt, contents.digest)
+    with job.log.stage("publish", "publishing"):
+        return job.ledger.publish(state.release, attempt, contents.digest)
 
 
 def _outcome(job: Job, state: ReleaseState, folder: Location) -> Outcome:
@@ -342,7 +350,3 @@ def _state(job: Job) -> ReleaseState:
     if state is None:
         raise PrdpError(f"release {job.plan.release}: vanished from the ledger")
     return state
-
-
-def _engine(engine: Engine) -> dict[str, Any]:
-    return {"name": engine.name, "versions": {"prdp": version("prdp")} | dict(engine.versions())}

@@ -26,11 +26,11 @@ class Site:
     require_registered: bool = False
     path: Path | None = None
 
-    def ledger_for(self, given: str | None) -> str | None:
-        """Return the ledger to use where a command names `given`; raises PlanError where that is not the site's."""
+    def ledger_for(self, named: str | None) -> str | None:
+        """Return the ledger to use where a command names `named`; raises PlanError where that is not the site's."""
         if self.ledger is None:
-            return given
-        if given not in (None, self.ledger):
+            return named
+        if named not in (None, self.ledger):
             raise PlanError(f"--ledger: {self.path} fixes the ledger of this site: leave the option out")
         return self.ledger
 
@@ -53,9 +53,9 @@ def site() -> Site:
     return Site(_ledger(data, path.parent), bool(data.get("require_registered")), path)
 
 
-def operator_named(given: str | None) -> str:
-    """Return who acts: `given`, or PRDP_OPERATOR, or the login name. It is supplied, and proved by nothing."""
-    name = given or os.environ.get(OPERATOR)
+def operator_named(option: str | None) -> str:
+    """Return the operator to record: `option`, or PRDP_OPERATOR, or the login name; nothing proves it."""
+    name = option or os.environ.get(OPERATOR)
     if not name:
         try:
             name = getpass.getuser()

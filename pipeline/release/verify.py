@@ -1,4 +1,7 @@
-"""For outsiders: whether a release's files are those that its manifest names."""
+"""Whether a release's files are those that its manifest names, and its manifest the one that the ledger published.
+
+The first is for outsiders; the second shows ledger entries that were cut or changed.
+"""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +33,7 @@ class Verified:
 
 
 def verify_release(folder: Location) -> Verified:
-    """Return what was verified: each file of the manifest in `folder` is there, whole, and no other is in the attempt.
+    """Return what was verified: each file of the manifest in `folder` is there, unchanged, no other is.
 
     Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks. It
     shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its publisher's.
@@ -74,7 +77,7 @@ def read_manifest(folder: Location) -> dict[str, Any]:
         raise StateError(f"{path} is no JSON: it is no manifest of prdp") from None
     try:
         texts = [manifest[key] for key in ("release", "attempt", "plan_digest", "date", "ledger_head")]
-        whole = (
+        complete = (
             all(isinstance(text, str) and text for text in texts)
             and manifest["attempt"].isalnum()
             and bool(manifest["tables"])
@@ -85,11 +88,11 @@ def read_manifest(folder: Location) -> dict[str, Any]:
             and all(table["files"] for table in manifest["tables"])
         )
     except (KeyError, TypeError):
-        whole = False
-    if not whole:
+        complete = False
+    if not complete:
         raise StateError(f"{path} lacks what every manifest of prdp has: it was changed or is not one")
-    found: dict[str, Any] = manifest
-    return found
+    checked: dict[str, Any] = manifest
+    return checked
 
 
 def _files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -97,7 +100,7 @@ def _files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _present(folder: Location, attempt: str) -> list[str]:
-    """Return the names of all that lies in the attempt's place, except folders."""
+    """Return the paths of all that lies in the attempt's folder, except folders."""
     try:
         return [file.relative_to(folder) for file in (folder / attempt).files()]
     except OSError as error:
@@ -109,16 +112,13 @@ def _compare(folder: Location, path: str, file: dict[str, Any]) -> None:
     try:
         if not listed.is_plain_file():
             raise StateError(f"{listed} is no ordinary file")
-        found = listed.digest()
+        digest = listed.digest()
     except (FileNotFoundError, NotADirectoryError):
         raise StateError(f"{listed} is missing") from None
     except OSError as error:
         raise StateError(f"{listed} cannot be read: {error.strerror}") from None
-    if found != FileDigest(file["sha256"], file["bytes"]):
+    if digest != FileDigest(file["sha256"], file["bytes"]):
         raise StateError(f"{listed} differs from the manifest: its contents were changed")
-
-
-# Whether what was published is what the ledger says: the head in a manifest shows entries that were cut or changed.
 
 
 def require_in_chain(ledger: Ledger, folder: Location) -> str:
@@ -159,15 +159,15 @@ def _require_note(ledger: Ledger, folder: Location, note: dict[str, Any]) -> str
 
 
 def _entry(ledger: Ledger, release: str, head: str, event: str, at: Location) -> Entry:
-    found = next((entry for entry in ledger.entries(release) if entry.hash == head), None)
-    if found is None:
+    entry = next((entry for entry in ledger.entries(release) if entry.hash == head), None)
+    if entry is None:
         raise StateError(
             f"{at}: the ledger has no entry with its head {head}: the ledger was cut or rewritten after that, or it is "
             "another one: restore it from a backup"
         )
-    if found.event != event:
-        raise StateError(f"{at}: its head is that of entry {found.seq}, which is {found.event}, not {event}")
-    return found
+    if entry.event != event:
+        raise StateError(f"{at}: its head is that of entry {entry.seq}, which is {entry.event}, not {event}")
+    return entry
 
 
 def _state(ledger: Ledger, release: str) -> ReleaseState:

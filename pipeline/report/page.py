@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.plan.model import Plan, Query
 from pipeline.report.html import Table, rendered
 from pipeline.report.policy_document import composition, public_policy
 from pipeline.report.text import mechanism_text
 from pipeline.storage.location import Location
-from pipeline.tables.files import VALUES, parquet_files
+from pipeline.tables.files import VALUES
+from pipeline.tables.writers import PARQUET
 from udfs.numbers.exact import up_text
 
 LARGEST_SHOWN = 10
@@ -70,7 +70,7 @@ def report_page(plan: Plan, staged: Location) -> str:
     protection = "per-record differential privacy"
     if owner is not None:
         protection = f"differential privacy of whole firms: a firm is all records with one value of {owner}"
-    largest = ((query.name, _largest(query, staged / "tables" / query.name)) for query in plan.queries)
+    largest = ((query.name, _largest(query, staged / "tables")) for query in plan.queries)
     return rendered(
         "release.html",
         title=plan.release,
@@ -152,14 +152,12 @@ def _policies(policy: dict[str, Any]) -> Table:
     return Table(("table", "Δ", "P(Δ)"), rows)
 
 
-def _largest(query: Query, folder: Location) -> Table | None:
+def _largest(query: Query, tables: Location) -> Table | None:
     """Return the cells with the largest published values; None where no file is there."""
     largest = []
-    for path in parquet_files(folder):
-        with path.open() as raw, pq.ParquetFile(raw) as file:
-            for batch in file.iter_batches():
-                table = pa.Table.from_batches([batch])
-                largest.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))
+    for batch in PARQUET.read(tables, query.name):
+        table = pa.Table.from_batches([batch])
+        largest.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))
     if not largest:
         return None
     order = [("value", "descending"), *((key, "ascending") for key in query.by)]

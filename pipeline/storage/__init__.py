@@ -1,1 +1,1 @@
-"""Locations, whole and durable files, sealed files and private staging."""
+"""Locations, durable files, objects of stores, sealed files and private staging."""

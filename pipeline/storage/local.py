@@ -83,19 +83,19 @@ class LocalPath(Location):
         """Whether something is there that is no folder of this user alone."""
         if not self.exists():
             return False
-        found = self.path.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        return not (ours and not stat.S_IMODE(found.st_mode) & 0o077)
+        facts = self.path.lstat()
+        ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+        return not (ours and not stat.S_IMODE(facts.st_mode) & 0o077)
 
     def files(self) -> list["LocalPath"]:
         """Return everything below that is no folder, links included, sorted."""
         if not self.exists():
             return []
-        found = []
+        files = []
         for folder, folders, names in os.walk(self.path, onerror=_raise):
             links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-            found += [LocalPath(Path(folder, name)) for name in (*links, *names)]
-        return sorted(found)
+            files += [LocalPath(Path(folder, name)) for name in (*links, *names)]
+        return sorted(files)
 
     def children(self) -> list[str]:
         """Return the names in the folder, sorted."""

@@ -21,8 +21,8 @@ class Location(ABC):
 
     A location holds no secret and travels by pickle. What fails raises OSError whose `strerror` is one plain line;
     FileNotFoundError where nothing is there. A folder of this machine can be kept private, and its files be made
-    durable one by one. A store gives less: an object is put whole or not at all and is durable then, and its bucket's
-    policy alone decides who may see it, which cannot be checked here: the operator answers for it.
+    durable one by one. A store gives less: an object is put completely or not at all and is durable then, and its
+    bucket's policy alone decides who may see it, which cannot be checked here: the operator answers for it.
     """
 
     remote: ClassVar[bool]  # reached over a network: what fails may succeed the next time, and requests are slow
@@ -120,7 +120,7 @@ class Location(ABC):
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yield (path below this location, names of folders, names of files), as `os.walk` does.
 
-        Folders removed from the list are not entered. A store yields once: its names are whole paths.
+        Folders removed from the list are not entered. A store yields once: its names are paths below this location.
         """
 
     @abstractmethod

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_udf import NoiseKey, mechanism_udf
 from pipeline.errors import PlanError
-from pipeline.tables.files import VALUES, Block, write_block
+from pipeline.tables.files import VALUES, Block
+from pipeline.tables.writers import write_block
 from tests.support.leaks import forms
 from tests.support.spark import PYSPARKS_OWN, shared_engine
 from udfs.mechanisms.additive import Gaussian

@@ -107,7 +107,7 @@ def test_held_files_that_were_changed_are_not_approved(place: Place) -> None:
     held(place)
     (file,) = place.ledger().staging_root.rglob("policy.json")
     file.write_text("{}")
-    with pytest.raises(StateError, match="not whole"):
+    with pytest.raises(StateError, match="are incomplete"):
         approve(place.ledger(), RELEASE)
     assert not state_of(place).approved
     ledger = place.ledger()

@@ -85,7 +85,7 @@ def submit(
         out=locate(place.out),
         ledger=place.ledger(),
         engine=engine or DaskEngine(workers=2),
-        csv=csv,
+        formats=("csv",) if csv else (),
         hold=hold,
         registered_only=registered_only,
         new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),

@@ -1,0 +1,125 @@
+"""Formats of tables: one class each. A new format is one class here and one line of FORMATS.
+
+Parquet files are written by the workers as they draw; every other format is made from them afterwards. What is written
+depends on the released values alone, so that the same attempt key gives the same bytes on every engine.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, final
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
+from pipeline.tables.files import VALUES, Block, ranges
+from udfs.noise.keystream import SecretKey
+
+ROW_GROUP_CELLS = 1 << 16
+
+
+class Writer(ABC):
+    """A format of tables; `name` is how it is asked for, and the ending of its files.
+
+    Paths of files are relative to the folder tables/ of an attempt.
+    """
+
+    name: ClassVar[str]
+
+    def files(self, query: str, cells: int) -> list[str]:
+        """Return the paths of a table's files, which depend on the number of its public cells alone."""
+        return [f"{query}.{self.name}"]
+
+    @abstractmethod
+    def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Write one file with all of the rows, in their order."""
+
+    @abstractmethod
+    def read(self, tables: Location, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a table from its files in the folder `tables`, keys as text with their zeros."""
+
+    def convert(self, tables: Location, query: str) -> None:
+        """Make the table's file from its Parquet files."""
+        (file,) = self.files(query, 0)
+        self.write(tables / file, PARQUET.schema(tables, query), PARQUET.read(tables, query))
+
+
+@final
+class Parquet(Writer):
+    """Files by ranges of the domain, in a folder of the query's name; keys are dictionary-coded."""
+
+    name = "parquet"
+
+    def files(self, query: str, cells: int) -> list[str]:
+        """Return a file for each range of the cells."""
+        return [f"{query}/{name}" for name, _, _ in ranges(cells)]
+
+    def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Write the file at once: a repetition replaces it by the same bytes."""
+        whole = pa.BufferOutputStream()
+        pq.write_table(
+            pa.concat_tables(rows),
+            whole,
+            row_group_size=ROW_GROUP_CELLS,
+            compression="zstd",
+            use_dictionary=[name for name in schema.names if name not in VALUES],
+            store_schema=False,
+        )
+        file.write(whole.getvalue())
+
+    def read(self, tables: Location, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of every file, in the order of their names."""
+        for file in self._present(tables, query):
+            with file.open() as raw, pq.ParquetFile(raw) as parquet:
+                yield from parquet.iter_batches()
+
+    def schema(self, tables: Location, query: str) -> pa.Schema:
+        """Return the names and types of the columns."""
+        with self._present(tables, query)[0].open() as raw:
+            return pq.read_schema(raw)
+
+    def _present(self, tables: Location, query: str) -> list[Location]:
+        files = (tables / query).files()
+        return [file for file in files if file.suffix == ".parquet" and not file.name.startswith(".")]
+
+
+@final
+class Csv(Writer):
+    """One text file with a header; keys stand in quotes, their zeros kept."""
+
+    name = "csv"
+
+    def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Write the file batch by batch."""
+        with file.writing() as stream, pa.csv.CSVWriter(stream, schema) as writer:
+            for batch in rows:
+                writer.write(batch)
+
+    def read(self, tables: Location, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; whole numbers come as int64, other values as float64."""
+        file = tables / self.files(query, 0)[0]
+        with file.open() as raw, pa.csv.open_csv(raw) as reader:
+            names = reader.schema.names
+        keys = pa.csv.ConvertOptions(column_types={name: pa.string() for name in names if name not in VALUES})
+        with file.open() as raw, pa.csv.open_csv(raw, convert_options=keys) as reader:
+            yield from reader
+
+
+PARQUET: Final = Parquet()
+FORMATS: Final[Mapping[str, Writer]] = MappingProxyType({writer.name: writer for writer in (PARQUET, Csv())})
+
+
+def write_block(block: Block, key: SecretKey) -> None:
+    """Release the block's cells and write its Parquet file; a repetition replaces it by the same bytes."""
+    table = block.released(key)
+    PARQUET.write(locate(block.path), table.schema, [table])
+
+
+def sweep(folder: Location, names: set[str]) -> None:
+    """Remove what is not one of `names` from a table's staging folder: what tasks that were killed left."""
+    for file in folder.files():
+        if file.relative_to(folder) not in names:
+            file.delete()
