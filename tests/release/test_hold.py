@@ -162,7 +162,7 @@ def test_a_withdrawn_release_is_gone_says_so_and_stays_charged(place: Place) -> 
     with pytest.raises(StateError, match="withdrawn and stays charged"):
         submit(place, key=None)
     assert require_in_chain(place.ledger(), locate(folder)) == RELEASE
-    assert [*published_folders(place.ledger())] == [folder]
+    assert [*published_folders(place.ledger())] == [locate(folder)]
     (folder / NOTE).write_text((folder / NOTE).read_text().replace("mixed up", "fine"))
     with pytest.raises(StateError, match="differs from what the ledger says"):
         require_in_chain(place.ledger(), locate(folder))

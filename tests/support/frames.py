@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import prdp
+from pipeline.ledger.store import Ledger
 from pipeline.release import run as module
 from udfs.noise.keystream import SecretKey
 
@@ -36,7 +37,7 @@ def release_and_die(folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     module._reserve = die if (Path(folder) / "before").exists() else module._reserve
-    module._stage_attempt = die
+    Ledger.draw = die
     frame = pq.read_table(Path(folder) / "frame.parquet")
     prdp.load_plan(Path(folder) / "plan.yaml").release(frame, ledger=Path(folder) / "state" / "ledger", workers=1)
 
