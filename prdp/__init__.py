@@ -55,6 +55,7 @@ __all__ = [
     "open_ledger",
     "prepare",
     "read_release",
+    "spark",
     "verify",
 ]
 
