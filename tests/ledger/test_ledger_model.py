@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -299,12 +299,17 @@ QUIET = settings(
 
 def test_any_sequence_of_steps_keeps_every_limit_and_every_at_most_one() -> None:
     OUTCOMES.clear()
-    run_state_machine_as_test(LedgerModel, settings=QUIET)
-    # The sequences went everywhere, or the test would say little.
+    # The sequences must go everywhere, or the test would say little. What a seed reaches depends on Hypothesis and on
+    # the constants that it collects from the code, so several are tried.
     steps = ("reserve", "draw", "destroyed", "hold", "approve", "reject", "publish", "settle", "withdraw", "purged")
     refused = {(step, StateError) for step in (*steps, "abort")}
     over = {(step, BudgetRefused) for step in ("reserve", "draw", "raise_limits")}
-    assert OUTCOMES.keys() == refused | over | {(step, None) for step in (*steps, "abort", "raise_limits")}
+    everything = refused | over | {(step, None) for step in (*steps, "abort", "raise_limits")}
+    for number in range(5):
+        run_state_machine_as_test(seed(number)(LedgerModel), settings=QUIET)
+        if OUTCOMES.keys() == everything:
+            break
+    assert OUTCOMES.keys() == everything
 
 
 def published_unseen(state: ReleaseState, entry: Entry) -> ReleaseState:
