@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.build import code_digest
-from pipeline.diagnostics.accuracy import Sums, published_tables, task_for
+from pipeline.diagnostics.accuracy import published_tables, task_for
 from pipeline.diagnostics.document import document
 from pipeline.diagnostics.losses import LossSpec
 from pipeline.diagnostics.page import diagnostics_page
@@ -73,75 +73,44 @@ def diagnose(job: DiagnosticsJob) -> Path:
     """Write diagnostics of the plan on the microdata to `job.out`, a new folder of mode 0700; return it.
 
     Nothing is drawn, and nothing is charged: what it writes is confidential. The ledger records the run before any
-    record is read. Raises StateError where `out` is taken or the release is not that of the plan, MicrodataError
-    as a release does.
+    record is read.
+
+    Raises:
+        StateError: `out` is taken, or the release is not that of the plan.
+        MicrodataError: As a release does.
     """
-    job.log.about(release=job.plan.release)
+    plan = job.plan
+    job.log.about(release=plan.release)
     compared = _compared(job)
-    require_apart(job.out, _taken(job))
-    found = source.find(job.microdata)
-    pin = source.pin(found)
+    published = [job.published.parent] if job.published else []
+    require_apart(job.out, [default_out(plan), *published, *release_folders(job.ledger)])
+    files = source.find(job.microdata)
+    pin = source.pin(files)
     with private_folder(job.out):
-        _record(job, pin, compared)
-        with contract_told(job.plan):
-            _over_records(job, list(source.chunks(found)), compared)
-        if source.pin(source.find(found.root)) != pin:
+        job.ledger.diagnosed(
+            Diagnosed(
+                dataset=plan.dataset.name,
+                release=plan.release,
+                digest=plan.digest,
+                pin=pin,
+                code=code_digest(),
+                engine=job.engine.name,
+                per_record=job.per_record,
+                compared=compared.attempt if compared else None,
+            )
+        )
+        root, proved = LocalPath(job.out / SCRATCH), is_prepared(job.microdata, plan)
+        chunks = list(source.chunks(files))
+        # the records are those that a release sums
+        with contract_told(plan), records_of(chunks, plan, job.engine, root, proved) as (records, layout):
+            assert isinstance(records, Sequence)
+            _write(job, layout, records, compared)
+        root.delete_if_empty()
+        if source.pin(source.find(files.root)) != pin:
             raise MicrodataError(
-                f"microdata {found.root}: its files changed during the run; retry once nothing writes to them"
+                f"microdata {files.root}: its files changed during the run; retry once nothing writes to them"
             )
     return job.out
-
-
-def _over_records(job: DiagnosticsJob, chunks: Sequence[Chunk], compared: Compared | None) -> None:
-    """Write the results on the records, which are those that a release sums."""
-    root, proved = LocalPath(job.out / SCRATCH), is_prepared(job.microdata, job.plan)
-    with records_of(chunks, job.plan, job.engine, root, proved) as (records, layout):
-        assert isinstance(records, Sequence)
-        _write(job, layout, records, compared)
-    root.delete_if_empty()
-
-
-def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None) -> None:
-    spec, firms = LossSpec.of(job.plan, layout), None
-    with job.log.stage("records", "losses of records"):
-        records = _records(job, spec, layout, chunks)
-    if job.plan.dataset.owner is not None:
-        with job.log.stage("firms", "losses of firms"):
-            firms = _firms(job, spec, chunks)
-    with job.log.stage("accuracy", "accuracy against the truth"):
-        accuracy = _accuracy(job, layout, chunks, compared)
-    made = document(job.plan, spec, records, firms, (compared.attempt if compared else None, accuracy))
-    LocalPath(job.out / PAGE).write_durably(diagnostics_page(made).encode())
-    text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    LocalPath(job.out / DOCUMENT).write_durably(text.encode())
-
-
-def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequence[Chunk]) -> RecordSummary:
-    dataset, files = job.plan.dataset, None
-    if job.per_record:
-        named = RECORD if RECORD in spec.scan.also else dataset.record
-        files = PerRecord(_folder(job.out / "records"), named, spec.scan.owner)
-        spec = spec.reading([named])
-    summary = RecordSummary.merged(list(job.engine.each(RecordTask(spec, files), list(enumerate(chunks)))))
-    require_unbroken(layout, sorted(summary.broken))
-    return summary
-
-
-def _firms(job: DiagnosticsJob, spec: LossSpec, chunks: Sequence[Chunk]) -> FirmSummary:
-    task = FirmTask(spec, _folder(job.out / "firms") if job.per_record else None)
-    with _scratch(job) as between:
-        return FirmSummary.merged(list(grouped(job.engine.each, ByOwner(spec), chunks, task, between)))
-
-
-def _accuracy(
-    job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None
-) -> list[list[Sums]]:
-    with _scratch(job) as between:
-        totals = job.engine.totals(chunks, layout, between)
-        return [
-            totals.over(table.number, task_for(table.query, compared.tables[table.name] if compared else None))
-            for table in layout.tables
-        ]
 
 
 def _compared(job: DiagnosticsJob) -> Compared | None:
@@ -157,33 +126,41 @@ def _compared(job: DiagnosticsJob) -> Compared | None:
     return Compared(verified.attempt, published_tables(job.published, verified.attempt, names))
 
 
-def _taken(job: DiagnosticsJob) -> list[Path]:
-    """Return the folders in which releases are published or staged, as far as they are known."""
-    published = [job.published.parent] if job.published else []
-    return [default_out(job.plan), *published, *release_folders(job.ledger)]
+def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compared: Compared | None) -> None:
+    spec, firms = LossSpec.of(job.plan, layout), None
+    with job.log.stage("records", "losses of records"):
+        records = _records(job, spec, layout, chunks)
+    if job.plan.dataset.owner is not None:
+        with job.log.stage("firms", "losses of firms"), _scratch(job) as between:
+            task = FirmTask(spec, _private_subfolder(job.out / "firms") if job.per_record else None)
+            firms = FirmSummary.merged(list(grouped(job.engine.each, ByOwner(spec), chunks, task, between)))
+    with job.log.stage("accuracy", "accuracy against the truth"), _scratch(job) as between:
+        totals = job.engine.totals(chunks, layout, between)
+        published = compared.tables if compared else {}
+        accuracy = [totals.over(t.number, task_for(t.query, published.get(t.name))) for t in layout.tables]
+    made = document(job.plan, spec, records, firms, (compared.attempt if compared else None, accuracy))
+    LocalPath(job.out / PAGE).write_durably(diagnostics_page(made).encode())
+    text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    LocalPath(job.out / DOCUMENT).write_durably(text.encode())
 
 
-def _record(job: DiagnosticsJob, pin: str, compared: Compared | None) -> None:
-    job.ledger.diagnosed(
-        Diagnosed(
-            dataset=job.plan.dataset.name,
-            release=job.plan.release,
-            digest=job.plan.digest,
-            pin=pin,
-            code=code_digest(),
-            engine=job.engine.name,
-            per_record=job.per_record,
-            compared=compared.attempt if compared else None,
-        )
-    )
+def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequence[Chunk]) -> RecordSummary:
+    files = None
+    if job.per_record:
+        name = RECORD if RECORD in spec.scan.also else job.plan.dataset.record
+        files = PerRecord(_private_subfolder(job.out / "records"), name, spec.scan.owner)
+        spec = spec.reading([name])
+    summary = RecordSummary.merged(list(job.engine.each(RecordTask(spec, files), list(enumerate(chunks)))))
+    require_unbroken(layout, sorted(summary.broken))
+    return summary
 
 
 def _scratch(job: DiagnosticsJob) -> AbstractContextManager[Staging]:
-    """Return a private folder that is gone afterwards."""
+    """Return a private folder that is removed afterwards."""
     return scratch(LocalPath(job.out / SCRATCH), job.plan.release, "losses")
 
 
-def _folder(folder: Path) -> Path:
+def _private_subfolder(folder: Path) -> Path:
     folder.mkdir(mode=0o700)
     folder.chmod(0o700)
     return folder
