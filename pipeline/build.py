@@ -1,6 +1,7 @@
-"""Whose code runs: the digest of prdp's own modules, equal on the driver and on every worker or refused."""
+"""The digest of prdp's own modules: workers whose digest is not the driver's are refused."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -26,18 +27,16 @@ def code_digest() -> str:
     for package in PACKAGES:
         root = files(package)
         if not root.joinpath("py.typed").is_file():
-            raise PrdpError(f"the package {package.__name__} found on the path is not prdp's: mend the Python path")
+            raise PrdpError(f"the package {package.__name__} found on the path is not prdp's: correct the Python path")
         for name, file in sorted(_sources(root, package.__name__)):
             digest.update(f"{name}\0{len(file)}\0".encode() + file)
     return "sha256:" + digest.hexdigest()
 
 
-def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found = []
+def _sources(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
     for entry in folder.iterdir():
         name = f"{prefix}/{entry.name}"
         if entry.is_dir():
-            found += _sources(entry, name)
+            yield from _sources(entry, name)
         elif entry.name.endswith(".py"):
-            found.append((name, entry.read_bytes()))
-    return found
+            yield name, entry.read_bytes()
