@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from udfs.losses.tight import pure_above, tight_loss
 from udfs.noise.weights import LogWeights
+from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import s_over_sinh
 from udfs.numbers.exact import exact, up_float
-
-Floats = NDArray[np.float64]
 
 SLACK = 1 + 2.0**-40  # far above the error of a few functions in doubles
 LARGEST = 300.0  # e to it is a double with room to spare
@@ -107,17 +106,17 @@ class TightCurve:
         """Return the loss of an influence of `steps` ≥ 0 steps; 0 at 0, infinite beyond the last knot."""
         if steps <= 0:
             return Fraction(0)
-        place = bisect_left(self.steps, steps)
-        return exact(self.rho[place]) if place < len(self.steps) else inf
+        index = bisect_left(self.steps, steps)
+        return exact(self.rho[index]) if index < len(self.steps) else inf
 
-    def over(self, steps: NDArray[Any]) -> NDArray[np.float64]:
+    def over(self, steps: NDArray[Any]) -> Floats:
         """Return the same, rounded up to doubles, of whole numbers of steps as integers or doubles."""
         small = self._small
-        found: NDArray[np.float64] = np.take(small, np.minimum(steps, len(small) - 1).astype(np.intp), mode="clip")
+        result: Floats = np.take(small, np.minimum(steps, len(small) - 1).astype(np.intp), mode="clip")
         large = np.flatnonzero(steps >= len(small))
         if len(large):
-            found[large] = self._padded[np.searchsorted(self._knots, steps[large])]
-        return found
+            result[large] = self._padded[np.searchsorted(self._knots, steps[large])]
+        return result
 
     def to_json(self) -> dict[str, list[int] | list[float]]:
         """Return the knots and losses; a loss means its shortest decimal."""
@@ -138,14 +137,14 @@ class TightCurve:
         return np.array(self.steps, dtype=np.int64)
 
     @cached_property
-    def _padded(self) -> NDArray[np.float64]:
+    def _padded(self) -> Floats:
         return np.array([*(up_float(exact(loss)) for loss in self.rho), inf])
 
     @cached_property
-    def _small(self) -> NDArray[np.float64]:
-        found = self._padded[np.searchsorted(self._knots, np.arange(SMALL))]
-        found[0] = 0.0
-        return found
+    def _small(self) -> Floats:
+        result = self._padded[np.searchsorted(self._knots, np.arange(SMALL))]
+        result[0] = 0.0
+        return result
 
 
 @lru_cache(maxsize=64)
@@ -163,8 +162,8 @@ def curve_at(weights: LogWeights, steps: int, unit: int = 1) -> Fraction | float
     if steps <= 0:
         return Fraction(0)
     known = knots(weights, unit)
-    place = bisect_left(known, steps)
-    return exact(tight_loss(weights, known[place] * unit)) if place < len(known) else inf
+    index = bisect_left(known, steps)
+    return exact(tight_loss(weights, known[index] * unit)) if index < len(known) else inf
 
 
 @lru_cache(maxsize=256)
@@ -174,13 +173,13 @@ def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
     n is chosen for each octave so that ρ rises by less than half a per cent between two.
     """
     pure = [pure_above(weights, unit << octave) for octave in range(OCTAVES + 1)]
-    found = [1]
+    result = [1]
     for octave in range(_last_octave(weights, unit, pure)):
         slope = min(STEEP, 2 * log2(pure[octave + 1] / pure[octave])) if pure[octave] >= LARGE else STEEP
         parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST - HAIR)
-        while found[-1] < 2 << octave:
-            found.append(min(2 << octave, found[-1] + max(1, found[-1] // parts)))
-    return tuple(found)
+        while result[-1] < 2 << octave:
+            result.append(min(2 << octave, result[-1] + max(1, result[-1] // parts)))
+    return tuple(result)
 
 
 def _last_octave(weights: LogWeights, unit: int, pure: list[float]) -> int:

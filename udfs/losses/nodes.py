@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context
 
-Floats = NDArray[np.float64]
 Falling = GeneralizedGaussianWeights | PolylogWeights  # families whose w is convex, with `fall` and `bend`
 
 FARTHEST = 2.0**64

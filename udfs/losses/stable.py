@@ -24,12 +24,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udfs.noise.stable_density import DEGREE, LEFT_OVER, START, Curve, curve, derivative_bound
+from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import log1p_above
-
-Floats = NDArray[np.float64]
 
 NODES = ((-10, -3, 16), (-3, 0, 64), (0, 5, 128), (5, 20, 48))  # of each octave from 2^first to 2^last, so many
 PIECES = 8  # of a panel: derivatives are bounded on each
@@ -56,11 +54,11 @@ class Envelope:
 
     def __call__(self, u: Floats) -> Floats:
         """Return V for an array of u ≥ 0, to some last bits."""
-        found = np.interp(u, self.nodes, self.values)
+        result = np.interp(u, self.nodes, self.values)
         far = u > self.nodes[-1]
         if far.any():
-            found[far] += (1 + float(self.alpha)) * np.log(u[far] / self.nodes[-1])
-        return found
+            result[far] += (1 + float(self.alpha)) * np.log(u[far] / self.nodes[-1])
+        return result
 
 
 @lru_cache(maxsize=16)
@@ -100,8 +98,8 @@ class _Shape:
         beyond = (one**2 + two, three + 3 * one * two + 2 * one**3)[order - 2] * ROUNDING
         near = self.second_and_third[order - 2][np.searchsorted(self.edges, x, side="right") - 1]
         far = beyond / np.maximum(x, self.curve.far_from) ** order
-        found: Floats = np.where(x < self.curve.far_from, near, far)
-        return found
+        result: Floats = np.where(x < self.curve.far_from, near, far)
+        return result
 
     def of_share(self, x: float) -> float:
         """Return ln((1 + s)/(1 − s)), s the share of what is no power law from x on."""
@@ -109,8 +107,9 @@ class _Shape:
 
     def fall(self, y: Floats) -> tuple[Floats, Floats]:
         """Return bounds of L."""
-        found, error = -self.curve.log_ratio(y.ravel()).reshape(y.shape), self.curve.error + 2.0**-50  # of the products
-        return found * (1 - error), found * (1 + error)
+        result = -self.curve.log_ratio(y.ravel()).reshape(y.shape)
+        error = self.curve.error + 2.0**-50  # of the products
+        return result * (1 - error), result * (1 + error)
 
     def loss(self, u: Floats) -> Floats:
         """Return upper bounds of P at the nodes `u`, by the certificate above."""
@@ -126,11 +125,11 @@ class _Shape:
         points = start[block][:, None] + width[block][:, None] * np.arange(FINE + 1) / FINE
         _, high = self._rise(points, u[row][:, None])
         most = high.max(axis=1) + (width[block] / FINE) ** 2 / 8 * curved[row, block]
-        found = least.copy()
-        np.maximum.at(found, row, most)
+        result = least.copy()
+        np.maximum.at(result, row, most)
         beyond = np.log1p(u / self.edges[-1])
         tail = np.minimum(self.far[0] * beyond, (1 + self.curve.alpha) * beyond + self.of_share(self.curve.far_from))
-        most_of_all: Floats = np.maximum(found, tail * ROUNDING)
+        most_of_all: Floats = np.maximum(result, tail * ROUNDING)
         return most_of_all
 
     def _rise(self, y: Floats, u: Floats) -> tuple[Floats, Floats]:
@@ -149,7 +148,7 @@ def _panel_ratios(of: Curve, i: int) -> list[list[float]]:
     """Return them on each of PIECES pieces of a panel: of its polynomial about the piece's middle, over the least p."""
     start, end, m = float(of.edges[i]), float(of.edges[i + 1]), DEGREE + 1
     half = (end - start) / 2 / PIECES
-    found = []
+    result = []
     for piece in range(PIECES):
         about = (2 * piece + 1) / PIECES - 1
         sizes = np.abs(_moved(of.panels[::-1, i], about)) + OF_MOVING * _moved(np.abs(of.panels[::-1, i]), abs(about))
@@ -159,8 +158,8 @@ def _panel_ratios(of: Curve, i: int) -> list[list[float]]:
             remainder = derivative_bound(of.alpha, m, start) * (end - start) ** (m - j) / math.factorial(m - j)
             falling = np.array([math.perm(n, j) for n in range(m)])
             ratios.append((float(sizes @ falling) / half**j + remainder) / least * ROUNDING)
-        found.append(ratios)
-    return found
+        result.append(ratios)
+    return result
 
 
 def _moved(b: Floats, about: float) -> Floats:
@@ -175,10 +174,10 @@ def _far_ratios(of: Curve) -> Floats:
     a, x = of.alpha, of.far_from
     k = np.arange(1, len(of.far) + 2)
     sizes = np.append(1.0, np.abs(of.far[::-1])) * x ** (-a * (k - 1.0))
-    found = []
+    result = []
     for j in (1, 2, 3):
         # the j-th derivative of x^{−αk−1}; a remainder's bound grows by the same factor, and by 1/sin(θ)^j ≤ 2√2
         factors = np.prod([a * k + i for i in range(1, j + 1)], axis=0)
         left = LEFT_OVER * 3 * math.prod(a * (len(k) + 1) + i for i in range(1, j + 1))
-        found.append((float(sizes @ factors) + left) / (1 - of.share(x)) * ROUNDING)
-    return np.array(found)
+        result.append((float(sizes @ factors) + left) / (1 - of.share(x)) * ROUNDING)
+    return np.array(result)

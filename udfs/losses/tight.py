@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from udfs.losses.nodes import UP, nodes_of
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
+from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import laplace_zcdp_above
 from udfs.numbers.exact import up_float, up_text
 
-Floats = NDArray[np.float64]
 MOST_STEPS = 2**64
 EXACT = 2**53
 DIGITS = 7  # of a stated loss, rounded up
@@ -51,7 +51,7 @@ def tight_loss(weights: LogWeights, steps: int) -> float:
     return _rounded(min(paper, supremum(_log_moment(weights, steps, pure), pure) * UP))
 
 
-def renyi_curve(weights: LogWeights, steps: int, orders: NDArray[np.float64]) -> Floats:
+def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     """Return upper bounds of D_α(Z ‖ Z + steps), the same in both directions, at the orders α > 1.
 
     Of Laplace, generalized Gaussian and exponential polylogarithmic noise; raises TypeError on another family.

@@ -84,9 +84,9 @@ def choice(*choices: str, doc: str) -> Any:
 
 def declared(mechanism: type) -> Mapping[str, Parameter]:
     """Return the parameters that a mechanism's class declares, by name."""
-    found = {}
+    result = {}
     for declaration in fields(mechanism):
         if declaration.metadata:
             default = None if declaration.metadata["kind"] == "number" else declaration.default
-            found[declaration.name] = Parameter(name=declaration.name, default=default, **declaration.metadata)
-    return MappingProxyType(found)
+            result[declaration.name] = Parameter(name=declaration.name, default=default, **declaration.metadata)
+    return MappingProxyType(result)

@@ -86,9 +86,9 @@ class StableWeights(LogWeights):
         far = log_x >= math.log(self.curve.far_from) + STRAIGHT * 2.0**-50
         if far.all():
             return self.curve.log_ratio_far(log_x)
-        found = self.curve.log_ratio(np.exp(np.where(far, 0.0, log_x)))
-        found[far] = self.curve.log_ratio_far(log_x[far])
-        return found
+        result = self.curve.log_ratio(np.exp(np.where(far, 0.0, log_x)))
+        result[far] = self.curve.log_ratio_far(log_x[far])
+        return result
 
     def high(self, k: int, ctx: Any) -> Any:
         """Return ln(p(k/s)/p(0))."""

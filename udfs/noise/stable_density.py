@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udfs.noise.stable_series import far_coefficients, far_terms, log_ratio, near_coefficients
+from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context, real
-
-Floats = NDArray[np.float64]
 
 ULP = 2.0**-53
 OF_LIBRARY = 4 * ULP  # relative error of NumPy's logarithms and exponentials
@@ -59,29 +58,29 @@ class Curve:
 
     def log_ratio(self, x: Floats) -> Floats:
         """Return ln f(x), x ≥ 0, an array of one dimension."""
-        found = np.empty(len(x))
+        result = np.empty(len(x))
         near, far = x < START, x >= self.edges[-1]
         inside = ~(near | far)
         if near.any():
             y = x[near] ** 2
-            found[near] = np.log1p(-y * horner(self.near, y))
+            result[near] = np.log1p(-y * horner(self.near, y))
         if inside.any():
-            found[inside] = np.log(self._polynomials(x[inside]))
+            result[inside] = np.log(self._polynomials(x[inside]))
         if far.any():
-            found[far] = self.log_ratio_far(np.log(x[far]))
-        return found
+            result[far] = self.log_ratio_far(np.log(x[far]))
+        return result
 
     def _polynomials(self, x: Floats) -> Floats:
         panel = np.searchsorted(self.edges, x, side="right") - 1
         start, end = self.edges[panel], self.edges[panel + 1]
-        place = (x - (end + start) / 2) / ((end - start) / 2)  # edges have few digits: only x − middle is rounded
-        return horner(self.panels, place, panel)
+        index = (x - (end + start) / 2) / ((end - start) / 2)  # edges have few digits: only x − middle is rounded
+        return horner(self.panels, index, panel)
 
     def log_ratio_far(self, log_x: Floats) -> Floats:
         """Return ln f(e^t) for t ≥ ln far_from; e^t may lie beyond the doubles."""
         v = np.exp(-self.alpha * log_x)
-        found: Floats = self.log_c - (1 + self.alpha) * log_x + np.log1p(v * horner(self.far, v))
-        return found
+        result: Floats = self.log_c - (1 + self.alpha) * log_x + np.log1p(v * horner(self.far, v))
+        return result
 
     def share(self, x: float) -> float:
         """Return a bound of |f(t)/(C·t^{−1−α}) − 1| for all t ≥ x ≥ far_from."""

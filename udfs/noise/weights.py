@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,9 +183,6 @@ class LaplaceWeights(LogWeights):
 # rises to one peak and falls, and Gauss–Legendre panels that change by a few nats each follow it. Results are right to
 # about ERROR relatively, whatever the scale; they describe noise, and decide nothing that is drawn.
 
-
-if TYPE_CHECKING:
-    pass
 
 DIRECT = 1 << 16
 ERROR = 1e-11

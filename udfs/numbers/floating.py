@@ -7,6 +7,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.numbers.arrays import Floats
+
 FINENESS = 30  # a transformation's lattice step is near σ·2⁻³⁰
 MARGIN = 10  # and at least 2¹⁰ evaluation errors, so that hardly any value needs high precision
 
@@ -27,10 +29,10 @@ def lattice_step(sigma: Fraction, error: Fraction) -> Fraction:
 
 def round_decided(
     totals: NDArray[np.int64],
-    approximate: NDArray[np.float64],
+    approximate: Floats,
     error: float,
     exactly: Callable[[int], int],
-    rest: NDArray[np.float64] | float = 0.0,
+    rest: Floats | float = 0.0,
 ) -> NDArray[np.int64]:
     """Return ⌊x + ½⌋ for the exact values x that `approximate` + `rest` (in lattice steps) meets within `error`.
 
@@ -44,19 +46,17 @@ def round_decided(
     rounded = whole.astype(np.int64) + (carried + (above_half >= 0)).astype(np.int64)
     doubtful = np.abs(above_half) <= error
     if doubtful.any():
-        distinct, place = np.unique(totals[doubtful], return_inverse=True)
-        rounded[doubtful] = np.array([exactly(int(total)) for total in distinct], dtype=np.int64)[place]
+        distinct, index = np.unique(totals[doubtful], return_inverse=True)
+        rounded[doubtful] = np.array([exactly(int(total)) for total in distinct], dtype=np.int64)[index]
     return rounded
 
 
 # Sums of two doubles that hold a number to about 100 binary digits, from IEEE additions and products alone.
 #
-# The same bits on every processor: nothing here is fused or reordered. Sources of the error-free steps: Knuth's
-# TwoSum,
-# Dekker's product with Veltkamp's splitting.
+# The same bits on every processor: nothing here is fused or reordered. Sources of the error-free steps:
+# Knuth's TwoSum, Dekker's product with Veltkamp's splitting.
 
 
-Floats = NDArray[np.float64]
 Pair = tuple[Floats, Floats]  # high + low, |low| at most half a last bit of high
 SPLITTER = 2.0**27 + 1
 
@@ -121,8 +121,7 @@ def _split(a: Floats) -> Pair:
 # Doubles with the same bits everywhere, on every processor, at every place of an array: exponentials and units.
 #
 # NumPy's own exponential may differ in the last bit between processors and between the vector part and the remainder
-# of
-# an array. Tables must not: they are compared byte for byte across engines and partitions.
+# of an array. Tables must not: they are compared byte for byte across engines and partitions.
 
 
 LN2_HIGH = float.fromhex("0x1.62e42feep-1")  # 32 leading digits of ln 2: its products with k < 2²⁰ are exact
@@ -131,7 +130,7 @@ COEFFICIENTS = tuple(1 / math.factorial(n) for n in range(13, 1, -1))  # what fo
 LOWEST, HIGHEST = -745.0, 709.0  # beyond, the result is held: a released value saturates, it never raises
 
 
-def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def exp(x: Floats) -> Floats:
     """Return e^x within 2 last bits, from IEEE additions and products alone; x is held to [−745, 709].
 
     e^x = 2^k·e^r, k = the integer nearest x/ln 2, e^r = 1 + r + r²(1/2! + r/3! + …).
@@ -145,6 +144,6 @@ def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.ldexp(1 + (r + r * r * series), k.astype(np.int32))
 
 
-def in_units(steps: NDArray[np.int64], step: Fraction) -> NDArray[np.float64]:
+def in_units(steps: NDArray[np.int64], step: Fraction) -> Floats:
     """Return steps·step as doubles: one product and one quotient, correctly rounded, the same everywhere."""
     return steps.astype(np.float64) * float(step.numerator) / float(step.denominator)
