@@ -52,6 +52,7 @@ __all__ = [
     "evaluate",
     "generate",
     "load_plan",
+    "mechanisms",
     "open_ledger",
     "prepare",
     "read_release",
