@@ -28,8 +28,6 @@ def main(words: Sequence[str] | None = None) -> int:
         except SystemExit as stopped:  # --help, --version
             return int(stopped.code or 0)
         arguments.log, debug = log, arguments.debug
-        if hasattr(arguments, "ledger"):
-            _apply_site(arguments)
         import_module(f"jobs.commands.{arguments.command}").run(arguments)
         sys.stdout.flush()
         log.done()
@@ -72,16 +70,6 @@ def _log(words: Sequence[str]) -> Log:
     if LOG_JSON in words:
         return json_log(words[0] if words[0] in COMMANDS else None)
     return plain_log()
-
-
-def _apply_site(arguments: argparse.Namespace) -> None:
-    """Set the ledger, the rules and the operator as the site's settings and the environment require."""
-    from pipeline.release.site import operator_named, site  # noqa: PLC0415 — of the commands that open a ledger alone
-
-    settings = site()
-    arguments.ledger = settings.ledger_for(arguments.ledger)
-    arguments.registered_only = settings.require_registered
-    arguments.operator = operator_named(arguments.operator)
 
 
 def _failed(log: Log, message: str, code: int, debug: bool) -> int:

@@ -83,6 +83,17 @@ def add_engine(parser: Parser) -> None:
     parser.add_argument(LOG_JSON, action="store_true", help="write the log as JSON, one object a line; confidential")
 
 
+def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_engine` as the functions of prdp take them."""
+    chosen = {name: getattr(arguments, name) for name in ("engine", "scheduler", "workers", "master")}
+    return chosen | {"command_log": arguments.log}
+
+
+def ledger_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_ledger` as the functions of prdp take them."""
+    return {"ledger": arguments.ledger, "operator": arguments.operator}
+
+
 def count(text: str) -> int:
     """Return a whole number of at least 0."""
     return _whole_number(text, 0)

@@ -128,6 +128,16 @@ class Ledger:
         return f"<prdp.Ledger {self._store.path or 'on a server'}>"
 
 
+def is_in_a_file(ledger: LedgerLike) -> bool:
+    """Whether a ledger is, or would be, a file of this machine."""
+    from pipeline.ledger.store import in_a_file  # noqa: PLC0415
+    from pipeline.release.site import site  # noqa: PLC0415
+
+    if isinstance(ledger, Ledger):
+        return ledger._store.path is not None
+    return in_a_file(site().ledger_for(None if ledger is None else str(ledger)))
+
+
 def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None = None) -> Ledger:
     """Return the ledger at `url`, made where it is absent.
 

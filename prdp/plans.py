@@ -151,7 +151,7 @@ class Plan:
         """
         from prdp.runs import check  # noqa: PLC0415
 
-        return check(self._model, data, ledger, out, staging, operator)
+        return check(self._model, data, ledger, out, staging, operator, Runner())
 
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()

@@ -11,7 +11,7 @@ from pipeline.engines.registry import OPTIONS, open_engine
 from pipeline.errors import PlanError
 from pipeline.log import Log, plain_log
 from pipeline.plan.model import Plan, default_out
-from prdp.ledgers import Ledger, LedgerLike, open_ledger
+from prdp.ledgers import Ledger, LedgerLike, is_in_a_file, open_ledger
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
@@ -32,6 +32,7 @@ class Runner:
         workers: Dask: threads to use. Default: all cores.
         master: Spark: a master of this machine. Default: local[*].
         progress: Report stages on standard error.
+        command_log: The log of the command line, which calls these functions too: messages then name its options.
     """
 
     engine: str | None = None
@@ -39,29 +40,25 @@ class Runner:
     workers: int | None = None
     master: str | None = None
     progress: bool = False
+    command_log: Log | None = None
 
     @property
     def log(self) -> Log:
-        """A log for people, or a silent one."""
-        return plain_log() if self.progress else Log()
+        """The command's log, a log for people, or a silent one."""
+        return self.command_log or (plain_log() if self.progress else Log())
+
+    def name(self, parameter: str) -> str:
+        """Return a parameter as its user writes it."""
+        return parameter if self.command_log is None else f"--{parameter}"
 
     @contextmanager
-    def started(self, data: DataLike = None, ledger: Ledger | None = None) -> "Iterator[Engine]":
+    def started(self, data: DataLike = None) -> "Iterator[Engine]":
         """Yield the engine, the only one that is imported; close it afterwards.
 
-        Raises PlanError on an option of another engine, and for a `ledger` in a file where spark-submit has chosen the
-        driver's machine.
+        Raises PlanError on an option of another engine.
         """
         of_spark = type(data).__module__.partition(".")[0] == "pyspark"
         name = self.engine or ("spark" if of_spark else "dask")
-        if name == "spark" and ledger is not None and ledger._store.path is not None:
-            from pipeline.engines.spark_session import in_cluster_mode  # noqa: PLC0415
-
-            if in_cluster_mode():
-                raise PlanError(
-                    "spark-submit --deploy-mode cluster: the ledger is a file of a machine that the cluster chose, "
-                    "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
-                )
         options = {option: getattr(self, option) for option in OPTIONS}
         if of_spark and name == "spark" and all(value is None for value in options.values()):
             from pipeline.engines.spark_frames import engine_of  # noqa: PLC0415
@@ -69,8 +66,22 @@ class Runner:
             with engine_of(data) as on_its_session:
                 yield on_its_session
             return
-        with open_engine(name, options) as engine:
+        with open_engine(name, options, flag="" if self.command_log is None else "--") as engine:
             yield engine
+
+
+def open_lasting(ledger: LedgerLike, operator: str | None, engine: "Engine") -> Ledger:
+    """Return the ledger of a run on `engine`.
+
+    Raises PlanError where the engine's driver moves to another machine and the ledger is a file: there it would be a
+    new one, which knows of no earlier loss.
+    """
+    if engine.driver_moves and is_in_a_file(ledger):
+        raise PlanError(
+            "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
+            "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
+        )
+    return open_ledger(ledger, operator=operator)
 
 
 def location(at: LocationLike, what: str) -> "Location":
@@ -99,13 +110,13 @@ def release(
     from pipeline.release.run import Job, run  # noqa: PLC0415
     from prdp.releases import Release  # noqa: PLC0415
 
-    opened = open_ledger(ledger, operator=operator)
-    with runner.started(data, opened) as engine:
+    with runner.started(data) as engine:
+        opened = open_lasting(ledger, operator, engine)
         job = Job(
             plan=plan,
-            microdata=_microdata(plan, data),
-            out=_out(plan, out),
-            staging=None if staging is None else location(staging, "staging"),
+            microdata=_microdata(plan, data, runner),
+            out=_out(plan, out, runner),
+            staging=None if staging is None else location(staging, runner.name("staging")),
             engine=engine,
             ledger=opened._store,
             formats=("csv",) if csv else (),
@@ -124,6 +135,7 @@ def check(
     out: LocationLike | None,
     staging: LocationLike | None,
     operator: str | None,
+    runner: Runner,
 ) -> dict[str, Any]:
     """Ask whether a release would be reserved, as `Plan.check` describes."""
     from pipeline.release.run import Request  # noqa: PLC0415
@@ -133,10 +145,10 @@ def check(
     state = run(
         Request(
             plan=plan,
-            microdata=_microdata(plan, data),
-            out=_out(plan, out),
+            microdata=_microdata(plan, data, runner),
+            out=_out(plan, out, runner),
             ledger=opened._store,
-            staging=None if staging is None else location(staging, "staging"),
+            staging=None if staging is None else location(staging, runner.name("staging")),
             registered_only=opened._registered_only,
         )
     )
@@ -151,14 +163,13 @@ def prepare(
     from pipeline.preparation.prepare import PrepareJob  # noqa: PLC0415
     from pipeline.preparation.prepare import prepare as run  # noqa: PLC0415
 
-    opened = open_ledger(ledger, operator=operator)
-    with runner.started(ledger=opened) as engine:
+    with runner.started() as engine:
         manifest = run(
             PrepareJob(
                 plan=plan,
-                raw=location(raw, "raw"),
+                raw=location(raw, "the raw microdata"),
                 out=Path(out).absolute(),
-                ledger=opened._store,
+                ledger=open_lasting(ledger, operator, engine)._store,
                 engine=engine,
                 log=runner.log,
             )
@@ -184,18 +195,25 @@ def diagnose(
     """Diagnose a plan on microdata, as `prdp.diagnose` describes."""
     from pipeline.diagnostics.run import DOCUMENT, PAGE, DiagnosticsJob, default_release  # noqa: PLC0415
     from pipeline.diagnostics.run import diagnose as run  # noqa: PLC0415
+    from pipeline.preparation.pinned import Table  # noqa: PLC0415
+    from pipeline.storage.uri import locate  # noqa: PLC0415
 
-    at = plan.dataset.path if data is None else location(data, "data")
-    if at is None:
-        raise PlanError("dataset.source: diagnostics read files; give a copy of the table as data")
-    opened = open_ledger(ledger, operator=operator)
-    with runner.started(ledger=opened) as engine:
+    microdata = _microdata(plan, data, runner)
+    if isinstance(microdata, Table):
+        raise PlanError(f"dataset.source: diagnostics read files; give a copy of the table with {runner.name('data')}")
+    name = runner.name("out")
+    target = locate(os.fspath(out), what=name)
+    folder = target.as_path()
+    if folder is None:
+        raise PlanError(f"{name} {out}: diagnostics lie in a folder of mode 0700; name one of this machine")
+    target.resolve(name)  # refused where its links lead in a circle
+    with runner.started() as engine:
         made = run(
             DiagnosticsJob(
                 plan=plan,
-                microdata=at,
-                out=Path(out).absolute(),
-                ledger=opened._store,
+                microdata=microdata,
+                out=folder,
+                ledger=open_lasting(ledger, operator, engine)._store,
                 engine=engine,
                 published=default_release(plan) if published is None else Path(published),
                 per_record=per_record,
@@ -208,7 +226,7 @@ def diagnose(
     return written | {"confidential": True}
 
 
-def _microdata(plan: Plan, data: DataLike) -> Any:
+def _microdata(plan: Plan, data: DataLike, runner: Runner) -> Any:
     """Return where the microdata of a release lie, or the frame that holds them."""
     from pipeline.preparation.pinned import Table  # noqa: PLC0415
 
@@ -216,11 +234,11 @@ def _microdata(plan: Plan, data: DataLike) -> Any:
         at = plan.dataset.path
         return Table(plan.dataset.table or "") if at is None else at.resolve("microdata")
     if isinstance(data, str | os.PathLike):
-        return location(data, "data")
+        return location(data, runner.name("data"))
     from pipeline.preparation.frames import frame_of  # noqa: PLC0415 — pandas and Arrow
 
     return frame_of(data)
 
 
-def _out(plan: Plan, out: LocationLike | None) -> "Location":
-    return location(default_out(plan) if out is None else out, "out")
+def _out(plan: Plan, out: LocationLike | None, runner: Runner) -> "Location":
+    return location(default_out(plan) if out is None else out, runner.name("out"))

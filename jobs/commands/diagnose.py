@@ -3,16 +3,18 @@
 import argparse
 from pathlib import Path
 
-from jobs.inputs import chosen_engine
-from jobs.options import Parser, add_data, add_engine, add_json, add_ledger, add_plan
+from jobs.options import (
+    Parser,
+    add_data,
+    add_engine,
+    add_json,
+    add_ledger,
+    add_plan,
+    engine_options,
+    ledger_options,
+)
 from jobs.output import print_json
-from pipeline.diagnostics.run import DOCUMENT, PAGE, DiagnosticsJob, default_release, diagnose
-from pipeline.errors import PlanError
-from pipeline.ledger.store import open_ledger
-from pipeline.plan.load import load_plan
-from pipeline.plan.model import Plan
-from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from prdp.plans import diagnose, load_plan
 
 EXAMPLE = "prdp diagnose plan.yaml --out confidential/cbp-2023"
 
@@ -39,39 +41,16 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the diagnostics, then print where they are: their contents stay there."""
-    with chosen_engine(arguments) as engine:
-        plan = load_plan(arguments.plan)
-        job = DiagnosticsJob(
-            plan=plan,
-            microdata=_microdata(arguments, plan),
-            out=_out(arguments),
-            ledger=open_ledger(arguments.ledger).signed(arguments.operator),
-            engine=engine,
-            published=(arguments.release or default_release(plan)),
-            per_record=arguments.per_record,
-            log=arguments.log,
-        )
-        out = diagnose(job)
+    made = diagnose(
+        load_plan(arguments.plan),
+        arguments.out,
+        arguments.data,
+        release=arguments.release,
+        per_record=arguments.per_record,
+        **engine_options(arguments),
+        **ledger_options(arguments),
+    )
     if arguments.json:
-        result = {"release": plan.release, "plan_digest": plan.digest, "out": str(out)}
-        result |= {"report": str(out / PAGE), "diagnostics": str(out / DOCUMENT)}
-        result |= {name: str(out / name) for name in ("records", "firms") if (out / name).is_dir()}
-        print_json(result | {"confidential": True})
+        print_json(made)
     else:
-        print(f"confidential diagnostics of {plan.release}\nreport {out / PAGE}\ndata   {out / DOCUMENT}")
-
-
-def _microdata(arguments: argparse.Namespace, plan: Plan) -> Location:
-    at = plan.dataset.path if arguments.data is None else locate(arguments.data, what="--data")
-    if at is None:
-        raise PlanError("dataset.source: prdp diagnose reads files; give a copy of the table with --data")
-    return at.resolve("microdata")
-
-
-def _out(arguments: argparse.Namespace) -> Path:
-    out = locate(arguments.out, what="--out")
-    path = out.as_path()
-    if path is None:
-        raise PlanError(f"--out {out}: diagnostics lie in a folder of mode 0700; name one of this machine")
-    out.resolve("--out")
-    return path
+        print(f"confidential diagnostics of {made['release']}\nreport {made['report']}\ndata   {made['diagnostics']}")

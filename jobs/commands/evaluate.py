@@ -1,14 +1,12 @@
 """prdp evaluate: a study that compares mechanisms on synthetic microdata."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
-from jobs.inputs import chosen_engine
-from jobs.options import Parser, add_engine, add_json, add_new_folder, count
+from jobs.options import Parser, add_engine, add_json, add_new_folder, count, engine_options
 from jobs.output import print_json
-from pipeline.study.run import DOCUMENT, PAGE, StudyJob, evaluate
-from pipeline.study.spec import load_study
+from pipeline.study.run import DOCUMENT, PAGE
+from prdp.studies import evaluate
 
 EXAMPLE = "prdp evaluate conf/studies/slides.yaml --records 100000 --out study"
 
@@ -27,17 +25,10 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the study, then print where it is, or its figures."""
-    study = load_study(arguments.study)
-    changes = {name: getattr(arguments, name) for name in ("records", "seed") if getattr(arguments, name) is not None}
-    with chosen_engine(arguments) as engine:
-        job = StudyJob(
-            study=replace(study, data=replace(study.data, **changes)),
-            out=arguments.out,
-            engine=engine,
-            log=arguments.log,
-        )
-        figures = evaluate(job)
+    figures = evaluate(
+        arguments.study, arguments.out, records=arguments.records, seed=arguments.seed, **engine_options(arguments)
+    )
     if arguments.json:
         print_json(figures)
     else:
-        print(f"study {study.name}\npage  {arguments.out / PAGE}\ndata  {arguments.out / DOCUMENT}")
+        print(f"study {figures['study']}\npage  {arguments.out / PAGE}\ndata  {arguments.out / DOCUMENT}")

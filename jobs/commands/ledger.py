@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from jobs.commands.ledger_show import show, show_release
-from jobs.options import Parser, add_json, add_ledger, add_plan, example, reason, sentence
+from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
+from pipeline.release.site import operator_named, site
 from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
@@ -32,7 +33,7 @@ Run = Callable[[Ledger, argparse.Namespace], None]
 
 
 def declare(parser: Parser) -> None:
-    """Add the acts, each with its options; an act's `act_run` is what it does with the opened ledger."""
+    """Add the acts, each with its options; `act_run` is what an act does with the opened ledger, if it takes one."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=type(parser))
 
     init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _init)
@@ -44,7 +45,7 @@ def declare(parser: Parser) -> None:
         )
     _add_reason(change, "why, for the record")
 
-    check = _add(acts, "check", "whether a plan's release would be reserved; reserves nothing, reads no record", _check)
+    check = _add(acts, "check", "whether a plan's release would be reserved; reserves nothing, reads no record", None)
     add_plan(check)
     for option in ("data", "out", "staging"):
         check.add_argument(f"--{option}", metavar="URI", help=f"as --{option} of prdp release")
@@ -117,15 +118,19 @@ def _add_reason(parser: Parser, about: str) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Carry out one act on the ledger."""
-    if arguments.act_run is None:
-        _migrate(arguments)
+    if arguments.act == "check":
+        _check(arguments)
+        return
+    settings = site()
+    url = settings.ledger_for(arguments.ledger)
+    if arguments.act == "migrate":  # nothing else opens a ledger of an older version
+        _migrate(url, arguments)
     else:
-        arguments.act_run(open_ledger(arguments.ledger).signed(arguments.operator), arguments)
+        arguments.act_run(open_ledger(url).signed(operator_named(arguments.operator)), arguments)
 
 
-def _migrate(arguments: argparse.Namespace) -> None:
-    """Migrate the ledger, which nothing else opens while its version is an older one."""
-    before, ledger = migrate_ledger(arguments.ledger)
+def _migrate(url: str | None, arguments: argparse.Namespace) -> None:
+    before, ledger = migrate_ledger(url)
     entries, head = ledger.verify()
     if arguments.json:
         print_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
@@ -173,26 +178,18 @@ def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
         print(f"{release}: the published files match the chain")
 
 
-def _check(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from jobs.inputs import microdata_location, option_location, output_location  # noqa: PLC0415
+def _check(arguments: argparse.Namespace) -> None:
     from pipeline.plan.load import load_plan  # noqa: PLC0415
-    from pipeline.release.run import Request, check  # noqa: PLC0415
+    from prdp.runs import Runner, check  # noqa: PLC0415
 
-    plan = load_plan(arguments.plan)
-    request = Request(
-        plan=plan,
-        microdata=microdata_location(arguments, plan),
-        out=output_location(arguments, plan),
-        ledger=ledger,
-        staging=option_location(arguments.staging, "--staging"),
-        registered_only=arguments.registered_only,
-    )
-    state = check(request)
-    status = None if state is None else state.status
+    locations = {name: getattr(arguments, name) for name in ("data", "out", "staging")}
+    runner = Runner(command_log=arguments.log)
+    checked = check(load_plan(arguments.plan), **locations, **ledger_options(arguments), runner=runner)
     if arguments.json:
-        print_json({"release": plan.release, "dataset": plan.dataset.name, "plan_digest": plan.digest, "state": status})
+        print_json(checked)
     else:
-        print(f"release {plan.release}: {'fits the budget; nothing is reserved' if status is None else f'is {status}'}")
+        state = "fits the budget; nothing is reserved" if checked["state"] is None else f"is {checked['state']}"
+        print(f"release {checked['release']}: {state}")
 
 
 def _approve(ledger: Ledger, arguments: argparse.Namespace) -> None:

@@ -3,13 +3,9 @@
 import argparse
 from pathlib import Path
 
-from jobs.inputs import chosen_engine
-from jobs.options import Parser, add_engine, add_json, add_ledger, add_new_folder
+from jobs.options import Parser, add_engine, add_json, add_ledger, add_new_folder, engine_options, ledger_options
 from jobs.output import print_json
-from pipeline.ledger.store import open_ledger
-from pipeline.plan.load import load_plan
-from pipeline.preparation.prepare import PrepareJob, prepare
-from pipeline.storage.uri import locate
+from prdp.plans import prepare
 
 EXAMPLE = "prdp prepare raw.csv --plan plan.yaml --out prepared"
 
@@ -26,20 +22,10 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prepare the microdata, then print where they are; their number stays in the confidential manifest."""
-    with chosen_engine(arguments) as engine:
-        plan = load_plan(arguments.plan)
-        job = PrepareJob(
-            plan=plan,
-            raw=locate(arguments.raw, what="RAW").resolve("RAW"),
-            out=arguments.out.absolute(),
-            ledger=open_ledger(arguments.ledger),
-            engine=engine,
-            log=arguments.log,
-        )
-        manifest = prepare(job)
+    options = engine_options(arguments) | ledger_options(arguments)
+    prepared = prepare(arguments.plan, arguments.raw, arguments.out, **options)
     if arguments.json:
-        result = {"dataset": plan.dataset.name, "out": str(manifest.parent), "manifest": str(manifest)}
-        print_json(result | {"confidential": True})
+        print_json(prepared)
     else:
-        print(f"prepared microdata of {plan.dataset.name}, confidential\nmanifest {manifest}")
-        print(f"release from them: prdp release {arguments.plan} --data {manifest.parent}")
+        print(f"prepared microdata of {prepared['dataset']}, confidential\nmanifest {prepared['manifest']}")
+        print(f"release from them: prdp release {arguments.plan} --data {prepared['out']}")

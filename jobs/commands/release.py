@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from jobs.inputs import chosen_engine, microdata_location, option_location, output_location
-from jobs.options import Parser, add_data, add_engine, add_json, add_ledger, add_plan
+from jobs.options import (
+    Parser,
+    add_data,
+    add_engine,
+    add_json,
+    add_ledger,
+    add_plan,
+    engine_options,
+    ledger_options,
+)
 from jobs.output import print_json
-from pipeline.ledger.store import open_ledger
-from pipeline.plan.load import load_plan
-from pipeline.release.lineage import recorded_lineage
-from pipeline.release.run import Job, Outcome
-from pipeline.release.run import run as run_job
 from pipeline.storage.uri import locate
+from prdp.plans import load_plan
+from prdp.releases import Release
 
 EXAMPLE = "prdp release plan.yaml --out releases --csv"
 ROWS_SHOWN = 4
@@ -44,38 +49,32 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Release or hold, then print where the tables are, and a few rows of published ones."""
-    with chosen_engine(arguments) as engine:
-        plan = load_plan(arguments.plan)
-        job = Job(
-            plan=plan,
-            microdata=microdata_location(arguments, plan),
-            out=output_location(arguments, plan),
-            staging=option_location(arguments.staging, "--staging"),
-            engine=engine,
-            ledger=open_ledger(arguments.ledger).signed(arguments.operator),
-            formats=("csv",) if arguments.csv else (),
-            hold=arguments.hold,
-            registered_only=arguments.registered_only,
-            log=arguments.log,
-        )
-        with recorded_lineage(plan, job.ledger, arguments.lineage):
-            outcome = run_job(job)
+    released = load_plan(arguments.plan).release(
+        arguments.data,
+        out=arguments.out,
+        staging=arguments.staging,
+        hold=arguments.hold,
+        csv=arguments.csv,
+        lineage=arguments.lineage,
+        **engine_options(arguments),
+        **ledger_options(arguments),
+    )
     if arguments.json:
-        print_json(outcome.to_json())
+        print_json(released.to_json())
     else:
-        _show(outcome)
+        _show(released)
 
 
-def _show(outcome: Outcome) -> None:
-    print(f"release {outcome.release}, attempt {outcome.attempt}: {outcome.state}")
-    if outcome.state == "held":
+def _show(released: Release) -> None:
+    print(f"release {released.name}, attempt {released.attempt}: {released.state}")
+    if released.state == "held":
         print("nothing is published yet: an officer looks at the staged tables, which are confidential, and runs")
-        print(f"prdp ledger approve {outcome.release}, or prdp ledger reject {outcome.release} --reason TEXT")
+        print(f"prdp ledger approve {released.name}, or prdp ledger reject {released.name} --reason TEXT")
     else:
-        print(f"manifest {outcome.out / outcome.release / 'release.json'}")
-    for query, table in outcome.tables.items():
+        print(f"manifest {released.path}/release.json")
+    for query, table in released.tables.items():
         print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
-        if outcome.state == "held":
+        if released.state == "held":
             continue
         first = locate(table["path"]) / "part-00000.parquet"
         with first.open() as raw, pq.ParquetFile(raw) as file:
