@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, BinaryIO, ClassVar, final
 from urllib.parse import parse_qsl, quote
 
-from pipeline.errors import PlanError, StateError
+from pipeline.errors import PlanError, StateError, require_package
 from pipeline.storage.location import FileDigest, Location
 
 TRIES = 3  # of a transfer whose connection ended early
@@ -185,12 +185,11 @@ class StorePath(Location):
             raise StateError(
                 f"{what} {self}: {self.scheme}:// has no create-if-absent here; give a path or an s3:// location"
             )
+        require_package("boto3", f"{what} {self}")
         probe = self / f".prdp-probe-{uuid.uuid4().hex}"
         try:
             kept = probe.create(b"1", "") and not probe.create(b"2", "")
             _client(probe.query).delete_object(Bucket=probe.authority, Key=probe.path)
-        except ImportError:
-            raise StateError(f"{what} {self}: s3:// needs boto3; pip install 'prdp[s3]'") from None
         except Exception as error:
             line = error.strerror if isinstance(error, OSError) and error.strerror else _plain_error(error)[1]
             raise StateError(f"{what} {self} cannot be written: {line}") from None

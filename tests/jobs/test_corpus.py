@@ -83,7 +83,7 @@ MODES = [
         {"folder": {"out": None}, "mode": {"out": "500"}},
         "release plan.yaml --out out",
         5,
-        "the output place {folder}/out cannot be written ({folder}/out: Permission denied)",
+        "the output {folder}/out/corpus cannot be written ({folder}/out: Permission denied)",
     ),
     (
         "a staging place that cannot be written",
@@ -124,7 +124,7 @@ def test_modes_of_files(mode: tuple[str, dict[str, Any], str, int, str], tmp_pat
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--out small", "the output place {folder}/small/corpus cannot be written: No space left on device: run again"),
+        ("--out small", "the output {folder}/small/corpus cannot be written: No space left on device: run again"),
         ("--staging small", "the staging folder {folder}/small cannot be written: No space left on device: run again"),
     ],
 )
