@@ -162,8 +162,8 @@ def test_options_of_another_engine_and_a_ledger_on_a_chosen_machine_are_refused(
         loaded.release(ledger=ledger, engine="polars")
     with pytest.raises(TypeError, match="threads"):
         loaded.release(ledger=ledger, threads=2)
-    monkeypatch.setattr("pipeline.engines.spark_session.in_cluster_mode", lambda: True)
-    with pytest.raises(prdp.PlanError, match="cluster chose"):
+    monkeypatch.setattr("pipeline.engines.spark.in_cluster_mode", lambda: True)
+    with pytest.raises(prdp.PlanError, match="begin a new one"):
         loaded.release(ledger=ledger, engine="spark")
     with pytest.raises(prdp.PlanError, match="grows with the true total"):
         prdp.calibrate(kind="log", parameters={"a": 1}, standard_error=30)
