@@ -35,7 +35,7 @@ from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST, Staging
-from pipeline.tables.totals import Layout, contract_told, require_unbroken
+from pipeline.tables.totals import Layout, contract_checked, require_unbroken
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"
 SCRATCH = ".scratch"
@@ -102,7 +102,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
         root, proved = LocalPath(job.out / SCRATCH), is_prepared(job.microdata, plan)
         chunks = list(source.chunks(files))
         # the records are those that a release sums
-        with contract_told(plan), records_of(chunks, plan, job.engine, root, proved) as (records, layout):
+        with contract_checked(plan), records_of(chunks, plan, job.engine, root, proved) as (records, layout):
             assert isinstance(records, Sequence)
             _write(job, layout, records, compared)
         root.delete_if_empty()

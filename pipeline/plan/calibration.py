@@ -1,4 +1,4 @@
-"""The key `calibrate` of a mechanism: what is asked in place of its noise scale → the mechanism, or its mistakes."""
+"""A query's mechanism from its spec, its noise scale calibrated where the key `calibrate` stands in its place."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pipeline.accounting.targets import (
 )
 from pipeline.errors import nearest
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import ASKED, CalibrateSpec, Spec
+from pipeline.plan.schema import TARGETS, CalibrateSpec, Spec
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import ParameterError
@@ -38,73 +38,75 @@ class Use:
 def mechanism_of(spec: Spec, use: Use) -> Mechanism:
     """Return the mechanism of a spec without mistakes, its scale solved where it is to be calibrated.
 
-    Raises ParameterError where parameters do not go together, CalibrationError where what is asked cannot be had.
+    Raises:
+        ParameterError: where parameters do not go together.
+        CalibrationError: where no scale reaches the target.
     """
-    given = {name: value for name, value in spec if value is not None}
+    parameters = {name: value for name, value in spec if value is not None}
     step = use.step or Fraction(1)
-    asked: CalibrateSpec | None = given.pop("calibrate", None)
-    if asked is None:
-        return build(given, step)
-    return solve(given.pop("kind"), given, step, _target(asked, use))
+    calibrate: CalibrateSpec | None = parameters.pop("calibrate", None)
+    if calibrate is None:
+        return build(parameters, step)
+    return solve(parameters.pop("kind"), parameters, step, _target(calibrate, use))
 
 
-def _target(asked: CalibrateSpec, use: Use) -> Target:
-    if asked.loss is not None:
-        influence = use.statistic.influence(asked.at or {})
-        return LossTarget(loss=asked.loss, influence=influence)
-    total = asked.total or Fraction(0)
-    if asked.interval is not None:
-        return IntervalTarget(interval=asked.interval, coverage=use.coverage, total=total)
-    if asked.standard_error is not None:
-        return StandardErrorTarget(standard_error=asked.standard_error, total=total)
-    assert asked.mean_absolute_error is not None
-    return AbsoluteErrorTarget(mean_absolute_error=asked.mean_absolute_error, total=total)
+def _target(spec: CalibrateSpec, use: Use) -> Target:
+    if spec.loss is not None:
+        return LossTarget(loss=spec.loss, influence=use.statistic.influence(spec.at or {}))
+    total = spec.total or Fraction(0)
+    if spec.interval is not None:
+        return IntervalTarget(interval=spec.interval, coverage=use.coverage, total=total)
+    if spec.standard_error is not None:
+        return StandardErrorTarget(standard_error=spec.standard_error, total=total)
+    assert spec.mean_absolute_error is not None
+    return AbsoluteErrorTarget(mean_absolute_error=spec.mean_absolute_error, total=total)
 
 
 def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]:
     """Yield rules that tie several parameters together, and what is wrong with calibration; the shape is right."""
-    given = dict(spec)
-    scale = scale_of(CATALOGUE[given["kind"]])
-    asked: CalibrateSpec | None = given.get("calibrate")
-    if scale is not None and asked is None and given[scale] is None:
+    values = dict(spec)
+    kind = CATALOGUE[values["kind"]]
+    scale = scale_of(kind)
+    calibrate: CalibrateSpec | None = values.get("calibrate")
+    if scale is not None and calibrate is None and values[scale] is None:
         yield missing((*path, scale), " (or calibrate)")
         return
-    if asked is not None:
-        found = list(_asked_mistakes(asked, CATALOGUE[given["kind"]], use, (*path, "calibrate")))
-        if given[str(scale)] is not None:
-            found.append(Mistake((*path, str(scale)), "must be left out beside calibrate, which finds it"))
-        yield from found
-        if found or use.step is None:
+    if calibrate is not None:
+        mistakes = list(_calibrate_mistakes(calibrate, kind, use, (*path, "calibrate")))
+        if values[str(scale)] is not None:
+            mistakes.append(Mistake((*path, str(scale)), "must be left out beside calibrate, which sets it"))
+        yield from mistakes
+        if mistakes or use.step is None:
             return
     try:
         mechanism = mechanism_of(spec, use)
         if mechanism.counts_only and not use.statistic.counts:
             yield Mistake((*path, "kind"), f"{mechanism.kind} is for count: records alone; for a sum choose log")
     except ParameterError as error:
-        place = "calibrate" if asked is not None and error.parameter == scale else error.parameter
-        yield Mistake((*path, place), f"must be {error.rule}")
+        key = "calibrate" if calibrate is not None and error.parameter == scale else error.parameter
+        yield Mistake((*path, key), f"must be {error.rule}")
     except CalibrationError as error:
         yield Mistake((*path, "calibrate"), str(error))
 
 
-def _asked_mistakes(asked: CalibrateSpec, kind: type[Mechanism], use: Use, path: KeyPath) -> Iterator[Mistake]:
-    given = [name for name, value in asked if value is not None]
-    if len([name for name in given if name in ASKED]) != 1:
-        absent = tuple((*path, name) for name in ASKED)
-        yield Mistake(path, f"must have exactly one of {', '.join(ASKED)}", absent=absent)
-    elif "loss" not in given:
-        if "at" in given:
+def _calibrate_mistakes(spec: CalibrateSpec, kind: type[Mechanism], use: Use, path: KeyPath) -> Iterator[Mistake]:
+    keys = {name for name, value in spec if value is not None}
+    if len(keys & set(TARGETS)) != 1:
+        absent = tuple((*path, name) for name in TARGETS)
+        yield Mistake(path, f"must have exactly one of {', '.join(TARGETS)}", absent=absent)
+    elif "loss" not in keys:
+        if "at" in keys:
             yield Mistake((*path, "at"), "must be left out: it goes with loss; total says where an error is meant")
-        if "total" not in given and not kind.additive:
+        if "total" not in keys and not kind.additive:
             yield missing((*path, "total"), " (at which the error is meant: that of this kind grows with the total)")
     else:
-        if "total" in given:
+        if "total" in keys:
             yield Mistake((*path, "total"), "must be left out beside loss, which is meant at a record")
-        if "at" not in given and use.statistic.measures:
+        if "at" not in keys and use.statistic.measures:
             example = ", ".join(f"{measure}: 10" for measure in use.statistic.measures)
             yield missing((*path, "at"), f" (the record that may lose so much, such as {{{example}}})")
-    if asked.at is not None:
-        yield from _at_mistakes(asked.at, use, (*path, "at"))
+    if spec.at is not None:
+        yield from _at_mistakes(spec.at, use, (*path, "at"))
 
 
 def _at_mistakes(at: Mapping[str, Fraction], use: Use, path: KeyPath) -> Iterator[Mistake]:

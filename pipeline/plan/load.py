@@ -14,7 +14,7 @@ from pipeline.accounting.references import Limit, Reference
 from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.calibration import Use, mechanism_of
-from pipeline.plan.check import mistakes_of_meaning
+from pipeline.plan.check import plan_mistakes
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain_files import domain_mistakes, files_of, is_readable, read_domain
 from pipeline.plan.messages import Mistake, shape_mistakes, without_echoes
@@ -182,7 +182,7 @@ def plan_of(text: PlanText, path: Path) -> Plan:
         mistakes += islice(shape_mistakes(error.errors(include_url=False)), MOST_SOUGHT)
         spec = sound_parts(text.data)
     domain, wrong_files = _domain(spec, path.parent, mistakes)
-    mistakes += islice(mistakes_of_meaning(spec, domain), MOST_SOUGHT)
+    mistakes += islice(plan_mistakes(spec, domain), MOST_SOUGHT)
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
     return resolve(spec, domain, path)

@@ -1,4 +1,8 @@
-"""The values a plan may hold: names, exact numbers and years."""
+"""The shape of a plan: every key, its type and its bounds; unknown keys are errors.
+
+What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the catalogue and
+statistics from their registry: a new one needs no line here.
+"""
 
 import json
 import re
@@ -22,6 +26,9 @@ from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
 NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
 TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
 OWN_RULE = "plan"  # the type of errors whose message is ready for people
+MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
+INTERVAL = 0.95  # coverage, where a plan names none
+TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")  # of a calibration
 
 
 def broken(rule: str) -> PydanticCustomError:
@@ -99,19 +106,8 @@ ReferenceValue = Annotated[
 ]
 
 
-# The shape of a plan: every key, its type and its bounds; unknown keys are errors.
-#
-# What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the
-# catalogue: a
-# new one needs no line here.
-
-
-MOST_PARTS = 100  # of a query's partition: a record's worst place is searched among their meetings
-INTERVAL = 0.95  # coverage, where a plan names none
-
-
 class Spec(BaseModel):
-    """A mapping of known keys; assignments are checked too, so that the sound keys of a broken one can be kept."""
+    """A mapping of known keys; assignments are checked too, so that a broken one's right keys can be kept."""
 
     model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
 
@@ -119,20 +115,17 @@ class Spec(BaseModel):
 def _parameter_type(parameter: Parameter) -> Any:
     if parameter.kind == "choice":
         return Annotated[Literal[parameter.choices], Field(description=parameter.doc)]
-    bounds: dict[str, object] = {
+    bounds = {
         "exclusiveMinimum" if parameter.exclusive else "minimum": parameter.minimum,
         "maximum": parameter.maximum,
         "multipleOf": 1 if parameter.whole else None,
     }
-    given = {key: bound for key, bound in bounds.items() if bound is not None}
-    return Annotated[number_type(parameter.rule, parameter.allows, **given), Field(description=parameter.doc)]
-
-
-ASKED = ("standard_error", "mean_absolute_error", "interval", "loss")
+    stated = {key: bound for key, bound in bounds.items() if bound is not None}
+    return Annotated[number_type(parameter.rule, parameter.allows, **stated), Field(description=parameter.doc)]
 
 
 class CalibrateSpec(Spec):
-    """What is asked in place of a noise scale: an error, or an interval's width, at a true total; or a record's loss.
+    """A target in place of a noise scale: an error, or an interval's width, at a true total; or a record's loss.
 
     Numbers are in the measure's unit.
     """
@@ -155,29 +148,25 @@ class CalibrateSpec(Spec):
     at: dict[Name, NonNegative] | None = None
 
 
-def _scaled(scale: str | None) -> type[Spec]:
-    """Return the base of the kinds whose noise scale may be left to calibration."""
-    if scale is None:
-        return Spec
-    config = ConfigDict(json_schema_extra={"oneOf": [{"required": [scale]}, {"required": ["calibrate"]}]})
-    return type("Scaled", (Spec,), {"model_config": config, "__module__": __name__})
-
-
 def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
+    """Return the shape of a mechanism's parameters; its noise scale may be left to calibration."""
     scale = scale_of(mechanism)
+    base: type[Spec] = Spec
+    optional: Any = Field(default_factory=lambda: None)  # it may be left out, but not be null
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
     for name, parameter in mechanism.parameters().items():
-        absent = _nothing() if name == scale else ...
+        absent = optional if name == scale else ...
         keys[name] = (_parameter_type(parameter), absent if parameter.default is None else parameter.default)
     if scale is not None:
-        keys["calibrate"] = (CalibrateSpec, _nothing())
+        config = ConfigDict(json_schema_extra={"oneOf": [{"required": [scale]}, {"required": ["calibrate"]}]})
+
+        class Scaled(Spec):
+            model_config = config
+
+        base = Scaled
+        keys["calibrate"] = (CalibrateSpec, optional)
     doc = (mechanism.__doc__ or "").split("\n\n")[0]
-    return new_model(kind, __base__=_scaled(scale), __doc__=doc, **keys)
-
-
-def _nothing() -> Any:
-    """Return the field of a key that may be left out, but not be null."""
-    return Field(default_factory=lambda: None)
+    return new_model(kind, __base__=base, __doc__=doc, **keys)
 
 
 if TYPE_CHECKING:
@@ -198,7 +187,7 @@ class PartsSpec(Spec):
 
 
 def is_by_parts(value: object) -> bool:
-    """Return whether what a query gives as its mechanism is meant as several, for the parts of its cells."""
+    """Return whether a query's `mechanism` is meant as several, for the parts of its cells."""
     keys = value.keys() if isinstance(value, dict) else ()
     return isinstance(value, PartsSpec) or ("kind" not in keys and not PartsSpec.model_fields.keys().isdisjoint(keys))
 

@@ -1,4 +1,4 @@
-"""The text of a plan → plain data, and where in the text each part stands.
+"""The text of a plan as plain data, with the line of each of its parts.
 
 Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal numbers, no dates, no yes and no.
 """
@@ -25,9 +25,9 @@ _PLAIN = {_TAG + kind for kind in (*_SCALARS, "str", "seq", "map")}
 
 
 class _Loader(yaml.SafeLoader):
-    """Builds nothing but JSON's types; refuses tags, and keys that stand twice or are no text.
+    """Builds nothing but JSON's types; refuses tags, repeated keys and keys that are no text.
 
-    In Python, not libyaml's loader: that one ends the process with a segmentation fault on deep nesting.
+    It is PyYAML's own loader, not libyaml's, which ends the process with a segmentation fault on deep nesting.
     """
 
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
@@ -63,7 +63,7 @@ _Loader.add_constructor(None, _Loader.refuse_tag)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all text that the loader above, or another reader of YAML, would take for anything but text."""
+    """Quotes all text that the loader above, or another YAML reader, would take for anything but text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -90,14 +90,14 @@ class PlanText:
         node, mark = self.root, self.root.start_mark
         for step in path:
             if isinstance(node, yaml.MappingNode):
-                found = next(((key.start_mark, value) for key, value in node.value if key.value == step), None)
+                part = next(((key.start_mark, value) for key, value in node.value if key.value == step), None)
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-                found = node.value[step].start_mark, node.value[step]
+                part = node.value[step].start_mark, node.value[step]
             else:
-                found = None
-            if found is None:
+                part = None
+            if part is None:
                 break
-            mark, node = found
+            mark, node = part
         return mark.line, mark.column
 
 

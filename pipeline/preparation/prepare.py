@@ -51,7 +51,7 @@ from pipeline.preparation.duplicates import (
 from pipeline.preparation.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
-from pipeline.tables.totals import contract_told, layout_of, measure_columns, require_unbroken
+from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import is_naics, roll_up
 from udfs.records.contract import as_coded_text, as_text, in_units, places, ranked
 from udfs.records.decoding import Decoder, SumSpec
@@ -215,7 +215,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
         return broken
 
     merge = SortedFile(spec, dataset.record, _make(work / "files"))
-    with contract_told(job.plan), scratch(LocalPath(work), job.plan.release, "records") as kept:
+    with contract_checked(job.plan), scratch(LocalPath(work), job.plan.release, "records") as kept:
         if dataset.duplicates == "trust":
             with job.log.stage("sort", "checking and sorting the records"):
                 parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)

@@ -43,7 +43,7 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges
-from pipeline.tables.totals import contract_told
+from pipeline.tables.totals import contract_checked
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.noise.keystream import CellBits, SecretKey
 
@@ -274,7 +274,7 @@ def _sum_or_refund(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
     try:
         proved = is_prepared(job.microdata, job.plan)
         with (
-            contract_told(job.plan),
+            contract_checked(job.plan),
             records_of(microdata.input, job.plan, job.engine, job.staging_root, proved) as records,
         ):
             return job.engine.totals(*records, scratch)

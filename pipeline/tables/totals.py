@@ -1,4 +1,4 @@
-"""From a plan to what one scan sums and to what its tables are made of; from sums to each query's totals."""
+"""A plan's layout: what one scan of the microdata sums, and what each table is made of; totals from the sums."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from udfs.records.sums import CELL
 class Table:
     """All that is public of one query's table: how its totals come from sums, and what its files are made of.
 
-    Its addend's sums by the cells of base number `base_number` roll up to its own `cells`.
+    Sums of its addend by the cells of base number `base_number` roll up to its own `cells`.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What an engine has to do for a plan: the scan, and the tables that its sums make. It names no key and no file."""
+    """What an engine has to do for a plan: the scan, and the tables of its sums. It names no secret key and no file."""
 
     dataset: str
     spec: SumSpec
@@ -121,21 +121,20 @@ def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], .
     for i, base in enumerate(spec.bases):
         first, end = np.searchsorted(cells, (spec.offsets[i], spec.offsets[i + 1]))
         for addend in base.addends:
-            whole = np.zeros(base.size, dtype=np.int64)
-            whole[cells[first:end] - spec.offsets[i]] = frame[addend].to_numpy()[first:end]
-            sums[i, addend] = whole
-    return tuple(_rolled_up(table, sums[table.base_number, table.addend]) for table in layout.tables)
-
-
-def _rolled_up(table: Table, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    try:
-        return roll_up_totals(sums, table.base, table.cells)
-    except OverflowError:
-        raise total_beyond(table) from None
+            dense = np.zeros(base.size, dtype=np.int64)
+            dense[cells[first:end] - spec.offsets[i]] = frame[addend].to_numpy()[first:end]
+            sums[i, addend] = dense
+    totals = []
+    for table in layout.tables:
+        try:
+            totals.append(roll_up_totals(sums[table.base_number, table.addend], table.base, table.cells))
+        except OverflowError:
+            raise total_beyond(table) from None
+    return tuple(totals)
 
 
 def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:
-    """Return if there are no cells that stand for broken rules; otherwise raises MicrodataError that names them all."""
+    """Raise MicrodataError, which names every broken rule, if there are cells that stand for broken rules."""
     cells = [int(cell) for cell in broken]
     if cells:
         by_records = any(cell > OVERFLOW for cell in cells)
@@ -155,20 +154,20 @@ def blocks_of(table: Table, totals: NDArray[np.int64], folder: Location) -> list
 
 
 def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] | None:
-    """Return the place of each cell's part among the query's parts; None where there is one mechanism for all."""
-    if query.split is None:
-        return None
+    """Return the number of each cell's part among the query's parts; None where there is one mechanism for all."""
     split = query.split
+    if split is None:
+        return None
     part_of = {code: i for i, part in enumerate(query.parts) for code in part.codes}
     level = next(level for level in query.by if dimension_of(level) == dimension_of(split))
-    codes, places = keys[level]
+    codes, indices = keys[level]
     of_code = np.array([part_of.get(roll_up(code, split), -1) for code in codes], dtype=np.int32)
-    return of_code[places]  # a code of part -1 is filtered out and has no cell
+    return of_code[indices]  # a code of part -1 is filtered out and has no cell
 
 
 @contextmanager
-def contract_told(plan: Plan) -> Iterator[None]:
-    """Turn a ContractBroken of the block, a file that cannot hold records, into a MicrodataError about the dataset."""
+def contract_checked(plan: Plan) -> Iterator[None]:
+    """Turn a ContractBroken raised within, of a file that cannot hold records, into a dataset's MicrodataError."""
     try:
         yield
     except ContractBroken as error:

@@ -154,7 +154,7 @@ ONE_OF = "must have exactly one of standard_error, mean_absolute_error, interval
 MAPPING = "must be a mapping of keys to values"
 
 CASES = [
-    (GAUSSIAN, "sigma: 2, calibrate: {loss: 1}}", ".sigma: must be left out beside calibrate, which finds it"),
+    (GAUSSIAN, "sigma: 2, calibrate: {loss: 1}}", ".sigma: must be left out beside calibrate, which sets it"),
     (GAUSSIAN, "calibrate: {}}", f".calibrate: {ONE_OF}"),
     (GAUSSIAN, "calibrate: {loss: 1, interval: 3}}", f".calibrate: {ONE_OF}"),
     (GAUSSIAN, "calibrate: 30}", f".calibrate: {MAPPING}"),
