@@ -1,4 +1,7 @@
-"""What of a broken plan has the right shape, so that it can be checked on and all mistakes come out together."""
+"""From the text of a plan to the frozen plan: read, check its shape, read the domain, check the rest, resolve.
+
+All mistakes come out together: of a broken plan the parts of the right shape are salvaged and checked too.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -36,40 +39,98 @@ from pipeline.plan.vintages import foreign_codes, vintage_mistakes
 from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism
 
+MOST_SHOWN = 20  # mistakes
+MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands
+
 _PARTS: Mapping[str, type[Spec]] = {"dataset": DatasetSpec, "domain": DomainSpec}
 _MECHANISM: TypeAdapter[Spec] = TypeAdapter(MechanismSpec)
 _LISTS: Mapping[str, type[Spec]] = {"queries": QuerySpec, "budget": LimitSpec}
 
 
-def sound_parts(data: Mapping[str, Any]) -> PlanSpec:
+def load_plan(path: Path) -> Plan:
+    """Return the resolved plan of the YAML file `path`; other paths in it are relative to its folder.
+
+    Its digest depends on what the plan means, not on how or where it is written.
+
+    Raises:
+        PlanError: with a line for each mistake, in the order of the file, up to MOST_SHOWN of them.
+    """
+    return plan_of(read_text(path), path)
+
+
+def plan_of(text: PlanText, path: Path) -> Plan:
+    """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
+    mistakes: list[Mistake] = []
+    try:
+        spec = PlanSpec.model_validate(text.data)
+    except ValidationError as error:
+        mistakes += islice(shape_mistakes(error.errors(include_url=False)), MOST_SOUGHT)
+        spec = _salvage_plan(text.data)
+    domain, wrong_files = _domain(spec, path.parent, mistakes)
+    mistakes += islice(plan_mistakes(spec, domain), MOST_SOUGHT)
+    if mistakes or wrong_files or domain is None:
+        raise PlanError(*_lines(mistakes, wrong_files, text, path))
+    return _resolve(spec, domain, path)
+
+
+def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Domain | None, list[str]]:
+    """Return the domain, if it can be read, and a line for each of its files that is wrong; add to `mistakes`."""
+    files = getattr(spec, "domain", None)
+    if files is None:
+        return None, []
+    wrong = list(domain_mistakes(files))
+    mistakes += wrong
+    if hasattr(files, "vintage"):
+        mistakes += vintage_mistakes(files.vintage)
+    if wrong or not is_readable(files):
+        return None, []
+    try:
+        domain = read_domain(files, folder)
+    except PlanError as error:
+        return None, list(error.lines)
+    return domain, list(foreign_codes(domain, files_of(files, folder)))
+
+
+def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
+    """Return all lines in the order of the plan's file, those about the domain's files at the key domain."""
+    located = [(text.position(mistake.path), f"{path}: {mistake.line}") for mistake in without_echoes(mistakes)]
+    located += [(text.position(("domain",)), line) for line in wrong_files]
+    lines = [line for _, line in sorted(located, key=lambda entry: entry[0])]
+    return (
+        lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"{path}: and more mistakes: correct these first"]
+    )
+
+
+def _salvage_plan(data: Mapping[str, Any]) -> PlanSpec:
     """Return the plan of `data` without the keys whose values have a wrong shape; these are no attributes of it."""
-    whole = {key: value for key, value in data.items() if key not in _PARTS and key not in _LISTS}
-    plan = cast(PlanSpec, _sound(PlanSpec, whole))
+    plain = {key: value for key, value in data.items() if key not in _PARTS and key not in _LISTS}
+    plan = cast(PlanSpec, _salvage(PlanSpec, plain))
     for key, kind in _PARTS.items():
         if key in data:
-            plan.__dict__[key] = _sound(kind, data[key])
+            plan.__dict__[key] = _salvage(kind, data[key])
     for key, kind in _LISTS.items():
         if isinstance(data.get(key), list):
-            plan.__dict__[key] = [_sound(kind, part) for part in data[key]]
+            plan.__dict__[key] = [_salvage(kind, part) for part in data[key]]
     return plan
 
 
-def _sound_partition(data: Mapping[str, Any]) -> Spec:
-    """Return a mechanism by parts; of a part that is not sound the code alone is kept, with None."""
-    partition = _sound(PartsSpec, data)
+def _salvage_parts(data: Mapping[str, Any]) -> Spec:
+    """Return a mechanism by parts; of a part with a wrong shape the code alone is kept, with None."""
+    partition = _salvage(PartsSpec, data)
     if isinstance(data.get("parts"), dict) and 0 < len(data["parts"]) <= MOST_PARTS:
-        partition.__dict__["parts"] = {code: _sound_mechanism(part) for code, part in data["parts"].items()}
+        partition.__dict__["parts"] = {code: _salvage_mechanism(part) for code, part in data["parts"].items()}
     return partition
 
 
-def _sound_mechanism(data: object) -> Spec | None:
+def _salvage_mechanism(data: object) -> Spec | None:
     try:
         return _MECHANISM.validate_python(data)
     except ValidationError:
         return None
 
 
-def _sound(kind: type[Spec], data: object) -> Spec:
+def _salvage(kind: type[Spec], data: object) -> Spec:
+    """Return a spec with the keys of `data` whose values have the right shape; others are no attributes of it."""
     part = kind.model_construct()
     if not isinstance(data, dict):
         part.__dict__.clear()  # of what is no mapping nothing is known
@@ -80,14 +141,11 @@ def _sound(kind: type[Spec], data: object) -> Spec:
         except ValidationError:
             part.__dict__.pop(key, None)  # a default must not stand in for a broken value
     if kind is QuerySpec and is_by_parts(data.get("mechanism")):
-        part.__dict__["mechanism"] = _sound_partition(data["mechanism"])
+        part.__dict__["mechanism"] = _salvage_parts(data["mechanism"])
     return part
 
 
-# A plan without mistakes → frozen facts, every default explicit.
-
-
-def resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
+def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
     """Return the frozen plan; mappings are in a fixed order, so that equal digests mean equal plans."""
     dataset = resolved_dataset(spec.dataset, path.parent)
     measures = {measure.name: measure for measure in dataset.measures}
@@ -140,75 +198,18 @@ def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, cov
 def _parts(
     spec: QuerySpec, domain: Domain, mechanism: Callable[[Spec], Mechanism]
 ) -> tuple[str | None, tuple[Part, ...]]:
-    """Return the level by which the query's mechanism is given, and the parts; those that it names, then the rest."""
-    given = spec.mechanism
-    if not isinstance(given, PartsSpec):
-        return None, (Part(None, (), mechanism(given)),)
-    parts = [Part(code, (code,), mechanism(each)) for code, each in sorted(given.parts.items())]
-    if given.others is not None:
-        rest = tuple(code for code in domain.codes_met(given.by, spec.where) if code not in given.parts)
-        parts.append(Part(OTHERS, rest, mechanism(given.others)))
-    return given.by, tuple(parts)
+    """Return the level that splits the query's cells, and the parts: those that the plan names, then the rest."""
+    split = spec.mechanism
+    if not isinstance(split, PartsSpec):
+        return None, (Part(None, (), mechanism(split)),)
+    parts = [Part(code, (code,), mechanism(each)) for code, each in sorted(split.parts.items())]
+    if split.others is not None:
+        rest = tuple(code for code in domain.codes_met(split.by, spec.where) if code not in split.parts)
+        parts.append(Part(OTHERS, rest, mechanism(split.others)))
+    return split.by, tuple(parts)
 
 
 def limit_of(spec: LimitSpec, unit: str) -> Limit:
     """Return the limit of a dataset with this unit; for an owner's column its records are a list, be it of one."""
     at = [dict(sorted(record.items())) for record in spec.records]
     return Limit(Reference.of(at[0] if unit == RECORD else at), spec.rho)
-
-
-# A plan's file → the frozen, resolved plan, or all its mistakes at once.
-
-
-MOST_TOLD = 20  # mistakes
-MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands
-
-
-def load_plan(path: Path) -> Plan:
-    """Return the resolved plan of the YAML file `path`; other paths in it are relative to its folder.
-
-    Its digest depends on what the plan means, not on how or where it is written. Raises PlanError whose message holds
-    one line for each mistake, in the order of the file, up to MOST_TOLD of them.
-    """
-    return plan_of(read_text(path), path)
-
-
-def plan_of(text: PlanText, path: Path) -> Plan:
-    """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
-    mistakes: list[Mistake] = []
-    try:
-        spec = PlanSpec.model_validate(text.data)
-    except ValidationError as error:
-        mistakes += islice(shape_mistakes(error.errors(include_url=False)), MOST_SOUGHT)
-        spec = sound_parts(text.data)
-    domain, wrong_files = _domain(spec, path.parent, mistakes)
-    mistakes += islice(plan_mistakes(spec, domain), MOST_SOUGHT)
-    if mistakes or wrong_files or domain is None:
-        raise PlanError(*_lines(mistakes, wrong_files, text, path))
-    return resolve(spec, domain, path)
-
-
-def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Domain | None, list[str]]:
-    """Return the domain, if it can be read, and a line for each of its files that is wrong; add to `mistakes`."""
-    named = getattr(spec, "domain", None)
-    if named is None:
-        return None, []
-    wrong = list(domain_mistakes(named))
-    mistakes += wrong
-    if hasattr(named, "vintage"):
-        mistakes += vintage_mistakes(named.vintage)
-    if wrong or not is_readable(named):
-        return None, []
-    try:
-        domain = read_domain(named, folder)
-    except PlanError as error:
-        return None, list(error.lines)
-    return domain, list(foreign_codes(domain, files_of(named, folder)))
-
-
-def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
-    """Return all lines in the order of the plan's file, those about the domain's files at the key domain."""
-    placed = [(text.position(mistake.path), f"{path}: {mistake.line}") for mistake in without_echoes(mistakes)]
-    placed += [(text.position(("domain",)), line) for line in wrong_files]
-    lines = [line for _, line in sorted(placed, key=lambda entry: entry[0])]
-    return lines if len(lines) <= MOST_TOLD else [*lines[:MOST_TOLD], f"{path}: and more mistakes: correct these first"]
