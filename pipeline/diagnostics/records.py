@@ -236,8 +236,8 @@ class ByOwner:
         of_row = np.asarray(owners.indices)
         columns = {
             OWNER: owners.dictionary_decode(),
-            NAICS: records.naics.places[records.naics.rows[kept]].astype(np.int32),
-            COUNTY: records.county.places[records.county.rows[kept]].astype(np.int32),
+            NAICS: records.naics.indices[records.naics.rows[kept]].astype(np.int32),
+            COUNTY: records.county.indices[records.county.rows[kept]].astype(np.int32),
         }
         rows = pa.record_batch(columns | {name: values[kept] for name, values in records.values.items()})
         return in_buckets(rows, buckets_of(owners.dictionary, BUCKETS)[of_row])

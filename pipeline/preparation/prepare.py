@@ -53,7 +53,7 @@ from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
 from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import is_naics, roll_up
-from udfs.records.contract import as_coded_text, as_text, in_units, places, ranked
+from udfs.records.contract import as_coded_text, as_text, decimal_digits, in_units, ranked
 from udfs.records.decoding import Decoder, SumSpec
 
 ROW_GROUP = 1 << 17  # records
@@ -198,7 +198,7 @@ def _spec(plan: Plan) -> SumSpec:
     dataset = plan.dataset
     measures = measure_columns(plan, every=dataset.bad_records == "refuse")
     for measure in measures:
-        if places(measure.step) is None:
+        if decimal_digits(measure.step) is None:
             raise PlanError(f"dataset.measures.{measure.name}.step: its multiples do not fit a decimal of 38 digits")
     also = (dataset.record,) if dataset.duplicates == "trust" else ()
     return replace(layout_of(plan).spec, measures=measures, bases=(), also=also)

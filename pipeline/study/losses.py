@@ -87,7 +87,7 @@ class ByCell:
         records, cells = decoder.records(batch), self.table.cells
         inside = in_domain(records, self.spec.bases)
         kept = np.arange(len(batch)) if inside is None else np.flatnonzero(inside)
-        naics, county = (key.places[key.rows[kept]] for key in (records.naics, records.county))
+        naics, county = (key.indices[key.rows[kept]] for key in (records.naics, records.county))
         numbers = cells.numbers(cells.naics.position[naics], cells.county.position[county])
         columns = {
             CELL: numbers,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udfs.noise.lattice import LARGEST
-from udfs.records.contract import MeasureColumn, in_units, places, whole_steps
+from udfs.records.contract import MeasureColumn, decimal_digits, in_units, whole_steps
 
 STEPS = [
     Fraction(1),
@@ -37,6 +37,6 @@ def test_types() -> None:
 
 @pytest.mark.parametrize("step", [Fraction(1, 3), Fraction("1e-40"), Fraction("1e20")])
 def test_steps_that_no_decimal_holds(step: Fraction) -> None:
-    assert places(step) is None
+    assert decimal_digits(step) is None
     with pytest.raises(ValueError, match="do not fit"):
         in_units(np.ones(1, dtype=np.int64), step)

@@ -44,9 +44,9 @@ def distinct(names: pa.Array) -> tuple[pa.Array, Int64s]:
     """Return the distinct names in order, and each row's place among them; null comes last."""
     coded = names.dictionary_encode("encode")
     order = pc.sort_indices(coded.dictionary)
-    place = np.empty(len(order), dtype=np.int64)
-    place[np.asarray(order)] = np.arange(len(order))
-    return coded.dictionary.take(order), place[np.asarray(coded.indices)]
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[np.asarray(order)] = np.arange(len(order))
+    return coded.dictionary.take(order), rank[np.asarray(coded.indices)]
 
 
 def ranked(values: pa.DictionaryArray) -> tuple[int, Int64s]:
@@ -187,8 +187,8 @@ def _null_rows(values: pa.Array) -> Mask | None:
 
 
 def _filled(values: pa.Array, zero: object) -> NDArray[Any]:
-    whole = pc.fill_null(values, pa.scalar(zero, values.type)) if values.null_count else values
-    return np.asarray(whole)
+    filled = pc.fill_null(values, pa.scalar(zero, values.type)) if values.null_count else values
+    return np.asarray(filled)
 
 
 def _from_integers(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
@@ -249,11 +249,11 @@ def _shortened(values: pa.Array, step: Fraction) -> tuple[pa.Array, Mask | None]
     Fewer places keep the unscaled numbers within 63 bits, where they are handled as whole arrays.
     """
     scale = values.type.scale
-    places = next((s for s in range(scale) if (step * 10**s).denominator == 1), None)
-    if places is None:
+    digits = next((s for s in range(scale) if (step * 10**s).denominator == 1), None)
+    if digits is None:
         return values, None
     wide = values.cast(pa.decimal128(38, scale)) if values.type.bit_width != 128 else values
-    short = wide.cast(pa.decimal128(38, places), safe=False)
+    short = wide.cast(pa.decimal128(38, digits), safe=False)
     lost = pc.fill_null(pc.not_equal(short.cast(pa.decimal128(38, scale), safe=False), wide), False)
     return short, np.asarray(lost)
 
@@ -297,10 +297,10 @@ DIGITS = 38  # of a decimal of 128 bits
 WORD = 64
 
 
-def places(step: Fraction) -> int | None:
+def decimal_digits(step: Fraction) -> int | None:
     """Return the decimal places of a step; None where not every value of 63 bits fits DIGITS digits with them."""
-    found = next((s for s in range(DIGITS + 1) if (step * 10**s).denominator == 1), None)
-    return found if found is not None and step * 10**found * LARGEST < 10**DIGITS else None
+    digits = next((s for s in range(DIGITS + 1) if (step * 10**s).denominator == 1), None)
+    return digits if digits is not None and step * 10**digits * LARGEST < 10**DIGITS else None
 
 
 def in_units(steps: Int64s, step: Fraction) -> pa.Array:
@@ -310,7 +310,7 @@ def in_units(steps: Int64s, step: Fraction) -> pa.Array:
     """
     if step == 1:
         return pa.array(steps)
-    scale = places(step)
+    scale = decimal_digits(step)
     if scale is None:
         raise ValueError("a step whose multiples do not fit a decimal of 38 digits")
     factor = int(step * 10**scale)

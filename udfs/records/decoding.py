@@ -26,7 +26,7 @@ NOWHERE = -(1 << 62)  # two of them, or one and any key, stay below zero
 class CodeColumn:
     """A key column: its well-formed codes have `record_level`; `index` numbers the domain's codes at `level`.
 
-    `other` is the place of all well-formed codes that are not in `index`, where the domain declares one.
+    `other` is the index of all well-formed codes that are not in `index`, where the domain declares one.
     """
 
     column: str
@@ -35,8 +35,8 @@ class CodeColumn:
     index: Mapping[str, int]
     other: int = OUTSIDE
 
-    def place(self, code: str | None) -> int:
-        """Return the code's place in the domain's list, `other` or MALFORMED."""
+    def index_of(self, code: str | None) -> int:
+        """Return the code's index in the domain's list, `other` or MALFORMED."""
         if code is None:
             return MALFORMED
         if self.level == self.record_level and code in self.index:
@@ -48,9 +48,9 @@ class CodeColumn:
 
 @dataclass(frozen=True, eq=False)
 class BaseCells:
-    """A numbering of cells: code places (i, j) have the key naics[i] + county[j].
+    """A numbering of cells: code indices (i, j) have the key naics[i] + county[j].
 
-    The key is the cell's number, or, where `listed` is given (sorted keys), its place in that list. `addends` are
+    The key is the cell's number, or, where `listed` is given (sorted keys), its index in that list. `addends` are
     those that some query needs by these cells.
     """
 
@@ -65,8 +65,8 @@ class BaseCells:
         inside = None if not len(key) or key.min() >= 0 else key >= 0
         if self.listed is None:
             return key, inside
-        place = np.minimum(np.searchsorted(self.listed, key), self.size - 1)
-        return place, self.listed[place] == key
+        index = np.minimum(np.searchsorted(self.listed, key), self.size - 1)
+        return index, self.listed[index] == key
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class SumSpec:
         return self.columns[column], RULE_TEXT[Rule(rule)]
 
 
-# Record batches → records as the kernels see them: places of codes, values in steps, what breaks the contract.
+# Record batches → records as the kernels see them: indices of codes, values in steps, what breaks the contract.
 #
 # Codes are translated once for each distinct code, not for each record.
 
@@ -129,16 +129,16 @@ class _Translator:
         self.key = key
         self._known: dict[bytes | None, int] = {}
 
-    def places(self, codes: Iterable[bytes | None]) -> NDArray[np.int64]:
-        """Return the place of each code, given as UTF-8: what is not UTF-8 is malformed, as any other text is."""
+    def indices(self, codes: Iterable[bytes | None]) -> NDArray[np.int64]:
+        """Return the index of each code, in UTF-8: what is not UTF-8 is malformed, as any other text is."""
         known = self._known
         return np.array([known[code] if code in known else self._new(code) for code in codes], dtype=np.int64)
 
     def _new(self, code: bytes | None) -> int:
-        place = self.key.place(None if code is None else code.decode(errors="replace"))
-        if place != MALFORMED:
-            self._known[code] = place
-        return place
+        index = self.key.index_of(None if code is None else code.decode(errors="replace"))
+        if index != MALFORMED:
+            self._known[code] = index
+        return index
 
 
 def _as_bytes(codes: pa.Array) -> pa.Array:
@@ -147,7 +147,7 @@ def _as_bytes(codes: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Records:
-    """A batch of records as the kernels see them: places of codes, values in steps, and what breaks the contract.
+    """A batch of records as the kernels see them: indices of codes, values in steps, and what breaks the contract.
 
     `values`: of each addend, 0 where bad. `good`: which records break no rule (None: all). `broken`: the cells that
     stand for the broken rules, where the spec refuses bad records. `faults`: which records break which rule.
@@ -184,12 +184,12 @@ class Decoder:
             faults += name_faults(batch.column(spec.record), spec.record, Rule.RECORD)
         values: dict[str, NDArray[np.int64]] = {}
         for measure in spec.measures:
-            values[measure.name], found = whole_steps(batch.column(measure.column), measure)
-            faults += found
+            values[measure.name], broken_rows = whole_steps(batch.column(measure.column), measure)
+            faults += broken_rows
         values = {each.addend: each.addends(values, len(batch)) for each in spec.statistics}
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
-        told = faults if spec.bad_records == "refuse" else []
-        broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in told)
+        reported = faults if spec.bad_records == "refuse" else []
+        broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in reported)
         return Records(naics, county, values, good, broken, faults)
 
 
@@ -197,7 +197,7 @@ class Decoder:
 class RowCodes:
     """A key column of a batch: what each distinct code means, and which of them each record has."""
 
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     rows: NDArray[np.integer[Any]]
     faults: list[Fault]
 
@@ -206,18 +206,20 @@ class RowCodes:
         """Translate the key column of `batch`."""
         column = translator.key.column
         coded = text_codes(batch.column(column), column)
-        places = np.append(translator.places(_as_bytes(coded.dictionary).to_pylist()), MALFORMED)  # the last: for nulls
+        indices = np.append(
+            translator.indices(_as_bytes(coded.dictionary).to_pylist()), MALFORMED
+        )  # the last: for nulls
         rows = coded.indices
         if rows.null_count:
-            rows = rows.cast(pa.int64()).fill_null(len(places) - 1)
+            rows = rows.cast(pa.int64()).fill_null(len(indices) - 1)
         rows = np.asarray(rows)
         faults: list[Fault] = []
-        if coded.null_count or (places[:-1] == MALFORMED).any():
-            malformed = places[rows] == MALFORMED  # a dictionary may hold codes that no record has
+        if coded.null_count or (indices[:-1] == MALFORMED).any():
+            malformed = indices[rows] == MALFORMED  # a dictionary may hold codes that no record has
             faults = [(column, Rule.CODE, malformed)] if malformed.any() else []
-        return cls(places, rows, faults)
+        return cls(indices, rows, faults)
 
-    def keys(self, of_place: NDArray[np.int64]) -> NDArray[np.int64]:
+    def keys(self, of_index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each record's part of its cell key; NOWHERE for codes outside the domain and malformed ones."""
-        by_code: NDArray[np.int64] = np.where(self.places >= 0, of_place[np.maximum(self.places, 0)], NOWHERE)
+        by_code: NDArray[np.int64] = np.where(self.indices >= 0, of_index[np.maximum(self.indices, 0)], NOWHERE)
         return np.take(by_code, self.rows)

@@ -54,22 +54,22 @@ class QueryLoss:
 
     def parts(self, records: Records) -> Int64s | None:
         """Return the part in which each record of the domain is, negative where in none; None: all in the only one."""
-        whole = len(self.mechanisms) == 1 and not self.naics.any() and not self.county.any()
-        return None if whole else records.naics.keys(self.naics) + records.county.keys(self.county)
+        undivided = len(self.mechanisms) == 1 and not self.naics.any() and not self.county.any()
+        return None if undivided else records.naics.keys(self.naics) + records.county.keys(self.county)
 
     def loss(self, steps: Int64s, parts: Int64s | None) -> Floats:
         """Return upper bounds of the losses of influences ≥ 0 in steps, in parts ≥ 0 (None: the only one)."""
         if len(self.mechanisms) > MOST_TABLED:
-            found = np.zeros(len(steps))
+            losses = np.zeros(len(steps))
             large = np.flatnonzero(steps)
         else:
-            places = np.minimum(steps, SMALL - 1)
-            found = np.take(self._table, places if parts is None else places + parts * SMALL)
+            index = np.minimum(steps, SMALL - 1)
+            losses = np.take(self._table, index if parts is None else index + parts * SMALL)
             large = np.flatnonzero(steps >= SMALL)
         if len(large):
             influence = self.influence_above(steps[large].astype(np.float64))
-            found[large] = self.loss_of(influence, None if parts is None else parts[large])
-        return found
+            losses[large] = self.loss_of(influence, None if parts is None else parts[large])
+        return losses
 
     def influence_above(self, steps: Floats) -> Floats:
         """Return influences in the measure's unit, from steps that are exact or off by three last bits.
@@ -83,14 +83,14 @@ class QueryLoss:
         """Return the same for influences in the measure's unit."""
         if parts is None:
             return self.mechanisms[0].loss(influence)
-        found = np.zeros(len(influence))
+        losses = np.zeros(len(influence))
         order = np.argsort(parts, kind="stable")  # there may be thousands of parts
         ends = np.cumsum(np.bincount(parts, minlength=len(self.mechanisms)))
         for mechanism, first, end in zip(self.mechanisms, [0, *ends], ends, strict=False):
             if end > first:
                 mine = order[first:end]
-                found[mine] = mechanism.loss(influence[mine])
-        return found
+                losses[mine] = mechanism.loss(influence[mine])
+        return losses
 
     @cached_property
     def _certain(self) -> int:
@@ -124,11 +124,11 @@ class RecordLosses:
 
 def summed(losses: Sequence[Floats]) -> Floats:
     """Return sums of losses ≥ 0, an array a query, rounded up."""
-    whole = losses[0].copy()
+    total = losses[0].copy()
     for loss in losses[1:]:
-        whole += loss
-    whole *= 1 + FLOAT_SLACK
-    return whole
+        total += loss
+    total *= 1 + FLOAT_SLACK
+    return total
 
 
 def record_losses(records: Records, queries: Sequence[QueryLoss], bases: Sequence[BaseCells]) -> RecordLosses:

@@ -70,11 +70,11 @@ def to_frame(sums: ExactSums, broken: Iterable[int]) -> pd.DataFrame:
     Never raises for what the data hold: an engine would log the arguments of a task that fails.
     """
     totals = sums.totals()
-    whole = {addend: total for addend, total in totals.items() if total is not None}
+    needed = {addend: total for addend, total in totals.items() if total is not None}
     rules = {*broken, *(OVERFLOW - i for i, total in enumerate(totals.values()) if total is None)}
-    cells = np.flatnonzero(np.logical_or.reduce([total != 0 for total in whole.values()]))
+    cells = np.flatnonzero(np.logical_or.reduce([total != 0 for total in needed.values()]))
     columns = {addend: np.zeros(len(rules) + len(cells), dtype=np.int64) for addend in totals}
-    for addend, total in whole.items():
+    for addend, total in needed.items():
         columns[addend][len(rules) :] = total[cells]
     return pd.DataFrame({CELL: np.concatenate((np.array(sorted(rules), dtype=np.int64), cells))} | columns)
 
@@ -190,10 +190,10 @@ def combined(rows: Rows, spec: SumSpec, duplicates: Duplicates) -> Combined:
     first = np.empty(count, dtype=np.int64)
     first[of_row[::-1]] = np.arange(len(of_row))[::-1]
     values = {name: steps[first] for name, steps in rows.values.items()}
-    whole = ~_any(of_row, ~rows.good, count)
+    all_good = ~_any(of_row, ~rows.good, count)
     several = np.bincount(of_row, minlength=count) > 1
     if not several.any():
-        return Combined(first, values, whole, [])
+        return Combined(first, values, all_good, [])
     faults: list[Fault] = []
     if duplicates == "reject":
         faults.append((str(spec.record), Rule.TWICE, several))
@@ -203,7 +203,7 @@ def combined(rows: Rows, spec: SumSpec, duplicates: Duplicates) -> Combined:
             values[measure.name], off = _added(rows.values[measure.name], of_row, count)
             faults.append((measure.column, Rule.BEYOND, off))
     broken = [fault for fault in faults if fault[2].any()]
-    good = whole & ~np.logical_or.reduce([mask for _, _, mask in broken]) if broken else whole
+    good = all_good & ~np.logical_or.reduce([mask for _, _, mask in broken]) if broken else all_good
     return Combined(first, values, good, broken)
 
 
@@ -217,8 +217,8 @@ def _numbered(ids: pa.Array, within: pa.DictionaryArray | None) -> tuple[Int64s,
         of_row = of_row * (texts + 1) + rank
     nameless = np.flatnonzero(np.asarray(ids.is_null()))
     of_row[nameless] = of_row.max(initial=0) + 1 + np.arange(len(nameless))
-    found, numbers = np.unique(of_row, return_inverse=True)
-    return numbers.astype(np.int64), len(found)
+    distinct_rows, numbers = np.unique(of_row, return_inverse=True)
+    return numbers.astype(np.int64), len(distinct_rows)
 
 
 def _differing(rows: Rows, spec: SumSpec, of_row: Int64s, first: Int64s) -> list[Fault]:
@@ -235,9 +235,9 @@ def _differing(rows: Rows, spec: SumSpec, of_row: Int64s, first: Int64s) -> list
 
 def _any(of_row: Int64s, rows: Mask, count: int) -> Mask:
     """Return which records have one of the given rows."""
-    found = np.zeros(count, dtype=np.bool_)
-    found[of_row[rows]] = True
-    return found
+    marked = np.zeros(count, dtype=np.bool_)
+    marked[of_row[rows]] = True
+    return marked
 
 
 def _added(steps: NDArray[np.int64], of_row: Int64s, count: int) -> tuple[Int64s, Mask]:
