@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pandas.api.types import infer_dtype, is_object_dtype
 
 from pipeline.canonical import canonical_json
-from pipeline.errors import MicrodataError
+from pipeline.errors import MicrodataError, PrdpError
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from udfs.records.contract import MeasureColumn, as_text, whole_steps
@@ -57,6 +57,8 @@ class FrameColumns:
                 raise refused(name, f"is {kind}: codes are text, with their leading zeros")
             if pa.types.is_floating(inner):
                 raise refused(name, f"is {kind}: give integers, decimals or text; {INT64_ADVICE}")
+            if pa.types.is_decimal(inner) and inner.scale < 0:
+                raise refused(name, f"is {kind}: give decimals whose scale is not negative")
             if not pa.types.is_integer(inner) and not (pa.types.is_decimal(inner) and name not in self.names):
                 raise refused(name, f"is {kind}: give {'text or integers' if name in self.names else 'numbers'}")
 
@@ -103,7 +105,9 @@ class SealPart:
         """Write batches; a repeated task writes other files, of which none counts but those that are returned."""
         files, contents = [], Contents()
         for batch in joined(batches):
-            checked = checked_batch(batch, self.columns)
+            # A copy: numbers of a frame lie in its own memory, where another thread could change them between what is
+            # sealed and what is pinned.
+            checked = checked_batch(batch, self.columns).copy_to(pa.default_cpu_memory_manager())
             files.append(f"rows-{uuid.uuid4().hex}")
             self.seal.write_batch(self.folder / files[-1], checked)
             contents += contents_of(checked, self.columns, self.key)
@@ -145,7 +149,7 @@ class PandasFrame(Frame):
     def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
         """Write the frame in parts, in this process."""
         rows = range(0, len(self.frame), FILE_RECORDS)
-        return [part(self.frame.iloc[first : first + FILE_RECORDS]) for first in rows]
+        return [_written(part, self.frame.iloc[first : first + FILE_RECORDS]) for first in rows]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,7 +170,19 @@ class ArrowFrame(Frame):
 
     def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
         """Write the table, in this process."""
-        return [part(self.table)]
+        return [_written(part, self.table.select(part.columns.all))]
+
+
+def _written(part: SealPart, rows: pd.DataFrame | pa.Table) -> SealedPart:
+    """Have rows written in this process, without a library's error, which may hold a value."""
+    failure = ""
+    try:
+        return part(rows)
+    except (PrdpError, OSError):
+        raise
+    except Exception as error:
+        failure = type(error).__name__
+    raise MicrodataError(f"data: the frame cannot be written ({failure})")
 
 
 def table_of(frame: pd.DataFrame, columns: FrameColumns) -> pa.Table:
@@ -186,17 +202,27 @@ def _array(values: pd.Series, name: str) -> pa.Array:
     """Return a column as its dtype says; of an object column, which may hold anything, text alone."""
     dtype = values.dtype
     held = dtype.categories if isinstance(dtype, pd.CategoricalDtype) else values
-    if is_object_dtype(held.dtype) and infer_dtype(held, skipna=True) not in ("string", "empty"):
+    if isinstance(dtype, pd.CategoricalDtype) and held.empty:  # no value, so no type
+        return pa.nulls(len(values), pa.large_string())
+    of_objects = not isinstance(dtype, pd.ArrowDtype) and is_object_dtype(held.dtype)
+    if of_objects and infer_dtype(held, skipna=True) not in ("string", "empty"):
         raise refused(name, "is an object column with more than text: give it a dtype, such as string or Int64")
     failure = ""
     try:
-        if is_object_dtype(dtype):
+        if of_objects and held is values:
             return pa.array(values, pa.large_string(), from_pandas=True)
         array = pa.array(values, from_pandas=True)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    except UnicodeEncodeError:  # one record's half of a surrogate pair: it breaks that record's contract alone
+        return pa.array(map(_in_unicode, values.astype(object)), pa.large_string())
     except Exception as error:  # Arrow's own message may show a value
         failure = type(error).__name__
     raise refused(name, f"of dtype {dtype} cannot be read ({failure}): give text, integers or decimals")
+
+
+def _in_unicode(text: object) -> str | None:
+    """Return text with halves of surrogate pairs replaced, as bytes of a file that are not UTF-8 are; else None."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(text, str) else None
 
 
 def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatch:
@@ -209,10 +235,25 @@ def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatc
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    plain = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    kind = plain.type
-    numbers = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-    return plain if numbers else plain.cast(pa.large_string())
+    if pa.types.is_dictionary(array.type):
+        values = array.dictionary if _is_number(array.dictionary.type) else _in_utf8(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
+    return array if _is_number(array.type) else _in_utf8(array)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _in_utf8(array: pa.Array) -> pa.Array:
+    """Return text with bytes that are not UTF-8 replaced, as in a file's: they break the contract of their record."""
+    texts = array.cast(pa.large_string())
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = texts.cast(pa.large_binary()).to_pylist()
+        return pa.array([None if each is None else each.decode(errors="replace") for each in raw], pa.large_string())
+    return texts
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

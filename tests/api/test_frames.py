@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import prdp
+from pipeline.storage.sealing import Seal
 from tests.support.frames import know_the_key, tables
 from tests.support.leaks import told
 from tests.support.world import budget_file, records, write_world
@@ -102,6 +103,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "categories of integers": (lambda f: f.assign(county=f["county"].astype(int).astype("category")), "codes are text"),
     "truth values": (lambda f: f.assign(employment=f["employment"] > 5), "employment is bool"),
     "dates": (lambda f: f.assign(payroll=pd.Timestamp("2023-01-01")), "payroll is timestamp"),
+    "a negative scale": (
+        lambda f: f.assign(payroll=pd.Series([Decimal(100)] * len(f), dtype=pd.ArrowDtype(pa.decimal128(10, -2)))),
+        "whose scale is not negative",
+    ),
     "a missing column": (lambda f: f.drop(columns="payroll"), "payroll is missing"),
     "a column twice": (lambda f: pd.concat([f, f[["county"]]], axis=1), "county stands twice"),
 }
@@ -114,6 +119,78 @@ def test_types_that_could_have_altered_a_value_are_refused(tmp_path: Path, name:
         release(tmp_path, change(frame()))
     assert prdp.open_ledger(tmp_path / "state" / "ledger").show().empty
     assert leftovers(tmp_path) == []
+
+
+def arrow_text(*texts: bytes) -> pa.Array:
+    """Text of any bytes: Arrow does not check that they are UTF-8."""
+    return pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+
+
+def changed_first(column: str, first: pa.Array) -> pa.Table:
+    table = records(ROWS)
+    rest = table[column][1:].combine_chunks().cast(first.type)
+    return table.set_column(table.column_names.index(column), column, pa.chunked_array([first, rest]))
+
+
+NOT_UTF8 = b"31\xff" + CANARY.encode()
+BAD_RECORDS: dict[str, Callable[[], Any]] = {
+    "a code that is not UTF-8": lambda: changed_first("naics", arrow_text(NOT_UTF8)),
+    "half a surrogate pair": lambda: frame(naics=["31\ud800111", *frame()["naics"][1:]]),
+    "half a pair in categories": lambda: frame(naics=pd.Categorical(["31\ud800111", *frame()["naics"][1:]])),
+    "a missing code": lambda: frame(naics=[None, *frame()["naics"][1:]]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RECORDS)
+def test_a_bad_text_breaks_the_contract_of_its_record_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    know_the_key(monkeypatch)
+    data, plan = BAD_RECORDS[name](), {"dataset": {"bad_records": "drop"}}
+    without = tables(release(tmp_path / "without", records(ROWS)[1:], plan=plan))
+    assert tables(release(tmp_path / "with", data, plan=plan)) == without
+    with pytest.raises(prdp.MicrodataError, match="naics holds a code that is empty or malformed") as error:
+        release(tmp_path / "refused", data)
+    assert CANARY not in told(error.value)
+
+
+def test_every_form_of_text_and_categories_without_a_value_are_read(tmp_path: Path) -> None:
+    views = records(ROWS)["naics"].combine_chunks().cast(pa.string_view())
+    coded = pa.DictionaryArray.from_arrays(pa.array(range(ROWS), pa.int32()), views)
+    plan = {"dataset": {"bad_records": "drop"}}
+    forms = {
+        "views": frame(naics=pd.Series(views.to_pylist(), dtype=pd.ArrowDtype(pa.string_view()))),
+        "dictionary of views": records(ROWS).set_column(1, "naics", coded),
+        "no category": frame(naics=pd.Categorical([None] * ROWS)),
+    }
+    for name, data in forms.items():
+        assert release(tmp_path / name.replace(" ", "-"), data, plan=plan).state == "settled", name
+
+
+def test_other_columns_of_a_table_are_never_looked_at(tmp_path: Path) -> None:
+    others = pa.chunked_array([pa.DictionaryArray.from_arrays(pa.array([0] * ROWS), pa.array([[{"x": 1}]]))])
+    data = pa.concat_tables(
+        [records(ROWS).append_column("other", others)[:7], records(ROWS).append_column("other", others)[7:]]
+    )
+    assert release(tmp_path, data).state == "settled"
+
+
+def test_what_is_pinned_is_what_was_sealed_though_the_frame_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, changing = tmp_path / "state" / "ledger", frame()
+    write = Seal.write_batch
+
+    def write_and_change(self: Seal, *args: Any) -> None:
+        write(self, *args)
+        changing["employment"].to_numpy()[:] += 1
+
+    before = release(tmp_path, frame(), ledger=ledger, out=tmp_path / "before", plan={"release": "before"})
+    with monkeypatch.context() as patched:
+        patched.setattr(Seal, "write_batch", write_and_change)
+        made = release(tmp_path, changing, ledger=ledger, out=tmp_path / "made", plan={"release": "made"})
+    assert (changing["employment"] != frame()["employment"]).all()
+    assert pin(made, ledger) == pin(before, ledger)
 
 
 def test_what_is_no_frame_is_refused(tmp_path: Path) -> None:
