@@ -24,6 +24,7 @@ from pipeline.tables.files import VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.release import release_cells
 from udfs.noise.keystream import MAX_QUERIES, SecretKey
+from udfs.noise.lattice import LARGEST
 
 
 class WithMechanism(Protocol):
@@ -50,6 +51,8 @@ class NoiseKey:
 
     def for_query(self, query: int) -> SecretKey:
         """Return the key for a query that had none yet; raises PlanError otherwise."""
+        if not isinstance(query, int | np.integer):
+            raise PlanError("query: a query number is a whole number")
         if not 0 <= query < MAX_QUERIES:
             raise PlanError(f"query {query}: a query number lies between 0 and {MAX_QUERIES - 1}")
         with self._lock:
@@ -86,6 +89,8 @@ class ReleaseCells:
             raise TaskFailed("cells and totals must be of type long, without missing values")
         if cells.lt(0).any() or cells.duplicated().any():
             raise TaskFailed("cells must be numbers from 0, each once")
+        if totals.lt(0 if self.mechanism.needs_nonnegative else -LARGEST).any():
+            raise TaskFailed("a total lies below what the mechanism allows: 0, or −(2⁶³ − 1)")
         released = release_cells(
             self.mechanism,
             key=self.key,
@@ -116,8 +121,9 @@ def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mecha
     - the cells are disjoint, and the numbers of cells, from 0, depend on nothing confidential, each on one row;
     - totals are exact sums of records in whole steps of the mechanism, of magnitude at most 2⁶³ − 1, of records that
       the mechanism allows (`needs_nonnegative`: none below 0; `counts_only`: counts of records);
-    - totals are materialised before the UDF is applied, and it is applied to one DataFrame: evaluated anew, it draws
-      the same noise, and the difference of two totals with the same noise is the difference of the records;
+    - totals are materialised before the UDF is applied: evaluated anew, it draws the same noise, and the difference of
+      two totals with the same noise is the difference of the records (so it is applied once; select its column's fields
+      to use them again);
     - nothing but the four fields leaves the cluster, and the totals lie nowhere in the clear.
 
     Args:
@@ -131,7 +137,7 @@ def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mecha
     Returns:
         A UDF of (cell: long, total: long) whose value is a struct of `value`, `lower`, `upper` (long, or double in the
         measure's unit) and `standard_error` (double, in the measure's unit). The noise of a cell depends on key, query
-        and cell alone, not on partitions.
+        and cell alone, not on partitions. Applied a second time, the UDF raises PlanError.
 
     Raises:
         PlanError: The session is not safe to hold a key, the query's number is used up, or an argument is wrong.
@@ -155,4 +161,16 @@ def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mecha
 
     fields = ", ".join(f"{name} {number}" for name in VALUES[:-1])
     udf: Callable[..., Any] = pandas_udf(released, f"{fields}, {VALUES[-1]} double")  # type: ignore[call-overload]
-    return udf
+    return _once(udf)
+
+
+def _once(udf: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a UDF that can be applied once: to other totals it would add the same noise."""
+    unused = threading.Lock()
+
+    def applied(cell: Any, total: Any) -> Any:
+        if not unused.acquire(blocking=False):
+            raise PlanError("this UDF was applied already, and has no other noise: make one with another query number")
+        return udf(cell, total)
+
+    return applied

@@ -20,8 +20,8 @@ from pipeline.tables.files import VALUES, Block
 from pipeline.tables.writers import write_block
 from tests.support.leaks import forms
 from tests.support.spark import PYSPARKS_OWN, shared_engine
-from udfs.mechanisms.additive import Gaussian
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.log import Log
 from udfs.noise.keystream import SecretKey
 
@@ -96,6 +96,8 @@ def test_a_key_has_each_query_once_and_cannot_be_kept(spark: SparkEngine) -> Non
     mechanism_udf(spark.session, GAUSSIAN, key, query=1)
     with pytest.raises(PlanError, match="a query number lies between"):
         mechanism_udf(spark.session, GAUSSIAN, key, query=-1)
+    with pytest.raises(PlanError, match="a query number is a whole number"):
+        mechanism_udf(spark.session, GAUSSIAN, key, query=1.5)  # type: ignore[arg-type]
     for keep in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="neither pickled nor copied"):
             keep(key)
@@ -136,6 +138,7 @@ def test_steps_of_an_integer_measure_are_1(spark: SparkEngine) -> None:
         ([0, 1], [CANARY, None], "without missing values"),
         ([5, 5], [CANARY, 1], "each once"),
         ([-1], [CANARY], "from 0"),
+        ([0, 1], [CANARY, -(2**63)], "below what the mechanism allows"),  # it would come out above 0
     ],
 )
 def test_what_is_no_cell_or_total_is_refused_without_its_value(
@@ -145,3 +148,16 @@ def test_what_is_no_cell_or_total_is_refused_without_its_value(
     with pytest.raises(PythonException, match=words) as raised:
         frame(spark, cells, totals).coalesce(1).select(release("cell", "total")).collect()
     assert not [text for text in (str(CANARY), *forms(RAW)) if text in str(raised.value)]
+
+
+def test_a_total_below_zero_is_refused_where_records_may_not_be(spark: SparkEngine) -> None:
+    release = mechanism_udf(spark.session, Log(a=Fraction(100), sigma=Fraction("0.35")), known_key())
+    with pytest.raises(PythonException, match="below what the mechanism allows"):
+        frame(spark, [0, 1], [CANARY, -1]).coalesce(1).select(release("cell", "total")).collect()
+
+
+def test_one_noise_meets_one_column_of_totals(spark: SparkEngine) -> None:
+    release = mechanism_udf(spark.session, GAUSSIAN, known_key())
+    release("cell", "total")
+    with pytest.raises(PlanError, match="was applied already"):
+        release("cell", "other")
