@@ -40,6 +40,8 @@ from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, exact, up_float
 
+TINY = float(np.finfo(np.float64).tiny)
+
 
 class Mechanism:
     """A mechanism for totals over disjoint cells, with the loss that it promises each record.
@@ -137,7 +139,8 @@ class Mechanism:
         return ends[0], ends[1]
 
     def __repr__(self) -> str:
-        step = {} if self._mechanism.step == 1 else {"step": as_json(self._mechanism.step)}
+        of = self._mechanism.step
+        step = {} if of == 1 else {"step": as_json(of) if exact(float(of)) == of else of}
         given = ", ".join(f"{name}={value!r}" for name, value in (self.parameters | step).items())
         return f"prdp.mechanisms.{type(self).__name__}({given})"
 
@@ -151,11 +154,14 @@ class Mechanism:
 def _bounds(
     single: Callable[[Fraction], Fraction | None], whole: Callable[[Floats], Floats], influence: ArrayLike
 ) -> Any:
-    influences = np.asarray(influence, dtype=np.float64)
+    try:
+        influences = np.asarray(influence, dtype=np.float64)
+    except OverflowError:
+        raise ValueError("influence: must lie within the doubles") from None
     if not np.all((influences >= 0) & np.isfinite(influences)):
         raise ValueError("influence: must be a number of at least 0")
-    if influences.ndim:
-        return whole(influences)
+    if influences.ndim:  # where a loss underflows, it is still one
+        return np.maximum(whole(influences), np.where(influences > 0, TINY, 0.0))
     loss = single(_exact(influence))
     return float("inf") if loss is None else up_float(loss)
 

@@ -92,3 +92,19 @@ def test_what_has_no_meaning_is_refused() -> None:
         prdp.mechanisms.Laplace(sigma=0)
     with pytest.raises(ValueError, match="scale"):
         prdp.mechanisms.Laplace(sigma=1, scale=2)
+
+
+def test_small_influences_lose_something_and_large_ones_are_refused() -> None:
+    m = public("gaussian")
+    for small in (1e-300, 1e-160):
+        assert m.loss_at([small])[0] >= m.loss_at(small) > 0
+    assert m.loss_at([0.0])[0] == 0
+    for large in (10**400, [10**400]):
+        with pytest.raises(ValueError, match="influence"):
+            m.loss_at(large)
+
+
+def test_a_step_without_a_decimal_is_shown_as_a_fraction() -> None:
+    m = public("gaussian", step=Fraction(1, 3))
+    assert "step=Fraction(1, 3)" in repr(m)
+    assert eval(repr(m)) == m
