@@ -24,7 +24,7 @@ from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
-from pipeline.preparation.pinned import Microdata, Pinned, pinned, require_there, source_of
+from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_there, source_of
 from pipeline.preparation.prepared import is_prepared
 from pipeline.release.attempts import (
     attempt_of,
@@ -198,11 +198,10 @@ def _sealed(job: Job) -> Iterator[Job]:
     """Yield the job for a block, with a DataFrame sealed in staging where its records may still be summed."""
     state = job.ledger.state(job.plan.release)
     unfinished = state is None or state.refunded or state.status in ("reserved", "drawn")
-    if unfinished:
-        destroy_leftovers(job.ledger, job.plan.release, state, job.staging_root)
     if not unfinished or not isinstance(job.microdata, Frame):
         yield job
         return
+    destroy_leftovers(job.ledger, job.plan.release, state, job.staging_root)  # later the sealed frame is one of them
     with ExitStack() as stack:
         with job.log.stage("seal", "sealing the DataFrame in private staging"):
             frame = sealed(job.microdata, job.plan, job.engine, job.ledger, job.staging_root)
@@ -222,6 +221,8 @@ def _reserve(job: Job) -> ReleaseState:
 
 def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
+    if not isinstance(job.microdata, SealedRecords):  # only now: a run that the ledger refuses removes nothing
+        destroy_leftovers(job.ledger, state.release, state, job.staging_root)
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = live_staging(job.ledger, state)

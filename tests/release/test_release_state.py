@@ -15,6 +15,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
+from pipeline.release.officers import approve
 from pipeline.release.run import Job, reservation_of, run
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
@@ -124,6 +125,27 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
     state = mine.state(plan.release)
     assert state is not None
     assert (state.draws, state.charges) == (2, 1)
+
+
+def test_a_run_that_its_ledger_refuses_removes_no_attempt_of_another_ledger(tmp_path: Path) -> None:
+    plan = load_plan(write_world(tmp_path / "world", records(50)))
+    mine, theirs = (open_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
+    job = Job(
+        plan=plan,
+        microdata=locate(plan.path.parent / "microdata"),
+        out=locate(tmp_path / "my-out"),
+        ledger=mine,
+        engine=DaskEngine(workers=1),
+        staging=locate(tmp_path / "staging"),
+        hold=True,
+    )
+    assert run(job).state == "held"
+    with pytest.raises(StateError, match="not registered"):
+        run(replace(job, ledger=theirs, registered_only=True))
+    approve(mine, plan.release)
+    state = mine.state(plan.release)
+    assert state is not None
+    assert (state.status, state.draws) == ("settled", 1)
 
 
 def test_a_total_beyond_63_bits_is_met_before_a_draw_and_costs_nothing(tmp_path: Path) -> None:
