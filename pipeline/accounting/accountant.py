@@ -76,6 +76,9 @@ class LimitExceeded(BudgetRefused):
         super().__init__(message)
         self.exceeded = exceeded
 
+    def __reduce__(self) -> tuple[type["LimitExceeded"], tuple[str, Exceeded]]:
+        return type(self), (str(self), self.exceeded)
+
 
 def check(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged) -> None:
     """Return if `requested` fits every limit on top of `spent`.

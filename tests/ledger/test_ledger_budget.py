@@ -1,5 +1,6 @@
 """Budgets of registered datasets and families: who may change them, what they bind, and that sums are exact."""
 
+import pickle
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accounting.accountant import Charged, check, first_exceeded
+from pipeline.accounting.accountant import Charged, LimitExceeded, check, first_exceeded
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.canonical import FrozenMap
@@ -50,6 +51,13 @@ def wanted(release: str, dataset: str = "d", draws: int = 100, **changes: object
 
 
 # A dataset's budget
+
+
+def test_a_refusal_crosses_processes_with_what_it_carries(ledger: Ledger) -> None:
+    with pytest.raises(LimitExceeded) as refused:
+        ledger.reserve(wanted("a", draws=0))
+    crossed = pickle.loads(pickle.dumps(refused.value))
+    assert (str(crossed), crossed.exceeded, crossed.exit_code) == (str(refused.value), refused.value.exceeded, 3)
 
 
 def test_the_datasets_limit_binds_every_plan_and_a_plans_own_on_top(ledger: Ledger) -> None:
