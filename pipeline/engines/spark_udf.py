@@ -22,7 +22,7 @@ from pipeline.engines.tasks import require_same_code
 from pipeline.errors import PlanError
 from pipeline.tables.files import VALUES
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.release import release_cells
+from udfs.mechanisms.release import rehearse, release_cells
 from udfs.noise.keystream import MAX_QUERIES, SecretKey
 from udfs.noise.lattice import LARGEST
 
@@ -70,7 +70,10 @@ class NoiseKey:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReleaseCells:
-    """Releases a batch of cells on a worker; its failures show no value."""
+    """Releases a batch of cells on a worker; its failures show no value.
+
+    It is made on the driver, where the mechanism's tables are built: workers with other processors would build others.
+    """
 
     code: str
     mechanism: Mechanism
@@ -78,6 +81,9 @@ class ReleaseCells:
     query: int
     interval: Fraction
     integer: bool
+
+    def __post_init__(self) -> None:
+        rehearse(self.mechanism, self.interval)
 
     def __call__(self, cells: pd.Series, totals: pd.Series) -> pd.DataFrame:
         """Return the columns `value`, `lower`, `upper`, `standard_error` of a batch."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.errors import MicrodataError, PrdpError, StateError
@@ -45,7 +43,8 @@ from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges
 from pipeline.tables.totals import contract_checked
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
-from udfs.noise.keystream import CellBits, SecretKey
+from udfs.mechanisms.release import rehearse
+from udfs.noise.keystream import SecretKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,11 +262,9 @@ def _rehearse(plan: Plan) -> None:
     Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
     draw is recorded.
     """
-    nothing = np.zeros(1, dtype=np.int64)
     for query in plan.queries:
-        bits = CellBits(key=SecretKey.fresh(), query=0, cells=np.zeros(1, dtype=np.uint64))
         for mechanism in query.mechanisms:
-            mechanism.release(nothing, bits, plan.interval)
+            rehearse(mechanism, plan.interval)
 
 
 def _sum_or_refund(job: Job, microdata: Pinned, scratch: Staging) -> Totals:

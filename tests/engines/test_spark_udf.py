@@ -14,13 +14,14 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from pipeline.engines.spark import SparkEngine
-from pipeline.engines.spark_udf import NoiseKey, mechanism_udf
+from pipeline.engines.spark_udf import NoiseKey, ReleaseCells, mechanism_udf
 from pipeline.errors import PlanError
 from pipeline.tables.files import VALUES, Block
 from pipeline.tables.writers import write_block
 from tests.support.leaks import forms
 from tests.support.spark import PYSPARKS_OWN, shared_engine
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.log import Log
 from udfs.noise.keystream import SecretKey
@@ -29,6 +30,7 @@ pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
 RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
 GAUSSIAN = Gaussian(sigma=Fraction(50))
 CANARY = 777_123_456_789
+KEY, NINE = SecretKey(RAW), Fraction(9, 10)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,16 @@ def test_the_bytes_are_those_of_a_release(
     columns = {name: released[name].to_numpy().tobytes() for name in VALUES}
     assert columns == in_a_release(tmp_path, mechanism, totals, 3, integer)
     assert columns != in_a_release(tmp_path, mechanism, totals, 4, integer)  # the broken twin: another query's noise
+
+
+def test_tables_are_built_on_the_driver_and_shipped() -> None:
+    """A worker whose processor gives other last bits must not draw from a table of its own."""
+    made = ReleaseCells(
+        "code", build({"kind": "symmetric_stable", "alpha": 1.5, "gamma": 3}, Fraction(1)), KEY, 0, NINE, True
+    )
+    shipped = vars(pickle.loads(pickle.dumps(made)).mechanism.form.noise)
+    assert {"table", "half_widths", "variance"} <= shipped.keys()
+    assert shipped["half_widths"].keys() == {NINE}
 
 
 def test_a_key_has_each_query_once_and_cannot_be_kept(spark: SparkEngine) -> None:

@@ -71,3 +71,12 @@ def release_parts(  # noqa: PLR0913 — mechanisms, an address in the keystream,
     order = np.argsort(np.concatenate(rows))
     joined = {field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Released)}
     return Released(**{name: values[order] for name, values in joined.items()})
+
+
+def rehearse(mechanism: Mechanism, interval: Fraction) -> None:
+    """Release one cell that is thrown away: what the mechanism computes once is then pickled with it.
+
+    Call it on the driver. Workers then get tables as integers, the same for all of them, whatever their processors.
+    """
+    bits = CellBits(key=SecretKey.fresh(), query=0, cells=np.zeros(1, dtype=np.uint64))
+    mechanism.release(np.zeros(1, dtype=np.int64), bits, interval)
