@@ -10,7 +10,7 @@ from jobs.commands.ledger_show import show, show_release
 from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
-from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
+from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger, require_there
 from pipeline.release.site import operator_named, site
 from pipeline.storage.uri import locate
 
@@ -29,6 +29,7 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "export": "export",
     "purge": "staging purge",
 }
+OF_ENTRIES = ("verify", "migrate", "export", "staging")  # of a new ledger they would say that all is well
 Run = Callable[[Ledger, argparse.Namespace], None]
 
 
@@ -123,6 +124,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     settings = site()
     url = settings.ledger_for(arguments.ledger)
+    if arguments.act in OF_ENTRIES:
+        require_there(url)
     if arguments.act == "migrate":  # nothing else opens a ledger of an older version
         _migrate(url, arguments)
     else:

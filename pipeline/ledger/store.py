@@ -76,6 +76,12 @@ def database_at(url: str | None, wait: float) -> Database:
     return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait)
 
 
+def require_there(url: str | None) -> None:
+    """Return unless the ledger at `url` is a file that is absent; raises StateError then."""
+    if _scheme(url) not in _SERVER and not _path(url).exists():
+        raise StateError(f"the ledger {_path(url)} is not there: check --ledger; the first release or act makes it")
+
+
 def _scheme(url: str | None) -> str | None:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url or "")
     return None if scheme is None else scheme.group(1)

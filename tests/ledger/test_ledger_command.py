@@ -293,3 +293,9 @@ def test_a_ledger_of_version_0_1_is_read_and_gone_on_with(tmp_path: Path) -> Non
     ledger.withdraw("r", ledger.state("r").attempt, "why")
     ledger.reserve(reservation("t", draws=4))
     ledger.verify()
+
+
+@pytest.mark.parametrize("act", [["verify"], ["export"], ["migrate"], ["staging", "purge"]])
+def test_a_ledger_under_a_mistyped_path_is_not_found_to_be_well(tmp_path: Path, prdp: Prdp, act: list[str]) -> None:
+    assert "ledger.sqlite is not there: check --ledger" in prdp("ledger", *act, code=5)
+    assert not list(tmp_path.iterdir())
