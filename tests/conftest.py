@@ -28,6 +28,7 @@ def spark() -> "SparkEngine":
     return shared_engine()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process of several run all tests that start Spark, so that they share its session."""
     for item in items:
