@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.groupwise import GroupwiseDirect, GroupwiseLog, infinite_from
+from udfs.mechanisms.groupwise import GroupwiseLog
+from udfs.mechanisms.groupwise_direct import GroupwiseDirect, infinite_from
 from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"
