@@ -279,7 +279,7 @@ REGISTRY: dict[str, Kind] = {
             ({"alpha": 1.9, "gamma": 6}, "1"),
             ({"alpha": 1.99, "gamma": 4}, "1"),
         ],
-        released={"cauchy": {"alpha": 1, "gamma": 2}, "symmetric_stable": {"alpha": 1.5, "gamma": 4000}},
+        released={"cauchy": {"alpha": 1, "gamma": 40}, "symmetric_stable": {"alpha": 1.5, "gamma": 4000}},
         published={"stable": {"alpha": 1, "gamma": 4}},
         shipped=[{"alpha": 1, "gamma": 4}, {"alpha": 1.7, "gamma": 12}],
         stated=[{"alpha": "1", "gamma": "2"}, {"alpha": "1.2", "gamma": "0.3"}],
