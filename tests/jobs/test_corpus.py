@@ -179,7 +179,7 @@ ON_SPARK = (
 def test_spark_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # workers start in the case's folder
     with local_engine() as engine:
-        monkeypatch.setattr("pipeline.engines.spark.SparkEngine", lambda master: engine)
+        monkeypatch.setattr("pipeline.engines.spark.SparkEngine", lambda **_: engine)
         monkeypatch.setattr(engine, "close", lambda: None)
         for data in listed("records"):
             if data["name"] in ON_SPARK:

@@ -336,7 +336,7 @@ def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
     state = ledger.state(RELEASE)
     assert state.stagings == (str(root),)
     assert state.reservation["staging"] == str(root)
-    assert locate(str(root), what="staging") == root
+    assert locate(str(root), what="staging").as_path() == root
 
 
 def test_a_release_is_given_up_with_what_it_staged(url: str) -> None:
