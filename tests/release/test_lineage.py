@@ -140,7 +140,7 @@ def test_a_destroyed_attempt_failed_and_the_next_one_completes(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr("pipeline.release.run.write_csv", fail)
+        broken.setattr("pipeline.tables.writers.Csv.write", fail)
         assert release(place, "--csv") == 5
     assert [event["eventType"] for event in events(place)] == ["START", "FAIL"]
     assert release(place) == 0
