@@ -153,6 +153,7 @@ def killing(cluster: Cluster, at: str, folder: Path, wanted: str, seen: list[int
     return lambda stage: Thread(target=watch, daemon=True).start() if stage == at else None
 
 
+@pytest.mark.drill
 def test_speculative_copies_of_tasks_write_the_same_bytes(tmp_path: Path, cluster: Cluster) -> None:
     """The first task of each stage dawdles after its work is done, so that Spark does it once more beside it."""
     (tmp_path / "conf").mkdir()

@@ -32,6 +32,7 @@ def same_bytes(folder: Path, spark: SparkEngine, unit: str, choices: Sequence[Ch
     assert all(other[path] != expected[path] for path in tables)  # the broken twin: another key
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("unit", FACTORS["unit"])
 def test_pairwise_choices_give_the_same_bytes(tmp_path: Path, spark: SparkEngine, unit: str) -> None:
     same_bytes(tmp_path, spark, unit, pairwise())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark import SparkContext
 
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_session import java_home
@@ -40,15 +41,27 @@ def close_shared_engine() -> None:
         _shared.pop().close()
 
 
+def end_java() -> None:
+    """End the Java of this process; the next session starts another, with the environment as it is then."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(PATIENCE)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
 @contextmanager
 def local_engine() -> Iterator[SparkEngine]:
-    """Yield an engine with a session of its own, with today's environment, in this process."""
+    """Yield an engine with a session and a Java of its own, which have today's environment, in this process."""
     close_shared_engine()  # a process has one session
+    end_java()
     engine = SparkEngine("local[2]")
     try:
         yield engine
     finally:
         engine.close()
+        end_java()
 
 
 @dataclass(frozen=True)
