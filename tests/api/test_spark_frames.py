@@ -12,7 +12,7 @@ from tests.support.frames import know_the_key, tables
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.world import records, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(300)]
+pytestmark = PYSPARKS_OWN
 CANARY = "canary-2718281828"
 
 

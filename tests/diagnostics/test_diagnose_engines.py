@@ -17,7 +17,7 @@ from tests.support.spark import PYSPARKS_OWN, shared_engine
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, tree, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+pytestmark = PYSPARKS_OWN
 
 
 @pytest.fixture(scope="module", params=["dask cluster", "spark"])

@@ -28,7 +28,7 @@ from tests.support.tasks import (
 )
 from udfs.records.contract import ContractBroken
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+pytestmark = PYSPARKS_OWN
 
 
 @pytest.fixture(scope="module", params=["threads", "dask cluster", "spark"])

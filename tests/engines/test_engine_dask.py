@@ -23,8 +23,6 @@ KEY = SecretKey(bytes(range(32)))
 SPEC = spec((FINEST, COARSE, LISTED))
 FILES, RECORDS_A_FILE, GROUP = 5, 2000, 250
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def microdata(tmp_path_factory: pytest.TempPathFactory) -> Path:

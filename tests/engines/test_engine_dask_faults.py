@@ -36,8 +36,6 @@ RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
 TOTAL = 777_123_456_789
 SPEC = spec()
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def microdata(tmp_path_factory: pytest.TempPathFactory) -> Path:

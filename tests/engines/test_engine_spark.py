@@ -32,7 +32,7 @@ from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 from udfs.noise.keystream import SecretKey
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+pytestmark = PYSPARKS_OWN
 RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
 
 

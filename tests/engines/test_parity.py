@@ -18,7 +18,7 @@ from tests.support.spark import PYSPARKS_OWN, Cluster, standalone
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(300)]
+pytestmark = PYSPARKS_OWN
 
 
 @pytest.fixture(scope="module")

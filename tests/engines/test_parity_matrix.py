@@ -11,7 +11,7 @@ from tests.support.parity import MECHANISMS, released
 from tests.support.spark import PYSPARKS_OWN
 from udfs.mechanisms.catalogue import CATALOGUE
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(600)]
+pytestmark = PYSPARKS_OWN
 
 
 def test_few_choices_hold_every_pair() -> None:

@@ -22,7 +22,7 @@ from tests.support.spark import PYSPARKS_OWN, ROOT
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+pytestmark = PYSPARKS_OWN
 RECORDS = 3000
 
 

@@ -22,7 +22,6 @@ from tests.support.spark import ROOT, Cluster, standalone
 from tests.support.submit import Place
 from tests.support.world import records, write_world
 
-pytestmark = pytest.mark.timeout(400)
 Done = subprocess.CompletedProcess[str]
 SECRET = "spark.authenticate.secret s3\n"
 

@@ -26,7 +26,7 @@ from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.log import Log
 from udfs.noise.keystream import SecretKey
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+pytestmark = PYSPARKS_OWN
 RAW = b"CANARY-KEY-of-thirty-two-bytes-!"
 GAUSSIAN = Gaussian(sigma=Fraction(50))
 CANARY = 777_123_456_789

@@ -16,7 +16,7 @@ from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, close_shared_engine
 from tests.support.submit import Place
 from tests.support.world import records, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(500)]
+pytestmark = PYSPARKS_OWN
 CANARY = "777123456789"
 RELEASE = "small-release"
 Done = subprocess.CompletedProcess[str]

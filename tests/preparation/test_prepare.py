@@ -25,7 +25,7 @@ from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(300)]
+pytestmark = PYSPARKS_OWN
 CANARY = "CANARY-4711"
 QUARTERS = {
     "employment": {"column": "employment", "type": "integer"},

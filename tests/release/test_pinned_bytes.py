@@ -16,8 +16,6 @@ from tests.support import pinned
 from tests.support.pinned import GENERATED, PLAN_FACTS, PLANS, STATISTICS, TABLES, VARIANTS
 from tests.support.spark import PYSPARKS_OWN
 
-pytestmark = pytest.mark.timeout(300)
-
 KINDS = {
     "exponential_polylog",
     "gaussian",

@@ -33,7 +33,7 @@ from tests.support.store import ENVIRONMENT, UNCONDITIONAL, Store, contents, run
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, records, write_world
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(240)]
+pytestmark = PYSPARKS_OWN
 
 
 @pytest.fixture(scope="module")

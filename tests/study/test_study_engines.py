@@ -10,7 +10,7 @@ from tests.support import studies
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.world import tree
 
-pytestmark = [PYSPARKS_OWN, pytest.mark.timeout(180)]
+pytestmark = PYSPARKS_OWN
 
 
 def test_spark_gives_the_bytes_of_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkEngine) -> None:
