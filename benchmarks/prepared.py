@@ -25,7 +25,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.preparation.duplicates import records_of, scratch
 from pipeline.preparation.prepare import PrepareJob, prepare
-from pipeline.preparation.prepared import is_prepared
+from pipeline.preparation.prepared import prepared_for
 from pipeline.storage.uri import locate
 
 
@@ -58,7 +58,7 @@ def _best(plan: Plan, engine: DaskEngine, forms: Mapping[str, Path], root: Path,
         for form, path in forms.items():
             start = time.perf_counter()
             chunks = list(source.chunks(source.find(locate(path))))
-            proved = is_prepared(path, plan)
+            proved = prepared_for(path, plan) is not None
             found = records_of(chunks, plan, engine, locate(root), proved)
             with found as (records, layout), scratch(locate(root), plan.release, "totals") as place:
                 totals.append(engine.totals(records, layout, place).of_table)

@@ -30,7 +30,7 @@ from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
 from pipeline.preparation.confidential import private_folder, release_folders, require_apart
 from pipeline.preparation.duplicates import RECORD, records_of, scratch
-from pipeline.preparation.prepared import is_prepared
+from pipeline.preparation.prepared import prepared_for
 from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -99,7 +99,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
                 compared=compared.attempt if compared else None,
             )
         )
-        root, proved = LocalPath(job.out / SCRATCH), is_prepared(job.microdata, plan)
+        root, proved = LocalPath(job.out / SCRATCH), prepared_for(job.microdata, plan) is not None
         chunks = list(source.chunks(files))
         # the records are those that a release sums
         with contract_checked(plan), records_of(chunks, plan, job.engine, root, proved) as (records, layout):

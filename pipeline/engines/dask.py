@@ -24,7 +24,7 @@ from pipeline.tables.totals import Layout, totals_of
 from udfs.noise.keystream import SecretKey
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
-from udfs.records.sums import add_frames, empty_frame
+from udfs.records.sums import CELL, UNCOUNTED, RecordCounts, add_frames, counts_of, empty_frame
 
 FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
 
@@ -55,12 +55,16 @@ class DaskEngine(Engine):
         """Refuse: Dask has no catalog."""
         raise PlanError(f"dataset.source.table {name}: tables of a catalog are read by --engine spark alone")
 
-    def totals(self, microdata: Input, layout: Layout, scratch: Staging) -> DriverTotals:
+    def totals(
+        self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED
+    ) -> DriverTotals:
         """Return the totals, held by this process; `scratch` is not used."""
         if not isinstance(microdata, Sequence):
             self.table(microdata.name)
         here = DaskEngine(workers=self.workers)
-        return DriverTotals(layout, totals_of(layout, self.sums(microdata, layout.spec)), self.stage, here.each)
+        frame = self.sums(microdata, layout.spec)
+        records = before + counts_of(frame[CELL].to_numpy(), frame.iloc[:, 1].to_numpy())
+        return DriverTotals(layout, totals_of(layout, frame), records, self.stage, here.each)
 
     def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
         """Sum the chunks in parallel, then add the frames up in a tree."""

@@ -20,6 +20,7 @@ from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, blocks_of
 from udfs.noise.keystream import SecretKey
+from udfs.records.sums import UNCOUNTED, RecordCounts
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,6 +45,10 @@ class Totals(Protocol):
 
         Reads the totals and no microdata.
         """
+
+    @property
+    def records(self) -> RecordCounts:
+        """How many records are in the totals, and how many were left out: confidential, as the totals are."""
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for the exact totals of each file of a table, in order; results are small.
@@ -83,13 +88,14 @@ class Engine(Protocol):
     def table(self, name: str) -> PinnedTable:
         """Return a table of the engine's catalog; raises PlanError where there is none that could be pinned."""
 
-    def totals(self, microdata: Input, layout: Layout, scratch: Staging) -> Totals:
+    def totals(self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED) -> Totals:
         """Return the totals over all chunks, or over a table of this engine, read once; cells without records are 0.
 
         Args:
             microdata: Chunks, or a table that this engine's `table` returned.
             layout: What is summed, and the tables that the sums make.
             scratch: A private folder for what the totals need on disk; the caller destroys it after their last use.
+            before: Records that were counted before this scan, which the totals' counts include.
 
         Raises:
             MicrodataError: It names every broken rule, or the query with a total beyond 63 bits, and no value.
@@ -120,6 +126,7 @@ class DriverTotals:
 
     layout: Layout
     of_table: tuple[NDArray[np.int64], ...]
+    records: RecordCounts
     write: Callable[[Sequence[Block], SecretKey], None]
     each: Each
 

@@ -54,6 +54,7 @@ from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, require_unbroken, total_beyond
 from udfs.noise.keystream import SecretKey
+from udfs.records.sums import UNCOUNTED, RecordCounts
 
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS_AT_ONCE = "8"  # packed rows that a worker is sent together: some megabytes each
@@ -120,7 +121,9 @@ class SparkEngine(Engine):
         """Return a table of Spark's catalog."""
         return find_table(self.session, name)
 
-    def totals(self, microdata: Input, layout: Layout, scratch: Staging) -> "SealedTotals":
+    def totals(
+        self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED
+    ) -> "SealedTotals":
         """Return the totals, sealed in `scratch`, which all workers must reach."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
@@ -140,7 +143,8 @@ class SparkEngine(Engine):
         beyond = [index for index, outcome in outcomes if outcome == BEYOND]
         if beyond:
             raise total_beyond(files.at(min(beyond))[0])
-        return SealedTotals(self, files, shared, vault, frozenset(require_once(index for index, _ in outcomes)))
+        sealed = frozenset(require_once(index for index, _ in outcomes))
+        return SealedTotals(self, files, shared, vault, sealed, before + vault.counts())
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Return the task's result for every item, in the items' order."""
@@ -219,6 +223,7 @@ class SealedTotals:
     shared: Shared
     vault: Vault
     sealed: frozenset[int]
+    records: RecordCounts
 
     def stage(self, table: int, folder: Location, key: SecretKey) -> None:
         """Release and write the files of a table in parallel."""

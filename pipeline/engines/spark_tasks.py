@@ -28,10 +28,10 @@ from pipeline.storage.sealing import Seal, pack, unpack
 from pipeline.tables.files import FILE_CELLS, Block, ranges
 from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
-from udfs.records.sums import CELL, ExactSums, sum_batches, to_frame
+from udfs.records.sums import CELL, ExactSums, RecordCounts, broken_of, counts_of, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
-BROKEN = -1  # the index of the slice of cells that stand for broken rules
+BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
 PACKED = "index long, packed binary"  # a slice or file, and numbers of it
 DONE = "index long, outcome long"
 SEALED, BEYOND = 0, 1  # the outcome for a slice or file; for BROKEN, the cell; for a written file, its rows
@@ -93,6 +93,16 @@ class Vault:
         """Return the columns that were sealed under a kind and an index."""
         return self.seal.read(self.folder / f"{kind}-{index}")
 
+    def write_counts(self, records: RecordCounts) -> None:
+        """Seal the counts of all records."""
+        self.write("records", 0, {name: np.array([count]) for name, count in vars(records).items()})
+
+    def counts(self) -> RecordCounts:
+        """Return the counts that were sealed; none where no task had a record to count."""
+        if not (self.folder / "records-0").exists():
+            return RecordCounts()
+        return RecordCounts(**{name: int(count[0]) for name, count in self.read("records", 0).items()})
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumChunks(Guarded[pa.RecordBatch]):
@@ -130,16 +140,25 @@ class AddSlices(Guarded[pa.RecordBatch]):
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (index, SEALED) for each slice, and (BROKEN, cell) for each broken rule."""
+        """Yield (index, SEALED) for each slice, and (BROKEN, cell) for each broken rule; seal the counts of records."""
         addends = self.shared.layout.spec.addends
         for index, parts in _by_index(batches):
             if index == BROKEN:
-                broken = {int(cell) for part in parts for cell in part[CELL]}
+                broken = self._told(addends[0], parts)
             else:
                 broken = self._add(index, addends, parts)
                 yield _row(index, "outcome", SEALED)
             for cell in sorted(broken):
                 yield _row(BROKEN, "outcome", cell)
+
+    def _told(self, count: str, parts: Iterator[dict[str, Int64s]]) -> set[int]:
+        """Seal the counts of records; return the cells of broken rules."""
+        records, broken = RecordCounts(), set[int]()
+        for part in parts:
+            records += counts_of(part[CELL], part[count])
+            broken |= {*broken_of(part[CELL])}
+        self.vault.write_counts(records)
+        return broken
 
     def _add(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> set[int]:
         """Seal the sums of a slice; return the cells of the rules that they break."""
@@ -216,7 +235,7 @@ def _by_index(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator
 
 
 def _slices(frame: pd.DataFrame) -> Iterator[pa.RecordBatch]:
-    """Yield a frame of sums in slices, its broken rules in a slice of their own."""
+    """Yield a frame of sums in slices, its broken rules and counts of records in a slice of their own."""
     columns = {name: frame[name].to_numpy() for name in frame.columns}
     return _cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN))
 

@@ -32,8 +32,8 @@ def header(file: Location) -> list[str]:
         return []
 
 
-def records(file: Location, columns: list[str]) -> Iterator[tuple[pa.RecordBatch | None, bool]]:
-    """Yield (records, whether lines beside them are no records) block by block; columns come as text, "" as null.
+def records(file: Location, columns: list[str]) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+    """Yield (records, how many lines beside them are no records) block by block; columns come as text, "" as null.
 
     Text that is not UTF-8 comes with replacement characters, so that no rule of the contract accepts it.
     """
@@ -42,9 +42,8 @@ def records(file: Location, columns: list[str]) -> Iterator[tuple[pa.RecordBatch
     for lines in _lines(file):
         short = pc.less_equal(pc.binary_length(lines), LONGEST)
         good = pc.and_(short, pc.match_substring_regex(lines, complete))
-        all_good = bool(pc.all(good, min_count=0).as_py())
-        kept = lines if all_good else lines.filter(good)
-        yield (_parsed(kept, names, columns) if len(kept) else None), not all_good
+        kept = lines if pc.all(good, min_count=0).as_py() else lines.filter(good)
+        yield (_parsed(kept, names, columns) if len(kept) else None), len(lines) - len(kept)
 
 
 def _lines(file: Location) -> Iterator[pa.Array]:

@@ -10,7 +10,7 @@ from pipeline.microdata import lines
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from udfs.records.contract import ContractBroken
+from udfs.records.contract import NO_RECORDS, ContractBroken
 from udfs.records.decoding import SumSpec
 
 BATCH_RECORDS = 1 << 20
@@ -68,10 +68,16 @@ def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[s
 def _csv(location: Location, values: Mapping[str, str | None], spec: SumSpec) -> Iterator[pa.RecordBatch]:
     columns = _columns(lines.header(location), values, spec)
     for batch, others in lines.records(location, columns):
-        if others and spec.bad_records == "refuse":
-            raise ContractBroken("a line", "of a CSV file is no record: it has other fields than the header")
+        if others:
+            yield _no_records(others, spec.columns)
         if batch is not None:
             yield batch
+
+
+def _no_records(count: int, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return rows of nulls that stand for lines which are no records: each is a bad record of its own."""
+    schema = pa.schema([(column, pa.string()) for column in columns], metadata={NO_RECORDS: b""})
+    return pa.record_batch([pa.nulls(count, pa.string())] * len(columns), schema=schema)
 
 
 def _columns(names: list[str], values: Mapping[str, str | None], spec: SumSpec) -> list[str]:

@@ -74,7 +74,7 @@ class ByRecord:
         if spec.owner is not None:
             columns[OWNER] = as_coded_text(batch.column(spec.owner))
         rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
-        return [*rule_rows(spec, records.faults), *in_buckets(rows, buckets_of(ids, self.buckets))]
+        return [*rule_rows(by_cell(spec, records.faults)), *in_buckets(rows, buckets_of(ids, self.buckets))]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +95,7 @@ class OneRecord:
         made = combined(rows, self.spec, self.duplicates)
         path = self.folder / f"records-{bucket:06d}"
         self.seal.write_batch(path, _batch(rows, made))
-        return Records([(Piece(str(path), None, self.seal),)], _by_cell(self.spec, made.faults))
+        return Records([(Piece(str(path), None, self.seal),)], by_cell(self.spec, made.faults))
 
     def _rows(self, batch: pa.RecordBatch) -> Rows:
         return Rows(
@@ -171,9 +171,8 @@ def in_steps(spec: SumSpec) -> SumSpec:
     )
 
 
-def rule_rows(spec: SumSpec, faults: Sequence[Fault]) -> list[tuple[int, pa.RecordBatch]]:
-    """Return rows for the bucket BROKEN: each broken rule and how many rows break it."""
-    broken = _by_cell(spec, faults)
+def rule_rows(broken: Counter[int]) -> list[tuple[int, pa.RecordBatch]]:
+    """Return rows for the bucket BROKEN: the cell of each broken rule and how many rows break it."""
     columns = {CELL: pa.array(list(broken), pa.int64()), COUNT: pa.array(list(broken.values()), pa.int64())}
     return [(BROKEN, pa.record_batch(columns))] if broken else []
 
@@ -186,7 +185,8 @@ def rule_counts(batches: Iterable[pa.RecordBatch]) -> Counter[int]:
     return broken
 
 
-def _by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
+def by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
+    """Return how many rows break each rule, by its cell."""
     broken: Counter[int] = Counter()
     for column, rule, mask in faults:
         broken[spec.broken_cell(column, rule)] += int(np.count_nonzero(mask))

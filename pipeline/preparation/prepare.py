@@ -42,6 +42,7 @@ from pipeline.preparation.duplicates import (
     NAICS,
     OWNER,
     RECORD,
+    by_cell,
     grouped_records,
     in_steps,
     rule_counts,
@@ -54,7 +55,7 @@ from pipeline.storage.location import Location
 from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import is_naics, roll_up
 from udfs.records.contract import as_coded_text, as_text, decimal_digits, in_units, ranked
-from udfs.records.decoding import Decoder, SumSpec
+from udfs.records.decoding import LEFT_OUT, Decoder, SumSpec
 
 ROW_GROUP = 1 << 17  # records
 LEVEL = "naics3"
@@ -62,11 +63,23 @@ LEVEL = "naics3"
 
 @dataclass(frozen=True)
 class Written:
-    """A file and its number of records; or, for the bucket BROKEN, how often each rule is broken."""
+    """A file and its number of records; or, for the bucket BROKEN, how often each rule is broken, by its cell.
+
+    For that bucket `records` is the number of bad records.
+    """
 
     name: str
     records: int
     broken: Counter[int]
+
+
+@dataclass(frozen=True)
+class AllWritten:
+    """The files of all records; how often each rule is broken, by its cell; how many bad records were dropped."""
+
+    files: Sequence[Written]
+    broken: Counter[int]
+    dropped: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,9 +106,11 @@ class ByIndustry:
         rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
         of_code = [int(roll_up(c, LEVEL)) if c and is_naics(c) else 0 for c in codes.dictionary.to_pylist()]
         buckets = np.array([*of_code, 0], dtype=np.int64)[np.asarray(codes.indices.fill_null(len(of_code)))]
+        broken = by_cell(spec, records.faults)
         if records.good is not None:
             rows, buckets = rows.filter(pa.array(records.good)), buckets[records.good]
-        return [*rule_rows(spec, records.faults), *in_buckets(rows, buckets)]
+            broken[LEFT_OUT] = len(batch) - len(rows)
+        return [*rule_rows(broken), *in_buckets(rows, buckets)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,7 +124,8 @@ class SortedFile:
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Written:
         """Return what was written."""
         if bucket == BROKEN:
-            return Written("", 0, rule_counts(batches))
+            broken = rule_counts(batches)
+            return Written("", broken.pop(LEFT_OUT, 0), broken)
         table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
         batch = table.to_batches()[0]
         return self.write(f"{LEVEL}-{bucket:03d}.parquet", batch.take(_order(batch)))
@@ -183,13 +199,13 @@ def prepare(job: PrepareJob) -> Path:
     pin = source.pin(files)
     with private_folder(job.out), _alone(job.out):
         _make(job.out / WORK)
-        written, broken = _written(job, spec, list(source.chunks(files)))
+        made = _written(job, spec, list(source.chunks(files)))
         if source.pin(source.find(files.root)) != pin:
             raise MicrodataError(
                 f"microdata {job.raw}: its files changed during the run; retry once nothing writes to them"
             )
         with job.log.stage("complete", "completing the folder"):
-            _complete(job, written, _manifest(job, spec, pin, written, broken))
+            _complete(job, made, _manifest(job, spec, pin, made))
     return job.out / MANIFEST
 
 
@@ -204,8 +220,8 @@ def _spec(plan: Plan) -> SumSpec:
     return replace(layout_of(plan).spec, measures=measures, bases=(), also=also)
 
 
-def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[list[Written], Counter[int]]:
-    """Write the files; return them, and how often each rule is broken, where bad records are dropped."""
+def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> AllWritten:
+    """Write the files; return them, and what was dropped, where bad records are."""
     dataset, work = job.plan.dataset, job.out / WORK
     layout = replace(layout_of(job.plan), spec=spec)
 
@@ -227,7 +243,8 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> tuple[l
                 broken = unbroken(made.broken)
             with job.log.stage("sort", "sorting the records"):
                 parts = _sorted(job, ByIndustry(in_steps(spec), RECORD), made.chunks, merge)
-    return [part for part in parts if part.name] or [merge.none()], broken
+    files = [part for part in parts if part.name] or [merge.none()]
+    return AllWritten(files, broken, sum(part.records for part in parts if not part.name))
 
 
 def _sorted(job: PrepareJob, split: ByIndustry, chunks: Sequence[Chunk], merge: SortedFile) -> list[Written]:
@@ -235,12 +252,12 @@ def _sorted(job: PrepareJob, split: ByIndustry, chunks: Sequence[Chunk], merge: 
         return grouped(job.engine.each, split, chunks, merge, between)
 
 
-def _manifest(job: PrepareJob, spec: SumSpec, pin: str, written: Sequence[Written], broken: Counter[int]) -> Any:
+def _manifest(job: PrepareJob, spec: SumSpec, pin: str, made: AllWritten) -> Any:
     contract = contract_of(job.plan, spec.measures)
     left_out: Counter[str] = Counter()
-    for cell, count in broken.items():
+    for cell, count in made.broken.items():
         left_out[" ".join(spec.broken_rule(cell))] += count
-    files = {part.name: _facts(job.out / WORK / "files" / part.name, part.records) for part in written}
+    files = {part.name: _facts(job.out / WORK / "files" / part.name, part.records) for part in made.files}
     return {
         "prepared": VERSION,
         "confidential": True,
@@ -248,7 +265,8 @@ def _manifest(job: PrepareJob, spec: SumSpec, pin: str, written: Sequence[Writte
         "contract": contract,
         "contract_digest": digest(contract),
         "input": pin,
-        "records": sum(part.records for part in written),
+        "records": sum(part.records for part in made.files),
+        "dropped": made.dropped,
         "left_out": dict(sorted(left_out.items())),
         "files": dict(sorted(files.items())),
         "code": code_digest(),
@@ -262,9 +280,9 @@ def _facts(file: Path, records: int) -> dict[str, int]:
     return {"records": records, "bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
-def _complete(job: PrepareJob, written: Sequence[Written], manifest: Any) -> None:
+def _complete(job: PrepareJob, made: AllWritten, manifest: Any) -> None:
     """Move the files out, then write the manifest, which makes the folder complete."""
-    for part in written:
+    for part in made.files:
         os.replace(job.out / WORK / "files" / part.name, job.out / part.name)
     sync_folder(job.out)
     text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

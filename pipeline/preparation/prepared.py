@@ -23,10 +23,11 @@ from pipeline.storage.location import Location
 from pipeline.tables.totals import measure_columns
 from udfs.numbers.exact import as_json
 from udfs.records.contract import MeasureColumn
+from udfs.records.sums import RecordCounts
 
 MANIFEST = "prepared.json"
 WORK = ".preparing"  # there while a folder is written
-VERSION = 1
+VERSION = 2
 FILE_NAME = re.compile(r"naics3-([0-9]{3}|none)\.parquet")
 
 Contract = Mapping[str, Any]
@@ -34,12 +35,16 @@ Contract = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A manifest's dataset, contract, and files: name → size in bytes and time in nanoseconds."""
+    """A manifest's dataset, contract, and files: name → size in bytes and time in nanoseconds.
+
+    `before`: the bad records that were dropped, which no scan of the folder sees.
+    """
 
     folder: Path
     dataset: str
     contract: Contract
     files: Mapping[str, tuple[int, int]]
+    before: RecordCounts
 
 
 def contract_of(plan: Plan, measures: tuple[MeasureColumn, ...]) -> Contract:
@@ -60,8 +65,8 @@ def contract_of(plan: Plan, measures: tuple[MeasureColumn, ...]) -> Contract:
     }
 
 
-def is_prepared(microdata: Microdata, plan: Plan) -> bool:
-    """Return whether microdata are prepared, in which case each row is known to be one record by the plan's rules.
+def prepared_for(microdata: Microdata, plan: Plan) -> Prepared | None:
+    """Return what proves that microdata are prepared, each row one record by the plan's rules; None where they are not.
 
     In a store they never are: a copy there has other times than the manifest lists, and is checked like any microdata.
 
@@ -71,7 +76,7 @@ def is_prepared(microdata: Microdata, plan: Plan) -> bool:
     path = microdata.as_path() if isinstance(microdata, Location) else None
     prepared = None if path is None else prepared_at(path)
     if prepared is None:
-        return False
+        return None
     if prepared.dataset != plan.dataset.name:  # under another name their losses would be counted apart
         raise MicrodataError(
             f"microdata {prepared.folder}: it was prepared of dataset {prepared.dataset}, not of {plan.dataset.name}: "
@@ -79,7 +84,7 @@ def is_prepared(microdata: Microdata, plan: Plan) -> bool:
         )
     require_as_written(prepared)
     require_contract(prepared, plan)
-    return True
+    return prepared
 
 
 def prepared_at(path: Path) -> Prepared | None:
@@ -98,7 +103,8 @@ def prepared_at(path: Path) -> Prepared | None:
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         files = {name: (int(file["bytes"]), int(file["mtime_ns"])) for name, file in manifest["files"].items()}
-        prepared = Prepared(path, manifest["dataset"], manifest["contract"], files)
+        before = RecordCounts(left_out=int(manifest["dropped"]))
+        prepared = Prepared(path, manifest["dataset"], manifest["contract"], files, before)
         valid = manifest["prepared"] == VERSION and manifest["contract_digest"] == digest(prepared.contract)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         valid = False

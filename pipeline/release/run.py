@@ -23,7 +23,7 @@ from pipeline.plan.policy import limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
 from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_there, source_of
-from pipeline.preparation.prepared import is_prepared
+from pipeline.preparation.prepared import prepared_for
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
@@ -45,6 +45,7 @@ from pipeline.tables.totals import contract_checked
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.mechanisms.release import rehearse
 from udfs.noise.keystream import SecretKey
+from udfs.records.sums import UNCOUNTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,7 @@ def _check(job: Job) -> None:
     for warning in (text for query in job.plan.queries for text in warnings(query)):
         job.log.warning(warning)
     if state is None or state.refunded:
-        is_prepared(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
+        prepared_for(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
         require_there(job.microdata, job.engine)
         prepare_root(job.staging_root)
 
@@ -270,12 +271,13 @@ def _rehearse(plan: Plan) -> None:
 def _sum_or_refund(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
     """Return the exact totals; where the microdata break the contract and nothing was ever drawn, refund the charge."""
     try:
-        proved = is_prepared(job.microdata, job.plan)
+        prepared = prepared_for(job.microdata, job.plan)
+        before = prepared.before if prepared else UNCOUNTED
         with (
             contract_checked(job.plan),
-            records_of(microdata.input, job.plan, job.engine, job.staging_root, proved) as records,
+            records_of(microdata.input, job.plan, job.engine, job.staging_root, prepared is not None) as records,
         ):
-            return job.engine.totals(*records, scratch)
+            return job.engine.totals(*records, scratch, before)
     except MicrodataError:
         if _state(job).draws == 0:  # mending may take another plan under the same name
             job.ledger.abort(job.plan.release)

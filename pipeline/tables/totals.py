@@ -18,7 +18,7 @@ from pipeline.tables.files import Block, KeyColumn, ranges
 from udfs.records.codes import dimension_of, roll_up
 from udfs.records.contract import ContractBroken, MeasureColumn
 from udfs.records.decoding import OUTSIDE, OVERFLOW, BaseCells, CodeColumn, SumSpec
-from udfs.records.sums import CELL
+from udfs.records.sums import CELL, broken_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], .
     """
     spec = layout.spec
     cells = frame[CELL].to_numpy()
-    require_unbroken(layout, cells[cells < 0])
+    require_unbroken(layout, broken_of(cells))
     sums = {}
     for i, base in enumerate(spec.bases):
         first, end = np.searchsorted(cells, (spec.offsets[i], spec.offsets[i + 1]))

@@ -26,9 +26,9 @@ from tests.support.cells import (
     spec,
 )
 from udfs.records.contract import MeasureColumn, Rule
-from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count
-from udfs.records.sums import CELL, add_frames, sum_batches
+from udfs.records.sums import CELL, RecordCounts, add_frames, counts_of, sum_batches
 
 RECORDS = Count().addend
 
@@ -137,7 +137,26 @@ def cut(draw: st.DrawFn, records: Sequence[Record]) -> list[pa.RecordBatch]:
 
 
 def check(kernel: Kernel, batches: list[pa.RecordBatch], records: Sequence[Record], bases: Sequence[Cells]) -> None:
-    assert as_dict(kernel(batches, spec(bases, "drop"))) == brute(records, bases)
+    frame = kernel(batches, spec(bases, "drop"))
+    assert as_dict(frame) == brute(records, bases)
+    kept = [
+        record
+        for record in records
+        if not record.faults
+        and record.naics in NAICS
+        and record.county in COUNTIES
+        and (bases[-1].listed is None or (record.naics, record.county) in bases[-1].listed)
+    ]
+    counts = counts_of(frame[CELL].to_numpy(), frame[RECORDS].to_numpy())
+    assert counts == RecordCounts(len(kept), len(records) - len(kept))
+
+
+def miscounting(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
+    """The broken twin: records outside the domain count as kept."""
+    frame = sum_batches(batches, given)
+    cells = frame[CELL].to_numpy()
+    counts = np.where(cells == LEFT_OUT, 0, frame[RECORDS].to_numpy())
+    return frame.assign(**{RECORDS: np.where(cells == KEPT, sum(map(len, batches)), counts)})
 
 
 @checked
@@ -180,7 +199,7 @@ def test_broken_rules_in_words() -> None:
     bad = Record("3111", None, -1, Decimal("0.1"))
     given = spec()
     frame = sum_batches([batch([bad, Record("311111", "01001", None, None)])], given)
-    told = sorted(given.broken_rule(cell) for cell in frame[CELL] if cell < 0)
+    told = sorted(given.broken_rule(cell) for cell in frame[CELL] if KEPT < cell < 0)
     assert [column for column, _ in told] == ["county", "emp", "emp", "naics", "pay", "pay"]
     assert [words.split(":")[0].split(",")[0] for _, words in told] == [
         "holds a code that is empty or malformed",
@@ -199,7 +218,7 @@ def test_rules_of_columns_that_serve_twice() -> None:
     given = spec((base,), measures=both)
     assert given.columns == ["naics", "county", "emp"]
     frame = sum_batches([batch([Record("311111", "01001", 4, None), Record("311111", "01001", 5, None)])], given)
-    assert [given.broken_rule(cell)[0] for cell in frame[CELL] if cell < 0] == ["emp"]
+    assert [given.broken_rule(cell)[0] for cell in frame[CELL] if KEPT < cell < 0] == ["emp"]
     assert as_dict(frame)[0] == (0, 4, 2)
 
 
@@ -247,7 +266,7 @@ def forgetful(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
     return sum_batches([part.slice(1) if part.column("emp").null_count else part for part in batches], given)
 
 
-@pytest.mark.parametrize("twin", [off_by_one, wrapping, forgetful])
+@pytest.mark.parametrize("twin", [off_by_one, wrapping, forgetful, miscounting])
 def test_the_check_catches_broken_twins(twin: Kernel) -> None:
     rows = [Record("311111", "36061", 2**31, Decimal(1)), Record("311111", "01001", None, Decimal(1))]
     check(sum_batches, [batch(rows)], rows, [FINEST])

@@ -18,7 +18,7 @@ from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
 from udfs.mechanisms.gaussian import Gaussian
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count
 from udfs.records.sums import CELL, add_frames
 
@@ -143,12 +143,12 @@ def blocks(folder: Path, count: int, size: int = 50, total: int = 1000) -> list[
 
 
 def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
-    """Return a frame of sums as cell → sums, in the frame's order."""
+    """Return a frame of sums as cell → sums, in the frame's order, without its counts of records."""
     assert all(kind == np.int64 for kind in frame.dtypes)
     assert frame.columns[0] == CELL
     assert frame[CELL].is_monotonic_increasing
     assert frame[CELL].is_unique
-    return {cell: tuple(row) for cell, *row in frame.to_numpy().tolist()}
+    return {cell: tuple(row) for cell, *row in frame.to_numpy().tolist() if cell not in (KEPT, LEFT_OUT)}
 
 
 def summed(path: Path, given: SumSpec | None = None) -> dict[int, tuple[int, ...]]:

@@ -104,6 +104,7 @@ class Rule(IntEnum):
     TWICE = 6
     DIFFERS = 7
     BEYOND = 8
+    LINE = 9
 
 
 RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
@@ -117,8 +118,11 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.TWICE: "holds a row id that stands more than once",
         Rule.DIFFERS: "differs between rows of one id",
         Rule.BEYOND: "adds up to more than 63 bits over the rows of one id",
+        Rule.LINE: "of a CSV file is no record: it has other fields than the header",
     }
 )
+LINE = "a line"  # stands where a column does: the whole line breaks Rule.LINE
+NO_RECORDS = b"no records"  # in the metadata of a batch: a row of nulls for each line that breaks Rule.LINE
 
 NAMED: Mapping[Rule, str] = MappingProxyType({Rule.OWNER: "owners", Rule.RECORD: "records"})
 

@@ -14,11 +14,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from udfs.records.codes import is_code, roll_up
-from udfs.records.contract import RULE_TEXT, Fault, Mask, MeasureColumn, Rule, name_faults, text_codes, whole_steps
+from udfs.records.contract import (
+    LINE,
+    NO_RECORDS,
+    RULE_TEXT,
+    Fault,
+    Mask,
+    MeasureColumn,
+    Rule,
+    name_faults,
+    text_codes,
+    whole_steps,
+)
 from udfs.records.statistics import Count, Statistic, Sum
 
 OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
 OVERFLOW = -(1 << 40)  # the cell that says the first addend has a sum beyond 63 bits; below it, the next ones
+KEPT, LEFT_OUT = -(1 << 50), -(1 << 50) - 1  # the cells of the counts of records
 NOWHERE = -(1 << 62)  # two of them, or one and any key, stay below zero
 
 
@@ -107,14 +119,15 @@ class SumSpec:
 
     def broken_cell(self, column: str, rule: Rule) -> int:
         """Return the negative cell that stands for a broken rule."""
-        return -1 - (self.columns.index(column) * len(Rule) + rule)
+        number = 0 if rule == Rule.LINE else self.columns.index(column)
+        return -1 - (number * len(Rule) + rule)
 
     def broken_rule(self, cell: int) -> tuple[str, str]:
         """Return the column and the words of the rule that a negative cell stands for."""
         if cell <= OVERFLOW:
             return self.addends[OVERFLOW - cell], "has a sum beyond 63 bits"
         column, rule = divmod(-1 - cell, len(Rule))
-        return self.columns[column], RULE_TEXT[Rule(rule)]
+        return LINE if rule == Rule.LINE else self.columns[column], RULE_TEXT[Rule(rule)]
 
 
 # Record batches → records as the kernels see them: indices of codes, values in steps, what breaks the contract.
@@ -187,6 +200,8 @@ class Decoder:
             values[measure.name], broken_rows = whole_steps(batch.column(measure.column), measure)
             faults += broken_rows
         values = {each.addend: each.addends(values, len(batch)) for each in spec.statistics}
+        if NO_RECORDS in (batch.schema.metadata or {}):
+            faults = [(LINE, Rule.LINE, np.ones(len(batch), dtype=np.bool_))]
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         reported = faults if spec.bad_records == "refuse" else []
         broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in reported)

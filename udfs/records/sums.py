@@ -2,7 +2,7 @@
 
 Result: for each base (a numbering of cells) and each addend (the count of records, or a measure in steps) the exact sum
 over the records of the domain; a sum, also of a part of the data, that leaves 63 bits is reported, never wrapped.
-Records are added by integer cell number.
+Records are added by integer cell number. Beside the sums the records are counted (`RecordCounts`).
 
 Sums travel as frames: a column of cells and one int64 column an addend, sorted, without cells that are zero throughout.
 """
@@ -19,11 +19,44 @@ from scipy.sparse import csc_array
 
 from udfs.noise.lattice import LARGEST
 from udfs.records.contract import Fault, Int64s, Mask, Rule, distinct, ranked
-from udfs.records.decoding import OVERFLOW, Decoder, Records, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, OVERFLOW, Decoder, Records, SumSpec
 
 CELL = "(cell)"
 LIMB = 32  # digits of the low limb, for sums whose plain 64-bit form might overflow
 LOW = (1 << LIMB) - 1
+
+
+@dataclass(frozen=True, repr=False)
+class RecordCounts:
+    """How many records one scan read, each once: those that lie in a cell of the domain, and those left out.
+
+    Left out are bad records that were dropped, and valid ones whose codes lie outside the domain. A record that a
+    query's `where` alone leaves out is kept. Where `duplicates` is `reject` or `combine`, a record is all rows of one
+    id (of one owner, where the unit is an owner and bad records are dropped); each row without an id, and each line of
+    a CSV file that is no record, is one of its own.
+
+    What taking away changes, for each rule about duplicates, since whether a record is kept depends on it alone:
+
+    - one record, with all its rows: one of the two counts, by exactly 1;
+    - an owner with n rows: the counts by k and l ≥ 0 with k + l ≤ n, and = n where row ids are trusted;
+    - one row of a record that keeps others: at most one from one count to the other (it is no longer the same record).
+
+    The counts are confidential, and have no repr.
+    """
+
+    kept: int = 0
+    left_out: int = 0
+
+    @property
+    def none(self) -> bool:
+        """Whether there was no record at all, good or bad."""
+        return self.kept == self.left_out == 0
+
+    def __add__(self, other: "RecordCounts") -> "RecordCounts":
+        return RecordCounts(self.kept + other.kept, self.left_out + other.left_out)
+
+
+UNCOUNTED = RecordCounts()  # before a scan
 
 
 class ExactSums:
@@ -64,19 +97,32 @@ class ExactSums:
         return None if beyond(high, low).any() else (high << LIMB) + low
 
 
-def to_frame(sums: ExactSums, broken: Iterable[int]) -> pd.DataFrame:
-    """Return the sums as a frame, after the cells of broken rules, sums beyond 63 bits among them.
+def to_frame(sums: ExactSums, broken: Iterable[int], records: RecordCounts = UNCOUNTED) -> pd.DataFrame:
+    """Return the sums as a frame, after the counts of records and the cells of broken rules, of wide sums among them.
 
     Never raises for what the data hold: an engine would log the arguments of a task that fails.
     """
     totals = sums.totals()
     needed = {addend: total for addend, total in totals.items() if total is not None}
+    counts = {LEFT_OUT: records.left_out, KEPT: records.kept}
     rules = {*broken, *(OVERFLOW - i for i, total in enumerate(totals.values()) if total is None)}
+    told = sorted({*rules, *(cell for cell, count in counts.items() if count)})
     cells = np.flatnonzero(np.logical_or.reduce([total != 0 for total in needed.values()]))
-    columns = {addend: np.zeros(len(rules) + len(cells), dtype=np.int64) for addend in totals}
+    columns = {addend: np.zeros(len(told) + len(cells), dtype=np.int64) for addend in totals}
     for addend, total in needed.items():
-        columns[addend][len(rules) :] = total[cells]
-    return pd.DataFrame({CELL: np.concatenate((np.array(sorted(rules), dtype=np.int64), cells))} | columns)
+        columns[addend][len(told) :] = total[cells]
+    next(iter(columns.values()))[: len(told)] = [counts.get(cell, 0) for cell in told]
+    return pd.DataFrame({CELL: np.concatenate((np.array(told, dtype=np.int64), cells))} | columns)
+
+
+def counts_of(cells: Int64s, counts: Int64s) -> RecordCounts:
+    """Return the counts of records that stand in a frame's, or frames', cells and first column of sums."""
+    return RecordCounts(int(counts[cells == KEPT].sum()), int(counts[cells == LEFT_OUT].sum()))
+
+
+def broken_of(cells: Int64s) -> list[int]:
+    """Return the cells that stand for broken rules among those of a frame, or of frames."""
+    return sorted({*cells[(cells < 0) & (cells > KEPT)].tolist()})
 
 
 def _scatter(sums: NDArray[np.int64], cells: NDArray[np.int64], values: NDArray[np.int64]) -> None:
@@ -111,12 +157,14 @@ def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> pd.DataFram
     """Return the frame of sums over `batches`; memory is that of a batch and of the domain's cells."""
     sums = ExactSums(spec.offsets[-1], spec.addends)
     broken: set[int] = set()
+    counts = UNCOUNTED
     decoder = Decoder(spec)
     for batch in batches:
         records = decoder.records(batch)
         broken |= records.broken
-        _add(records, spec, sums)
-    return to_frame(sums, broken)
+        kept = _add(records, spec, sums)
+        counts += RecordCounts(kept, len(batch) - kept)
+    return to_frame(sums, broken, counts)
 
 
 def add_frames(frames: pd.DataFrame, size: int) -> pd.DataFrame:
@@ -126,17 +174,20 @@ def add_frames(frames: pd.DataFrame, size: int) -> pd.DataFrame:
     sums = ExactSums(size, [name for name in frames.columns if name != CELL])
     for addend in frames.columns.drop(CELL):
         sums.add(addend, cells[inside], frames[addend].to_numpy()[inside])
-    return to_frame(sums, cells[~inside].tolist())
+    return to_frame(sums, broken_of(cells), counts_of(cells, frames.iloc[:, 1].to_numpy()))
 
 
-def _add(records: Records, spec: SumSpec, sums: ExactSums) -> None:
-    """Add the good records of the domain to `sums`."""
+def _add(records: Records, spec: SumSpec, sums: ExactSums) -> int:
+    """Add the good records of the domain, which are the same by each base, to `sums`; return how many they are."""
+    count = 0
     for base, offset in zip(spec.bases, spec.offsets, strict=False):
         cells, kept = records.cells(base)
         cells = cells + offset if kept is None else cells[kept] + offset
         for addend in base.addends:
             values = records.values[addend]
             sums.add(addend, cells, values if kept is None else values[kept])
+        count = len(cells)
+    return count
 
 
 # Rows with row ids → records: the rows of one id are one record, or none (docs/architecture.md, rule 6).
