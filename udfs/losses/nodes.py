@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.weights import LogWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context
 
@@ -80,10 +81,14 @@ class Nodes:
         # in a block L ≤ ℓ, the chord of L + bend, and Ψ(ℓ) ≤ chord of Ψ + ε·allowance where ℓ exceeds 2
         rises = np.where(ratios + bends > CONCAVE_FROM, self.allowance[: len(ratios)], 0.0)
         mass = self.mass[first : len(ratios)]
-        return mass, (ratios + _of_both_sides(bends))[first:], float(np.dot(mass, _of_both_sides(rises)[first:]))
+        return (
+            mass,
+            (ratios + larger_of_both_sides(bends))[first:],
+            float(np.dot(mass, larger_of_both_sides(rises)[first:])),
+        )
 
 
-def _of_both_sides(blocks: Floats) -> Floats:
+def larger_of_both_sides(blocks: Floats) -> Floats:
     """Return the larger of each node's two blocks."""
     larger: Floats = np.maximum(blocks, np.append(0.0, blocks[:-1]))
     return larger
@@ -108,13 +113,13 @@ def nodes_of(weights: Falling) -> Nodes:
     return Nodes(
         weights=weights,
         k=k,
-        mass=mass / _normaliser(weights),
+        mass=mass / normaliser(weights),
         chord=np.append(np.where(between, length * length / 8, 0.0), 0.0),
         allowance=np.append(np.where(between, falls * falls * (CONCAVITY / 8), 0.0), 0.0),
     )
 
 
-def _normaliser(weights: Falling) -> float:
+def normaliser(weights: LogWeights) -> float:
     """Return a lower bound of Σ exp(w(|k|)) over all integers k, but for the rounding of exp(w)."""
     near = math.fsum(np.exp(weights.fast(np.arange(1.0, SUMMED))))
     return (1 + 2 * (near + float(weights.tail(SUMMED, context(BITS))[0]))) / UP

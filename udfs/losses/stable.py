@@ -64,20 +64,20 @@ class Envelope:
 @lru_cache(maxsize=16)
 def envelope(alpha: Fraction) -> Envelope:
     """Return V for an exponent: built in a fifth of a second, kept for the process."""
-    shape = _Shape(curve(alpha))
+    shape = _curve_shape(alpha)
     u = np.concatenate([2.0 ** np.arange(a, b)[:, None] * (1 + np.arange(n) / n) for a, b, n in NODES], axis=None)
     u = np.append(u, 2.0 ** NODES[-1][1])
     at_node = shape.loss(u)
     between = np.diff(u) ** 2 / 8 * shape.bound(2, u[:-1])
     values = at_node + np.maximum(np.append(between, 0.0), np.append(0.0, between))
-    steepest = at_node[0] / u[0] + u[0] ** 2 / 24 * shape.second_and_third[1][0]
-    values[0] = max(values[0], u[0] * max(steepest, shape.second_and_third[0][0] * u[0] / 2))
+    steepest = at_node[0] / u[0] + u[0] ** 2 / 24 * shape.derivatives[2][0]
+    values[0] = max(values[0], u[0] * max(steepest, shape.derivatives[1][0] * u[0] / 2))
     values[-1] += shape.of_share(float(u[-1]))
     values = np.maximum.accumulate(values * ROUNDING)
     return Envelope(alpha, np.append(0.0, u), np.append(0.0, values))
 
 
-class _Shape:
+class CurveShape:
     """L of a curve, and bounds of its derivatives: of panel i and all that is to the right of it."""
 
     def __init__(self, of: Curve) -> None:
@@ -89,14 +89,19 @@ class _Shape:
         beyond = self.far / of.far_from ** np.arange(1, 4)
         first, second, third = np.append(ratios, [beyond], axis=0).T
         # L″ = (p′/p)² − p″/p,   L‴ = 3p′p″/p² − p‴/p − 2(p′/p)³
-        bounds = first**2 + second, third + 3 * first * second + 2 * first**3
-        self.second_and_third = tuple(np.maximum.accumulate(b[::-1])[::-1] * ROUNDING for b in bounds)
+        bounds = first, first**2 + second, third + 3 * first * second + 2 * first**3
+        self.derivatives = tuple(np.maximum.accumulate(b[::-1])[::-1] * ROUNDING for b in bounds)
+
+    @property
+    def far_from(self) -> float:
+        """Where the power law begins."""
+        return self.curve.far_from
 
     def bound(self, order: int, x: Floats) -> Floats:
-        """Return a bound of |L″| (order 2) or |L‴| (order 3) from x on."""
+        """Return a bound of |L′|, |L″| or |L‴| (order 1, 2 or 3) from x on."""
         one, two, three = self.far
-        beyond = (one**2 + two, three + 3 * one * two + 2 * one**3)[order - 2] * ROUNDING
-        near = self.second_and_third[order - 2][np.searchsorted(self.edges, x, side="right") - 1]
+        beyond = (one, one**2 + two, three + 3 * one * two + 2 * one**3)[order - 1] * ROUNDING
+        near = self.derivatives[order - 1][np.searchsorted(self.edges, x, side="right") - 1]
         far = beyond / np.maximum(x, self.curve.far_from) ** order
         result: Floats = np.where(x < self.curve.far_from, near, far)
         return result
@@ -115,7 +120,7 @@ class _Shape:
         """Return upper bounds of P at the nodes `u`, by the certificate above."""
         start = (self.edges[:-1, None] + np.diff(self.edges)[:, None] * np.arange(COARSE) / COARSE).ravel()
         width = np.repeat(np.diff(self.edges) / COARSE, COARSE)
-        bend = [np.repeat(b[:-1], COARSE) for b in self.second_and_third]
+        bend = [np.repeat(b[:-1], COARSE) for b in self.derivatives[1:]]
         ends = np.append(start, self.edges[-1])
         low, high = self._rise(ends[None, :], u[:, None])
         least = low.max(axis=1)
@@ -127,15 +132,47 @@ class _Shape:
         most = high.max(axis=1) + (width[block] / FINE) ** 2 / 8 * curved[row, block]
         result = least.copy()
         np.maximum.at(result, row, most)
-        beyond = np.log1p(u / self.edges[-1])
-        tail = np.minimum(self.far[0] * beyond, (1 + self.curve.alpha) * beyond + self.of_share(self.curve.far_from))
-        most_of_all: Floats = np.maximum(result, tail * ROUNDING)
+        most_of_all: Floats = np.maximum(result, self.beyond(self.far_from, u / self.far_from))
         return most_of_all
+
+    def beyond(self, y: float, growth: Floats) -> Floats:
+        """Return a bound of L(x + u) − L(x) for all x ≥ y ≥ far_from and u ≤ growth·x."""
+        grown = np.log1p(growth)
+        tail: Floats = np.minimum(self.far[0] * grown, (1 + self.curve.alpha) * grown + self.of_share(y)) * ROUNDING
+        return tail
 
     def _rise(self, y: Floats, u: Floats) -> tuple[Floats, Floats]:
         """Return bounds of D(y); the upper one at a sum that is rounded up, as L rises."""
         (low, high), ahead = self.fall(y), y + u
         return self.fall(np.nextafter(ahead, 0))[0] - high, self.fall(np.nextafter(ahead, np.inf))[1] - low
+
+
+class CauchyShape:
+    """The same of α = 1: L = ln(1 + x²)."""
+
+    far_from = 1.0
+
+    def bound(self, order: int, x: Floats) -> Floats:
+        """Return a bound of |L′|, |L″| or |L‴| from x on: 2/√y, 2/y, 12/y^{3/2}, y = 1 + x²."""
+        y: Floats = 1 + x * x
+        return (2 / np.sqrt(y), 2 / y, 12 / y**1.5)[order - 1] * ROUNDING
+
+    def beyond(self, y: float, growth: Floats) -> Floats:
+        """Return 2·ln(1 + growth), a bound of L(x + u) − L(x) for all x and u ≤ growth·x."""
+        return 2 * np.log1p(growth) * ROUNDING
+
+
+Shape = CauchyShape | CurveShape
+
+
+def shape_of(alpha: Fraction) -> Shape:
+    """Return bounds of L and its derivatives for an exponent."""
+    return CauchyShape() if alpha == 1 else _curve_shape(alpha)
+
+
+@lru_cache(maxsize=16)
+def _curve_shape(alpha: Fraction) -> CurveShape:
+    return CurveShape(curve(alpha))
 
 
 def _near_ratios(of: Curve) -> list[float]:

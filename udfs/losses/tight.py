@@ -4,6 +4,7 @@ The paper's tanh(P/2)·P is the worst of all mechanisms with pure loss P; this i
 sampled. Shifts are in lattice steps, so ρ depends on how fine the lattice is.
 """
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
@@ -12,13 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udfs.losses.nodes import UP, nodes_of
+from udfs.losses.stable import envelope
+from udfs.losses.stable_nodes import Stable, stable_nodes
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import laplace_zcdp_above
 from udfs.numbers.exact import up_float, up_text
 
+Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights
 MOST_STEPS = 2**64
+WIDEST = 2**1000  # scales beyond are no doubles
 EXACT = 2**53
 DIGITS = 7  # of a stated loss, rounded up
 LARGEST_EXPONENT = 700.0  # e to it is a double with room to spare
@@ -42,11 +48,11 @@ def tight_loss(weights: LogWeights, steps: int) -> float:
         return up_float(laplace_zcdp_above(steps / weights.scale, 1 / weights.scale))
     if isinstance(weights, GaussianWeights):
         return up_float(steps**2 / (2 * weights.scale**2))
-    if not isinstance(weights, GeneralizedGaussianWeights | PolylogWeights):
+    if not isinstance(weights, Summed):
         raise TypeError(f"{type(weights).__name__}: no tight loss is known of this family")
     pure = pure_above(weights, steps)
     paper = float(np.tanh(pure / 2)) * pure * WIDER
-    if not (_error(weights) <= LARGEST_ERROR and LEAST_PURE <= pure <= MOST_PURE):
+    if not _summable(weights, pure):
         return _rounded(paper)
     return _rounded(min(paper, supremum(_log_moment(weights, steps, pure), pure) * UP))
 
@@ -58,7 +64,7 @@ def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     """
     if isinstance(weights, LaplaceWeights):
         weights = GeneralizedGaussianWeights(p=Fraction(1), scale=weights.scale)
-    if not isinstance(weights, GeneralizedGaussianWeights | PolylogWeights):
+    if not isinstance(weights, Summed):
         raise TypeError(f"{type(weights).__name__}: no Rényi divergences are computed of this family")
     excess = np.asarray(orders, dtype=np.float64) - 1
     if not np.all(excess > 0):
@@ -68,7 +74,7 @@ def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     if not steps:
         return np.zeros_like(excess)
     pure = pure_above(weights, steps)
-    if not (_error(weights) <= LARGEST_ERROR and LEAST_PURE <= pure <= MOST_PURE):
+    if not _summable(weights, pure):
         return np.full_like(excess, pure)
     return np.minimum(_log_moment(weights, steps, pure)(excess) / excess * UP, pure)
 
@@ -78,8 +84,17 @@ def _rounded(loss: float) -> float:
     return float(up_text(Fraction(loss), DIGITS))
 
 
+def _summable(weights: Summed, pure: float) -> bool:
+    """Return whether sums in doubles bound the loss, of a pure loss `pure`."""
+    return _error(weights) <= LARGEST_ERROR and weights.scale <= WIDEST and LEAST_PURE <= pure <= MOST_PURE
+
+
 def pure_above(weights: LogWeights, steps: int) -> float:
-    """Return an upper bound of w(0) − w(steps)."""
+    """Return an upper bound of the pure loss: of w(0) − w(steps), where w is convex."""
+    if isinstance(weights, CauchyWeights):
+        return 2 * math.asinh(_distance(steps) / float(weights.scale) / 2) * WIDER
+    if isinstance(weights, StableWeights):
+        return float(envelope(weights.alpha)(np.array([_distance(steps) / float(weights.scale)]))[0]) * WIDER
     return float(-weights.fast(np.array([_distance(steps)]))[0]) * (1 + 2 * _error(weights))
 
 
@@ -92,16 +107,16 @@ def _error(weights: LogWeights) -> float:
     return weights.fast_error
 
 
-def _log_moment(
-    weights: GeneralizedGaussianWeights | PolylogWeights, steps: int, pure: float
-) -> Callable[[Floats], Floats]:
+def _log_moment(weights: Summed, steps: int, pure: float) -> Callable[[Floats], Floats]:
     """Return ψ̄: upper bounds of ε·D_{1+ε} = ln(1 + Σ p·Ψ_ε(L)) at arrays of ε > 0, none above ε·`pure`."""
-    mass, ratios, rest = nodes_of(weights).ratios(_distance(steps))
+    nodes = stable_nodes(weights) if isinstance(weights, Stable) else nodes_of(weights)
+    mass, ratios, rest = nodes.ratios(_distance(steps))
     mass, rest = mass * UP, rest * UP
+    largest = max(pure, float(ratios.max())) if isinstance(weights, Stable) else pure
     spared = -np.expm1(-ratios)
 
     def psi(excess: Floats) -> Floats:
-        small = np.minimum(excess, LARGEST_EXPONENT / pure)
+        small = np.minimum(excess, LARGEST_EXPONENT / largest)
         # (e^{εL} − 1)(1 − e^{−(1+ε)L}) = E·(E + 1 − e^{−L})/(1 + E), E = e^{εL} − 1
         grown = np.expm1(np.multiply.outer(small, ratios))
         sums = (grown * ((grown + spared) / (1 + grown))) @ mass + small * rest

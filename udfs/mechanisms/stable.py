@@ -49,18 +49,19 @@ class StableNoise(Noise):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SymmetricStable(Mechanism):
-    """Noise of weights p(z/γ)/p(0) on the lattice, p of characteristic function e^{−|t|^α}: PRDP, PRzCDP tanh(P/2)·P.
+    """Noise of weights p(z/γ)/p(0) on the lattice, p of characteristic function e^{−|t|^α}: PRDP with P.
 
     P(Δ) = sup_x ln[p(x − Δ/γ)/p(x)] over all real x, so that the loss on any lattice is at most P: for α = 1 (Cauchy)
     2·arsinh(Δ/(2γ)); for 1.01 ≤ α ≤ 1.999 no closed form is known and a certified bound is stated, at most one part in
-    1000 above P (udfs.losses.stable). The variance is infinite, for α = 1 the mean absolute error too. Continuous
-    noise of this family is closed under sums: that of n cells added has scale γ·n^(1/α); on a lattice nearly.
+    1000 above P (udfs.losses.stable). PRzCDP with tanh(P/2)·P, or with the tight policy the loss of this very noise,
+    certified from above (docs/tight.md, section 9). The variance is infinite, for α = 1 the mean absolute error too.
+    Continuous noise of this family is closed under sums: n cells added have scale γ·n^(1/α); on a lattice nearly.
     Sources: paper 4, theorems 16 (P is finite) and 25 (α = 1, its eq. 73); paper 1's lemma from PRDP to PRzCDP.
     """
 
     alpha: Fraction = at_least(1, "exponent of the characteristic function: tails fall like |z|^(−1−α)", at_most=2)
     gamma: Fraction = above(0, "noise scale, in the measure's unit")
-    policy: str = choice("paper", doc=POLICY)
+    policy: str = choice("tight", "paper", doc=POLICY)
 
     kind: ClassVar[str] = "symmetric_stable"
     scale_parameter: ClassVar[str] = "gamma"
@@ -73,7 +74,7 @@ class SymmetricStable(Mechanism):
     @cached_property
     def form(self) -> Additive:
         """Added stable noise."""
-        return Additive(noise=StableNoise(alpha=self.alpha, scale=self.gamma, step=self.step))
+        return Additive(noise=StableNoise(alpha=self.alpha, scale=self.gamma, step=self.step, policy=self.policy))
 
     @property
     def pure_formula(self) -> str:

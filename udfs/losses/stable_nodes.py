@@ -1,0 +1,137 @@
+"""Sums over symmetric stable noise as sums over some hundred distances, from above (docs/tight.md, section 9).
+
+The weights fall but are not convex, and log-ratios rise before they fall. So between two distances both are bounded by
+chords raised by their bends, from certified bounds of derivatives (udfs.losses.stable):
+
+    ln p ≤ chord + h²/8·B₂,        L ≤ chord + h²/8·min(2·B₂, u·B₃),        h = n/s, u = shift/s,
+
+n being the steps between. The exponential of the one chord lies below the chord of its ends, Ψ_ε of the other below
+that of its ends but for an allowance, and what is summed is the product of two straight lines, exactly.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from udfs.losses.nodes import (
+    BITS,
+    CONCAVE_FROM,
+    CONCAVITY,
+    FARTHEST,
+    SMALLEST,
+    TAIL,
+    UP,
+    larger_of_both_sides,
+    normaliser,
+)
+from udfs.losses.stable import Shape, shape_of
+from udfs.noise.stable import CauchyWeights, StableWeights
+from udfs.numbers.arrays import Floats
+from udfs.numbers.exact import context
+
+Stable = CauchyWeights | StableWeights
+BEND = 2.0**-11  # of ln p between two nodes, in the middle of the noise
+WIDEN = 0.5  # the power of the distance in scales with which it grows
+MOST = 2.0**-7  # where little mass is left
+
+
+@dataclass(frozen=True, eq=False)
+class StableNodes:
+    """Distances k_i with log-weights w; upper bounds of what Ψ at both ends of each block counts; what bends there.
+
+    `near` and `far` are for the two ends of the block from k_i to k_{i+1}; `tail` is the mass from the last distance
+    on. `second` and `third` are h²/8 times bounds of |(ln p)″| and |(ln p)‴|; `allowance` is what Ψ_ε/ε may exceed its
+    chord by.
+    """
+
+    weights: Stable
+    shape: Shape
+    k: Floats
+    w: Floats
+    near: Floats
+    far: Floats
+    tail: float
+    second: Floats
+    third: Floats
+    allowance: Floats
+
+    def ratios(self, steps: float) -> tuple[Floats, Floats, float]:
+        """Return masses m, log-ratios ℓ ≥ 0 and a rest Γ as `Nodes.ratios` does; all grow with `steps`."""
+        u = steps / float(self.weights.scale)
+        bends = np.minimum(2 * self.second, u * self.third) * UP
+        outer = self._part(np.full_like(self.k, steps), bends, 0)
+        inside = 1 + int(np.count_nonzero(2 * self.k[1:] < steps))  # nodes beyond have Ψ(0) = 0
+        count = min(inside + 1, len(self.k))
+        inner = self._part(np.maximum(steps - 2 * self.k[:count], 0.0), bends[: count - 1], 1)
+        parts = (outer, inner)
+        return (
+            np.concatenate([mass for mass, _, _ in parts]),
+            np.concatenate([ratios for _, ratios, _ in parts]),
+            sum(rest for _, _, rest in parts),
+        )
+
+    def _part(self, moved: Floats, bends: Floats, first: int) -> tuple[Floats, Floats, float]:
+        """Return m, ℓ and Γ of the nodes from number `first` on, from which the totals lie `moved` farther away."""
+        last = len(moved) - 1
+        ratios = self._falls(moved)
+        if last == len(self.k) - 1:  # from there on a bound of L that falls
+            growth = moved[-1:] / self.k[-1:]
+            ratios[-1] = self.shape.beyond(float(self.k[-1]) / float(self.weights.scale), growth)[0] * UP
+        ratios += larger_of_both_sides(np.append(bends, 0.0))
+        mass = np.append(self.near[:last], 0.0) + np.append(0.0, self.far[:last])
+        if last == len(self.k) - 1:
+            mass[-1] += self.tail
+        concave = np.maximum(ratios[:-1], ratios[1:]) > CONCAVE_FROM
+        rest = np.dot(self.allowance[:last] * concave, self.near[:last] + self.far[:last])
+        return mass[first:], ratios[first:], float(rest)
+
+    def _falls(self, moved: Floats) -> Floats:
+        """Return upper bounds of w(k) − w(k + moved): above it by some last bits of w, or of itself for α = 1."""
+        k, w = self.k[: len(moved)], self.w[: len(moved)]
+        if isinstance(self.weights, CauchyWeights):
+            x, u = k / float(self.weights.scale), moved / float(self.weights.scale)
+            return np.log1p(u * ((2 * x + u) / (1 + x * x))) * UP
+        ahead = self.weights.fast(k + moved)
+        return np.where(moved > 0, np.maximum(w - ahead, 0.0) - 3 * self.weights.fast_error * ahead, 0.0)
+
+
+@lru_cache(maxsize=64)
+def stable_nodes(weights: Stable) -> StableNodes:
+    """Return the nodes: so near each other that ln p bends by BEND between two, and more where little mass is left."""
+    scale, shape = float(weights.scale), shape_of(Fraction(1) if isinstance(weights, CauchyWeights) else weights.alpha)
+    k, density = [0.0, 1.0], 1.0
+    while k[-1] < FARTHEST and not (k[-1] >= shape.far_from * scale and k[-1] / scale * density <= TAIL):
+        x = k[-1] / scale
+        bend = min(BEND * (1 + x) ** WIDEN, MOST)
+        width = np.sqrt(8 * bend / shape.bound(2, np.array([x]))[0])
+        k.append(min(FARTHEST, k[-1] + max(1.0, np.floor(width * scale))))
+        density = float(np.exp(weights.fast(np.array([k[-1]]))[0]))
+    return _nodes(weights, shape, np.array(k))
+
+
+def _nodes(weights: Stable, shape: Shape, k: Floats) -> StableNodes:
+    n = np.diff(k)
+    between = n > 1
+    x, chord = k[:-1] / float(weights.scale), np.where(between, (n / float(weights.scale)) ** 2 / 8, 0.0) * UP
+    first, second, third = (shape.bound(order, x) for order in (1, 2, 3))
+    w = weights.fast(k)
+    density = np.maximum(np.exp(w), SMALLEST) / normaliser(weights)
+    raised = np.exp(chord * second) * UP
+    left, right = density[:-1] * raised, density[1:] * raised
+    # sums of (1 − t)², t(1 − t) and t² over t = 0, 1/n, …, (n − 1)/n
+    squares, products, ahead = (n + 1) * (2 * n + 1) / (6 * n), (n * n - 1) / (6 * n), (n - 1) * (2 * n - 1) / (6 * n)
+    tail = float(weights.tail(int(k[-1]), context(BITS))[1]) * UP + SMALLEST
+    return StableNodes(
+        weights=weights,
+        shape=shape,
+        k=k,
+        w=w,
+        near=left * squares + right * products,
+        far=left * products + right * ahead,
+        tail=tail / normaliser(weights),
+        second=chord * second,
+        third=chord * third,
+        allowance=32 * chord * first**2 * (CONCAVITY / 8),
+    )
