@@ -18,13 +18,15 @@ import numpy as np
 from pipeline.report.html import number
 from udfs.losses.curve import knots, tight_curve
 from udfs.losses.nodes import Falling, nodes_of
+from udfs.losses.stable_nodes import Stable, stable_nodes
 from udfs.losses.tight import tight_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.stable import CauchyWeights, StableWeights
 
 SIZE = 1 << 20
-FAMILIES: dict[str, Falling] = {
+FAMILIES: dict[str, Falling | Stable] = {
     "generalized Gaussian, p ½, σ 5": GeneralizedGaussianWeights(p=Fraction(1, 2), scale=Fraction(5)),
     "generalized Gaussian, p ½, σ 10⁶": GeneralizedGaussianWeights(p=Fraction(1, 2), scale=Fraction(10**6)),
     "polylog, p 2, d 1.5, a 3, σ 20": PolylogWeights(
@@ -34,6 +36,9 @@ FAMILIES: dict[str, Falling] = {
     "polylog, p 2.5, d 2, a 10, σ 1000": PolylogWeights(
         p=Fraction(5, 2), d=Fraction(2), a=Fraction(10), scale=Fraction(1000)
     ),
+    "stable, α 1, γ 20": CauchyWeights(scale=Fraction(20)),
+    "stable, α 1.5, γ 20": StableWeights(alpha=Fraction(3, 2), scale=Fraction(20)),
+    "stable, α 1.9, γ 10⁶": StableWeights(alpha=Fraction(19, 10), scale=Fraction(10**6)),
 }
 PAGE = Path(__file__).parents[1] / "docs" / "tight.md"
 MARKS = re.compile(r"(<!-- made by benchmarks.tight -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -87,7 +92,8 @@ def gains() -> str:
 def _time(rounds: int) -> None:
     print("family, knots; ms of the nodes and of a knot; seconds of a curve; curve in units of np.log1p, an influence")
     for name, weights in FAMILIES.items():
-        nodes = _best(rounds, lambda weights=weights: nodes_of.__wrapped__(weights))  # type: ignore[misc]
+        of: Callable[..., object] = stable_nodes if isinstance(weights, Stable) else nodes_of
+        nodes = _best(rounds, lambda of=of, weights=weights: of.__wrapped__(weights))  # type: ignore[misc]
         steps = knots(weights)
         some = [step for step in steps[:: len(steps) // 50 + 1] for _ in range(4)]
         knot = _best(rounds, lambda weights=weights, some=some: [tight_loss.__wrapped__(weights, n) for n in some])  # type: ignore[misc]

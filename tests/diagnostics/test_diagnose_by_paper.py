@@ -34,7 +34,7 @@ def told_by_paper(described: Any) -> Any:
         return [told_by_paper(one) for one in described]
     if not isinstance(described, dict):
         return described
-    tight = described.get("kind") in ("laplace", "generalized_gaussian", "exponential_polylog")
+    tight = described.get("kind") in ("laplace", "generalized_gaussian", "exponential_polylog", "symmetric_stable")
     return {key: told_by_paper(value) for key, value in described.items()} | ({"policy": "paper"} if tight else {})
 
 

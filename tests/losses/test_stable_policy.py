@@ -30,7 +30,8 @@ Policy = Callable[[Fraction], Any]
 
 
 def stable(alpha: str, gamma: str = "1", step: str = "1") -> SymmetricStable:
-    m = build({"kind": "symmetric_stable", "alpha": alpha, "gamma": gamma}, Fraction(step))
+    given = {"kind": "symmetric_stable", "alpha": alpha, "gamma": gamma, "policy": "paper"}  # tight: test_tight_stable
+    m = build(given, Fraction(step))
     assert isinstance(m, SymmetricStable)
     return m
 

@@ -19,6 +19,7 @@ from udfs.losses.tight import pure_above, tight_loss
 from udfs.mechanisms import noise
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.stable import StableWeights
 from udfs.noise.weights import LaplaceWeights
 from udfs.numbers.exact import exact, up_float
 from udfs.records.influence import QueryLoss
@@ -27,6 +28,7 @@ NARROW = weights_of(SQUARE)
 FAMILIES = [
     weights_of(HALF),
     NARROW,
+    StableWeights(alpha=Fraction("1.5"), scale=Fraction(20)),
     PolylogWeights(p=Fraction(1), d=Fraction(3), a=Fraction(1), scale=Fraction(2)),
     GeneralizedGaussianWeights(p=Fraction(1), scale=Fraction(1000)),
 ]
@@ -36,7 +38,7 @@ HEAVY = [
 ]
 LOSSES = (0.001, 0.002, 0.002, 0.004)
 RAISED = tuple(up_float(exact(loss)) for loss in LOSSES)
-TABLED = ("generalized_gaussian", "exponential_polylog")
+TABLED = ("generalized_gaussian", "exponential_polylog", "symmetric_stable")
 ULP = 2.0**-52
 STEPPED = TightCurve((1, 5, 8), (0.001, 0.002, 0.004))
 
@@ -186,7 +188,7 @@ def test_policies_that_are_formulas_take_no_curve() -> None:
     assert float(laplace.loss_at(Fraction(3))) == pytest.approx(tight_loss(LaplaceWeights(scale=Fraction(4)), 3))
 
 
-@pytest.mark.parametrize("kind", ["laplace", "generalized_gaussian", "exponential_polylog"])
+@pytest.mark.parametrize("kind", ["laplace", *TABLED])
 def test_the_tight_policy_is_described_and_smaller(kind: str) -> None:
     assert CATALOGUE[kind].parameters()["policy"].choices == ("tight", "paper")
     paper, tight = (build({"kind": kind, **EXAMPLES[kind], "policy": policy}, ONE) for policy in ("paper", "tight"))

@@ -273,7 +273,7 @@ REGISTRY: dict[str, Kind] = {
     "symmetric_stable": Kind(
         example={"alpha": 1.2, "gamma": 2.5},
         guarantee=[
-            ({"alpha": 1, "gamma": 3}, "1"),
+            ({"alpha": 1, "gamma": 3, "policy": "paper"}, "1"),
             ({"alpha": 1, "gamma": 0.05}, "0.01"),
             ({"alpha": 1.5, "gamma": 0.5}, "0.25"),
             ({"alpha": 1.9, "gamma": 6}, "1"),
