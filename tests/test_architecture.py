@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("udfs", "pipeline", "prdp", "jobs")  # from the lowest up
 ROOMS = {  # of each floor, from the lowest up
     "udfs": "numbers noise losses mechanisms records",
-    "pipeline": "errors canonical log build storage accounting plan ledger tables microdata engines preparation "
+    "pipeline": "errors names canonical log build storage accounting plan ledger tables microdata engines preparation "
     "economy report release diagnostics study",
 }
 ORDER = [f"{floor}.{room}" for floor, rooms in ROOMS.items() for room in rooms.split()]

@@ -12,7 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.canonical import FrozenMap
-from pipeline.errors import PlanError, nearest
+from pipeline.errors import PlanError
+from pipeline.names import hint
 from udfs.numbers.exact import as_json, exact
 
 QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets
@@ -220,8 +221,7 @@ def _pieces(option: str, text: str, names: Names) -> Iterator[tuple[str, str]]:
         known = [*names.measures, *names.levels]
         if name not in known:
             what = "measure or level" if names.levels else "measure of the dataset"
-            hint = f"; nearest known: {nearest(name, known)}" if known else ""
-            raise PlanError(f"{option} {name}: unknown {what}{hint}")
+            raise PlanError(f"{option} {name}: unknown {what}{hint(name, known)}")
         if name in names.levels:
             try:
                 names.require_code(name, value)

@@ -13,7 +13,7 @@ from pipeline.accounting.targets import (
     StandardErrorTarget,
     Target,
 )
-from pipeline.errors import nearest
+from pipeline.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.schema import TARGETS, CalibrateSpec, Spec
 from udfs.mechanisms.base import Mechanism
@@ -112,8 +112,7 @@ def _calibrate_mistakes(spec: CalibrateSpec, kind: type[Mechanism], use: Use, pa
 def _at_mistakes(at: Mapping[str, Fraction], use: Use, path: KeyPath) -> Iterator[Mistake]:
     for name in at:
         if use.measures and name not in use.measures:
-            known = nearest(name, use.measures)
-            yield Mistake((*path, name), f"unknown measure; nearest known measure: {known}", unknown=True)
+            yield Mistake((*path, name), f"unknown measure{hint(name, use.measures, 'measure')}", unknown=True)
     for measure in use.statistic.measures:
         if measure not in at:
             yield Mistake(path, f"must also name {measure}, which the query sums", absent=((*path, measure),))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipeline.errors import PlanError, nearest
+from pipeline.errors import PlanError
+from pipeline.names import hint
 from pipeline.plan.calibration import Use, mechanism_mistakes
 from pipeline.plan.domain import ALL_LEVELS, Domain, unknown_level
 from pipeline.plan.messages import KeyPath, Mistake, missing
@@ -23,6 +24,7 @@ from pipeline.plan.schema import (
     QuerySpec,
     RecordValues,
 )
+from pipeline.storage.location import LocationError
 from pipeline.storage.uri import locate
 from udfs.mechanisms.parameters import SMALLEST
 from udfs.numbers.exact import exact
@@ -67,8 +69,8 @@ def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) 
         )
     try:
         locate(_value(dataset, "path") or "")
-    except PlanError as error:
-        yield Mistake(("dataset", "path"), str(error).removeprefix("the location: "))
+    except LocationError as error:
+        yield Mistake(("dataset", "path"), error.rule)
     if _value(dataset, "source") and _value(dataset, "duplicates") in ("reject", "combine"):
         yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
     for name, measure in measures.items():
@@ -130,8 +132,7 @@ class _Check:
             (statistic,) = query.statistics
             for name in statistic.measures:
                 if name not in self.measures:
-                    hint = f"; nearest known measure: {nearest(name, self.measures)}" if self.measures else ""
-                    yield Mistake((*path, statistic.kind), f"unknown measure{hint}")
+                    yield Mistake((*path, statistic.kind), f"unknown measure{hint(name, self.measures, 'measure')}")
 
     def by_mistakes(self, by: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
         first: dict[str, str] = {}
@@ -244,12 +245,12 @@ class _Check:
         if name in measures:
             return None if isinstance(value, Fraction) else Mistake(path, "must be a number")
         if name not in ALL_LEVELS:
-            hint = f"unknown measure or level; nearest known: {nearest(name, (*measures, *ALL_LEVELS))}"
-            return Mistake(path, hint, unknown=True)
+            rule = f"unknown measure or level{hint(name, (*measures, *ALL_LEVELS))}"
+            return Mistake(path, rule, unknown=True)
         if not isinstance(value, str):
             return Mistake(path, "must be text; put the code in quotes")
-        rule = self.level_rule(name) or self.code_rule(name, value)
-        return Mistake(path, rule) if rule else None
+        broken = self.level_rule(name) or self.code_rule(name, value)
+        return Mistake(path, broken) if broken else None
 
 
 def _roll_up_rule(level: str, by: Sequence[str] | None) -> str | None:

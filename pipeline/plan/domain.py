@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from pipeline import canonical
 from pipeline.canonical import FrozenMap
-from pipeline.errors import SAME_WORD, PlanError, in_a_line, likeness, nearest
+from pipeline.errors import PlanError, in_a_line
+from pipeline.names import ALIKE, hint, likeness
 from pipeline.plan.cells import Axis, Base, Grouping, Int32s, Int64s, QueryCells, grouping, is_roll_up, read_only
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES, dimension_of, is_code, roll_up
 
@@ -179,13 +180,13 @@ class Domain:
         dimension = self._dimension(level)
         if code in dimension.index(level):
             return None
-        hint = ""
+        advice = ""
         if level == "naics2" and code in SECTOR_RANGES:
-            hint = f"; write {SECTOR_RANGES[code]}"
-        elif level != "nation" and self.cells is None and likeness(code.lower(), OTHER) >= SAME_WORD:
+            advice = f"; write {SECTOR_RANGES[code]}"
+        elif level != "nation" and self.cells is None and likeness(code, OTHER) >= ALIKE:
             declare = f"declare it as domain: {{…, other: [{dimension.key}]}}"
-            hint = f"; write {OTHER}" if dimension.has_other else f"; {declare}"
-        return f'the domain has no code "{in_a_line(code)}" at level {level}{hint}'
+            advice = f"; write {OTHER}" if dimension.has_other else f"; {declare}"
+        return f'the domain has no code "{in_a_line(code)}" at level {level}{advice}'
 
     def dimension(self, level: str) -> Dimension:
         """Return the dimension of a level; raises PlanError on an unknown one and on one finer than the domain."""
@@ -302,7 +303,7 @@ class Domain:
 
 def unknown_level(level: str) -> str:
     """Return the rule that an unknown level breaks, in words."""
-    return f"unknown level; nearest known level: {nearest(level, ALL_LEVELS)}"
+    return f"unknown level{hint(level, ALL_LEVELS, 'level')}"
 
 
 def _at(codes: Mapping[str, str]) -> Where:

@@ -1,11 +1,11 @@
 """The public domain as CSV files: lists of codes, or one list of cells; every error names file and line."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.schema import DomainSpec
 from udfs.records.codes import LEVELS
 
+T = TypeVar("T")
 CHUNK_ROWS = 1 << 12  # of a cells file, held as text at a time; more would fall out of the cache
 LIST_HEADERS = (["code"], ["code", "name"])
 CELL_HEADERS = (["naics", "county"], ["county", "naics"])
@@ -49,24 +50,46 @@ def files_of(spec: DomainSpec, folder: Path) -> dict[str, Path]:
     return {key: folder / str(spec.cells or getattr(spec, key)) for key in LEVELS}
 
 
+class UnreadableFile(PlanError):
+    """A file that cannot be opened: the key that names it is what is wrong."""
+
+
+class WrongFiles(PlanError):
+    """Files of a domain are wrong: a line for each, and a mistake for each key whose file cannot be opened."""
+
+    def __init__(self, lines: Sequence[str], mistakes: Sequence[Mistake]) -> None:
+        super().__init__(*lines)
+        self.mistakes = mistakes
+
+
 def read_domain(spec: DomainSpec, folder: Path) -> Domain:
-    """Return the domain that a spec without mistakes names; raises PlanError, one line for each file that is wrong."""
+    """Return the domain that a spec without mistakes names; raises WrongFiles."""
     years = dict(spec.vintage) if hasattr(spec, "vintage") else {}
     vintage = {key: year for key, year in years.items() if year is not None}
     files = files_of(spec, folder)
-    if spec.cells is not None:
-        return read_cells(files["naics"], vintage)
-    dimensions: list[Dimension] = []
-    wrong: list[str] = []
-    for key, file in files.items():
+    lines: list[str] = []
+    mistakes: list[Mistake] = []
+
+    def read(key: str, reading: Callable[[], T]) -> T | None:
         try:
-            dimensions.append(read_list(file, key, other=key in spec.other))
+            return reading()
+        except UnreadableFile as error:
+            mistakes.append(Mistake(("domain", key), str(error)))
         except PlanError as error:
-            wrong += error.lines
-    if wrong:
-        raise PlanError(*wrong)
-    naics, county = dimensions
-    return Domain(naics, county, None, FrozenMap.of(vintage))
+            lines.extend(error.lines)
+        return None
+
+    domain = None
+    if spec.cells is not None:
+        domain = read("cells", lambda: read_cells(files["naics"], vintage))
+    else:
+        naics = read("naics", lambda: read_list(files["naics"], "naics", other="naics" in spec.other))
+        county = read("county", lambda: read_list(files["county"], "county", other="county" in spec.other))
+        if naics is not None and county is not None:
+            domain = Domain(naics, county, None, FrozenMap.of(vintage))
+    if domain is None:
+        raise WrongFiles(lines, mistakes)
+    return domain
 
 
 def read_list(path: Path, key: str, *, other: bool = False) -> Dimension:
@@ -184,9 +207,9 @@ def _opened(path: Path) -> Iterator[Any]:
     except UnicodeDecodeError:
         _refuse(path, _undecodable_line(path), "not UTF-8; save the file as UTF-8")
     except FileNotFoundError:
-        raise PlanError(f"{path}: no such file; paths in a plan are relative to the plan's folder") from None
+        raise UnreadableFile(f"{path}: no such file; paths in a plan are relative to the plan's folder") from None
     except OSError as error:
-        raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UnreadableFile(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _header(rows: Any, path: Path, allowed: tuple[list[str], ...]) -> list[str]:

@@ -19,8 +19,8 @@ from pipeline.errors import PlanError
 from pipeline.plan.calibration import Use, mechanism_of
 from pipeline.plan.check import plan_mistakes
 from pipeline.plan.domain import Domain
-from pipeline.plan.domain_files import domain_mistakes, files_of, is_readable, read_domain
-from pipeline.plan.messages import Mistake, shape_mistakes, without_echoes
+from pipeline.plan.domain_files import WrongFiles, domain_mistakes, files_of, is_readable, read_domain
+from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query
 from pipeline.plan.schema import (
     MOST_PARTS,
@@ -86,16 +86,15 @@ def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Doma
         return None, []
     try:
         domain = read_domain(files, folder)
-    except PlanError as error:
+    except WrongFiles as error:
+        mistakes += error.mistakes
         return None, list(error.lines)
     return domain, list(foreign_codes(domain, files_of(files, folder)))
 
 
 def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
     """Return all lines in the order of the plan's file, those about the domain's files at the key domain."""
-    located = [(text.position(mistake.path), f"{path}: {mistake.line}") for mistake in without_echoes(mistakes)]
-    located += [(text.position(("domain",)), line) for line in wrong_files]
-    lines = [line for _, line in sorted(located, key=lambda entry: entry[0])]
+    lines = lines_of(mistakes, text, path, at=((("domain",), line) for line in wrong_files))
     return (
         lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"{path}: and more mistakes: correct these first"]
     )

@@ -1,15 +1,19 @@
-"""Mistakes in a plan, one plain line each: where, which rule, and the nearest known key."""
+"""Mistakes in a plan, one plain line each: file, line, key, which rule, and the nearest known key."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import Tag
 from pydantic_core import ErrorDetails
 
-from pipeline.errors import SAME_WORD, in_a_line, likeness, nearest
-from pipeline.plan.schema import OWN_RULE, PlanSpec, Spec
+from pipeline.errors import in_a_line
+from pipeline.names import hint, nearest
+from pipeline.plan.schema import NAME, OWN_RULE, PlanSpec, Spec
+from pipeline.plan.text import PlanText
 from udfs.mechanisms import groupwise_direct
 
 KeyPath = tuple[str | int, ...]
@@ -41,31 +45,68 @@ class Mistake:
     absent: tuple[KeyPath, ...] = ()
     unknown: bool = False
 
-    @property
-    def line(self) -> str:
-        """The mistake as "queries[0].by[1]: must be text"."""
-        return f"{shown(self.path)}: {self.rule}" if self.path else self.rule
 
-
-def missing(path: KeyPath, hint: str = "") -> Mistake:
+def missing(path: KeyPath, why: str = "") -> Mistake:
     """Return the mistake that the key `path` is missing."""
-    return Mistake(path, "missing key" + hint, absent=(path,))
+    return Mistake(path, "missing key" + why, absent=(path,))
 
 
-def shown(path: KeyPath) -> str:
-    """Return a key path as people write it."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{in_a_line(step)}" for step in path).lstrip(".")
+def lines_of(
+    mistakes: Iterable[Mistake], text: PlanText, path: Path, at: Iterable[tuple[KeyPath, str]] = ()
+) -> list[str]:
+    """Return a line for each mistake in `text`, the contents of the file `path`, in the order of the file.
+
+    Such as "plan.yaml: line 19: queries[employment].by[1]: must be text". `at` are lines about other files, each with
+    the key that names the file.
+    """
+    located = [(text.position(each.path), _line(each, text, path)) for each in without_echoes(mistakes)]
+    located += [(text.position(key), line) for key, line in at]
+    return [line for _, line in sorted(located, key=lambda each: each[0])]
+
+
+def _line(mistake: Mistake, text: PlanText, path: Path) -> str:
+    number = text.line(mistake.path)
+    where = [str(path), *([] if number is None else [f"line {number}"]), *filter(None, [shown(mistake.path, text)])]
+    return ": ".join([*where, mistake.rule])
+
+
+def shown(path: KeyPath, text: PlanText | None = None) -> str:
+    """Return a key path as people write it; of a list in `text` whose items have names, with the item's name."""
+    part: Any = None if text is None else text.data
+    steps = []
+    for i, step in enumerate(path):
+        items, part = part, _inside(part, step)
+        if not isinstance(step, int):
+            steps.append(f".{in_a_line(step)}")
+        else:
+            named = None if path[i + 1 :] == ("name",) else _name_among(items, step)
+            steps.append(f"[{step if named is None else named}]")
+    return "".join(steps).lstrip(".")
+
+
+def _inside(part: Any, step: str | int) -> Any:
+    try:
+        return part[step]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _name_among(items: Any, number: int) -> str | None:
+    """Return the name of an item of a list; None where it has none, or one that it shares."""
+    names = [item.get("name") if isinstance(item, dict) else None for item in items or []]
+    name = names[number] if number < len(names) else None
+    return name if isinstance(name, str) and re.fullmatch(NAME, name) and names.count(name) == 1 else None
 
 
 def without_echoes(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """Return the mistakes, except that a key is absent where an unknown key is much like it: that is one mistake."""
+    """Return the mistakes, except that a key is absent where an unknown key stands for it: that is one mistake."""
     mistakes = list(mistakes)
     unknown = [mistake.path for mistake in mistakes if mistake.unknown]
-    return [mistake for mistake in mistakes if not any(_alike(a, u) for a in mistake.absent for u in unknown)]
+    return [mistake for mistake in mistakes if not any(_meant(a, u) for a in mistake.absent for u in unknown)]
 
 
-def _alike(path: KeyPath, other: KeyPath) -> bool:
-    return path[:-1] == other[:-1] and likeness(str(path[-1]), str(other[-1])) >= SAME_WORD
+def _meant(path: KeyPath, by: KeyPath) -> bool:
+    return path[:-1] == by[:-1] and nearest(str(by[-1]), [str(path[-1])]) is not None
 
 
 def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) -> Iterator[Mistake]:
@@ -80,17 +121,17 @@ def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) 
         elif kind == "union_tag_not_found":
             yield missing((*path, "kind"))
             # without a kind no other key is known: only one that stands for "kind" is surely wrong
-            yield from (_unknown_key((*path, key), ("kind",)) for key in error["input"] if _alike((key,), ("kind",)))
+            yield from (_unknown_key((*path, key), ("kind",)) for key in error["input"] if nearest(key, ("kind",)))
         elif kind == "union_tag_invalid":
             tag = error["ctx"]["tag"]
-            hint = f"nearest known kind: {nearest(tag, map(_tag, get_args(expected)))}"
-            yield Mistake((*path, "kind"), NEVER_RELEASED.get(tag, f"unknown kind; {hint}"))
+            kinds = [_tag(member) for member in get_args(expected)]
+            yield Mistake((*path, "kind"), NEVER_RELEASED.get(tag, f"unknown kind{hint(str(tag), kinds, 'kind')}"))
         else:
             yield Mistake(path, _rule(error, expected))
 
 
-def _unknown_key(path: KeyPath, known: Iterable[str]) -> Mistake:
-    return Mistake(path, f"unknown key; nearest known key: {nearest(str(path[-1]), known)}", unknown=True)
+def _unknown_key(path: KeyPath, known: Collection[str]) -> Mistake:
+    return Mistake(path, f"unknown key{hint(str(path[-1]), known, 'key')}", unknown=True)
 
 
 def _rule(error: ErrorDetails, expected: Any) -> str:

@@ -5,15 +5,31 @@ Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal nu
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import yaml
 
 from pipeline.errors import PlanError
 
 LARGEST_FILE = 1_000_000  # bytes
+PARQUET = b"PAR1"
+PLAN, STUDY, BUDGET, SITE = "a plan", "a study", "a file of limits", "a site's settings"
+# Kinds of files that are taken for each other: the keys that most of them have, and what takes them.
+KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    PLAN: (
+        frozenset({"release", "supersedes", "dataset", "domain", "interval", "queries", "budget"}),
+        "prdp explain or prdp release",
+    ),
+    STUDY: (frozenset({"study", "title", "data", "query", "equal", "sizes", "panels", "today"}), "prdp evaluate"),
+    BUDGET: (frozenset({"dataset", "family", "unit", "limits"}), "prdp ledger init"),
+    SITE: (frozenset({"ledger", "require_registered"}), "PRDP_SITE"),
+    "the manifest of a release": (
+        frozenset({"release", "attempt", "plan_digest", "engine", "date", "tables", "files", "ledger_head"}),
+        "prdp verify with its folder",
+    ),
+}
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = {  # kind → pattern, first characters; an integer before a float
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -80,10 +96,18 @@ def written(data: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class PlanText:
-    """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None)."""
+    """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None).
+
+    `in_file`: it was read from a file, so that its lines say something to people.
+    """
 
     data: dict[str, Any]
     root: yaml.Node
+    in_file: bool = True
+
+    def line(self, path: Sequence[str | int]) -> int | None:
+        """Return the line, from 1, of the deepest part of `path` that stands in the file; None where no part does."""
+        return self.position(path)[0] + 1 if self.in_file and path and path[0] in self.data else None
 
     def position(self, path: Sequence[str | int]) -> tuple[int, int]:
         """Return (line, column), from 0, of the deepest part of `path` that stands in the text."""
@@ -101,14 +125,17 @@ class PlanText:
         return mark.line, mark.column
 
 
-def read_text(path: Path) -> PlanText:
-    """Return the data of the YAML file `path`.
+def read_text(path: Path, what: str = PLAN) -> PlanText:
+    """Return the data of the YAML file `path`, which is to be `what`, a name of KINDS.
 
-    Raises PlanError, which names file and line, on a file that cannot be read, is too large, no UTF-8 or no YAML, and
-    on anything but one mapping.
+    Raises PlanError, which names file and line, on a file that cannot be read, is too large, no UTF-8 or no YAML, on
+    anything but one mapping, and on a file of another kind.
     """
     try:
-        return _parse(_read_bytes(path).decode("utf-8-sig"), path)
+        data = _read_bytes(path)
+        if data.startswith(PARQUET):
+            raise PlanError(f"{path}: this is a Parquet file, not {what}")
+        text = _parse(data.decode("utf-8-sig"), path)
     except FileNotFoundError:
         raise PlanError(f"{path}: no such file") from None
     except OSError as error:
@@ -116,12 +143,22 @@ def read_text(path: Path) -> PlanText:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise PlanError(f"{path}: line {line}: not UTF-8; save the file as UTF-8") from None
+    _require_kind(text, path, what)
+    return text
+
+
+def _require_kind(text: PlanText, path: Path, what: str) -> None:
+    """Return unless most keys are those of another kind of file: that is one mistake, not one a key."""
+    known = {kind: len(keys & text.data.keys()) for kind, (keys, _) in KINDS.items()}
+    likely = max(known, key=lambda kind: (known[kind], kind == what))
+    if likely != what and known[likely] > 1:
+        raise PlanError(f"{path}: this is {likely}, not {what}; use {KINDS[likely][1]}")
 
 
 def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
     """Return plain data as the text of a plan that is named `path` in messages; raises PlanError on other values."""
     try:
-        return _parse(written(_plain(data)), path)
+        return replace(_parse(written(_plain(data)), path), in_file=False)
     except yaml.representer.RepresenterError:
         raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
 

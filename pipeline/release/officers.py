@@ -10,16 +10,17 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from pipeline.errors import PlanError, StateError, nearest
+from pipeline.errors import PlanError, StateError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.store import Ledger
+from pipeline.names import hint
 from pipeline.plan.check import dataset_mistakes
 from pipeline.plan.load import limit_of, resolved_dataset
-from pipeline.plan.messages import Mistake, shape_mistakes
+from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import RECORD
 from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
-from pipeline.plan.text import read_text
+from pipeline.plan.text import BUDGET, read_text
 from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, source_of
 from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
@@ -191,7 +192,7 @@ def load_budget(path: Path, name: str) -> Budget:
     A file with the key `dataset` is a dataset's, one with `unit` a family's. Raises PlanError with one line for each
     mistake.
     """
-    text = read_text(path)
+    text = read_text(path, BUDGET)
     kind = DatasetBudgetSpec if "dataset" in text.data else FamilyBudgetSpec
     if kind is FamilyBudgetSpec and "unit" not in text.data:
         raise PlanError(f"{path}: missing key dataset, as plans have it (or unit, for a family of datasets)")
@@ -202,8 +203,7 @@ def load_budget(path: Path, name: str) -> Budget:
     else:
         mistakes = list(_mistakes(spec, name))
     if mistakes:
-        lines = sorted((text.position(mistake.path), f"{path}: {mistake.line}") for mistake in mistakes)
-        raise PlanError("\n".join(line for _, line in lines))
+        raise PlanError(*lines_of(mistakes, text, path))
     return _budget(spec, name, path.parent)
 
 
@@ -224,8 +224,7 @@ def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator
                 if isinstance(value, str):
                     yield Mistake(path, "must be a number of a measure: a dataset's limit holds anywhere")
                 elif measures is not None and measure not in measures:
-                    hint = f"; nearest known measure: {nearest(measure, measures)}" if measures else ""
-                    yield Mistake(path, f"unknown measure{hint}")
+                    yield Mistake(path, f"unknown measure{hint(measure, measures, 'measure')}")
 
 
 def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path) -> Budget:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import PlanError, nearest
-from pipeline.plan.text import read_text
+from pipeline.errors import PlanError
+from pipeline.names import hint
+from pipeline.plan.text import SITE, read_text
 
 FILE = Path("/etc/prdp/site.yaml")  # where it is there, no variable of a user's takes its place
 VARIABLE, OPERATOR = "PRDP_SITE", "PRDP_OPERATOR"
@@ -44,10 +45,10 @@ def site() -> Site:
     path = FILE if FILE.exists() else Path(named) if named else None
     if path is None:
         return Site()
-    data = read_text(path).data
+    data = read_text(path, SITE).data
     for key, value in data.items():
         if key not in KEYS:
-            raise PlanError(f"{path}: {key}: unknown key; nearest known key: {nearest(key, KEYS)}")
+            raise PlanError(f"{path}: {key}: unknown key{hint(key, KEYS, 'key')}")
         if not isinstance(value, KEYS[key]):
             raise PlanError(f"{path}: {key}: must be {'true or false' if KEYS[key] is bool else 'text'}")
     return Site(_ledger(data, path.parent), bool(data.get("require_registered")), path)

@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, ClassVar, Self
 
+from pipeline.errors import PlanError
+
+
+class LocationError(PlanError):
+    """What is given as a location is none; `rule` is what it breaks, without what the location is for."""
+
+    def __init__(self, what: str, rule: str) -> None:
+        super().__init__(f"{what}: {rule}")
+        self.rule = rule
+
 
 @dataclass(frozen=True)
 class FileDigest:

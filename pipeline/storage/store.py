@@ -16,8 +16,8 @@ from functools import cache
 from typing import Any, BinaryIO, ClassVar, final
 from urllib.parse import parse_qsl, quote
 
-from pipeline.errors import PlanError, StateError, require_package
-from pipeline.storage.location import FileDigest, Location
+from pipeline.errors import StateError, require_package
+from pipeline.storage.location import FileDigest, Location, LocationError
 
 TRIES = 3  # of a transfer whose connection ended early
 CREATE_TRIES = 5  # S3 answers 409 where two puts meet: the answer is to try again
@@ -261,11 +261,11 @@ def require_encrypted(query: str, what: str) -> None:
     options = dict(parse_qsl(query))
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     if "/" in options.get("endpoint_override", ""):  # a scheme there would overrule the option of that name
-        raise PlanError(f"{what}: write endpoint_override=host:port, and nothing before or after it")
+        raise LocationError(what, "write endpoint_override=host:port, and nothing before or after it")
     if "endpoint_override" in options:
         endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
     if endpoint.startswith("http://") and not _LOOPBACK.fullmatch(endpoint):
-        raise PlanError(f"{what}: a store beyond this machine must be reached by https; leave out scheme=http")
+        raise LocationError(what, "a store beyond this machine must be reached by https; leave out scheme=http")
 
 
 def _digest(data: bytes) -> FileDigest:

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pipeline.errors import PlanError
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location
+from pipeline.storage.location import Location, LocationError
 from pipeline.storage.store import StorePath, require_encrypted
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -26,7 +25,7 @@ def locate(target: str | Path | Location, *, what: str = "the location", folder:
         folder: the folder of relative paths.
 
     Raises:
-        PlanError: the scheme is unknown, or the URI could hold a secret.
+        LocationError: the scheme is unknown, or the URI could hold a secret.
     """
     if isinstance(target, Location):
         return target
@@ -36,19 +35,21 @@ def locate(target: str | Path | Location, *, what: str = "the location", folder:
         return LocalPath(Path(os.path.abspath(Path(folder or "", text))))
     kind = {"s3a": "s3"}.get(scheme.group(1).lower(), scheme.group(1).lower())
     if kind not in ("file", *SCHEMES):
-        raise PlanError(f"{what}: {kind}:// is no location that prdp can use; give a path, file:///… or s3://bucket/…")
+        raise LocationError(
+            what, f"{kind}:// is no location that prdp can use; give a path, file:///… or s3://bucket/…"
+        )
     parts = _split(text)
     if parts is None:
-        raise PlanError(f"{what}: it is no URI; write {kind}://bucket/prefix")
+        raise LocationError(what, f"it is no URI; write {kind}://bucket/prefix")
     authority, path, query = parts
     _require_no_secret(kind, authority, query, what)
     key = unquote(path).removeprefix("/").rstrip("/")
     if kind == "file":
         if authority not in ("", "localhost") or query:
-            raise PlanError(f"{what}: a file:// URI begins with three slashes and has no '?': file:///folder")
+            raise LocationError(what, "a file:// URI begins with three slashes and has no '?': file:///folder")
         return LocalPath(Path(os.path.abspath(f"/{key}")))
     if not authority or any(part in ("", ".", "..") for part in key.split("/") if key):
-        raise PlanError(f"{what}: it is no location in a store; write {kind}://bucket/prefix")
+        raise LocationError(what, f"it is no location in a store; write {kind}://bucket/prefix")
     require_encrypted(query, what)
     return StorePath(kind, authority, key, query)
 
@@ -66,10 +67,9 @@ def _split(text: str) -> tuple[str, str, str] | None:
 def _require_no_secret(kind: str, authority: str, query: str, what: str) -> None:
     container = kind in ("abfs", "abfss") and re.fullmatch(r"[a-z0-9-]+@[^@:]+", authority) is not None
     if ("@" in authority and not container) or "@" in unquote(query):
-        raise PlanError(f"{what}: a URI with credentials is refused; give them by the environment, and leave out …@")
+        raise LocationError(what, "a URI with credentials is refused; give them by the environment, and leave out …@")
     names = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
     if not set(names) <= set(OPTIONS) or len(set(names)) < len(names):  # of two, each library takes another
-        raise PlanError(
-            f"{what}: after '?' a URI may have only {', '.join(OPTIONS)}, each once; "
-            "give credentials by the environment"
+        raise LocationError(
+            what, f"after '?' a URI may have only {', '.join(OPTIONS)}, each once; give credentials by the environment"
         )

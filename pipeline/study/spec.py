@@ -11,12 +11,13 @@ from pydantic import Field, ValidationError
 from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.economy.cattle import write_cattle
 from pipeline.economy.generate import generate
-from pipeline.errors import PlanError, nearest
+from pipeline.errors import PlanError
+from pipeline.names import hint
 from pipeline.plan.domain import ALL_LEVELS, unknown_level
 from pipeline.plan.load import load_plan
-from pipeline.plan.messages import KeyPath, Mistake, missing, shape_mistakes, without_echoes
+from pipeline.plan.messages import KeyPath, Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.schema import Name, NonNegative, Positive, Spec, Text, number_type
-from pipeline.plan.text import read_text
+from pipeline.plan.text import STUDY, read_text
 from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, FactorNoise, Panel, Study
 from pipeline.study.transformed import HEAVY
 from pipeline.tables.totals import Layout, layout_of
@@ -160,7 +161,7 @@ class StudySpec(Spec):
 
 def load_study(path: Path) -> Study:
     """Return the study in the YAML file `path`; raises PlanError with one line for each mistake."""
-    text = read_text(path)
+    text = read_text(path, STUDY)
     try:
         spec = StudySpec.model_validate(text.data)
     except ValidationError as error:
@@ -168,16 +169,15 @@ def load_study(path: Path) -> Study:
     else:
         mistakes = list(_mistakes(spec))
     if mistakes:
-        lines = sorted((text.position(mistake.path), f"{path}: {mistake.line}") for mistake in without_echoes(mistakes))
-        raise PlanError("\n".join(line for _, line in lines))
+        raise PlanError(*lines_of(mistakes, text, path))
     return _study(spec)
 
 
 def _mistakes(spec: StudySpec) -> Iterator[Mistake]:
     known = MEASURES[spec.data.synthetic]
     if spec.query.sum not in known:
-        hint = nearest(spec.query.sum, known)
-        yield Mistake(("query", "sum"), f"unknown measure of these data; nearest known measure: {hint}")
+        advice = hint(spec.query.sum, known, "measure")
+        yield Mistake(("query", "sum"), f"unknown measure of these data{advice}")
     for i, level in enumerate(spec.query.by):
         if level not in ALL_LEVELS:
             yield Mistake(("query", "by", i), unknown_level(level))
@@ -233,7 +233,7 @@ def _parameters(shape: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -
         yield missing((*path, "kind"))
         return
     if kind not in kinds:
-        yield Mistake((*path, "kind"), f"unknown kind; nearest known kind: {nearest(str(kind), kinds)}")
+        yield Mistake((*path, "kind"), f"unknown kind{hint(str(kind), kinds, 'kind')}")
         return
     mechanism, scale = CATALOGUE[kind], scale_of(CATALOGUE[kind])
     if scale is None:
@@ -248,9 +248,7 @@ def _parameters(shape: Mapping[str, Any], kinds: Sequence[str], path: KeyPath) -
             yield Mistake((*path, name), rule)
         elif name not in (*names, "kind"):
             wrong = True
-            yield Mistake(
-                (*path, name), f"unknown key; nearest known key: {nearest(name, ('kind', *names))}", unknown=True
-            )
+            yield Mistake((*path, name), f"unknown key{hint(name, ('kind', *names), 'key')}", unknown=True)
     for name in names:
         if mechanism.parameters()[name].default is None and name not in shape:
             wrong = True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
-from pipeline.plan.domain import Domain
+from pipeline.plan.domain import ALL_LEVELS, Domain
 from tests.support.domains import (
     FIXED,
     Where,
@@ -122,7 +122,7 @@ def test_other_is_one_more_code_at_every_level_below_the_nation() -> None:
     ("by", "where", "message"),
     [
         (("naics5",), {}, "naics5 is finer than the domain, whose finest level is naics4"),
-        (("naics2",), {"naics7": ["1"]}, "naics7: unknown level; nearest known level: naics2"),
+        (("naics2",), {"naics7": ["1"]}, f"naics7: unknown level; known levels: {', '.join(ALL_LEVELS)}"),
         (("naics2",), {"naics2": ["31"]}, 'the domain has no code "31" at level naics2; write 31-33'),
         (("naics2",), {"state": ["03"]}, 'the domain has no code "03" at level state'),
         (("naics2",), {"nation": ["other"]}, 'the domain has no code "other" at level nation'),

@@ -20,6 +20,7 @@ from pipeline.plan.policy import limits_of, parse_at, policy_of
 from pipeline.report.explain import explain
 from pipeline.report.explain_text import render
 from pipeline.report.policy_document import public_policy
+from tests.support.mistakes import without_numbers
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, records, tree, write_world
 from udfs.mechanisms.gaussian import Gaussian
@@ -221,7 +222,8 @@ def test_the_digest_follows_the_parts(tmp_path: Path) -> None:
 # --- mistakes
 
 ONE = "{kind: gaussian, sigma: 2}"
-PLACE = "queries[0].mechanism"
+UNKNOWN = "unknown level; known levels: naics2, naics3, naics4, naics5, naics6, nation, state, county"
+PLACE = "queries[employment].mechanism"
 MISTAKES = [
     (
         "{by: naics2, parts: {}, others: 1}",
@@ -230,7 +232,7 @@ MISTAKES = [
     (f"{{by: naics2, prats: {{'72': {ONE}}}}}", [".prats: unknown key; nearest known key: parts"]),
     (f"{{parts: {{'72': {ONE}}}, others: {ONE}}}", [".by: missing key"]),
     (f"{{by: naics2, parts: {{'72': {ONE}}}, kind: log}}", None),
-    (f"{{by: naics9, parts: {{'72': {ONE}}}}}", [".by: unknown level; nearest known level: naics2"]),
+    (f"{{by: naics9, parts: {{'72': {ONE}}}}}", [f".by: {UNKNOWN}"]),
     (
         f"{{by: naics4, parts: {{'7225': {ONE}}}}}",
         [".by: must be naics3, by which the query's cells are made, or a coarser level"],
@@ -273,7 +275,7 @@ def lines(folder: Path, mechanism: str, where: str = "{}") -> list[str]:
     path.write_text(path.read_text().replace("HERE", mechanism, 1).replace("THERE", where, 1))
     with pytest.raises(PlanError) as caught:
         load_plan(path)
-    return [line.removeprefix(f"{path}: ") for line in str(caught.value).split("\n")]
+    return [line.removeprefix(f"{path}: ") for line in without_numbers(caught.value.lines)]
 
 
 @pytest.mark.parametrize(("mechanism", "expected"), MISTAKES)
@@ -295,7 +297,7 @@ def test_parts_are_those_of_the_querys_own_cells(tmp_path: Path) -> None:
         f"{PLACE}.others: missing key (the mechanism of the codes that have no part: 321)"
     ]
     assert lines(tmp_path, f"{{by: naics3, parts: {{'311': {ONE}}}}}", '{naics2: ["99"]}') == [
-        'queries[0].where.naics2[0]: the domain has no code "99" at level naics2'
+        'queries[employment].where.naics2[0]: the domain has no code "99" at level naics2'
     ]
     twice = f"{{by: naics3, parts: {{'311': {ONE}, '311': {ONE}}}}}"
     assert 'key "311" stands twice' in lines(tmp_path, twice)[0]

@@ -226,7 +226,7 @@ CASES = [
     ),
     (LAPLACE, "policy: paper}", ".sigma: missing key (or calibrate)"),
 ]
-QUERY = {GAUSSIAN: 0, LOG: 1, LAPLACE: 2}
+QUERY = {GAUSSIAN: "establishments", LOG: "employment", LAPLACE: "payroll"}
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), CASES)
@@ -239,8 +239,8 @@ def test_one_mistake_is_one_line(folder: Path, old: str, new: str, expected: str
 def test_what_is_asked_of_an_unknown_measure_is_told_once(folder: Path) -> None:
     text = PLAN.replace(LOG, "calibrate: {loss: 1, at: {emp: 10}}}").replace("sum: employment", "sum: emp")
     assert lines(folder, text) == [
-        "plan.yaml: queries[1].sum: unknown measure; nearest known measure: employment",
-        "plan.yaml: queries[1].mechanism.calibrate.at.emp: unknown measure; nearest known measure: employment",
+        "plan.yaml: queries[employment].sum: unknown measure; nearest known measure: employment",
+        "plan.yaml: queries[employment].mechanism.calibrate.at.emp: unknown measure; nearest known measure: employment",
     ]
 
 

@@ -1,11 +1,19 @@
 """Every mistake in a plan is one plain line; all of them come out together, in the order of the file."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+import prdp
+from pipeline.errors import PlanError
+from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan
+from pipeline.release.officers import load_budget
+from pipeline.study.spec import load_study
 from tests.support.mistakes import PLAN, lines, write_domain
+from udfs.mechanisms.catalogue import CATALOGUE
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +31,8 @@ MAPPING = "must be a mapping of keys to values"
 TAKEN = "this name has another meaning; choose another"
 FILES_OR_TABLE = "must have either path (files) or source (a table of Spark's catalog)"
 COUNTS = "is for count: records alone; for a sum choose log"
+LEVELS = "known levels: " + ", ".join(ALL_LEVELS)
+KINDS = "known kinds: " + ", ".join(CATALOGUE)
 EITHER = "must have either sum (a measure) or count: records"
 
 CASES = [
@@ -49,13 +59,17 @@ CASES = [
     (
         "mechanism: {kind: log",
         "mechansim: {kind: log",
-        "queries[1].mechansim: unknown key; nearest known key: mechanism",
+        "queries[employment].mechansim: unknown key; nearest known key: mechanism",
     ),
-    ("sum: employment", "summ: employment", "queries[1].summ: unknown key; nearest known key: sum"),
-    ("count: records", "cuont: records", "queries[0].cuont: unknown key; nearest known key: count"),
+    ("sum: employment", "summ: employment", "queries[employment].summ: unknown key; nearest known key: sum"),
+    ("count: records", "cuont: records", "queries[establishments].cuont: unknown key; nearest known key: count"),
     ("county: counties.csv", "conty: counties.csv", "domain.conty: unknown key; nearest known key: county"),
     ("step: 0.5", "stepp: 0.5", "dataset.measures.payroll.stepp: unknown key; nearest known key: step"),
-    ("rho: 2.0", "rho: 2.0, epsilon: 1", "budget[0].epsilon: unknown key; nearest known key: rho"),
+    (
+        "rho: 2.0",
+        "rho: 2.0, epsilon: 1",
+        "budget[0].epsilon: unknown key; nearest known key: rho (a loss is zCDP's rho here, not epsilon)",
+    ),
     (", rho: 2.0", "", "budget[0].rho: missing key"),
     # the dataset
     ("  path: data/microdata\n", "", f"dataset: {FILES_OR_TABLE}"),
@@ -92,7 +106,7 @@ CASES = [
         "dataset.path: ftp:// is no location that prdp can use; give a path, file:///… or s3://bucket/…",
     ),
     ("{naics: naics, county: county}", "{naics: naics}", "dataset.keys.county: missing key"),
-    ("county: county}", "county: county, owner: o}", "dataset.keys.owner: unknown key; nearest known key: county"),
+    ("county: county}", "county: county, owner: o}", "dataset.keys.owner: unknown key; known keys: naics, county"),
     ("{naics: naics, county: county}", "naics", f"dataset.keys: {MAPPING}"),
     ("type: integer", "type: int", "dataset.measures.employment.type: must be one of integer, decimal"),
     (
@@ -120,7 +134,7 @@ CASES = [
     ("naics: naics.csv,", "naics: 5,", "domain.naics: must be text; put it in quotes"),
     ("vintage: {naics: 2022", 'vintage: {naics: "2022"', "domain.vintage.naics: must be a year, such as 2022"),
     ("vintage: {naics: 2022", "vintage: {naics: 22", "domain.vintage.naics: must be a year, such as 2022"),
-    ("vintage: {naics: 2022", "vintage: {state: 2022", "domain.vintage.state: unknown key; nearest known key: naics"),
+    ("vintage: {naics: 2022", "vintage: {state: 2022", "domain.vintage.state: unknown key; known keys: naics, county"),
     ("vintage: {", "other: [nacis], vintage: {", "domain.other[0]: must be one of naics, county"),
     ("vintage: {", "other: naics, vintage: {", "domain.other: must be a list"),
     ("vintage: {", "othr: [naics], vintage: {", "domain.othr: unknown key; nearest known key: other"),
@@ -133,7 +147,7 @@ CASES = [
     (
         'state: ["01", "02"]',
         'state: ["01", other]',
-        'queries[1].where.state[1]: the domain has no code "other" at level state; '
+        'queries[employment].where.state[1]: the domain has no code "other" at level state; '
         "declare it as domain: {…, other: [county]}",
     ),
     # the interval
@@ -142,72 +156,100 @@ CASES = [
     ("interval: 0.9", "interval: true", "interval: must be a number"),
     ("interval: 0.9", "interval: 95%", "interval: must be a number"),
     # statistics
-    ("    count: records\n", "", f"queries[0]: {EITHER}"),
-    ("count: records", "count: records\n    sum: payroll", f"queries[0]: {EITHER}"),
-    ("count: records", "count: firms", "queries[0].count: must be records"),
-    ("sum: employment", "sum: employees", "queries[1].sum: unknown measure; nearest known measure: employment"),
+    ("    count: records\n", "", f"queries[establishments]: {EITHER}"),
+    ("count: records", "count: records\n    sum: payroll", f"queries[establishments]: {EITHER}"),
+    ("count: records", "count: firms", "queries[establishments].count: must be records"),
+    (
+        "sum: employment",
+        "sum: employees",
+        "queries[employment].sum: unknown measure; nearest known measure: employment",
+    ),
     # levels and codes
     (
         "[naics4, county]",
         "[naics5, county]",
-        "queries[0].by[0]: naics5 is finer than the domain, whose finest level is naics4",
+        "queries[establishments].by[0]: naics5 is finer than the domain, whose finest level is naics4",
     ),
-    ("[naics4, county]", "[naics1, county]", "queries[0].by[0]: unknown level; nearest known level: naics2"),
+    (
+        "[naics4, county]",
+        "[naics1, county]",
+        f"queries[establishments].by[0]: unknown level; {LEVELS}",
+    ),
     (
         "[naics4, county]",
         "[naics4, naics2]",
-        "queries[0].by[1]: must be the only level of naics; naics4 stands before it",
+        "queries[establishments].by[1]: must be the only level of naics; naics4 stands before it",
     ),
     (
         "[naics4, county]",
         "[state, state]",
-        "queries[0].by[1]: must be the only level of county; state stands before it",
+        "queries[establishments].by[1]: must be the only level of county; state stands before it",
     ),
-    ("[naics4, county]", "[naics4, state, nation]", "queries[0].by: must hold at most 2"),
-    ("[naics4, county]", "[]", "queries[0].by: must not be empty"),
-    ("[naics4, county]", "county", "queries[0].by: must be a list"),
-    ("[naics4, county]", "[4]", "queries[0].by[0]: must be text; put it in quotes"),
+    ("[naics4, county]", "[naics4, state, nation]", "queries[establishments].by: must hold at most 2"),
+    ("[naics4, county]", "[]", "queries[establishments].by: must not be empty"),
+    ("[naics4, county]", "county", "queries[establishments].by: must be a list"),
+    ("[naics4, county]", "[4]", "queries[establishments].by[0]: must be text; put it in quotes"),
     (
         '{naics2: ["31-33"],',
         '{naics8: ["31-33"],',
-        "queries[1].where.naics8: unknown level; nearest known level: naics2",
+        f"queries[employment].where.naics8: unknown level; {LEVELS}",
     ),
-    ('{naics2: ["31-33"],', "{naics2: [31],", "queries[1].where.naics2[0]: must be text; put it in quotes"),
+    ('{naics2: ["31-33"],', "{naics2: [31],", "queries[employment].where.naics2[0]: must be text; put it in quotes"),
     (
         '{naics2: ["31-33"],',
         '{naics2: ["31"],',
-        'queries[1].where.naics2[0]: the domain has no code "31" at level naics2; write 31-33',
+        'queries[employment].where.naics2[0]: the domain has no code "31" at level naics2; write 31-33',
     ),
-    ('["01", "02"]', '["01", "05"]', 'queries[1].where.state[1]: the domain has no code "05" at level state'),
-    ('["01", "02"]', '["01", "01"]', "queries[1].where.state[1]: this code stands twice"),
-    ('["01", "02"]', "[]", "queries[1].where.state: must not be empty"),
-    ('["01", "02"]', '"01"', "queries[1].where.state: must be a list"),
-    ('{naics2: ["31-33"],', '{naics3: ["441"], naics2: ["31-33"],', "queries[1].where: no cell of the domain meets it"),
-    ('{naics2: ["31-33"], state: ["01", "02"]}', "naics2", f"queries[1].where: {MAPPING}"),
+    ('["01", "02"]', '["01", "05"]', 'queries[employment].where.state[1]: the domain has no code "05" at level state'),
+    ('["01", "02"]', '["01", "01"]', "queries[employment].where.state[1]: this code stands twice"),
+    ('["01", "02"]', "[]", "queries[employment].where.state: must not be empty"),
+    ('["01", "02"]', '"01"', "queries[employment].where.state: must be a list"),
+    (
+        '{naics2: ["31-33"],',
+        '{naics3: ["441"], naics2: ["31-33"],',
+        "queries[employment].where: no cell of the domain meets it",
+    ),
+    ('{naics2: ["31-33"], state: ["01", "02"]}', "naics2", f"queries[employment].where: {MAPPING}"),
     # mechanisms
-    ("sigma: 2}", "sigma: 0}", "queries[0].mechanism.sigma: must be above 0"),
-    ("sigma: 2}", "sigma: -0.0}", "queries[0].mechanism.sigma: must be above 0"),
-    ("sigma: 2}", 'sigma: "2"}', "queries[0].mechanism.sigma: must be a number, without quotes"),
-    ("sigma: 2}", "sigma: two}", "queries[0].mechanism.sigma: must be a number"),
-    ("sigma: 2}", "sigma: null}", "queries[0].mechanism.sigma: must be a number"),
-    (", sigma: 2}", "}", "queries[0].mechanism.sigma: missing key (or calibrate)"),
-    ("sigma: 2}", "sgima: 2}", "queries[0].mechanism.sgima: unknown key; nearest known key: sigma"),
-    ("sigma: 2}", "sigma: 2, step: 1}", "queries[0].mechanism.step: unknown key; nearest known key: calibrate"),
-    ("kind: gaussian", "kind: gausian", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
-    ("kind: gaussian, ", "", "queries[0].mechanism.kind: missing key"),
-    ("kind: gaussian, ", "knid: gaussian, ", "queries[0].mechanism.knid: unknown key; nearest known key: kind"),
-    ("kind: gaussian", "kind: [gaussian]", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
-    ("kind: gaussian", "kind: 3", "queries[0].mechanism.kind: unknown kind; nearest known kind: gaussian"),
-    ("{kind: gaussian, sigma: 2}", "gaussian", f"queries[0].mechanism: {MAPPING}"),
-    ("kind: log, a: 1", "kind: groupwise_log, a: 1", f"queries[1].mechanism.kind: groupwise_log {COUNTS}"),
-    ("kind: log, a: 1", "kind: groupwise_noisy, r: 1", f"queries[1].mechanism.kind: groupwise_noisy {COUNTS}"),
+    ("sigma: 2}", "sigma: 0}", "queries[establishments].mechanism.sigma: must be above 0"),
+    ("sigma: 2}", "sigma: -0.0}", "queries[establishments].mechanism.sigma: must be above 0"),
+    ("sigma: 2}", 'sigma: "2"}', "queries[establishments].mechanism.sigma: must be a number, without quotes"),
+    ("sigma: 2}", "sigma: two}", "queries[establishments].mechanism.sigma: must be a number"),
+    ("sigma: 2}", "sigma: null}", "queries[establishments].mechanism.sigma: must be a number"),
+    (", sigma: 2}", "}", "queries[establishments].mechanism.sigma: missing key (or calibrate)"),
+    ("sigma: 2}", "sgima: 2}", "queries[establishments].mechanism.sgima: unknown key; nearest known key: sigma"),
+    (
+        "sigma: 2}",
+        "sigma: 2, step: 1}",
+        "queries[establishments].mechanism.step: unknown key; known keys: kind, sigma, policy, calibrate",
+    ),
+    (
+        "kind: gaussian",
+        "kind: gausian",
+        "queries[establishments].mechanism.kind: unknown kind; nearest known kind: gaussian",
+    ),
+    ("kind: gaussian, ", "", "queries[establishments].mechanism.kind: missing key"),
+    (
+        "kind: gaussian, ",
+        "knid: gaussian, ",
+        "queries[establishments].mechanism.knid: unknown key; nearest known key: kind",
+    ),
+    (
+        "kind: gaussian",
+        "kind: [gaussian]",
+        "queries[establishments].mechanism.kind: unknown kind; nearest known kind: gaussian",
+    ),
+    ("kind: gaussian", "kind: 3", f"queries[establishments].mechanism.kind: unknown kind; {KINDS}"),
+    ("{kind: gaussian, sigma: 2}", "gaussian", f"queries[establishments].mechanism: {MAPPING}"),
+    ("kind: log, a: 1", "kind: groupwise_log, a: 1", f"queries[employment].mechanism.kind: groupwise_log {COUNTS}"),
+    ("kind: log, a: 1", "kind: groupwise_noisy, r: 1", f"queries[employment].mechanism.kind: groupwise_noisy {COUNTS}"),
     (
         "{kind: log, a: 1, sigma: 0.5}",
         '{by: naics2, parts: {"31-33": {kind: groupwise_noisy, r: 1, sigma: 1}}}',
-        f"queries[1].mechanism.parts.31-33.kind: groupwise_noisy {COUNTS}",
+        f"queries[employment].mechanism.parts.31-33.kind: groupwise_noisy {COUNTS}",
     ),
-    ("policy: paper", "policy: tighter", "queries[2].mechanism.policy: must be one of tight, paper"),
-    ("a: 1, ", "a: 0, ", "queries[1].mechanism.a: must be above 0"),
+    ("policy: paper", "policy: tighter", "queries[payroll].mechanism.policy: must be one of tight, paper"),
+    ("a: 1, ", "a: 0, ", "queries[employment].mechanism.a: must be above 0"),
     # the budget
     ("rho: 2.0", "rho: -1", "budget[0].rho: must be at least 0"),
     ("rho: 2.0", "rho: .inf", "budget[0].rho: must be a number"),
@@ -274,12 +316,12 @@ def test_all_mistakes_come_out_together_in_the_order_of_the_file(folder: Path) -
         f"plan.yaml: dataset: {FILES_OR_TABLE}",
         "plan.yaml: dataset.measures.payroll.step: must be above 0",
         "plan.yaml: interval: must be above 0 and below 1",
-        "plan.yaml: queries[0].by[0]: unknown level; nearest known level: naics2",
-        "plan.yaml: queries[0].by[1]: unknown level; nearest known level: county",
-        "plan.yaml: queries[0].mechansim: unknown key; nearest known key: mechanism",
-        "plan.yaml: queries[1].where.state[0]: must be text; put it in quotes",
-        "plan.yaml: queries[1].mechanism.a: must be above 0",
-        "plan.yaml: queries[1].mechanism.sigma: must be a number",
+        f"plan.yaml: queries[establishments].by[0]: unknown level; {LEVELS}",
+        "plan.yaml: queries[establishments].by[1]: unknown level; nearest known level: county",
+        "plan.yaml: queries[establishments].mechansim: unknown key; nearest known key: mechanism",
+        "plan.yaml: queries[employment].where.state[0]: must be text; put it in quotes",
+        "plan.yaml: queries[employment].mechanism.a: must be above 0",
+        "plan.yaml: queries[employment].mechanism.sigma: must be a number",
         "plan.yaml: budget[0].rho: must be a number",
     ]
 
@@ -291,5 +333,49 @@ def test_references_are_checked_where_the_measures_are_sound(folder: Path) -> No
     assert lines(folder, text) == [
         "plan.yaml: interval: must be above 0 and below 1",
         "plan.yaml: budget[0].at: must also name payroll, which a query sums",
-        "plan.yaml: budget[0].at.size: unknown measure or level; nearest known: state",
+        f"plan.yaml: budget[0].at.size: unknown measure or level; known: employment, payroll, {', '.join(ALL_LEVELS)}",
     ]
+
+
+def test_a_mistake_names_the_line_of_its_file_and_its_query(folder: Path) -> None:
+    text = PLAN.replace("sigma: 20", "stddev: 20").replace("type: integer", "type: whole")
+    (folder / "plan.yaml").write_text(text)
+    with pytest.raises(PlanError) as caught:
+        load_plan(folder / "plan.yaml")
+    assert [line.removeprefix(f"{folder}/") for line in caught.value.lines] == [
+        "plan.yaml: line 12: dataset.measures.employment.type: must be one of integer, decimal",
+        "plan.yaml: line 29: queries[payroll].mechanism.stddev: unknown key; nearest known key: sigma (the scale of "
+        "the noise; a standard deviation is asked for by calibrate: {standard_error: …})",
+    ]
+
+
+def test_a_plan_from_python_has_no_lines_to_name(folder: Path) -> None:
+    data = yaml.safe_load(PLAN) | {"interval": 2, "relase": "a"}
+    with pytest.raises(PlanError) as caught:
+        prdp.load_plan(data, folder=folder)
+    assert [line.partition("plan: ")[2] for line in caught.value.lines] == [
+        "interval: must be above 0 and below 1",
+        "relase: unknown key; nearest known key: release",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"study": "s", "title": "S", "data": {}, "panels": []}, "this is a study, not a plan; use prdp evaluate"),
+        ({"dataset": {}, "limits": []}, "this is a file of limits, not a plan; use prdp ledger init"),
+        ({"release": "r", "attempt": "0", "plan_digest": "d"}, "this is the manifest of a release, not a plan; use "),
+    ],
+)
+def test_a_file_of_another_kind_is_one_mistake(folder: Path, data: dict[str, Any], expected: str) -> None:
+    (line,) = lines(folder, yaml.safe_dump(data))
+    assert line.startswith(f"plan.yaml: {expected}")
+
+
+def test_a_plan_in_the_place_of_another_file_is_one_mistake(folder: Path) -> None:
+    path = folder / "plan.yaml"
+    path.write_text(PLAN)
+    for load, kind in ((load_study, "a study"), (lambda file: load_budget(file, "cbp-2023"), "a file of limits")):
+        with pytest.raises(PlanError) as caught:
+            load(path)
+        assert caught.value.lines == (f"{path}: this is a plan, not {kind}; use prdp explain or prdp release",)

@@ -1,5 +1,6 @@
 """Faulty domain files, texts that are no plan, and junk anywhere in one: plain words, in the order of the file."""
 
+from collections.abc import Collection
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,16 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import PlanError, likeness, nearest
+from pipeline.errors import PlanError
+from pipeline.names import SYNONYMS, hint, likeness, nearest
+from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan
+from pipeline.plan.schema import CalibrateSpec, DatasetSpec, LimitSpec, PlanSpec, QuerySpec
 from tests.support.mistakes import PLAN, lines, write_domain
+from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.records.codes import LEVELS
+
+RELATIVE = "paths in a plan are relative to the plan's folder"
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +35,8 @@ def test_faulty_domain_files_stand_at_the_key_domain(tmp_path: Path) -> None:
     assert lines(tmp_path, text) == [
         "plan.yaml: dataset.bad_records: must be one of refuse, drop",
         'naics.csv: line 3: "31" is a part of a sector; write 31-33',
-        "counties.csv: no such file; paths in a plan are relative to the plan's folder",
-        "plan.yaml: queries[0].mechanism.sigma: must be above 0",
+        f"plan.yaml: domain.county: counties.csv: no such file; {RELATIVE}",
+        "plan.yaml: queries[establishments].mechanism.sigma: must be above 0",
     ]
 
 
@@ -39,7 +47,7 @@ LISTS = "{naics: naics.csv, county: counties.csv, vintage: {naics: 2022, county:
     ("domain", "expected"),
     [
         ("{cells: naics.csv}", ["naics.csv: line 1: the header must be naics,county or county,naics"]),
-        ("{cells: absent.csv}", ["absent.csv: no such file; paths in a plan are relative to the plan's folder"]),
+        ("{cells: absent.csv}", [f"plan.yaml: domain.cells: absent.csv: no such file; {RELATIVE}"]),
         (
             "{cells: cells.csv, naics: naics.csv, county: counties.csv}",
             [
@@ -64,7 +72,7 @@ def test_filters_meet_the_listed_cells_not_their_product(folder: Path) -> None:
     text = PLAN.replace(LISTS, "{cells: cells.csv}").replace(
         '["31-33"], state: ["01", "02"]', '["31-33"], naics3: ["321"], state: ["01"]'
     )
-    assert lines(folder, text) == ["plan.yaml: queries[1].where: no cell of the domain meets it"]
+    assert lines(folder, text) == ["plan.yaml: queries[employment].where: no cell of the domain meets it"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +115,7 @@ def test_plans_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_holds_itself(folder: Path) -> None:
-    assert "plan.yaml: where: unknown key; nearest known key: queries" in lines(folder, "where: &w [*w]\n")
+    assert any("where: unknown key; known keys: release, " in line for line in lines(folder, "where: &w [*w]\n"))
 
 
 JUNK = st.sampled_from(
@@ -164,3 +172,41 @@ def test_junk_anywhere_is_plain_words(folder: Path, data: st.DataObject) -> None
 def test_the_nearest_name() -> None:
     assert nearest("mechansim", ["name", "mechanism", "by"]) == "mechanism"
     assert likeness("mechansim", "mechanism") > likeness("mechansim", "name")
+    assert nearest("emp", ["employment", "payroll"]) == "employment"
+    assert nearest("gaussian", ["exponential_polylog", "generalized_gaussian"]) == "generalized_gaussian"
+    assert nearest("employees", ["employment", "payroll"]) == "employment"
+    for name, known in (
+        ("zip", ALL_LEVELS),
+        ("naics9", ALL_LEVELS),  # as near to naics2 as to naics3
+        ("step", ["kind", "sigma", "calibrate"]),
+        ("cauchy", CATALOGUE),
+        ("x", ["a", "by"]),
+    ):
+        assert nearest(name, known) is None
+        assert hint(name, known, "name") == f"; known names: {', '.join(known)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("normal", CATALOGUE, "gaussian"),
+        ("geometric", CATALOGUE, "laplace"),
+        ("scale", ["kind", "sigma", "calibrate"], "sigma"),
+        ("b", ["kind", "sigma", "policy", "calibrate"], "sigma"),
+        ("StdDev", ["kind", "sigma", "calibrate"], "sigma"),
+        ("std", ["standard_error", "interval", "loss"], "standard_error"),
+        ("epsilon", ["kind", "sigma", "calibrate"], "calibrate"),
+        ("epsilon", ["standard_error", "loss"], "loss"),
+        ("epsilon", ["at", "rho"], "rho"),
+    ],
+)
+def test_the_fields_own_words(name: str, known: Collection[str], meant: str) -> None:
+    assert nearest(name, known) == meant
+
+
+def test_synonyms_name_what_plans_have() -> None:
+    keys = {key for kind in (PlanSpec, DatasetSpec, QuerySpec, CalibrateSpec, LimitSpec) for key in kind.model_fields}
+    parameters = {name for kind in CATALOGUE.values() for name in kind.parameters()}
+    known = {"kind", "calibrate", *keys, *parameters, *CATALOGUE, *ALL_LEVELS, *LEVELS}
+    assert {word for words, _ in SYNONYMS.values() for word in words} <= known
+    assert not SYNONYMS.keys() & known - {"noise"}  # a parameter of log and root

@@ -1,5 +1,7 @@
 """A plan without mistakes, which tests edit, and the lines that a plan's mistakes come out as."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -52,11 +54,16 @@ def write_domain(folder: Path) -> Path:
     return folder
 
 
+def without_numbers(lines: Iterable[str]) -> list[str]:
+    """Return lines about keys of a file without the number of the file's line."""
+    return [re.sub(r": line \d+: (?=[a-z_]+[\[.:])", ": ", line) for line in lines]
+
+
 def lines(folder: Path, text: str | bytes) -> list[str]:
-    """Return the lines of the PlanError, without the folder."""
+    """Return the lines of the PlanError, without the folder, and without the file's line where they name a key."""
     path = folder / "plan.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlanError) as caught:
         load_plan(path)
     assert caught.value.exit_code == 2
-    return [line.removeprefix(f"{folder}/") for line in str(caught.value).split("\n")]
+    return without_numbers(line.replace(f"{folder}/", "") for line in str(caught.value).split("\n"))

@@ -18,8 +18,8 @@ from fractions import Fraction
 
 KIND = "groupwise_direct"
 WARNING = (
-    "groupwise_direct (noise in proportion to the count itself) bounds no loss at all orders: rho is infinite; at a "
-    "count of 1 against 2 the divergence is infinite from order 4/3 on, at 0 against 1 at every order"
+    "groupwise_direct (noise in proportion to the count itself) bounds no loss: rho is infinite; at a count of 1 "
+    "against 2 the divergence is infinite from order 4/3 on, at 0 against 1 at every order"
 )
 HALVINGS = 60
 
