@@ -115,6 +115,6 @@ def test_no_plan_and_no_ledger_can_name_it(tmp_path: Path) -> None:
         build({"kind": KIND, "r": 0.1}, Fraction(1))
     edited = PLAN.replace("{kind: gaussian, sigma: 2}", "{kind: groupwise_direct, r: 0.1}")
     found = lines(write_domain(tmp_path), edited)
-    assert found == [f"plan.yaml: queries[0].mechanism.kind: {NEVER_RELEASED[KIND]}"]
+    assert found == [f"plan.yaml: queries[establishments].mechanism.kind: {NEVER_RELEASED[KIND]}"]
     assert "rho is infinite" in found[0]
     assert "order 4/3" in found[0]
