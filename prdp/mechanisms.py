@@ -105,13 +105,16 @@ class Mechanism:
             influence: of the record, at least 0.
             delta: above 0 and below 1.
         """
-        from pipeline.accounting.convert import ORDERS, approximate_epsilon, approximate_epsilon_of  # noqa: PLC0415
+        from pipeline.accounting.convert import ORDERS, SIZE, approximate_epsilon, approximate_epsilon_of  # noqa: PLC0415
+        from udfs.losses.distribution import bounds_of  # noqa: PLC0415
 
         at = _exact(influence)
         loss = self._mechanism.pure_loss_at(at)
         pure = None if loss is None else up_float(loss)
         by_curve = approximate_epsilon_of(ORDERS, self._mechanism.renyi_at(at, ORDERS), delta, pure)
-        return min(by_curve, approximate_epsilon(up_float(self._mechanism.loss_at(at)), delta, pure))
+        by_rho = approximate_epsilon(up_float(self._mechanism.loss_at(at)), delta, pure)
+        pair = self._mechanism.pair_at(at)
+        return min(by_curve, by_rho, math.inf if pair is None else bounds_of([pair], delta, SIZE).epsilon)
 
     def variance(self, total: ArrayLike = 0.0) -> Any:
         """Return the variance of the released value at true totals ≥ 0, in squared units; infinite where it is."""

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting.convert import DELTA
+from pipeline.accounting.distributions import bounds_at
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import (
@@ -13,6 +14,7 @@ from pipeline.plan.policy import (
     Loss,
     change_losses,
     curve_at,
+    located,
     losses_at,
     policy_of,
     simple_losses_at,
@@ -45,7 +47,8 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
         for i, (influence, loss) in enumerate(each):
             losses[i].append({"at": at.to_json(), "influence": as_json(influence)} | _loss(loss, simple[i]))
         totals.append({"at": at.to_json()} | _loss(total, simple[-1]))
-        interpreted.append(interpret(total, delta, curve_at(plan, policy, at)))
+        by_distribution = bounds_at(policy, located(plan, at), delta)
+        interpreted.append(interpret(total, delta, curve_at(plan, policy, at), by_distribution))
     queries = [
         {
             "name": query.name,

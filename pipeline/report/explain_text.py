@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.plan.model import Plan
-from pipeline.report.interpretation import NOTES, interpretation_text, posterior_lines
+from pipeline.report.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.report.policies import loss_lines, tight_queries
 from pipeline.report.policy_document import composition
 from pipeline.report.text import aligned, loss_text, mechanism_text, reference_text, upper
@@ -63,10 +63,12 @@ def render(explained: Json, plan: Plan) -> str:
     totals, interpreted = explained["total"], explained["total_means"]
     lines.append(f"total: the most that {reference} loses in this release, wherever it is")
     lines += _losses(totals, [interpretation_text(each) for each in interpreted])
-    lines += posterior_lines([reference_text(loss["at"]) for loss in totals], interpreted)
+    names = [reference_text(loss["at"]) for loss in totals]
+    lines += posterior_lines(names, interpreted)
     if not totals:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
     lines += ["", *loss_lines(plan), "", *(OF_RECORDS if owner is None else OF_FIRMS), *NOTES]
+    lines += unknown_lines(names, interpreted)
     if any("rho_simple" in loss for loss in totals):
         lines += OF_GROUPS
     if any("groups" in entry for entry in explained["queries"]):

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from jobs.cli import main
+from pipeline.accounting.gaussian import exact_scale
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import parse_at
@@ -167,8 +168,12 @@ def test_totals_are_told_in_words_of_people(capsys: pytest.CaptureFixture[str]) 
     told = told_of(capsys, str(TABLE_1), "--at", "employment=10", "--delta", "1e-6")
     rho, (means,) = told["total"][0]["rho"], told["total_means"]
     assert (means["delta"], means["size"]) == (1e-6, 0.05)
-    assert rho < means["epsilon"] < rho + 2 * sqrt(rho * 6 * log(10))  # the simple bound
-    assert norm.cdf(sqrt(2 * rho) - norm.isf(0.05)) < means["power"] < 0.9  # a Gaussian mechanism of that loss
+    # all noise is Gaussian: together that of one scale, 1/√(2ρ) for a shift of 1
+    assert (
+        exact_scale(means["epsilon"] * 0.999, 1e-6) > 1 / sqrt(2 * rho) >= exact_scale(means["epsilon"] * 1.001, 1e-6)
+    )
+    assert means["power"] == pytest.approx(norm.cdf(sqrt(2 * rho) - norm.isf(0.05)), rel=1e-3)
+    assert (means["by"], means["coarse"]) == ("distribution", [])
     assert means["epsilon_simple"] == pytest.approx(rho + 2 * sqrt(rho * 6 * log(10)), rel=1e-8)
     for told_of_prior, prior in zip(means["posteriors"], (0.01, 0.5), strict=True):
         odds = prior / (1 - prior)
@@ -178,7 +183,7 @@ def test_totals_are_told_in_words_of_people(capsys: pytest.CaptureFixture[str]) 
         assert told_of_prior["largest"] == pytest.approx(largest / (1 + largest), rel=1e-8)
     assert main(["explain", str(TABLE_1), "--at", "employment=10"]) == 0
     shown = capsys.readouterr().out
-    assert "best test 0.84" in shown
+    assert "best test 0.6599" in shown
     told_to_people = next(line for line in shown.splitlines() if " / " in line)
     mean = told_to_people.split()[1]
     assert float(mean) == pytest.approx(0.01 * exp(2 * rho) / (0.99 + 0.01 * exp(2 * rho)), abs=1e-4)

@@ -119,6 +119,7 @@ def nodes_of(weights: Falling) -> Nodes:
     )
 
 
+@lru_cache(maxsize=256)
 def normaliser(weights: LogWeights) -> float:
     """Return a lower bound of Σ exp(w(|k|)) over all integers k, but for the rounding of exp(w)."""
     near = math.fsum(np.exp(weights.fast(np.arange(1.0, SUMMED))))

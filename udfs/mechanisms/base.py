@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.losses.atoms import Pair
 from udfs.losses.curve import TightCurve, of_pure, of_zcdp
 from udfs.mechanisms.noise import Noise
 from udfs.mechanisms.parameters import SMALLEST, Parameter, ParameterError, declared
@@ -176,6 +177,13 @@ class Mechanism(ABC):
         curve = np.minimum(of_zcdp(up_float(self.loss_at(influence)), orders), self.form.renyi_at(influence, orders))
         pure = self.pure_loss_at(influence)
         return curve if pure is None else np.minimum(curve, of_pure(up_float(pure), orders))
+
+    def pair_at(self, influence: Fraction) -> Pair | None:
+        """Return two laws of which every test between the outputs with and without such a record is one too.
+
+        In both directions, and of all records of at most this influence (udfs.losses.atoms); None where none are known.
+        """
+        return self.form.noise.pair_at(self.form.shift_at(influence))
 
     def change_losses_at(self, low: Fraction, high: Fraction) -> Losses:
         """Return rho and epsilon of a record's value that is `low` or `high` ≥ `low` ≥ 0, all else being equal.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from udfs.losses.atoms import Pair, pair_of
 from udfs.losses.curve import TightCurve, curve_at, tight_curve
 from udfs.losses.tight import MOST_STEPS, renyi_curve
 from udfs.noise.keystream import Bits
@@ -111,6 +112,13 @@ class Noise(ABC):
         if self.policy != "tight" or steps > MOST_STEPS:
             return np.full(np.shape(orders), inf)
         return renyi_curve(self.weights, steps, orders)
+
+    def pair_at(self, shift: Fraction) -> Pair | None:
+        """Return two laws that are told apart at least as well as centres `shift` or less apart, in both directions.
+
+        Those of the noise itself, or of all mechanisms with its pure loss where its own are not known.
+        """
+        return pair_of(self.weights, ceil(shift / self.lattice_step), self.pure_loss_at(shift))
 
     @property
     def tabled(self) -> bool:

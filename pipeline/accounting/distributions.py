@@ -1,0 +1,108 @@
+"""(ε, δ) and the best test of a whole release, from the distribution of its privacy loss (docs/loss-distributions.md).
+
+Guarantee: as of `udfs.losses.distribution.bounds_of`, for a record at the query set where it loses most, or for all
+records of a firm or a group whose cells are known. The release's queries are fixed in advance. What is chosen after
+earlier releases were seen is bounded by limits on rho alone (docs/mathematics.md, section 5).
+
+Every query gives a pair of laws, of its noise as it is drawn, that dominates what the query shows of the record; pairs
+of independent noise dominate together (Zhu, Dong, Wang 2022, theorem 10).
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
+
+from pipeline.accounting.convert import ORDERS, SIZE, added, approximate_epsilon_of, best_power_of
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
+from udfs.losses.atoms import Pair, Response
+from udfs.losses.distribution import Bounds, bounds_of
+
+Place = TypeVar("Place", bound=Hashable)
+NOTHING = Bounds(0.0, SIZE, 0.0)
+
+
+@dataclass(frozen=True)
+class ByDistribution:
+    """Bounds at a reference; `coarse`: the queries whose noise entered with its pure loss alone."""
+
+    bounds: Bounds
+    coarse: tuple[str, ...]
+
+
+def bounds_at(policy: PolicySum, at: Reference, delta: float) -> ByDistribution | None:
+    """Return the bounds of a reference that is located in its plan; None where no distribution is known.
+
+    That is so of several records unless the cell of each is known, and of noise too wide for doubles without pure loss.
+    """
+    return _of_list(policy, at, delta) if at.listed else _of_record(policy, at.records[0], delta)
+
+
+def _of_record(policy: PolicySum, record: ReferenceRecord, delta: float) -> ByDistribution | None:
+    sets = policy.query_sets if record.query_sets is None else record.query_sets
+    met = sorted(frozenset[int]().union(*sets))
+    pairs = _known({i: policy.queries[i].mechanism.pair_at(policy.queries[i].influence(record)) for i in met})
+    if pairs is None:
+        return None
+    worst = NOTHING
+    for query_set, epsilon, power in _by_divergences(policy, record, sets, pairs, delta):
+        if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
+            found = bounds_of([pairs[i] for i in sorted(query_set)], delta, SIZE)
+            worst = Bounds(*map(max, zip(_figures(worst), _figures(found), strict=True)))
+    return ByDistribution(worst, _coarse(policy, pairs.items()))
+
+
+def _of_list(policy: PolicySum, at: Reference, delta: float) -> ByDistribution | None:
+    """Return the bounds of records that each have one cell for each policy: in a cell influences add up."""
+    influences: dict[tuple[int, int], Fraction] = {}
+    for record in at.records:
+        cells = dict(record.cells)
+        if record.query_sets is None or len(record.query_sets) != 1 or not record.query_sets[0].issubset(cells):
+            return None
+        for i in record.query_sets[0]:
+            place = i, cells[i]
+            influences[place] = influences.get(place, Fraction(0)) + policy.queries[i].influence(record)
+    pairs = _known({(i, cell): policy.queries[i].mechanism.pair_at(sum_) for (i, cell), sum_ in influences.items()})
+    if pairs is None:
+        return None
+    found = bounds_of(list(pairs.values()), delta, SIZE)
+    return ByDistribution(found, _coarse(policy, [(i, pair) for (i, _), pair in pairs.items()]))
+
+
+def _coarse(policy: PolicySum, pairs: Iterable[tuple[int, Pair]]) -> tuple[str, ...]:
+    """Return the queries of which only the pure loss is known."""
+    labels = {policy.queries[i].label for i, pair in pairs if isinstance(pair, Response) and pair.pure > 0}
+    return tuple(sorted(labels))
+
+
+def _known(pairs: Mapping[Place, Pair | None]) -> dict[Place, Pair] | None:
+    """Return the pairs, all of which must be known."""
+    known = {place: pair for place, pair in pairs.items() if pair is not None}
+    return known if len(known) == len(pairs) else None
+
+
+def _figures(bounds: Bounds) -> tuple[float, float, float]:
+    return bounds.epsilon, bounds.power, bounds.gap
+
+
+def _by_divergences(
+    policy: PolicySum, record: ReferenceRecord, sets: tuple[QuerySet, ...], pairs: dict[int, Pair], delta: float
+) -> Iterator[tuple[QuerySet, float, float]]:
+    """Yield query sets of different noises, with larger bounds by Rényi divergences, those of the largest first."""
+    different: dict[frozenset[tuple[Pair, int]], QuerySet] = {}
+    for query_set in sets:
+        different.setdefault(frozenset(Counter(pairs[i] for i in query_set).items()), query_set)
+    if len(different) == 1:
+        yield from ((query_set, float("inf"), 1.0) for query_set in different.values())
+        return
+    curves = {
+        i: policy.queries[i].mechanism.renyi_at(policy.queries[i].influence(record), ORDERS)
+        for i in frozenset[int]().union(*different.values())
+    }
+    rough = []
+    for query_set in different.values():
+        curve = added([curves[i] for i in query_set])
+        rough.append((query_set, approximate_epsilon_of(ORDERS, curve, delta), best_power_of(ORDERS, curve)))
+    yield from sorted(rough, key=lambda each: each[1], reverse=True)

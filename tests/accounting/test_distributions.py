@@ -1,0 +1,110 @@
+"""(ε, δ) of whole releases by loss distributions: the worst query set, firms in known cells, what is not known."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from pipeline.accounting.convert import ORDERS, approximate_epsilon_of
+from pipeline.accounting.distributions import bounds_at
+from pipeline.accounting.gaussian import exact_scale
+from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.accounting.references import QuerySet, Reference
+from pipeline.plan.policy import located, parse_at, policy_of
+from tests.support.firms import COARSE, loaded
+from udfs.losses.distribution import Bounds, bounds_of
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.records.statistics import Sum
+
+DELTA = 1e-6
+AT = Reference.of({"x": 5})
+ONE = Fraction(1)
+GAUSSIAN = build({"kind": "gaussian", "sigma": 4}, ONE)
+WIDER = build({"kind": "gaussian", "sigma": 7}, ONE)
+LAPLACE = build({"kind": "laplace", "sigma": 3}, ONE)
+STABLE = build({"kind": "symmetric_stable", "alpha": Fraction("1.5"), "gamma": 20}, ONE)
+KINDS = [
+    GAUSSIAN,
+    LAPLACE,
+    STABLE,
+    build({"kind": "laplace", "sigma": 3, "lattice": "fine"}, ONE),
+    build({"kind": "generalized_gaussian", "p": Fraction(1, 2), "sigma": 3}, ONE),
+    build({"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20}, ONE),
+    build({"kind": "root", "k": 4, "a": 1, "sigma": 1}, ONE),
+    build({"kind": "root", "k": 1, "a": 1, "sigma": 4}, ONE),
+    build({"kind": "log", "a": 10, "sigma": 0.3, "noise": "laplace"}, ONE),
+    build({"kind": "unit_splitting", "threshold": 2, "rho": 0.1}, ONE),
+    build({"kind": "groupwise_log", "a": 3, "sigma": 0.5}, ONE),
+    build({"kind": "groupwise_noisy", "r": 0.1, "sigma": 5}, ONE),
+]
+
+
+def sum_of(*mechanisms: Mechanism, query_sets: tuple[QuerySet, ...] | None = None) -> PolicySum:
+    queries = tuple(QueryPolicy(f"q{i}", Sum("x"), m) for i, m in enumerate(mechanisms))
+    return PolicySum(queries, query_sets or (frozenset(range(len(queries))),))
+
+
+def stated(policy: PolicySum, at: Reference = AT) -> Bounds:
+    found = bounds_at(policy, at, DELTA)
+    assert found is not None
+    return found.bounds
+
+
+def of(*mechanisms: Mechanism, influence: int = 5) -> Bounds:
+    pairs = [m.pair_at(Fraction(influence)) for m in mechanisms]
+    return bounds_of([pair for pair in pairs if pair is not None], DELTA, 0.05)
+
+
+def test_every_kind_has_a_pair_and_states_at_most_what_its_divergences_imply() -> None:
+    assert {m.kind for m in KINDS} == set(CATALOGUE)
+    for m in KINDS:
+        implied = approximate_epsilon_of(ORDERS, m.renyi_at(Fraction(5), ORDERS), DELTA)
+        pure = m.pure_loss_at(Fraction(5))
+        least = implied if pure is None else min(implied, float(pure))
+        found = of(m).epsilon
+        assert 0.3 * least < found
+        assert found <= least * 1.01 or m is STABLE  # whose pair is that of its pure loss
+
+
+def test_the_worst_query_set_is_stated_whichever_divergences_say() -> None:
+    queries = (GAUSSIAN, WIDER, LAPLACE)
+    for sets in ([{0}, {1}, {2}], [{0, 1}, {1, 2}, {2}], [{1}, {1, 2}, {0, 1, 2}]):
+        policy = sum_of(*queries, query_sets=tuple(map(frozenset, sets)))
+        each = [of(*(queries[i] for i in chosen)) for chosen in sets]
+        assert stated(policy).epsilon == max(bounds.epsilon for bounds in each)
+        assert stated(policy).power == max(bounds.power for bounds in each)
+    assert stated(sum_of(GAUSSIAN, query_sets=(frozenset(),))).epsilon == pytest.approx(0, abs=1e-9)
+
+
+def test_four_gaussian_queries_are_one_of_half_the_scale() -> None:
+    found = stated(sum_of(*[WIDER] * 4)).epsilon
+    assert exact_scale(found * 0.999, DELTA, 5) > 3.5 >= exact_scale(found * 1.001, DELTA, 5)
+
+
+def test_a_query_without_a_known_law_is_named_and_one_that_is_too_wide_leaves_nothing() -> None:
+    found = bounds_at(sum_of(GAUSSIAN, STABLE), AT, DELTA)
+    assert found is not None
+    assert found.coarse == ("q1",)
+    wide = build({"kind": "gaussian", "sigma": 2**50}, ONE)
+    assert bounds_at(sum_of(GAUSSIAN, wide), AT, DELTA) is None
+
+
+def test_firms_in_known_cells_add_up_influences_and_others_have_no_distribution(tmp_path: Path) -> None:
+    plan = loaded(tmp_path, queries=COARSE)
+    policy = policy_of(plan)
+
+    def found(text: str) -> Bounds | None:
+        by = bounds_at(policy, located(plan, parse_at(text, plan)), DELTA)
+        return None if by is None else by.bounds
+
+    one, two = "employment=4,naics6=311111,county=06037", "employment=6,naics6=311111,county=06037"
+    firm = found(f"{one};{two}")
+    sector, west = policy.queries[0].mechanism, next(q for q in policy.queries if q.name == "west").mechanism
+    pairs = [sector.pair_at(Fraction(10)), west.pair_at(Fraction(2))]
+    assert firm == bounds_of([pair for pair in pairs if pair is not None], DELTA, 0.05)
+    alone = found(one)
+    assert alone is not None
+    assert firm is not None
+    assert alone.epsilon < firm.epsilon
+    assert found("employment=4;employment=6") is None

@@ -1,0 +1,240 @@
+"""Privacy-loss distributions of several draws of noise together, from above (docs/loss-distributions.md).
+
+Result: an ε such that (ε, δ) holds, and the power of the best test, for a record that shifts each of some independent
+noises: never below the true ones. ε is at most the `gap` it is given with above the least one for a δ that is smaller
+by what truncation, rounding and the Fourier transform took.
+
+Method: the atoms of each noise (udfs.losses.atoms) are put on a grid of losses. An atom between two grid points is
+split between them so that both its probabilities, under P and under Q, are kept: its δ can only rise, since
+(1 − e^{ε − ℓ})₊ is convex in e^{−ℓ}. The grids of all noises have one spacing, so that the losses' sum, which is that
+of independent ones, is a discrete convolution: a product of Fourier transforms. Before it masses are tilted by e^{θℓ},
+which makes the error of the transform small against δ, however small δ is (Gopi, Lee, Wutschitz 2021 bound the error
+without tilting; splitting atoms: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from udfs.losses.atoms import Atoms, Pair, Window, atoms_of
+from udfs.numbers.arrays import Floats
+
+POINTS = 1 << 14  # of the grid, at first
+MOST_POINTS = 1 << 21
+FINER = 0.5  # coarseness of atoms, in grid points
+CUT = 1e-4  # share of δ that truncation may take
+ROUGH = 64  # atoms across the widths that are measured first
+ALLOWED = (1e-3, 1e-2)  # gap of ε: absolute, or relative
+HALF = 0.5  # of it for the grid; the rest covers what δ pays for
+TILTS = 60
+MOST_TILT = 600.0  # nats between the ends of a tilted grid
+MOST_TILTINGS = 4
+ENOUGH = 0.9999
+ROUND = 2.0**-53
+STAGE = 16 * ROUND  # error of a stage of a transform, relative to the norm: twice Higham 2002, theorem 24.2
+SLACK = 1 + 1e-9  # far above the rounding of sums of a million positive numbers
+HALVINGS = 45  # of ε, of the largest loss
+LARGEST = 700.0
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """Masses on the losses top − j·spacing, j = 0, 1, …, and a mass of infinite loss: from above."""
+
+    mass: Floats
+    top: float
+    spacing: float
+    infinite: float
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """The sum of independent losses: masses from above at falling `losses`, and what their errors may add to δ.
+
+    A mass is at most `mass` plus an error; weighted by any c ≥ 0, errors add at most the Euclidean norm of c·`error`.
+    """
+
+    losses: Floats
+    mass: Floats
+    error: Floats
+    infinite: float
+
+    def delta(self, epsilon: float) -> float:
+        """Return a δ such that (ε, δ) holds."""
+        above = len(self.losses) - int(np.searchsorted(self.losses[::-1], epsilon, side="right"))
+        weight = -np.expm1(epsilon - self.losses[:above])
+        errors = weight * self.error[:above]
+        with np.errstate(over="ignore"):  # no `dot`: its threads wait for each other on a busy machine
+            finite = float(np.sum(weight * self.mass[:above])) + math.sqrt(float(np.sum(errors * errors)))
+        return finite * SLACK + self.infinite
+
+    def test(self, epsilon: float, size: float) -> float:
+        """Return δ(ε) + e^ε·size: no test of this size has more power."""
+        return (self.delta(epsilon) + math.exp(epsilon) * size) * SLACK
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """An ε at a δ, and the power of the best test at a size, both from above.
+
+    `gap`: the ε is at most so far above the least one for a δ that is smaller by what truncation and rounding took.
+    """
+
+    epsilon: float
+    power: float
+    gap: float
+
+
+def bounds_of(pairs: Sequence[Pair], delta: float, size: float) -> Bounds:
+    """Return the bounds of all pairs together: of every test between all P and all Q; ε ≥ 0, maybe infinite.
+
+    Raises ValueError unless 0 < δ < 1 and 0 < size < 1.
+    """
+    if not 0 < delta < 1:
+        raise ValueError("delta: must be above 0 and below 1")
+    if not 0 < size < 1:
+        raise ValueError("size: must be above 0 and below 1")
+    points = POINTS
+    parts, gap = _parts(pairs, delta, points)
+    power = _power(parts, size)
+    while True:
+        found = _epsilon(parts, delta)
+        allowed = HALF * max(ALLOWED[0], ALLOWED[1] * found)
+        if gap <= allowed or points >= MOST_POINTS or not math.isfinite(found):
+            return Bounds(found, power, gap)
+        points = min(MOST_POINTS, max(2 * points, math.ceil(1.1 * points * gap / allowed)))
+        parts, gap = _parts(pairs, delta, points)
+
+
+def _power(parts: Sequence[Distribution], size: float) -> float:
+    """Return min over ε of δ(ε) + e^ε·size, convex in e^ε; any ε gives a bound.
+
+    Dong, Roth, Su 2022, proposition 6: a trade-off function is the conjugate of δ.
+    """
+    together = _together(parts, 0.0)
+    grid = together.losses[together.losses < LARGEST]
+    low, high = 0, len(grid) - 1
+    while high - low > 2:  # thirds
+        third = (high - low) // 3
+        one, other = (together.test(float(grid[i]), size) for i in (low + third, high - third))
+        low, high = (low, high - third) if one <= other else (low + third, high)
+    return min([1.0, *(together.test(float(epsilon), size) for epsilon in grid[low : high + 1])])
+
+
+def _parts(pairs: Sequence[Pair], delta: float, points: int) -> tuple[list[Distribution], float]:
+    """Return the pairs' distributions on grids of one spacing, `points` in all, and how far they raise the sum."""
+    beyond = CUT * delta / (2 * max(1, len(pairs)))
+    distinct = dict.fromkeys(pairs)
+    windows = {pair: _window(atoms_of(pair, beyond, math.inf), beyond) for pair in distinct}
+    rough = sum(high - low for low, high in (windows[pair] for pair in pairs)) / ROUGH
+    if rough > 0:  # atoms that are wide, as those of small shifts are, hide where losses end
+        windows = {pair: _window(atoms_of(pair, beyond, rough), beyond) for pair in distinct}
+    spacing = sum(high - low for low, high in (windows[pair] for pair in pairs)) / points or 1.0
+    known, gap = {}, 0.0
+    for pair in distinct:
+        atoms = atoms_of(pair, beyond, FINER * spacing, windows[pair])
+        known[pair] = _on_grid(atoms, windows[pair], spacing)
+        gap += pairs.count(pair) * (spacing + atoms.coarseness)
+    return [known[pair] for pair in pairs], gap
+
+
+def _window(atoms: Atoms, beyond: float) -> Window:
+    """Return losses beyond which atoms have at most the mass `beyond` at each end."""
+    below, above = np.cumsum(atoms.mass), np.cumsum(atoms.mass[::-1])[::-1]
+    low = int(np.count_nonzero(below <= beyond))
+    high = len(above) - 1 - int(np.count_nonzero(above <= beyond))
+    return float(atoms.loss[min(low, high)]), float(atoms.loss[max(low, high)])
+
+
+def _on_grid(atoms: Atoms, window: Window, spacing: float) -> Distribution:
+    """Return atoms of the window on the grid that ends at its upper end; those below it at the lowest point."""
+    low, high = window
+    kept = atoms.loss <= high
+    infinite = atoms.infinite + float(atoms.mass[~kept].sum()) * SLACK
+    mass, depth = atoms.mass[kept], (high - np.maximum(atoms.loss[kept], low)) / spacing
+    depth *= 1 - 2.0**-50  # rounded towards larger losses
+    cells = np.floor(depth)
+    inside = (depth - cells) * spacing
+    # m·(e^t − 1)/(e^h − 1) to the lower point: both probabilities are kept
+    share = np.exp(inside - spacing) * -np.expm1(-inside) / -math.expm1(-spacing) * (1 - 2.0**-40)
+    index = cells.astype(np.intp)
+    length = math.ceil((high - low) / spacing) + 2
+    upper, lower = np.bincount(index, mass * (1 - share), length), np.bincount(index + 1, mass * share, length)
+    summed = np.add(upper, lower, dtype=np.float64)
+    last = int(np.flatnonzero(summed)[-1])
+    return Distribution(summed[: last + 1] * SLACK, high, spacing, infinite)
+
+
+def _epsilon(parts: Sequence[Distribution], delta: float) -> float:
+    """Return the least ε that some tilts prove: each is chosen for the last one's ε, and any is right."""
+    length = sum((len(part.mass) - 1) * part.spacing for part in parts)
+    tilts = np.append(0.0, np.geomspace(0.1, MOST_TILT, TILTS)) / (length or 1.0)
+    logs = [sum(tilt * part.top + math.log(_tilted(part, tilt).sum()) for part in parts) for tilt in tilts.tolist()]
+    moments = np.array(logs)  # ln E e^{θL}
+    epsilon = float(np.min((moments[1:] - math.log(delta)) / tilts[1:]))  # Markov's inequality
+    found = math.inf
+    for _ in range(MOST_TILTINGS):
+        tilt = float(tilts[np.argmin(moments - tilts * epsilon)])
+        epsilon = _epsilon_of(_together(parts, tilt), delta)
+        if not epsilon < found * ENOUGH:
+            break
+        found = epsilon
+    return min(found, epsilon)
+
+
+def _epsilon_of(together: Sum, delta: float) -> float:
+    low, high = 0.0, max(float(together.losses[0]), 0.0)
+    if together.delta(low) <= delta:
+        return low
+    if not together.delta(high) <= delta:
+        return math.inf
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if together.delta(middle) <= delta else (middle, high)
+    return high
+
+
+def _tilted(part: Distribution, tilt: float) -> Floats:
+    tilted: Floats = part.mass * np.exp(-tilt * part.spacing * np.arange(len(part.mass)))
+    return tilted
+
+
+def _together(parts: Sequence[Distribution], tilt: float) -> Sum:
+    """Return the sum of independent losses of one spacing, tilted by e^{θℓ} for the transform.
+
+    Error. A transform of 2^t numbers is right to STAGE·(t + 1) of its norm. With masses that add up to 1, no transform
+    exceeds 1 anywhere, so that the error of a factor reaches the product, and the product's the result, undiminished at
+    most: E = STAGE·(t + 1)·(Σ‖a_q‖ + min‖a_q‖), and the rounding of the product itself.
+    """
+    spacing, top = parts[0].spacing if parts else 1.0, math.fsum(part.top for part in parts)
+    length = sum(len(part.mass) - 1 for part in parts) + 1
+    stages = max(1, math.ceil(math.log2(length)) + 1)
+    product = np.ones(2 ** (stages - 1) + 1, dtype=np.complex128)
+    norms, scale, transforms = [0.0], 0.0, {}
+    for part in parts:
+        if id(part) not in transforms:
+            tilted = _tilted(part, tilt)
+            whole = float(tilted.sum())
+            tilted /= whole
+            transforms[id(part)] = (
+                np.fft.rfft(tilted, 2**stages),
+                math.sqrt(float(np.sum(tilted * tilted))),
+                math.log(whole),
+            )
+        transform, norm, log_whole = transforms[id(part)]
+        product *= transform
+        norms.append(norm)
+        scale += log_whole
+    result = np.maximum(np.fft.irfft(product, 2**stages)[:length], 0.0)
+    least = min(norms[1:], default=1.0)
+    error = 1.01 * STAGE * (stages + 1) * (sum(norms) + least) + 8 * ROUND * len(parts) * least
+    # a mass is e^{θ(top − ℓ)} times its tilted one
+    factor = scale + tilt * spacing * np.arange(length)
+    with np.errstate(divide="ignore", over="ignore"):
+        mass = np.exp(np.log(result) + factor) * SLACK
+        errors = np.exp(math.log(error) + factor)
+    losses = top - np.arange(length, dtype=np.float64) * spacing
+    losses += (abs(top) + length * spacing) * 2.0**-48  # the grids' ends and their sum are rounded
+    return Sum(losses, mass, errors, math.fsum(part.infinite for part in parts) * SLACK)
