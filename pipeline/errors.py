@@ -22,7 +22,7 @@ class PrdpError(Exception):
 
 
 class PlanError(PrdpError):
-    """The plan or the call is wrong; exit code 2."""
+    """The plan or the call is wrong, or the microdata's place, format or columns are; exit code 2."""
 
     exit_code: ClassVar[int] = 2
 

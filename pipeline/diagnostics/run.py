@@ -26,6 +26,7 @@ from pipeline.ledger.entries import Diagnosed
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
+from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
 from pipeline.preparation.confidential import private_folder, release_folders, require_apart
@@ -35,7 +36,7 @@ from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST, Staging
-from pipeline.tables.totals import Layout, contract_checked, require_unbroken
+from pipeline.tables.totals import Layout, contract_checked, require_unbroken, sum_spec
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"
 SCRATCH = ".scratch"
@@ -85,6 +86,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
     published = [job.published.parent] if job.published else []
     require_apart(job.out, [default_out(plan), *published, *release_folders(job.ledger)])
     files = source.find(job.microdata)
+    require_schema(files, sum_spec(plan), plan.dataset.record)
     pin = source.pin(files)
     with private_folder(job.out):
         job.ledger.diagnosed(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import PrdpError
@@ -64,6 +65,9 @@ class PinnedTable(Protocol):
     def name(self) -> str:
         """Its full name."""
 
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        """Return the types of columns; raises PlanError, which names the table's columns, where one is missing."""
+
     def pin(self) -> str:
         """Return the digest of what ties the table to its records, as it is now."""
 
@@ -99,7 +103,8 @@ class Engine(Protocol):
 
         Raises:
             MicrodataError: It names every broken rule, or the query with a total beyond 63 bits, and no value.
-            ContractBroken: A file cannot hold records.
+            PlanError: A file or table lacks a column.
+            ContractBroken: A file holds what is no record; ColumnUnfit where a column is of another type.
         """
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -5,13 +5,17 @@ snapshots is read at its snapshot of that time; of tables that are plain files, 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.canonical import digest
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.errors import PlanError
+from pipeline.microdata.columns import require_columns
 
 NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}")
 PLAIN_FILES = ("parquet", "orc", "hive")
@@ -37,14 +41,14 @@ class CatalogTable:
         contents: object = self._files() if self.snapshot is None else [self.snapshot, self._identity()]
         return digest({"table": self.name, "format": self.format, "held": contents})
 
-    def frame(self, columns: list[str]) -> DataFrame:
-        """Return the columns of the table; raises MicrodataError where one is missing, by its exact name."""
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        """Return the types of columns, as workers get them; raises as `frame`."""
+        return to_arrow_schema(self.frame(columns).schema)
+
+    def frame(self, columns: Sequence[str]) -> DataFrame:
+        """Return the columns of the table; raises PlanError where one is missing, by its exact name."""
         table = self._table()
-        missing = sorted(set(columns) - set(table.columns))
-        if missing:
-            raise MicrodataError(
-                f"table {self.name}: it has no column {', '.join(missing)}; correct the plan's columns"
-            )
+        require_columns(f"microdata in table {self.name}", table.columns, columns)
         return table.select(*(f"`{column.replace('`', '``')}`" for column in columns))
 
     def _table(self) -> DataFrame:

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from pandas.api.types import infer_dtype, is_object_dtype
 
 from pipeline.canonical import canonical_json
-from pipeline.errors import MicrodataError, PrdpError
+from pipeline.errors import MicrodataError, PlanError, PrdpError
+from pipeline.microdata.columns import require_columns
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from udfs.records.contract import MeasureColumn, as_text, whole_steps
@@ -44,23 +45,22 @@ class FrameColumns:
         return list(dict.fromkeys([*self.codes, *self.names, *(measure.column for measure in self.measures)]))
 
     def require_types(self, schema: pa.Schema) -> None:
-        """Return if a schema has every column once, with a type that fits; raises MicrodataError otherwise."""
+        """Return if a schema has every column once, with a type that fits; raises PlanError otherwise."""
+        require_columns("data", schema.names, self.all)
         for name in self.all:
-            if len(schema.get_all_field_indices(name)) != 1:
-                raise refused(name, "is missing" if name not in schema.names else "stands twice")
             kind = schema.field(name).type
             inner = kind.value_type if pa.types.is_dictionary(kind) else kind
             text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
             if text:
                 continue
             if name in self.codes:
-                raise refused(name, f"is {kind}: codes are text, with their leading zeros")
+                raise unfit(name, f"is {kind}: codes are text, with their leading zeros")
             if pa.types.is_floating(inner):
-                raise refused(name, f"is {kind}: give integers, decimals or text; {INT64_ADVICE}")
+                raise unfit(name, f"is {kind}: give integers, decimals or text; {INT64_ADVICE}")
             if pa.types.is_decimal(inner) and inner.scale < 0:
-                raise refused(name, f"is {kind}: give decimals whose scale is not negative")
+                raise unfit(name, f"is {kind}: give decimals whose scale is not negative")
             if not pa.types.is_integer(inner) and not (pa.types.is_decimal(inner) and name not in self.names):
-                raise refused(name, f"is {kind}: give {'text or integers' if name in self.names else 'numbers'}")
+                raise unfit(name, f"is {kind}: give {'text or integers' if name in self.names else 'numbers'}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +97,7 @@ class SealPart:
     key: bytes
 
     def __call__(self, part: pd.DataFrame | pa.Table) -> SealedPart:
-        """Write a part, checked; raises MicrodataError where a column has another type."""
+        """Write a part, checked; raises PlanError where a column has another type."""
         table = part if isinstance(part, pa.Table) else table_of(part, self.columns)
         return self.write(table.to_batches(max_chunksize=FILE_RECORDS))
 
@@ -186,14 +186,12 @@ def _written(part: SealPart, rows: pd.DataFrame | pa.Table) -> SealedPart:
 
 
 def table_of(frame: pd.DataFrame, columns: FrameColumns) -> pa.Table:
-    """Return the columns of a pandas frame, typed by their dtypes; raises MicrodataError where one does not fit."""
-    arrays = {}
-    for name in columns.all:
-        count = list(frame.columns).count(name)
-        if count != 1:
-            raise refused(name, "is missing" if not count else "stands twice")
-        arrays[name] = _array(frame[name], name)
-    table = pa.table(arrays)
+    """Return the columns of a pandas frame, typed by their dtypes; raises PlanError where one does not fit.
+
+    MicrodataError where a column of objects holds more than text, for that is seen in its values.
+    """
+    require_columns("data", [name for name in frame.columns if isinstance(name, str)], columns.all)
+    table = pa.table({name: _array(frame[name], name) for name in columns.all})
     columns.require_types(table.schema)
     return table
 
@@ -226,7 +224,7 @@ def _in_unicode(text: object) -> str | None:
 
 
 def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatch:
-    """Return the columns of a batch, codes as dictionary-coded text; MicrodataError where a type does not fit."""
+    """Return the columns of a batch, codes as dictionary-coded text; PlanError where a type does not fit."""
     columns.require_types(batch.schema)
     arrays = {name: _plain(batch.column(name)) for name in columns.all}
     return pa.record_batch(
@@ -296,6 +294,11 @@ def _field(texts: pa.Array) -> pa.Array:
     return pc.fill_null(pc.binary_join_element_wise(length, texts, pa.scalar(":", pa.large_string())), "-")
 
 
+def unfit(column: str, what: str) -> PlanError:
+    """Return the error of a frame's column that is of no fitting type."""
+    return PlanError(f"data: column {column} {what}")
+
+
 def refused(column: str, what: str) -> MicrodataError:
-    """Return the error of a frame's column, which names no value."""
+    """Return the error of a frame's column whose values cannot be read; it names none."""
     return MicrodataError(f"data: column {column} {what}")

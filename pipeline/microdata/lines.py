@@ -7,12 +7,15 @@ Arrow strips a byte-order mark from the start of its input: its input always sta
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from pipeline.errors import PlanError
+from pipeline.microdata.columns import columns_line
+from pipeline.microdata.source import shown
 from pipeline.storage.location import Location
 
 BLOCK = 1 << 24  # bytes read at a time
@@ -20,14 +23,51 @@ LONGEST = 1 << 26  # bytes of a line; a longer one is no record, wherever in a b
 NO_DELIMITER = "\x01"  # a line that holds it is not text, and is no record
 NO_FIELD = b'a"a'  # what makes a line no record wherever it stands in it
 FIELD = r'(?:[^",]*|"(?:[^"]|"")*")'
+BZIP2 = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # how its first block begins, or its end where there is none
+NO_CSV = {  # how a file begins that is none → what it is, and what to do
+    b"\x1f\x8b": "compressed by gzip; unpack it",
+    b"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
+    b"PK\x05\x06": "an empty zip archive; leave it out",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it",
+    b"\xfd7zXZ\x00": "compressed by xz; unpack it",
+    **{b"BZh%d%b" % (size, next_): "compressed by bzip2; unpack it" for size in range(1, 10) for next_ in BZIP2},
+    b"PAR1": "a Parquet file; name it *.parquet",
+    b"\xff\xfe": "UTF-16; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+}
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-def header(file: Location) -> list[str]:
-    """Return the names of the columns; none where the file is empty or its first line is no CSV."""
+def header(file: Location, needed: Collection[str]) -> list[str]:
+    """Return the names of a CSV file's columns; which of them are there is for others to check.
+
+    Raises PlanError where the file is of another form, or none of its columns is one of those `needed`: then its first
+    line may be a record, and is not shown.
+    """
+    where = f"microdata {shown(file)}"
     with io.BufferedReader(file.open()) as stream:
-        first = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
+        first = stream.readline(LONGEST)
+    if not first:
+        raise PlanError(f"{where}: it is empty; a CSV file begins with the names of its columns")
+    form = next((form for begin, form in NO_CSV.items() if first.startswith(begin)), None)
+    if form is not None:
+        raise PlanError(f"{where}: it is {form}")
+    text = first.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    names = _names(text, ",")
+    if not needed or not set(needed).isdisjoint(names):
+        return names
+    for sign, words in SEPARATORS.items():
+        others = _names(text, sign)
+        if not set(needed).isdisjoint(others):
+            raise PlanError(
+                f"{where}: its columns are separated by {words}; write it with commas", columns_line(others)
+            )
+    raise PlanError(f"{where}: the first line is not a header; give one that names the columns as the plan does")
+
+
+def _names(line: str, separator: str) -> list[str]:
     try:
-        return next(csv.reader([first], strict=True), [])
+        return next(csv.reader([line], delimiter=separator, strict=True), [])
     except csv.Error:
         return []
 
@@ -37,7 +77,7 @@ def records(file: Location, columns: list[str]) -> Iterator[tuple[pa.RecordBatch
 
     Text that is not UTF-8 comes with replacement characters, so that no rule of the contract accepts it.
     """
-    names = header(file)
+    names = header(file, columns)
     complete = f"^{FIELD}(?:,{FIELD}){{{len(names) - 1}}}$"
     for lines in _lines(file):
         short = pc.less_equal(pc.binary_length(lines), LONGEST)

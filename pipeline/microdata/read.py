@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.microdata import lines
-from pipeline.microdata.source import Chunk, Piece
+from pipeline.microdata.columns import require_columns
+from pipeline.microdata.source import Chunk, Piece, shown
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from udfs.records.contract import NO_RECORDS, ContractBroken
+from udfs.records.contract import NO_RECORDS
 from udfs.records.decoding import SumSpec
 
 BATCH_RECORDS = 1 << 20
@@ -18,7 +19,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"  # the name of a folder for records without 
 
 
 def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the chunk's record batches with the columns of `spec`; ContractBroken where a file lacks one."""
+    """Yield the chunk's record batches with the columns of `spec`; PlanError where a file lacks one."""
     for piece in chunk:
         location = locate(piece.path)
         if piece.seal is not None:
@@ -43,7 +44,7 @@ def _parquet(
 ) -> Iterator[pa.RecordBatch]:
     with location.open() as raw:
         with pq.ParquetFile(raw) as probe:
-            columns = _columns(probe.schema_arrow.names, values, spec)
+            columns = _columns(location, probe.schema_arrow.names, values, spec)
             footer = probe.metadata
         keys = [key for key in (spec.naics.column, spec.county.column) if key in columns]
         coded = _dictionary_readable(footer, keys)
@@ -66,7 +67,8 @@ def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[s
 
 
 def _csv(location: Location, values: Mapping[str, str | None], spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    columns = _columns(lines.header(location), values, spec)
+    names = lines.header(location, [column for column in spec.columns if column not in values])
+    columns = _columns(location, names, values, spec)
     for batch, others in lines.records(location, columns):
         if others:
             yield _no_records(others, spec.columns)
@@ -80,13 +82,9 @@ def _no_records(count: int, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(count, pa.string())] * len(columns), schema=schema)
 
 
-def _columns(names: list[str], values: Mapping[str, str | None], spec: SumSpec) -> list[str]:
+def _columns(location: Location, names: list[str], values: Mapping[str, str | None], spec: SumSpec) -> list[str]:
     """Return the columns to read from a file with the columns `names`; `values` are those of its folders' names."""
-    for column in spec.columns:
-        if names.count(column) > 1:
-            raise ContractBroken(column, "stands twice in a file")
-        if column not in names and column not in values:
-            raise ContractBroken(column, "is missing from a file")
+    require_columns(f"microdata {shown(location)}", [*names, *(v for v in values if v not in names)], spec.columns)
     return [column for column in spec.columns if column in names] or names[:1]  # one, to count the records by
 
 

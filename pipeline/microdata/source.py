@@ -7,13 +7,15 @@ all files, of a store's objects also their entity tags, taken before the scan an
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.errors import PlanError
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 
@@ -55,14 +57,14 @@ def find(path: Location) -> Source:
     Names that start with "." or "_" are passed over, as Parquet writers expect.
 
     Raises:
-        PlanError: There is nothing at that path.
-        MicrodataError: It holds no files of one format, is a table of which files alone are no data, or has a link.
+        PlanError: There is nothing at that path, no files of one format, or a link; or it is a table of which files
+            alone are no data.
     """
     files = _data_files(path)
     parquet, csv = (tuple(file for file in files if file.suffix.lower() == f".{kind}") for kind in FORMATS)
     if bool(parquet) == bool(csv):
         what = "both Parquet and CSV files" if csv else "no file named *.parquet or *.csv"
-        raise MicrodataError(f"microdata {path}: it holds {what}; give one format, Parquet or CSV")
+        raise PlanError(f"microdata {path}: it holds {what}; give one format, Parquet or CSV")
     return Source(path, "parquet", parquet) if parquet else Source(path, "csv", csv)
 
 
@@ -107,7 +109,7 @@ def _require_plain(root: Location, keys: Sequence[str]) -> None:
     """Return if files of these names are all data: a table format's log says which of its files count."""
     kind = table_format(keys)
     if kind is not None:
-        raise MicrodataError(
+        raise PlanError(
             f"microdata {root}: it is {kind}, of which some files may no longer count; read it by Spark as "
             "dataset.source, or write its records out as plain Parquet"
         )
@@ -124,7 +126,7 @@ def _data_files(root: Location) -> list[Location]:
             raise PlanError(f"microdata {root}: {error.strerror}; set dataset.path or --data") from None
         if not isinstance(error, FileNotFoundError):
             name = shown(error.filename)
-            raise MicrodataError(f"microdata {name}: it cannot be read ({error.strerror}); make it readable") from None
+            raise PlanError(f"microdata {name}: it cannot be read ({error.strerror}); make it readable") from None
     kind = "object or prefix" if root.remote else "file or folder"
     raise PlanError(f"microdata {root}: there is no such {kind}; set dataset.path or --data")
 
@@ -136,7 +138,7 @@ def _visible(root: Location) -> Iterator[Location]:
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in folders:
             if (folder := root / inside / name).is_link():
-                raise MicrodataError(f"microdata {shown(folder)}: a link to a folder; put the folder itself there")
+                raise PlanError(f"microdata {shown(folder)}: a link to a folder; put the folder itself there")
         for name in names:
             if not any(part.startswith((".", "_")) for part in name.split("/")):
                 yield root / name if inside == "." else root / inside / name
@@ -146,22 +148,28 @@ def _fingerprint(root: Location, file: Location) -> list[object]:
     try:
         return [file.relative_to(root) or ".", *file.fingerprint()]
     except OSError:
-        raise MicrodataError(
-            f"microdata {shown(file)}: it cannot be read; check that it exists and is readable"
-        ) from None
+        raise unreadable(file) from None
+
+
+def footer_of(file: Location) -> tuple[pq.FileMetaData, pa.Schema]:
+    """Return the footer of a Parquet file, and its columns as Arrow reads them; raises PlanError where it has none."""
+    try:
+        raw = file.open()
+    except OSError:
+        raise unreadable(file) from None
+    with raw, suppress(Exception), pq.ParquetFile(raw) as read:  # Arrow's own message may show bytes of the file
+        return read.metadata, read.schema_arrow
+    raise PlanError(f"microdata {shown(file)}: not a readable Parquet file; write it again or leave it out")
+
+
+def unreadable(file: Location) -> PlanError:
+    """Return the error of a file that cannot be opened."""
+    return PlanError(f"microdata {shown(file)}: it cannot be read; check that it exists and is readable")
 
 
 def _row_groups(files: Iterable[Location]) -> Iterator[tuple[Piece, int]]:
     for file in files:
-        try:
-            with file.open() as raw:
-                footer = pq.read_metadata(raw)
-        except Exception:  # Arrow's own message may show bytes of the file
-            footer = None
-        if footer is None:
-            raise MicrodataError(
-                f"microdata {shown(file)}: not a readable Parquet file; write it again or leave it out"
-            )
+        footer, _ = footer_of(file)
         for group in range(footer.num_row_groups):
             yield Piece(str(file), (group,)), footer.row_group(group).num_rows
 

@@ -23,6 +23,7 @@ from pipeline.engines.protocol import Engine
 from pipeline.errors import MicrodataError, PlanError, PrdpError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
+from pipeline.microdata.columns import require_columns
 from pipeline.microdata.frames import (
     ArrowFrame,
     Contents,
@@ -32,7 +33,7 @@ from pipeline.microdata.frames import (
     SealPart,
     checked_batch,
     contents_of,
-    refused,
+    unfit,
 )
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, Piece
@@ -77,11 +78,12 @@ def sealed(frame: Frame, plan: Plan, engine: Engine, ledger: Ledger, root: Locat
     """Yield the frame's records for a block, sealed in a private folder under `root`, which is destroyed after it.
 
     Call it with the release's lock. Where the frame's contents are those of a dataset that is registered as files, they
-    are those microdata; else their pin names them. Raises MicrodataError, which holds no value, where a column is
-    missing or its type does not fit, StateError where staging cannot be written.
+    are those microdata; else their pin names them. Raises PlanError where a column is missing or its type does not fit,
+    MicrodataError, which holds no value, where a value cannot be read, StateError where staging cannot be written.
     """
     spec = _spec(plan, frame.names)
     columns = _columns(plan, spec)
+    require_columns("data", [name for name in frame.names if isinstance(name, str)], columns.all)
     frame.require_types(columns)
     key = pin_key(ledger)
     staging = Staging(root, plan.release, f"{FOLDER}-{uuid.uuid4().hex}")
@@ -117,8 +119,7 @@ def _spec(plan: Plan, names: Sequence[Any]) -> SumSpec:
         for measure in measure_columns(plan, every=True)
         if measure.name in summed or measure.column in names
     )
-    record = dataset.record if dataset.duplicates != "trust" or dataset.record in names else None
-    return replace(needed, measures=measures, bases=(), record=record)
+    return replace(needed, measures=measures, bases=(), record=dataset.record)
 
 
 def _columns(plan: Plan, spec: SumSpec) -> FrameColumns:
@@ -126,7 +127,7 @@ def _columns(plan: Plan, spec: SumSpec) -> FrameColumns:
     named = tuple(name for name in (spec.record, spec.owner) if name is not None)
     for measure in spec.measures:
         if measure.column in (*coded, *named):
-            raise refused(measure.column, "is a measure and a code or a name: give each a column of its own")
+            raise unfit(measure.column, "is a measure and a code or a name: give each a column of its own")
     return FrameColumns(coded, tuple(name for name in named if name not in coded), spec.measures)
 
 
@@ -177,7 +178,7 @@ class _Compared:
         try:
             for batch in read(chunk, self.spec):
                 contents += contents_of(checked_batch(batch, self.columns), self.columns, self.key)
-        except (ContractBroken, MicrodataError):
+        except (ContractBroken, MicrodataError, PlanError):
             return None
         return contents
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pipeline.engines.protocol import Engine, Input
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata import source
+from pipeline.microdata.columns import require_types
 from pipeline.microdata.frames import Frame
+from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.storage.location import Location
+from udfs.records.decoding import SumSpec
 
 
 @dataclass(frozen=True)
@@ -47,16 +50,20 @@ class Pinned:
             )
 
 
-def require_there(microdata: Microdata, engine: Engine) -> None:
-    """Return if there are microdata; raises PlanError or MicrodataError otherwise."""
+def require_readable(microdata: Microdata, engine: Engine, spec: SumSpec, record: str) -> None:
+    """Return if there are microdata with the columns of a scan and the column `record`; raises PlanError otherwise.
+
+    Reads no record. A DataFrame's columns are checked before it is sealed.
+    """
     if isinstance(microdata, Table):
-        engine.table(microdata.name)
+        table = engine.table(microdata.name)
+        require_types(f"microdata in table {table.name}", table.schema([*spec.columns, record]), spec)
     elif not isinstance(microdata, SealedRecords | Frame):
-        source.find(microdata)
+        require_schema(source.find(microdata), spec, record)
 
 
 def pinned(microdata: Microdata, engine: Engine) -> Pinned:
-    """Return the microdata as they are now; raises PlanError or MicrodataError where they cannot be read."""
+    """Return the microdata as they are now; raises PlanError where they cannot be read."""
     if isinstance(microdata, Table):
         table = engine.table(microdata.name)
         return Pinned(f"microdata in table {table.name}", table, table.pin(), table.pin)

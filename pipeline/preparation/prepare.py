@@ -33,6 +33,7 @@ from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
+from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
 from pipeline.preparation.confidential import private_folder, release_folders, require_apart
@@ -194,6 +195,7 @@ def prepare(job: PrepareJob) -> Path:
     if raw is not None and prepared_at(raw) is not None:
         raise PlanError(f"microdata {job.raw}: it is prepared already; give the raw microdata")
     spec = _spec(job.plan)
+    require_schema(files, spec, job.plan.dataset.record)
     _clear(job.out)
     _require_apart(job)
     pin = source.pin(files)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.canonical import digest
-from pipeline.errors import MicrodataError
+from pipeline.errors import PlanError
 from pipeline.microdata import source
 from pipeline.plan.model import Plan
 from pipeline.preparation.pinned import Microdata
@@ -70,7 +70,7 @@ def prepared_for(microdata: Microdata, plan: Plan) -> Prepared | None:
 
     In a store they never are: a copy there has other times than the manifest lists, and is checked like any microdata.
 
-    Raises MicrodataError where they are incomplete, have changed since, or were prepared by other rules or of another
+    Raises PlanError where they are incomplete, have changed since, or were prepared by other rules or of another
     dataset.
     """
     path = microdata.as_path() if isinstance(microdata, Location) else None
@@ -78,7 +78,7 @@ def prepared_for(microdata: Microdata, plan: Plan) -> Prepared | None:
     if prepared is None:
         return None
     if prepared.dataset != plan.dataset.name:  # under another name their losses would be counted apart
-        raise MicrodataError(
+        raise PlanError(
             f"microdata {prepared.folder}: it was prepared of dataset {prepared.dataset}, not of {plan.dataset.name}: "
             "name that dataset in the plan"
         )
@@ -90,7 +90,7 @@ def prepared_for(microdata: Microdata, plan: Plan) -> Prepared | None:
 def prepared_at(path: Path) -> Prepared | None:
     """Return the manifest at a path, None where there is no prepared folder.
 
-    Raises MicrodataError where there is one that is incomplete.
+    Raises PlanError where there is one that is incomplete.
     """
     try:
         names = {file.name for file in path.iterdir()} if path.is_dir() else set()
@@ -114,7 +114,7 @@ def prepared_at(path: Path) -> Prepared | None:
 
 
 def require_as_written(prepared: Prepared) -> None:
-    """Return if the files are those of the manifest, by names, sizes and times; raises MicrodataError otherwise."""
+    """Return if the files are those of the manifest, by names, sizes and times; raises PlanError otherwise."""
     folder = LocalPath(prepared.folder)
     present = {file.relative_to(folder): tuple(file.fingerprint()) for file in source.find(folder).files}
     if present != prepared.files:
@@ -123,7 +123,7 @@ def require_as_written(prepared: Prepared) -> None:
 
 
 def require_contract(prepared: Prepared, plan: Plan) -> None:
-    """Return if rows that meet the folder's contract are records by the plan's; raises MicrodataError otherwise.
+    """Return if rows that meet the folder's contract are records by the plan's; raises PlanError otherwise.
 
     Where bad records were refused, none is there, which serves plans that drop them too; where row ids that stand twice
     were refused, too, each rule about duplicates gives the same records. Where bad records were dropped, those must be
@@ -157,5 +157,5 @@ def _differing(was: Contract, wanted: Contract, refused: bool) -> list[str]:
     ]
 
 
-def _again(path: Path, why: str) -> MicrodataError:
-    return MicrodataError(f"microdata {path}: {why}; run prdp prepare again, or release from the raw microdata")
+def _again(path: Path, why: str) -> PlanError:
+    return PlanError(f"microdata {path}: {why}; run prdp prepare again, or release from the raw microdata")

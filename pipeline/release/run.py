@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Totals
-from pipeline.errors import MicrodataError, PrdpError, StateError
+from pipeline.errors import MicrodataError, PlanError, PrdpError, StateError
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
@@ -22,7 +22,7 @@ from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
-from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_there, source_of
+from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_readable, source_of
 from pipeline.preparation.prepared import prepared_for
 from pipeline.release.attempts import (
     attempt_of,
@@ -41,7 +41,7 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges
-from pipeline.tables.totals import contract_checked
+from pipeline.tables.totals import contract_checked, sum_spec
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.mechanisms.release import rehearse
 from udfs.noise.keystream import SecretKey
@@ -189,7 +189,7 @@ def _check(job: Job) -> None:
         job.log.warning(warning)
     if state is None or state.refunded:
         prepared_for(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
-        require_there(job.microdata, job.engine)
+        require_readable(job.microdata, job.engine, sum_spec(job.plan), job.plan.dataset.record)
         prepare_root(job.staging_root)
 
 
@@ -241,12 +241,13 @@ def _draw(job: Job) -> AttemptContents:
         )
     with job.log.stage("tables", "building the noise tables"):
         _rehearse(job.plan)
-    microdata = pinned(job.microdata, job.engine)
+    with _refunded(job):
+        microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
-        with job.log.stage("scan", "reading the microdata"):
-            totals = _sum_or_refund(job, microdata, scratch)
+        with job.log.stage("scan", "reading the microdata"), _refunded(job):
+            totals = _sum(job, microdata, scratch)
         microdata.require_unchanged()
         with job.log.stage("draw"):
             root = name_of_root(job.ledger, job.staging_root)
@@ -268,17 +269,23 @@ def _rehearse(plan: Plan) -> None:
             rehearse(mechanism, plan.interval)
 
 
-def _sum_or_refund(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
-    """Return the exact totals; where the microdata break the contract and nothing was ever drawn, refund the charge."""
+def _sum(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
+    """Return the exact totals."""
+    prepared = prepared_for(job.microdata, job.plan)
+    before = prepared.before if prepared else UNCOUNTED
+    with (
+        contract_checked(job.plan),
+        records_of(microdata.input, job.plan, job.engine, job.staging_root, prepared is not None) as records,
+    ):
+        return job.engine.totals(*records, scratch, before)
+
+
+@contextmanager
+def _refunded(job: Job) -> Iterator[None]:
+    """Refund the charge where microdata cannot be read in a block, or break the contract; never after a draw."""
     try:
-        prepared = prepared_for(job.microdata, job.plan)
-        before = prepared.before if prepared else UNCOUNTED
-        with (
-            contract_checked(job.plan),
-            records_of(microdata.input, job.plan, job.engine, job.staging_root, prepared is not None) as records,
-        ):
-            return job.engine.totals(*records, scratch, before)
-    except MicrodataError:
+        yield
+    except (MicrodataError, PlanError):
         if _state(job).draws == 0:  # mending may take another plan under the same name
             job.ledger.abort(job.plan.release)
         raise

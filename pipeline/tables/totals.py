@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipeline.errors import MicrodataError
+from pipeline.errors import MicrodataError, PlanError
 from pipeline.plan.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_up_totals
 from pipeline.plan.domain import Dimension
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.storage.location import Location
 from pipeline.tables.files import Block, KeyColumn, ranges
 from udfs.records.codes import dimension_of, roll_up
-from udfs.records.contract import ContractBroken, MeasureColumn
+from udfs.records.contract import ColumnUnfit, ContractBroken, MeasureColumn
 from udfs.records.decoding import OUTSIDE, OVERFLOW, BaseCells, CodeColumn, SumSpec
 from udfs.records.sums import CELL, broken_of
 
@@ -167,12 +167,13 @@ def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] |
 
 @contextmanager
 def contract_checked(plan: Plan) -> Iterator[None]:
-    """Turn a ContractBroken raised within, of a file that cannot hold records, into a dataset's MicrodataError."""
+    """Turn a ContractBroken raised within into a dataset's MicrodataError, a ColumnUnfit into a PlanError."""
     try:
         yield
     except ContractBroken as error:
         advice = "correct the files, or the plan's columns"
-        raise MicrodataError(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
+        kind = PlanError if isinstance(error, ColumnUnfit) else MicrodataError
+        raise kind(contract_message(plan.dataset.name, [(error.column, error.rule)], advice)) from None
 
 
 def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: str) -> str:

@@ -29,7 +29,7 @@ def test_a_spark_frame_is_released_and_leaves_its_session_as_it_was(
     frame = session.createDataFrame(table.to_pandas()).repartition(3)
 
     floats = frame.withColumn("employment", col("employment").cast("double"))
-    with pytest.raises(prdp.MicrodataError, match="employment is double"):
+    with pytest.raises(prdp.PlanError, match="employment is double"):
         plan.release(floats, ledger=ledger)
     fails = frame.withColumn("county", raise_error(lit(CANARY)).cast("string"))
     with pytest.raises(prdp.PrdpError) as error:

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.errors import MicrodataError
+from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata import source
 from tests.support import firms, parity
 from tests.support.dask_cluster import local_cluster
@@ -64,5 +64,5 @@ def test_broken_contracts_are_told_alike(engine: Engine, tmp_path: Path) -> None
         diagnosed(path, tmp_path / "out", engine, per_record=True)
     assert not (tmp_path / "out").exists()
     without = write_world(tmp_path / "other", table.drop_columns(["establishment_id"]))
-    with pytest.raises(MicrodataError, match="establishment_id is missing from a file"):
+    with pytest.raises(PlanError, match="it has no column establishment_id"):
         diagnosed(without, tmp_path / "out", engine, per_record=True)

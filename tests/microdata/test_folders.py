@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import MicrodataError
+from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata.read import partition_values
 from pipeline.microdata.source import find, shown, table_format
 from pipeline.storage.store import StorePath
@@ -92,7 +92,7 @@ def test_an_error_shows_no_code_of_a_folders_name(tmp_path: Path, damage: str) -
     else:  # the footer is whole
         footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
         file.write_bytes(whole[:4] + bytes(footer - 4) + whole[footer:])
-    with pytest.raises(MicrodataError, match="county=…") as broken:
+    with pytest.raises((PlanError, MicrodataError), match="county=…") as broken:
         submit(Place(plan, tmp_path))
     assert "01001" not in told(broken.value)
 
@@ -129,7 +129,6 @@ TYPES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "dictionaries": lambda t: t.set_column(1, "naics", t["naics"].dictionary_encode()),
     "another order": lambda t: t.select(["payroll", "county", "employment", "naics", "establishment_id"]),
     "more columns": lambda t: t.append_column("notes", pa.array(["x"] * len(t))),
-    "no record id": lambda t: t.drop_columns(["establishment_id"]),  # duplicates: trust
 }
 
 
@@ -159,7 +158,7 @@ def test_files_of_drifting_schemas_are_read_without_loss(tmp_path: Path) -> None
         (lambda t: t.set_column(3, "employment", pa.array([True] * len(t))), "employment is not of a number type"),
         (
             lambda t: t.rename_columns(["establishment_id", "NAICS", *t.column_names[2:]]),
-            "naics is missing from a file",
+            r"no column naics \(nearest: NAICS\)",
         ),
         (
             lambda t: t.set_column(3, "employment", pc.add(t["employment"].cast(pa.float64()), 0.5)),
@@ -172,7 +171,8 @@ def test_a_file_that_would_lose_something_is_refused(
 ) -> None:
     plan = write_world(tmp_path, MICRODATA)
     pq.write_table(drift(MICRODATA.slice(0, 9)), tmp_path / "microdata" / "part-1.parquet")
-    with pytest.raises(MicrodataError, match=rule):
+    kind = MicrodataError if "steps" in rule else PlanError
+    with pytest.raises(kind, match=rule):
         submit(Place(plan, tmp_path))
 
 
@@ -191,7 +191,7 @@ def test_the_files_of_a_table_format_are_not_read_as_plain_ones(tmp_path: Path, 
     log = tmp_path / "microdata" / name
     log.parent.mkdir(parents=True)
     log.write_text("{}")
-    with pytest.raises(MicrodataError, match=rf"it is {kind}.*dataset\.source"):
+    with pytest.raises(PlanError, match=rf"it is {kind}.*dataset\.source"):
         submit(Place(plan, tmp_path))
     assert find(locate(tmp_path / "microdata" / "part-0.parquet")).files  # one file is what it says
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import MicrodataError, PlanError, PrdpError
+from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.read import read
 from pipeline.microdata.source import CHUNK_RECORDS, chunks, find, pin
@@ -47,17 +47,17 @@ def test_nested_folders_without_hidden_ones_in_order(tmp_path: Path) -> None:
 def test_what_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no such file or folder; set"):
         find(locate(tmp_path / "absent"))
-    with pytest.raises(MicrodataError, match="no file named"):
+    with pytest.raises(PlanError, match="no file named"):
         find(locate(tmp_path))
     csv(tmp_path / "_hidden.csv", HEADER)
     csv(tmp_path / "notes.txt", HEADER)
-    with pytest.raises(MicrodataError, match="no file named"):
+    with pytest.raises(PlanError, match="no file named"):
         find(locate(tmp_path))
-    with pytest.raises(MicrodataError, match="no file named"):
+    with pytest.raises(PlanError, match="no file named"):
         find(locate(tmp_path / "notes.txt"))
     csv(tmp_path / "sub" / "a.csv", HEADER)
     parquet(tmp_path / "b.parquet", GOOD)
-    with pytest.raises(MicrodataError, match="both Parquet and CSV"):
+    with pytest.raises(PlanError, match="both Parquet and CSV"):
         find(locate(tmp_path))
 
 
@@ -122,7 +122,7 @@ def test_a_vanished_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PrdpError):
         pin(found)
     os.symlink(tmp_path / "absent", tmp_path / "b.csv")
-    with pytest.raises(MicrodataError, match="cannot be read"):
+    with pytest.raises(PlanError, match="cannot be read"):
         pin(find(locate(tmp_path)))
 
 
@@ -174,6 +174,6 @@ def test_a_truncated_parquet_file(tmp_path: Path) -> None:
     assert CANARY.encode() in whole
     for size in (0, 3, 4, 30, len(whole) // 2, len(whole) - 30, len(whole) - 1):
         path = csv(tmp_path / "cut.parquet", whole[:size])
-        with pytest.raises(MicrodataError, match="not a readable Parquet file") as raised:
+        with pytest.raises(PlanError, match="not a readable Parquet file") as raised:
             list(chunks(find(locate(path))))
         assert not leaked(told(raised.value), [CANARY])

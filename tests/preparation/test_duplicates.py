@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.diagnostics.run import DOCUMENT, DiagnosticsJob, diagnose
 from pipeline.engines.dask import DaskEngine
-from pipeline.errors import MicrodataError
+from pipeline.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.storage.uri import locate
@@ -166,14 +166,17 @@ def tables(plan: Path, folder: Path) -> dict[str, bytes]:
     return {path: data for path, data in released(plan, folder, None).items() if path.endswith(".parquet")}
 
 
-def test_the_id_column_may_be_missing_where_ids_are_trusted(tmp_path: Path) -> None:
+def test_the_id_column_must_be_there_and_is_read_where_ids_are_not_trusted(tmp_path: Path) -> None:
     nameless = records(50).drop_columns(["establishment_id"])
-    submit(Place(world(tmp_path / "a", "trust", microdata=nameless), tmp_path / "a"))
-    with pytest.raises(MicrodataError, match="establishment_id is missing from a file"):
-        submit(Place(world(tmp_path / "b", "reject", microdata=nameless), tmp_path / "b"))
+    for name, duplicates in (("a", "trust"), ("b", "reject")):
+        place = Place(world(tmp_path / name, duplicates, microdata=nameless), tmp_path / name)
+        with pytest.raises(PlanError, match="it has no column establishment_id"):
+            submit(place)
+        assert place.ledger().states() == []
     dated = nameless.append_column("establishment_id", pa.array(range(50), pa.date32()))
-    with pytest.raises(MicrodataError, match="neither text nor whole numbers, as records are named"):
-        submit(Place(world(tmp_path / "c", "combine", microdata=dated), tmp_path / "c"))
+    submit(Place(world(tmp_path / "c", "trust", microdata=dated), tmp_path / "c"))
+    with pytest.raises(PlanError, match="neither text nor whole numbers, as records and owners are named"):
+        submit(Place(world(tmp_path / "d", "combine", microdata=dated), tmp_path / "d"))
 
 
 BAD: list[Row] = [

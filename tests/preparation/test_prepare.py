@@ -203,7 +203,7 @@ def test_a_tampered_folder_is_refused_before_anything_is_charged(tmp_path: Path,
     out = prepared(place, raw["csv"], tmp_path / "prepared")
     tamper, words = TAMPERED[how]
     tamper(out)
-    with pytest.raises(MicrodataError, match=words):
+    with pytest.raises(PlanError, match=words):
         submit(place, microdata=out)
     assert place.ledger().state(RELEASE) is None
 
@@ -212,7 +212,7 @@ def test_what_was_prepared_of_one_dataset_is_not_released_as_another(tmp_path: P
     place = world(tmp_path / "a", "trust")
     out = prepared(place, raw_forms(tmp_path, records(200))["parquet"], tmp_path / "prepared")
     alias = world(tmp_path / "b", "trust", dataset={"name": "alias"})
-    with pytest.raises(MicrodataError, match="was prepared of dataset small-world, not of alias"):
+    with pytest.raises(PlanError, match="was prepared of dataset small-world, not of alias"):
         submit(alias, microdata=out)
     assert alias.ledger().state(RELEASE) is None
 
@@ -255,7 +255,7 @@ def test_what_another_contract_proved_is_refused(tmp_path: Path) -> None:
         out = prepared(world(tmp_path / f"{i}" / "a", **before), raw, tmp_path / f"{i}" / "prepared")
         place = world(tmp_path / f"{i}" / "b", **after)
         if words:
-            with pytest.raises(MicrodataError, match=f"another contract, which differs in .*{words}; run prdp prepare"):
+            with pytest.raises(PlanError, match=f"another contract, which differs in .*{words}; run prdp prepare"):
                 submit(place, microdata=out)
         else:
             assert released(place, "prepared", out) == released(place, "raw", raw), (before, after)
@@ -304,7 +304,7 @@ def test_a_killed_run_is_refused_and_started_anew(tmp_path: Path) -> None:
             shutil.rmtree(out)
             continue
         seen += (out / ".preparing").exists()
-        with pytest.raises(MicrodataError):
+        with pytest.raises(PlanError):
             released(place, f"killed-{die_at}", out)
         others = [
             p for p in out.rglob("*") if p.is_file() and not p.name.endswith(".parquet") and "naics3" not in p.name

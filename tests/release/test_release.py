@@ -136,7 +136,9 @@ def test_a_budget_that_is_too_small_refuses_before_the_data_are_read(tmp_path: P
     tight = [{"at": {"employment": 10, "payroll": 500}, "rho": 0.5}]
     place = Place(write_world(tmp_path, None, budget=tight), tmp_path)
     (tmp_path / "microdata").mkdir()
-    (tmp_path / "microdata" / "broken.parquet").write_bytes(b"no Parquet at all")
+    broken = tmp_path / "microdata" / "broken.parquet"
+    pq.write_table(records(10), broken, compression="none")
+    broken.write_bytes(b"PAR1" + b"\xff" * 100 + broken.read_bytes()[104:])  # but its footer
     message = r"employment=10, payroll=500: requested rho .*, spent 0 .*, limit 0\.5"
     with pytest.raises(BudgetRefused, match=message):
         submit(place)

@@ -385,13 +385,15 @@ def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> C
     says: list[str] = []
     advice = {
         "breaks": "correct the records, or set bad_records: drop",
-        "file": "correct the files, or the plan's columns",
         "sum": "use a larger step",
     }
     for kind in advice.keys() & data.keys() - ({"breaks"} if bad == "drop" else set()):
         says = [f"dataset corpus: the microdata break the contract: {data[kind]}; {advice[kind]}"]
+    if "file" in data:
+        where = f"microdata {{folder}}/microdata/a.{form}"
+        says = [f"{where}: column {data['file']}; correct the microdata, or the plan's columns"]
     secret = [value for value in odd.values() if not any(code in str(value) for code in PUBLIC)]
-    return Case(data["name"], "release plan.yaml", 4 if says else 0, says, canaries=secret)
+    return Case(data["name"], "release plan.yaml", 2 if "file" in data else 4 if says else 0, says, canaries=secret)
 
 
 @cache

@@ -82,6 +82,10 @@ class ContractBroken(Exception):
         self.rule = rule
 
 
+class ColumnUnfit(ContractBroken):
+    """A column is of a type that cannot hold what the plan reads from it, which tells of no record."""
+
+
 @dataclass(frozen=True)
 class MeasureColumn:
     """A measure as the kernel reads it: totals are counted in whole steps."""
@@ -124,17 +128,16 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
 LINE = "a line"  # stands where a column does: the whole line breaks Rule.LINE
 NO_RECORDS = b"no records"  # in the metadata of a batch: a row of nulls for each line that breaks Rule.LINE
 
-NAMED: Mapping[Rule, str] = MappingProxyType({Rule.OWNER: "owners", Rule.RECORD: "records"})
-
 Fault = tuple[str, Rule, Mask]  # a column, the rule, and which records of a batch break it
 
 
 def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.int64], list[Fault]]:
     """Return the values as whole numbers of the measure's step (0 where bad), and what breaks the contract.
 
-    Takes integers, floats, decimals and decimal text; raises ContractBroken on any other type. A float counts as the
+    Takes integers, floats, decimals and decimal text; raises ColumnUnfit on any other type. A float counts as the
     multiple of the step that it is nearest to among all floats of its type.
     """
+    require_number_type(values.type, measure.column)
     null = _null_rows(values)
     kind = values.type
     if pa.types.is_integer(kind):
@@ -143,10 +146,8 @@ def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.in
         steps, off = _from_floats(values, measure.step)
     elif pa.types.is_decimal(kind):
         steps, off = _from_decimals(values, measure.step)
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        steps, off = _from_text(values, measure.step)
     else:
-        raise ContractBroken(measure.column, "is not of a number type")
+        steps, off = _from_text(values, measure.step)
     faults: list[Fault] = []
     if null is not None:
         faults.append((measure.column, Rule.EMPTY, null))
@@ -158,32 +159,55 @@ def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.in
 
 
 def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
-    """Return a column of codes in dictionary form; raises ContractBroken where it is not text."""
-    kind = values.type
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
-        raise ContractBroken(column, "is not text: codes are text, with their leading zeros")
-    return values if pa.types.is_dictionary(kind) else pc.dictionary_encode(values)
+    """Return a column of codes in dictionary form; raises ColumnUnfit where it is not text."""
+    require_code_type(values.type, column)
+    return values if pa.types.is_dictionary(values.type) else pc.dictionary_encode(values)
 
 
 def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RECORD]) -> list[Fault]:
     """Return which records name no owner, or have no row id: null, or text without a sign, or of replaced signs.
 
-    Text and whole numbers are names; raises ContractBroken on any other type. Who owns which record matters to no sum:
+    Text and whole numbers are names; raises ColumnUnfit on any other type. Who owns which record matters to no sum:
     a record without an owner belongs to no protected unit, so it may not be summed.
     """
+    require_name_type(values.type, column)
     plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    kind = plain.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if _is_text(plain.type):
         bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
         none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
         if rule == Rule.RECORD:  # two ids that are no text must not become one
             none = none | np.asarray(pc.fill_null(pc.match_substring(bare, REPLACED), False))
-    elif pa.types.is_integer(kind):
-        none = np.asarray(plain.is_null())
     else:
-        raise ContractBroken(column, f"is neither text nor whole numbers, as {NAMED[rule]} are named")
+        none = np.asarray(plain.is_null())
     return [(column, rule, none)] if none.any() else []
+
+
+def require_number_type(kind: pa.DataType, column: str) -> None:
+    """Return if a type can hold a measure; raises ColumnUnfit otherwise."""
+    types = pa.types
+    numbers = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    if not numbers and not types.is_string(kind) and not types.is_large_string(kind):
+        raise ColumnUnfit(column, "is not of a number type")
+
+
+def require_code_type(kind: pa.DataType, column: str) -> None:
+    """Return if a type can hold codes; raises ColumnUnfit otherwise."""
+    if not _is_text(_inner(kind)):
+        raise ColumnUnfit(column, "is not text: codes are text, with their leading zeros")
+
+
+def require_name_type(kind: pa.DataType, column: str) -> None:
+    """Return if a type can hold names of records or owners; raises ColumnUnfit otherwise."""
+    if not _is_text(_inner(kind)) and not pa.types.is_integer(_inner(kind)):
+        raise ColumnUnfit(column, "is neither text nor whole numbers, as records and owners are named")
+
+
+def _inner(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _null_rows(values: pa.Array) -> Mask | None:
