@@ -5,7 +5,6 @@ Establishments are drawn in batches, one a file, each from the seed and its numb
 
 import csv
 import shutil
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 from pipeline.economy.firms import Chained, Firms
 from pipeline.economy.model import Economy, Figures
 from pipeline.economy.susb import rounded
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError
+from pipeline.storage.new_folder import filled, require_new
 
 Ints = NDArray[np.int64]
 
@@ -153,49 +153,30 @@ def generate(
     Args:
         records: Their number, at least 0.
         seed: At least 0.
-        out: The folder to write, made where it is absent.
+        out: The folder to write, absent or empty.
         threads: At least 1.
         on_file: Called with the numbers of files done and of all, in the calling thread, after each Parquet file.
 
     Raises:
-        PlanError: A number is out of range, or `out` already holds microdata, a domain or a plan.
+        PlanError: A number is out of range.
+        StateError: `out` is neither absent nor an empty folder.
         PrdpError: `out` cannot be written.
     """
     if not 0 <= records <= MOST_RECORDS:
         raise PlanError(f"--records: a number from 0 to {MOST_RECORDS} is needed")
     if not seed >= 0:
         raise PlanError("--seed: a whole number of at least 0 is needed")
-    _refuse_mixing(out)
+    require_new(out)  # before the economy is computed
     files = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE))))
     industries, counties = (codes(source) for source in DOMAIN.values())
     batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, files=files, seed=seed)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        # A killed run leaves nothing but this hidden folder, which no later run looks into.
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out) as unfinished:
-            _write_public(Path(unfinished))
-            _write_microdata(Path(unfinished), batches, threads, on_file)
-            # A folder moves onto an empty or absent one only: of two runs at once, the second fails here.
-            for name in ("microdata", "domain", "plan.yaml"):
-                (Path(unfinished) / name).rename(out / name)
-    except OSError as error:
-        raise PrdpError(
-            f"{out}: cannot write the data set ({error.strerror or error}); choose another --out"
-        ) from error
+    with filled(out) as folder:
+        _write_public(folder)
+        _write_microdata(folder, batches, threads, on_file)
     domain = out / "domain"
     return Generated(
         out / "plan.yaml", out / "microdata", domain / "naics.csv", domain / "counties.csv", records, files, seed
     )
-
-
-def _refuse_mixing(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise PlanError(f"{out}: not a folder; choose another --out")
-    for name in ("microdata", "domain"):
-        if (out / name).exists() and not ((out / name).is_dir() and not any((out / name).iterdir())):
-            raise PlanError(f"{out / name}: already there, and data sets are never mixed; choose another --out")
-    if (out / "plan.yaml").exists():
-        raise PlanError(f"{out / 'plan.yaml'}: already there; choose another --out")
 
 
 def _write_public(folder: Path) -> None:

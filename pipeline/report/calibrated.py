@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.accounting.calibrate import Number, scale_of, solve
 from pipeline.accounting.targets import CalibrationError, Target
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError, PrdpError, StateError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.text import read_text, written
@@ -24,8 +24,8 @@ def resolved_plan(path: Path, out: Path | None) -> dict[str, Any]:
     """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
 
     That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
-    solver of a later version would return. Raises PlanError on a wrong plan, and where `out` exists or lies in another
-    folder.
+    solver of a later version would return. Raises PlanError on a wrong plan and on an `out` in another folder,
+    StateError where `out` exists.
     """
     plan = load_plan(path)
     data = read_text(path).data
@@ -111,7 +111,7 @@ def _write(text: str, out: Path, plan: Plan) -> None:
         with out.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
-        raise PlanError(f"--out {out}: it exists already; choose another name") from None
+        raise StateError(f"--out {out}: it exists already: choose another name") from None
     except OSError as error:
         raise PlanError(f"--out {out}: it cannot be written ({error.strerror})") from None
     if load_plan(out).digest != plan.digest:

@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.engines.protocol import Engine
-from pipeline.errors import PlanError, PrdpError, require_package
+from pipeline.errors import require_package
 from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.preparation.duplicates import scratch
 from pipeline.report.plots import Picture
 from pipeline.storage.local import LocalPath
+from pipeline.storage.new_folder import filled
 from pipeline.study.draw import errors_picture, losses_picture
 from pipeline.study.equal import lines_of
 from pipeline.study.errors import PanelErrors, errors_json, panel_errors
@@ -61,29 +61,18 @@ def evaluate(job: StudyJob) -> dict[str, Any]:
     The same study gives the same figures, tables and pictures on every engine.
 
     Raises:
-        PlanError: An entry cannot be made equal, or `out` is neither absent nor an empty folder.
+        PlanError: An entry cannot be made equal.
+        StateError: `out` is neither absent nor an empty folder.
         PrdpError: The study cannot be written.
     """
     require_package("matplotlib", "a study")  # before anything is computed
     lines = [lines_of(panel) for panel in job.study.panels]  # before anything is written
-    if job.out.exists() and not (job.out.is_dir() and not any(job.out.iterdir())):
-        raise PlanError(f"--out {job.out}: it is there and no empty folder; choose another")
-    try:
-        job.out.mkdir(parents=True, exist_ok=True)
-        # A killed run leaves nothing but this hidden folder.
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=job.out) as unfinished:
-            data = _aggregates(job, Path(unfinished))
-            job.log.progress("losses and errors")
-            panels = [PanelLosses.of(*pair, data) for pair in zip(job.study.panels, lines, strict=True)]
-            errors = {p.panel.name: panel_errors(p, data.cells, job.study.today) for p in panels if p.panel.errors}
-            made = _write(job, Results(job.study, data, panels, errors), Path(unfinished) / "study")
-            for path in sorted((Path(unfinished) / "study").iterdir()):
-                path.rename(job.out / path.name)
-    except OSError as error:
-        raise PrdpError(
-            f"{job.out}: cannot write the study ({error.strerror or error}); choose another --out"
-        ) from None
-    return made
+    with filled(job.out) as folder:
+        data = _aggregates(job, folder)
+        job.log.progress("losses and errors")
+        panels = [PanelLosses.of(*pair, data) for pair in zip(job.study.panels, lines, strict=True)]
+        errors = {p.panel.name: panel_errors(p, data.cells, job.study.today) for p in panels if p.panel.errors}
+        return _write(job, Results(job.study, data, panels, errors), folder)
 
 
 def _aggregates(job: StudyJob, folder: Path) -> Aggregates:
@@ -93,12 +82,12 @@ def _aggregates(job: StudyJob, folder: Path) -> Aggregates:
     chunks = list(source.chunks(source.find(LocalPath(microdata))))
     with scratch(LocalPath((folder / "scratch").absolute()), job.study.name, "study") as between:
         data = aggregate(job.engine, chunks, layout, between)
-    shutil.rmtree(folder / "data")
+    for done in ("data", "scratch"):
+        shutil.rmtree(folder / done, ignore_errors=True)
     return data
 
 
 def _write(job: StudyJob, results: Results, folder: Path) -> dict[str, Any]:
-    folder.mkdir()
     made = document(results)
     job.log.progress("pictures")
     pictures = dict(_pictures(results))

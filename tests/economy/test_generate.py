@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import prdp
 from pipeline.economy.generate import DOMAIN, Generated, generate
-from pipeline.errors import PlanError, PrdpError
+from pipeline.errors import PlanError, StateError
 from tests.support.heavy import Polylog
 from tests.support.patience import PATIENCE
 from tests.support.tight import largest
@@ -114,12 +115,13 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-@pytest.mark.parametrize("left", ["microdata/old.parquet", "microdata/old.csv", "domain/naics.csv", "plan.yaml"])
-def test_data_sets_are_never_mixed(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("left", ["microdata/old.parquet", "domain/naics.csv", "plan.yaml", "notes.txt", ".git/HEAD"])
+def test_only_a_new_or_empty_folder_is_written(tmp_path: Path, left: str) -> None:
     (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).touch()
-    with pytest.raises(PlanError, match="choose another --out") as refusal:
-        generate(10, 0, tmp_path)
+    with pytest.raises(StateError, match="exists and is no empty folder") as refusal:
+        prdp.generate(10, tmp_path)
+    assert refusal.value.exit_code == 5
     assert "\n" not in str(refusal.value)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(left).name]
 
@@ -127,7 +129,7 @@ def test_data_sets_are_never_mixed(tmp_path: Path, left: str) -> None:
 def test_a_second_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     generate(10, 0, tmp_path)
     before = digests(tmp_path)
-    with pytest.raises(PlanError):
+    with pytest.raises(StateError):
         generate(10, 1, tmp_path)
     assert digests(tmp_path) == before
 
@@ -139,17 +141,17 @@ def test_two_runs_at_once_do_not_mix(tmp_path: Path) -> None:
         if done == 1:
             generate(1_000, 2, tmp_path / "out")
 
-    with pytest.raises(PrdpError, match="cannot write"):
+    with pytest.raises(StateError, match="no empty folder"):
         generate(1_000, 1, tmp_path / "out", on_file=other_run)
     assert digests(tmp_path / "out") == digests(alone.plan.parent)
 
 
-def test_the_plan_comes_last(tmp_path: Path) -> None:
+def test_what_comes_between_is_not_mixed_with(tmp_path: Path) -> None:
     def stray(done: int, files: int) -> None:
         (tmp_path / "microdata").mkdir(exist_ok=True)
         (tmp_path / "microdata" / "stray.parquet").touch()
 
-    with pytest.raises(PrdpError, match="cannot write"):
+    with pytest.raises(StateError, match="no empty folder"):
         generate(1_000, 1, tmp_path, on_file=stray)
     assert [path.name for path in tmp_path.rglob("*")] == ["microdata", "stray.parquet"]
 
@@ -163,7 +165,7 @@ def test_wrong_numbers_are_refused(tmp_path: Path, records: int, seed: int) -> N
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(PlanError, match="not a folder"):
+    with pytest.raises(StateError, match="no empty folder"):
         generate(10, 0, tmp_path / "out")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import IntervalTarget, LossTarget, StandardErrorTarget
-from pipeline.errors import PlanError
+from pipeline.errors import PlanError, StateError
 from pipeline.plan.load import load_plan
 from pipeline.plan.schema import export_schema
 from pipeline.plan.text import read_text, written
@@ -104,7 +104,7 @@ def test_the_plan_is_written_with_its_solutions(folder: Path) -> None:
 def test_a_plan_is_never_written_over_or_elsewhere(folder: Path, tmp_path: Path) -> None:
     plan = load(folder, asking())
     before = plan.path.read_text()
-    with pytest.raises(PlanError, match="exists already; choose another name"):
+    with pytest.raises(StateError, match="exists already: choose another name"):
         resolved_plan(plan.path, plan.path)
     with pytest.raises(PlanError, match="must lie in the plan's own folder"):
         resolved_plan(plan.path, tmp_path / "resolved.yaml")

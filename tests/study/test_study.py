@@ -233,7 +233,7 @@ def test_the_command_writes_the_whole_study(tmp_path: Path, capsys: pytest.Captu
     rows = list(csv.DictReader((out / "losses-curves.csv").read_text().splitlines()))
     assert sum(int(row["records"]) for row in rows) == 500
     assert float(rows[-1]["share_at_most"]) == 1
-    assert main(["evaluate", str(path), "--out", str(out)]) == 2
+    assert main(["evaluate", str(path), "--out", str(out)]) == 5
     assert "no empty folder" in capsys.readouterr().err
 
 

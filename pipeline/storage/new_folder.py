@@ -1,0 +1,45 @@
+"""Folders that a command fills: new or empty before, complete afterwards."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.errors import PrdpError, StateError
+
+UNFINISHED = ".unfinished-"
+
+
+def require_new(out: Path) -> None:
+    """Return if `out` is absent or an empty folder; what a killed run left there counts as nothing.
+
+    Raises StateError where anything else is there, or it cannot be looked into.
+    """
+    try:
+        taken = os.path.lexists(out) and (
+            not out.is_dir() or any(not path.name.startswith(UNFINISHED) for path in out.iterdir())
+        )
+    except OSError as error:
+        raise StateError(f"--out {out}: it cannot be read ({error.strerror}): give another folder") from None
+    if taken:
+        raise StateError(f"--out {out}: it exists and is no empty folder: give a new one")
+
+
+@contextmanager
+def filled(out: Path) -> Iterator[Path]:
+    """Yield a hidden folder inside `out`, whose contents stand in `out` once the block ends: folders, then files.
+
+    A killed run leaves nothing but hidden folders. Raises StateError as `require_new`, and PrdpError where `out` cannot
+    be written.
+    """
+    require_new(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=out) as unfinished:
+            yield Path(unfinished)
+            require_new(out)  # of two runs at once, one fails
+            for path in sorted(Path(unfinished).iterdir(), key=lambda path: (path.is_file(), path.name)):
+                path.rename(out / path.name)
+    except OSError as error:
+        raise PrdpError(f"--out {out}: it cannot be written ({error.strerror or error}); give another folder") from None
