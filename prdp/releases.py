@@ -1,7 +1,6 @@
 """Published releases: verified against their manifest, and read as pandas, Arrow or Dask tables."""
 
 import csv
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.errors import PlanError, StateError
+from pipeline.errors import PlanError
 from pipeline.plan.domain import level_of
-from pipeline.release.run import Outcome
+from pipeline.release.export import export, published_part
+from pipeline.release.outcome import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
 from pipeline.storage.location import Location
 from prdp.runs import LocationLike, location
@@ -48,6 +47,16 @@ class Release:
         return self._outcome.state
 
     @property
+    def already(self) -> bool:
+        """Whether it was published, or held, before this run, which then read and drew nothing."""
+        return self._outcome.already
+
+    @property
+    def not_done(self) -> tuple[str, ...]:
+        """What was asked and not done, because the release was drawn before this run: plain lines."""
+        return self._outcome.not_done
+
+    @property
     def path(self) -> str:
         """The folder or URI that holds release.json once it is published: what outsiders verify and read."""
         return str(self._outcome.out / self._outcome.release)
@@ -64,6 +73,10 @@ class Release:
     def read(self, names: CodeLists = None) -> "PublishedRelease":
         """Return the published tables, as `read_release` does; StateError while they are held."""
         return read_release(self.path, names=names)
+
+    def export(self, to: str, out: str | Path | None = None) -> dict[str, Any]:
+        """Write the published tables in another format, as `PublishedRelease.export` does."""
+        return self.read().export(to, out)
 
     def __repr__(self) -> str:
         return f"<prdp.Release {self.name}, attempt {self.attempt}: {self.state}>"
@@ -84,7 +97,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
 
     def arrow(self, query: str) -> pa.Table:
         """Return a table as an Arrow table."""
-        return pa.concat_tables([self._named(self._read(path)) for path in self._paths(query)])
+        return pa.concat_tables([self._read(file) for file in self._files(query)])
 
     def pandas(self, query: str) -> "pd.DataFrame":
         """Return a table as a pandas DataFrame; `release[query]` is the same."""
@@ -95,7 +108,8 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         """Return a table as a Dask DataFrame, with a partition for each file."""
         from pipeline.engines.dask_frames import from_parts  # noqa: PLC0415
 
-        return from_parts(lambda path: self._named(self._read(path)).to_pandas(), self._paths(query))
+        files = {file["path"]: file for file in self._files(query)}
+        return from_parts(lambda path: self._read(files[path]).to_pandas(), list(files))
 
     @property
     def policy(self) -> dict[str, Any]:
@@ -104,20 +118,27 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         policy: dict[str, Any] = json.loads(at.read())
         return policy
 
-    def _paths(self, query: str) -> list[str]:
+    def export(self, to: str, out: str | Path | None = None) -> dict[str, Any]:
+        """Write every table in another format, as `prdp export --json`; what is published already costs no loss.
+
+        Args:
+            to: The format: csv.
+            out: The folder to write, new or empty. Default: <release>-<format> in the working folder.
+
+        Returns:
+            release, attempt, format, out and tables: by query its path and rows.
+        """
+        return export(self._folder, to, None if out is None else Path(out))
+
+    def _files(self, query: str) -> list[dict[str, Any]]:
         for table in self.manifest["tables"]:
             if table["query"] == query:
-                return [file["path"] for file in table["files"] if file["path"].endswith(".parquet")]
+                return [file for file in table["files"] if file["path"].endswith(".parquet")]
         raise KeyError(query)
 
-    def _read(self, path: str) -> pa.Table:
+    def _read(self, file: Mapping[str, Any]) -> pa.Table:
         """Return a file of a table; StateError where it changed since it was verified."""
-        with (self._folder / path).open() as raw:
-            data = raw.read()
-        digests = {file["path"]: file["sha256"] for table in self.manifest["tables"] for file in table["files"]}
-        if hashlib.sha256(data).hexdigest() != digests[path]:
-            raise StateError(f"{self._folder / path} differs from the manifest: its contents were changed")
-        return pq.read_table(pa.BufferReader(data))
+        return self._named(published_part(self._folder, file).read())
 
     def _named(self, table: pa.Table) -> pa.Table:
         columns = {}

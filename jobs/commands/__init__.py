@@ -12,5 +12,6 @@ COMMANDS = {  # name → what it does, in one line
     "diagnose": "losses of the actual records, and errors against the true totals; confidential",
     "evaluate": "compare mechanisms on synthetic microdata",
     "verify": "check that a release's files match its manifest; for everyone",
+    "export": "write a published release's tables in another format; for everyone",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
 }

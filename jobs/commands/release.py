@@ -67,6 +67,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _show(released: Release) -> None:
     print(f"release {released.name}, attempt {released.attempt}: {released.state}")
+    if released.already:
+        print(f"it was {'held' if released.state == 'held' else 'published'} already: nothing was read or drawn")
+    for line in released.not_done:
+        print(line)
     if released.state == "held":
         print("nothing is published yet: an officer looks at the staged tables, which are confidential, and runs")
         print(f"prdp ledger approve {released.name}, or prdp ledger reject {released.name} --reason TEXT")

@@ -4,7 +4,7 @@
 """
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -33,6 +33,7 @@ from pipeline.release.attempts import (
     name_of_root,
     require_published,
 )
+from pipeline.release.outcome import Outcome, not_done, require_formats, sizes
 from pipeline.release.publish import require_publishable
 from pipeline.report.accuracy import warnings
 from pipeline.report.page import report_page
@@ -113,27 +114,6 @@ class Job(Request):
     log: Log = field(default_factory=Log)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a run; `tables`: by query, its folder (held: where it is staged) and number of rows."""
-
-    release: str
-    attempt: str
-    state: str
-    out: Location
-    tables: Mapping[str, Mapping[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as `prdp release --json` prints it."""
-        return {
-            "release": self.release,
-            "attempt": self.attempt,
-            "state": self.state,
-            "out": str(self.out),
-            "tables": dict(self.tables),
-        }
-
-
 def run(job: Job) -> Outcome:
     """Release the plan's tables, or go on where an earlier run stopped; return what is published or held.
 
@@ -168,17 +148,19 @@ def _advance(job: Job) -> Outcome:
     """Take the release from its state to its end; the release's lock is held."""
     with job.log.stage("reserve"):
         state = _reserve(job)
-    if state.status in ("reserved", "drawn"):
-        contents = _staged_before(job, state) or _draw(job)
-        state = _hold_or_publish(job, contents)
+    before, drew = state.status, False
+    if before in ("reserved", "drawn"):
+        contents = _staged_before(job, state)
+        drew = contents is None
+        state = _hold_or_publish(job, contents or _draw(job))
     if state.status == "held" and not state.approved:
-        return _outcome(job, state, live_staging(job.ledger, state).path)
+        return _outcome(job, state, live_staging(job.ledger, state).path, before, drew)
     attempt = attempt_of(state)
     job.log.about(attempt=attempt)
     with job.log.stage("settle"):
         state = finish(job.ledger, state, job.out)
         require_published(job.out / state.release, state.release, attempt)
-    return _outcome(job, state, job.out / state.release / attempt)
+    return _outcome(job, state, job.out / state.release / attempt, before, drew)
 
 
 def _check(job: Job) -> None:
@@ -341,15 +323,17 @@ def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:
         return job.ledger.publish(state.release, attempt, contents.digest)
 
 
-def _outcome(job: Job, state: ReleaseState, folder: Location) -> Outcome:
-    tables = {
-        query.name: {
-            "path": str(folder / "tables" / query.name),
-            "rows": job.plan.domain.query_cells(query.by, query.where).size,
-        }
-        for query in job.plan.queries
-    }
-    return Outcome(state.release, attempt_of(state), state.status, job.out, tables)
+def _outcome(job: Job, state: ReleaseState, folder: Location, before: str, drew: bool) -> Outcome:
+    require_formats(job.formats, job.plan, state, folder)
+    return Outcome(
+        release=state.release,
+        attempt=attempt_of(state),
+        state=state.status,
+        out=job.out,
+        tables={query: {"path": str(folder / "tables" / query), "rows": rows} for query, rows in sizes(job.plan)},
+        already=before in (state.status, *PUBLIC),
+        not_done=() if drew else not_done(state, source_of(job.microdata), job.engine.name, job.hold),
+    )
 
 
 def _state(job: Job) -> ReleaseState:

@@ -18,7 +18,8 @@ from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.preparation.pinned import Table
 from pipeline.release import officers
-from pipeline.release.run import Job, Outcome, run
+from pipeline.release.outcome import Outcome
+from pipeline.release.run import Job, run
 from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate

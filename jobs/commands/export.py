@@ -1,0 +1,32 @@
+"""prdp export: a published release's tables in another format; for everyone."""
+
+import argparse
+from pathlib import Path
+
+from jobs.options import Parser, add_json
+from jobs.output import print_json
+from pipeline.release.export import EXPORTS, export
+from pipeline.storage.uri import locate
+
+EXAMPLE = "prdp export releases/cbp-2023-county --to csv --out tables"
+
+
+def declare(parser: Parser) -> None:
+    """Add the command's options."""
+    parser.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
+    parser.add_argument("--to", choices=EXPORTS, required=True, help="format of the tables")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder to write, new or empty (default: <release>-<format>)"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the tables, then print where they are."""
+    made = export(locate(arguments.folder, what="OUT/RELEASE"), arguments.to, arguments.out)
+    if arguments.json:
+        print_json(made)
+        return
+    print(f"release {made['release']}, attempt {made['attempt']}: its files match the manifest")
+    for query, table in made["tables"].items():
+        print(f"{query}: {table['rows']:,} rows in {table['path']}")
