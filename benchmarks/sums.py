@@ -83,6 +83,7 @@ def measure(name: str, made: Generated, threads: int) -> Run:
             lambda: DaskEngine(workers=threads).sums(list(chunks(find(locate(made.microdata)))), spec)
         )
         peak = _peak()
+        frame = frame[frame[CELL] >= 0]  # without the counts of records
     else:
         table, seconds = _timed(lambda: _group_by(find(locate(made.microdata)).files))
         peak = _peak()

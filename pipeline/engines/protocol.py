@@ -39,7 +39,10 @@ class Each(Protocol):
 
 
 class Totals(Protocol):
-    """The exact totals of all tables of a layout, materialised wherever the engine keeps them; no repr shows them."""
+    """The totals of all tables of a layout, materialised wherever the engine keeps them; no repr shows them.
+
+    They are exact, and held at ±(2⁶³ − 1) steps once all is added up.
+    """
 
     def stage(self, table: int, folder: Location, key: SecretKey) -> None:
         """Write the files of table number `table` into `folder`: its cells' values, released under `key`.
@@ -102,7 +105,7 @@ class Engine(Protocol):
             before: Records that were counted before this scan, which the totals' counts include.
 
         Raises:
-            MicrodataError: It names every broken rule, or the query with a total beyond 63 bits, and no value.
+            MicrodataError: It names every broken rule, and no value.
             PlanError: A file or table lacks a column.
             ContractBroken: A file holds what is no record; ColumnUnfit where a column is of another type.
         """

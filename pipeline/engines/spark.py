@@ -28,7 +28,6 @@ from pipeline.engines.spark_catalog import CatalogTable, find_table
 from pipeline.engines.spark_failures import Guarded, job_error
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
-    BEYOND,
     BROKEN,
     DONE,
     PACKED,
@@ -52,7 +51,7 @@ from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
-from pipeline.tables.totals import Layout, require_unbroken, total_beyond
+from pipeline.tables.totals import Layout, require_unbroken
 from udfs.noise.keystream import SecretKey
 from udfs.records.sums import UNCOUNTED, RecordCounts
 
@@ -140,9 +139,6 @@ class SparkEngine(Engine):
         )
         files = Files(layout.tables)
         outcomes = self._outcomes(self._by_index(rolled_up, files.first[-1], AddFiles(code, shared, vault)))
-        beyond = [index for index, outcome in outcomes if outcome == BEYOND]
-        if beyond:
-            raise total_beyond(files.at(min(beyond))[0])
         sealed = frozenset(require_once(index for index, _ in outcomes))
         return SealedTotals(self, files, shared, vault, sealed, before + vault.counts())
 

@@ -21,20 +21,21 @@ import pyarrow as pa
 from pipeline.engines.spark_failures import Guarded
 from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import Chunk
-from pipeline.plan.cells import LIMB, LOW, Int64s, RollUp, joined
+from pipeline.plan.cells import Int64s, RollUp
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal, pack, unpack
 from pipeline.tables.files import FILE_CELLS, Block, ranges
 from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
-from udfs.records.sums import CELL, ExactSums, RecordCounts, broken_of, counts_of, sum_batches, to_frame
+from udfs.numbers.wide import Wide
+from udfs.records.sums import CELL, HIGH, ExactSums, RecordCounts, broken_of, counts_of, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
 PACKED = "index long, packed binary"  # a slice or file, and numbers of it
 DONE = "index long, outcome long"
-SEALED, BEYOND = 0, 1  # the outcome for a slice or file; for BROKEN, the cell; for a written file, its rows
+SEALED = 0  # the outcome for a slice or file; for BROKEN, the cell; for a written file, its rows
 
 
 class Broadcast(Protocol):
@@ -144,34 +145,30 @@ class AddSlices(Guarded[pa.RecordBatch]):
         addends = self.shared.layout.spec.addends
         for index, parts in _by_index(batches):
             if index == BROKEN:
-                broken = self._told(addends[0], parts)
+                for cell in self._told(addends[0], parts):
+                    yield _row(BROKEN, "outcome", cell)
             else:
-                broken = self._add(index, addends, parts)
+                self._add(index, addends, parts)
                 yield _row(index, "outcome", SEALED)
-            for cell in sorted(broken):
-                yield _row(BROKEN, "outcome", cell)
 
-    def _told(self, count: str, parts: Iterator[dict[str, Int64s]]) -> set[int]:
+    def _told(self, count: str, parts: Iterator[dict[str, Int64s]]) -> list[int]:
         """Seal the counts of records; return the cells of broken rules."""
         records, broken = RecordCounts(), set[int]()
         for part in parts:
             records += counts_of(part[CELL], part[count])
             broken |= {*broken_of(part[CELL])}
         self.vault.write_counts(records)
-        return broken
+        return sorted(broken)
 
-    def _add(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> set[int]:
-        """Seal the sums of a slice; return the cells of the rules that they break."""
+    def _add(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> None:
+        """Seal the sums of a slice."""
         start = index * SLICE_CELLS
         sums = ExactSums(SLICE_CELLS, addends)
         for part in parts:
-            for addend in addends:
-                sums.add(addend, part[CELL] - start, part[addend])
+            sums.add_columns(part[CELL] - start, part)
         frame = to_frame(sums, ())
-        cells = frame[CELL].to_numpy()
-        columns = {name: frame[name].to_numpy()[cells >= 0] for name in addends}
-        self.vault.write("sums", index, columns | {CELL: cells[cells >= 0] + start})
-        return set(cells[cells < 0].tolist())
+        columns = {name: frame[name].to_numpy() for name in frame.columns}
+        self.vault.write("sums", index, columns | {CELL: columns[CELL] + start})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,30 +194,26 @@ class RollUpSlices(Guarded[pa.RecordBatch]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AddFiles(Guarded[pa.RecordBatch]):
-    """Adds up the slices' parts of files, which come in the order of their indexes, and seals the exact totals."""
+    """Adds up the slices' parts of files, which come in the order of their indexes, and seals the held totals."""
 
     code: str
     shared: Shared
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (index, SEALED) for each file, (index, BEYOND) where a total lies beyond 63 bits."""
+        """Yield (index, SEALED) for each file."""
         files = Files(self.shared.layout.tables)
         for index, parts in _by_index(batches):
-            yield _row(index, "outcome", self._add(index, files, parts))
+            self._add(index, files, parts)
+            yield _row(index, "outcome", SEALED)
 
-    def _add(self, index: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> int:
+    def _add(self, index: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> None:
         _, _, first, end = files.at(index)
-        high, low = np.zeros(end - first, dtype=np.int64), np.zeros(end - first, dtype=np.int64)
-        for part in parts:  # |high| < 2⁴⁸ and low < 2³² in each: for 2¹⁵ slices, 2³¹ cells, no sum leaves 63 bits
-            high[part["cell"] - first] += part["high"]  # each cell stands once in a part
-            low[part["cell"] - first] += part["low"]
-        try:
-            totals = joined(high, low)
-        except OverflowError:
-            return BEYOND
-        self.vault.write("totals", index, {"total": totals})
-        return SEALED
+        limbs = np.zeros((4, end - first), dtype=np.int64)  # of Wide: no sum of 2³¹ of them, one a slice, wraps
+        for part in parts:
+            for sums, limb in zip(limbs, Wide(part["low"], part.get("high")).limbs(), strict=False):
+                sums[part["cell"] - first] += limb  # each cell stands once in a part
+        self.vault.write("totals", index, {"total": Wide.of_limbs(*limbs).held()})
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
@@ -254,16 +247,20 @@ def _row(index: int, column: str, value: int | bytes) -> pa.RecordBatch:
 
 
 def _rolled_up(sums: dict[str, Int64s], table: Table, roll_up: RollUp, offset: int) -> dict[str, Int64s]:
-    """Return a slice's part of a table: its cells, ascending, each once, and their totals in two limbs."""
+    """Return a slice's part of a table: its cells, ascending, each once, and their totals in the words of Wide."""
     begin, end = np.searchsorted(sums[CELL], (offset, offset + table.base.size))
     cells = roll_up.cells(sums[CELL][begin:end] - offset)
-    values = sums[table.addend][begin:end]
-    counted = (cells >= 0) & (values != 0)
+    words = [sums[name][begin:end] for name in (table.addend, HIGH + table.addend) if name in sums]
+    counted = (cells >= 0) & Wide(*words).nonzero
     distinct, of = np.unique(cells[counted], return_inverse=True)
-    high, low = np.zeros(len(distinct), dtype=np.int64), np.zeros(len(distinct), dtype=np.int64)
-    np.add.at(high, of, values[counted] >> LIMB)
-    np.add.at(low, of, values[counted] & LOW)
-    return {"cell": distinct, "high": high + (low >> LIMB), "low": low & LOW}
+
+    def added(limbs: Int64s) -> Int64s:
+        totals = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(totals, of, limbs)
+        return totals
+
+    total = Wide(*(word[counted] for word in words)).summed(added)
+    return {"cell": distinct, "low": total.low} | ({} if total.high is None else {"high": total.high})
 
 
 @dataclass(frozen=True, eq=False, repr=False)

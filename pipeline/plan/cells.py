@@ -11,15 +11,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from udfs.numbers.wide import LARGEST, Wide
 from udfs.records.codes import COUNTY_LEVELS, LEVELS, NAICS_LEVELS, dimension_of
 
 Grouping = tuple[str | None, str | None]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
-
-LARGEST = 2**63 - 1  # of a total's magnitude
-LIMB = 32  # digits of the low limb, for sums whose plain 64-bit form might overflow
-LOW = (1 << LIMB) - 1
 
 Ints = TypeVar("Ints", Int32s, Int64s)
 
@@ -133,13 +130,14 @@ class QueryCells:
         return keys
 
 
-def roll_up_totals(totals: Int64s, base: Base, query: QueryCells) -> Int64s:
-    """Return the query's exact totals in key order, from the totals of all cells of a base that rolls up to it.
+def roll_up_totals(totals: Wide, base: Base, query: QueryCells) -> Int64s:
+    """Return a query's totals in key order, held at ±(2⁶³ − 1), from those of all cells of a base that rolls up to it.
 
-    Raises OverflowError where a total of the query exceeds 2⁶³ − 1 in magnitude (never wraps), ValueError where
-    `totals` is not int64 of the base's size or the base is coarser than the query.
+    They are exact until all is added up, and only then held: so a record moves a total by its influence at most
+    (docs/mathematics.md, section 6). Raises ValueError where `totals` is not int64 of the base's size or the base is
+    coarser than the query.
     """
-    if totals.dtype != np.int64 or totals.shape != (base.size,):
+    if totals.low.dtype != np.int64 or totals.low.shape != (base.size,):
         raise ValueError(f"int64 totals of {base.size} cells are needed")
     if base.listed is None or query.listed is None:
         fold = _fold_grid(base, query)
@@ -147,19 +145,9 @@ def roll_up_totals(totals: Int64s, base: Base, query: QueryCells) -> Int64s:
         fold = _fold_listed(base, base.listed, query, query.listed)
     if not query.size:
         return np.zeros(0, dtype=np.int64)
-    if max(int(totals.max()), -int(totals.min())) * base.size <= LARGEST:
-        return fold(totals)
-    # below 2³¹ cells neither limb's sum can leave 63 bits
-    return joined(fold(totals >> LIMB), fold(totals & LOW))
-
-
-def joined(high: Int64s, low: Int64s) -> Int64s:
-    """Return high·2³² + low, for low ≥ 0; raises OverflowError where one exceeds 2⁶³ − 1 in magnitude."""
-    high, low = high + (low >> LIMB), low & LOW
-    end = 1 << (63 - LIMB)
-    if ((high < -end) | (high >= end) | ((high == -end) & (low == 0))).any():
-        raise OverflowError("a total of the query lies beyond 63 bits")
-    return (high << LIMB) + low
+    if totals.high is None and max(int(totals.low.max()), -int(totals.low.min())) * base.size <= LARGEST:
+        return fold(totals.low)
+    return totals.summed(fold).held()
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,11 @@ from pipeline.plan.domain import Dimension
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.storage.location import Location
 from pipeline.tables.files import Block, KeyColumn, ranges
+from udfs.numbers.wide import Wide
 from udfs.records.codes import dimension_of, roll_up
 from udfs.records.contract import ColumnUnfit, ContractBroken, MeasureColumn
-from udfs.records.decoding import OUTSIDE, OVERFLOW, BaseCells, CodeColumn, SumSpec
-from udfs.records.sums import CELL, broken_of
+from udfs.records.decoding import OUTSIDE, BaseCells, CodeColumn, SumSpec
+from udfs.records.sums import CELL, HIGH, broken_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +111,9 @@ def sum_spec(plan: Plan) -> SumSpec:
 
 
 def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], ...]:
-    """Return each table's exact totals in key order, in steps, from a frame of sums; cells without records are 0.
+    """Return each table's totals in key order, in steps, from a frame of sums; cells without records are 0.
 
-    Raises MicrodataError that names every broken rule, where one is, or the query with a total beyond 63 bits.
+    They are exact, and held at ±(2⁶³ − 1) steps. Raises MicrodataError that names every broken rule, where one is.
     """
     spec = layout.spec
     cells = frame[CELL].to_numpy()
@@ -121,31 +122,22 @@ def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], .
     for i, base in enumerate(spec.bases):
         first, end = np.searchsorted(cells, (spec.offsets[i], spec.offsets[i + 1]))
         for addend in base.addends:
-            dense = np.zeros(base.size, dtype=np.int64)
-            dense[cells[first:end] - spec.offsets[i]] = frame[addend].to_numpy()[first:end]
-            sums[i, addend] = dense
-    totals = []
-    for table in layout.tables:
-        try:
-            totals.append(roll_up_totals(sums[table.base_number, table.addend], table.base, table.cells))
-        except OverflowError:
-            raise total_beyond(table) from None
-    return tuple(totals)
+            words = [np.zeros(base.size, dtype=np.int64) for name in (addend, HIGH + addend) if name in frame]
+            for word, name in zip(words, (addend, HIGH + addend), strict=False):
+                word[cells[first:end] - spec.offsets[i]] = frame[name].to_numpy()[first:end]
+            sums[i, addend] = Wide(*words)
+    return tuple(
+        roll_up_totals(sums[table.base_number, table.addend], table.base, table.cells) for table in layout.tables
+    )
 
 
 def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:
     """Raise MicrodataError, which names every broken rule, if there are cells that stand for broken rules."""
     cells = [int(cell) for cell in broken]
     if cells:
-        by_records = any(cell > OVERFLOW for cell in cells)
-        advice = "correct the records, or set bad_records: drop" if by_records else "use a larger step"
         rules = [layout.spec.broken_rule(cell) for cell in cells]
+        advice = "correct the records, or set bad_records: drop"
         raise MicrodataError(contract_message(layout.dataset, rules, advice))
-
-
-def total_beyond(table: Table) -> MicrodataError:
-    """Return the error of a table with a total that lies beyond 63 bits."""
-    return MicrodataError(f"query {table.name}: a total lies beyond 63 bits; use a larger step")
 
 
 def blocks_of(table: Table, totals: NDArray[np.int64], folder: Location) -> list[Block]:

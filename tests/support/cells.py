@@ -20,7 +20,7 @@ from udfs.mechanisms.gaussian import Gaussian
 from udfs.records.contract import MeasureColumn
 from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count
-from udfs.records.sums import CELL, add_frames
+from udfs.records.sums import CELL, HIGH, add_frames
 
 RECORDS = Count().addend
 
@@ -143,12 +143,19 @@ def blocks(folder: Path, count: int, size: int = 50, total: int = 1000) -> list[
 
 
 def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
-    """Return a frame of sums as cell → sums, in the frame's order, without its counts of records."""
+    """Return a frame of sums as cell → sums in Python's integers, in its order, without its counts of records."""
     assert all(kind == np.int64 for kind in frame.dtypes)
+    addends = [name for name in frame.columns[1:] if not name.startswith(HIGH)]
+    words = {name: frame[name].tolist() for name in frame.columns}
+    sums = [
+        [low + 2**64 * high for low, high in zip(words[name], words.get(HIGH + name, [0] * len(frame)), strict=True)]
+        for name in addends
+    ]
     assert frame.columns[0] == CELL
     assert frame[CELL].is_monotonic_increasing
     assert frame[CELL].is_unique
-    return {cell: tuple(row) for cell, *row in frame.to_numpy().tolist() if cell not in (KEPT, LEFT_OUT)}
+    rows = zip(words[CELL], *sums, strict=True)
+    return {cell: tuple(row) for cell, *row in rows if cell not in (KEPT, LEFT_OUT)}
 
 
 def summed(path: Path, given: SumSpec | None = None) -> dict[int, tuple[int, ...]]:

@@ -371,7 +371,7 @@ def odd_records() -> list[Any]:
         pytest.param(data, form, bad, id=f"{data['name'].replace(' ', '-')}-{form}-{bad}")
         for data in listed("records")
         for form in data.get("formats", ("parquet", "csv"))
-        for bad in (("refuse", "drop") if {"breaks", "file", "sum"} & data.keys() else ("refuse",))
+        for bad in (("refuse", "drop") if {"breaks", "file"} & data.keys() else ("refuse",))
     ]
 
 
@@ -385,7 +385,6 @@ def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> C
     says: list[str] = []
     advice = {
         "breaks": "correct the records, or set bad_records: drop",
-        "sum": "use a larger step",
     }
     for kind in advice.keys() & data.keys() - ({"breaks"} if bad == "drop" else set()):
         says = [f"dataset corpus: the microdata break the contract: {data[kind]}; {advice[kind]}"]

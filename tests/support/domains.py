@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, grouping, roll_up_totals
 from pipeline.plan.domain import Domain
+from tests.support.wide import integers, wide
+from udfs.numbers.wide import Wide
 from udfs.records.codes import OTHER, dimension_of, roll_up
 
 Cell = tuple[str, str]
 Where = Mapping[str, Sequence[str]]
 Totals = NDArray[np.int64]
-Way = Callable[[Totals, Base, QueryCells], Totals]
+Way = Callable[[Wide, Base, QueryCells], Totals]
+LARGEST = 2**63 - 1
 
 SECTORS = ("11", "21", "31", "32", "33", "42", "44", "45", "48", "49", "51")
 FIXED = settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,13 +45,18 @@ def meets(cell: Cell, where: Where) -> bool:
     return all(rolled(cell, level) in codes for level, codes in where.items())
 
 
+def held(total: int) -> int:
+    """The end of the range of totals where one lies beyond it."""
+    return max(-LARGEST, min(LARGEST, total))
+
+
 def expected(world: World, by: Sequence[str], where: Where) -> dict[tuple[str, ...], int]:
     sums: dict[tuple[str, ...], int] = {}
     for cell, total in world.totals.items():
         if meets(cell, where):
             key = tuple(rolled(cell, level) for level in by)
             sums[key] = sums.get(key, 0) + total
-    return dict(sorted(sums.items()))
+    return {key: held(total) for key, total in sorted(sums.items())}
 
 
 def keys_of(query: QueryCells, start: int = 0, stop: int | None = None) -> list[tuple[str, ...]]:
@@ -57,15 +65,15 @@ def keys_of(query: QueryCells, start: int = 0, stop: int | None = None) -> list[
     return list(zip(*([codes[i] for i in places.tolist()] for codes, places in keys.values()), strict=True))
 
 
-def base_totals(world: World, base: Base) -> Totals:
+def base_totals(world: World, base: Base) -> Wide:
     """Sum the finest cells by the rule that `Base` states, one by one."""
-    domain, totals = world.domain, np.zeros(base.size, dtype=np.int64)
+    domain, totals = world.domain, [0] * base.size
     for (naics, county), total in world.totals.items():
         i, j = domain.naics.codes.index(naics), domain.county.codes.index(county)
         key = int(base.rows[i]) * base.stride + int(base.columns[j])
         number = key if base.listed is None else base.listed.tolist().index(key)
         totals[number] += total
-    return totals
+    return wide(totals)
 
 
 def agree(world: World, by: Sequence[str], where: Where, roll_up: Way | None = None) -> None:
@@ -81,13 +89,15 @@ def agree(world: World, by: Sequence[str], where: Where, roll_up: Way | None = N
         assert way(base_totals(world, base), base, query).tolist() == list(want.values())
 
 
-def by_cells(totals: Totals, base: Base, query: QueryCells) -> Totals:
+def by_cells(totals: Wide, base: Base, query: QueryCells) -> Totals:
     """The same, by the query's cell of each cell of the base."""
     cells = RollUp.of(base, query).cells(np.arange(base.size))
     assert ((cells >= -1) & (cells < query.size)).all()
-    sums = np.zeros(query.size, dtype=np.int64)
-    np.add.at(sums, cells[cells >= 0], totals[cells >= 0])
-    return sums
+    sums = [0] * query.size
+    for cell, total in zip(cells.tolist(), integers(totals), strict=True):
+        if cell >= 0:
+            sums[cell] += total
+    return np.array([held(total) for total in sums], dtype=np.int64)
 
 
 @st.composite
@@ -112,7 +122,8 @@ def worlds(draw: st.DrawFn, listed: bool | None = None) -> World:
         other = draw(st.lists(st.sampled_from(["naics", "county"]), unique=True))
         domain = Domain.product(naics, counties, other=other)
         cells = list(product(naics + [OTHER] * ("naics" in other), counties + [OTHER] * ("county" in other)))
-    values = draw(st.lists(st.integers(-(2**40), 2**40), min_size=len(cells), max_size=len(cells)))
+    largest = draw(st.sampled_from([2**40, 2**40, 2**64, 2**70]))  # a world of wide totals may need 128 bits
+    values = draw(st.lists(st.integers(-largest, largest), min_size=len(cells), max_size=len(cells)))
     return World(domain, dict(zip(cells, values, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Totals of a query from those of finer cells: against dictionaries, and never wrapped."""
+"""Totals of a query from those of finer cells: against dictionaries, never wrapped, and held in range at the end."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, grouping, is_roll_up, roll_up_totals
 from pipeline.plan.domain import Domain
-from tests.support.domains import FIXED, Totals, World, agree, example, queries, worlds
+from tests.support.domains import FIXED, Totals, World, agree, example, held, queries, worlds
+from tests.support.wide import wide
+from udfs.numbers.wide import Wide
 
 LARGEST = 2**63 - 1
 
@@ -39,49 +41,57 @@ def test_bases_serve_every_grouping_and_none_is_spare(data: st.DataObject, world
         assert base.size == len(world.cells)
 
 
-def off_by_one(totals: Totals, base: Base, query: QueryCells) -> Totals:
+def off_by_one(totals: Wide, base: Base, query: QueryCells) -> Totals:
     """A broken twin: each base cell counts as the next one."""
-    return roll_up_totals(np.roll(totals, 1), base, query)
+    return roll_up_totals(Wide(np.roll(totals.low, 1)), base, query)
 
 
-def test_a_roll_up_that_is_off_by_one_is_caught() -> None:
+def held_too_early(totals: Wide, base: Base, query: QueryCells) -> Totals:
+    """A broken twin: totals of the base's cells are held in range before they are rolled up."""
+    return roll_up_totals(Wide(totals.held()), base, query)
+
+
+def test_broken_roll_ups_are_caught() -> None:
     agree(example(), ("naics2", "state"), {})
     with pytest.raises(AssertionError):
         agree(example(), ("naics2", "state"), {}, off_by_one)
+    cells = {("311111", "01001"): 3 * LARGEST, ("311811", "01001"): -2 * LARGEST - 7, ("311812", "01001"): -(2**70)}
+    world = World(Domain.listed(list(cells)), cells)
+    agree(world, ("naics3",), {})
+    agree(world, ("naics6",), {}, held_too_early)
+    with pytest.raises(AssertionError):
+        agree(world, ("naics3",), {"naics6": ["311111", "311811"]}, held_too_early)
 
 
-def plain_sums(totals: Totals, base: Base, query: QueryCells) -> Totals:
+def plain_sums(totals: Wide, base: Base, query: QueryCells) -> Totals:
     """A broken twin: sums in 64 bits that wrap."""
-    return np.array([totals.sum()])
+    return np.array([totals.low.sum()])
 
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize(
-    ("values", "fits"),
+    "values",
     [
-        ([2**62, 2**62 - 1, 0], True),
-        ([2**62, 2**62, 0], False),
-        ([LARGEST, LARGEST, -LARGEST], True),
-        ([LARGEST, LARGEST, -LARGEST - 1], True),
-        ([-LARGEST, 0, 0], True),
-        ([-LARGEST, -1, 0], False),
-        ([-LARGEST, -LARGEST, LARGEST], True),
-        ([-LARGEST, -LARGEST, -LARGEST], False),
-        ([LARGEST, LARGEST, 2], False),  # wraps to 0
+        [2**62, 2**62 - 1, 0],
+        [2**62, 2**62, 0],
+        [LARGEST, LARGEST, -LARGEST],
+        [LARGEST, LARGEST, -LARGEST - 1],
+        [-LARGEST, -1, 0],
+        [-LARGEST, -LARGEST, LARGEST],
+        [-LARGEST, -LARGEST, -LARGEST],
+        [LARGEST, LARGEST, 2],  # in 64 bits it wraps to 0
+        [2**70, -(2**70), 5],
+        [-(2**70), 2**69, 0],
     ],
 )
-def test_totals_never_wrap(listed: bool, values: list[int], fits: bool) -> None:
+def test_totals_are_exact_and_then_held(listed: bool, values: list[int]) -> None:
     codes = ["111110", "111120", "111130"]
     domain = Domain.listed([(code, "01001") for code in codes]) if listed else Domain.product(codes, ["01001"])
     (base,) = domain.bases_for([("naics6", "nation")])
     query = domain.query_cells(("nation",), {})
-    totals = np.array(values, dtype=np.int64)
-    if fits:
-        assert roll_up_totals(totals, base, query).tolist() == [sum(values)]
-    else:
-        with pytest.raises(OverflowError):
-            roll_up_totals(totals, base, query)
-        assert plain_sums(totals, base, query).tolist() != [sum(values)] or sum(values) == -LARGEST - 1
+    assert roll_up_totals(wide(values), base, query).tolist() == [held(sum(values))]
+    if abs(sum(values)) > LARGEST + 1:
+        assert plain_sums(wide(values), base, query).tolist() != [held(sum(values))]
 
 
 def test_roll_ups_refuse_what_does_not_fit() -> None:
@@ -89,13 +99,13 @@ def test_roll_ups_refuse_what_does_not_fit() -> None:
     (coarse,) = domain.bases_for([("naics2", None)])
     fine = domain.query_cells(("naics3",), {})
     with pytest.raises(ValueError, match="coarser"):
-        roll_up_totals(np.zeros(1, dtype=np.int64), coarse, fine)
+        roll_up_totals(Wide(np.zeros(1, dtype=np.int64)), coarse, fine)
     with pytest.raises(ValueError, match="coarser"):
         RollUp.of(coarse, fine)
     with pytest.raises(ValueError, match="int64"):
-        roll_up_totals(np.zeros(2, dtype=np.int64), coarse, fine)
+        roll_up_totals(Wide(np.zeros(2, dtype=np.int64)), coarse, fine)
     with pytest.raises(ValueError, match="int64"):
-        roll_up_totals(np.zeros(1), coarse, fine)  # type: ignore[arg-type]
+        roll_up_totals(Wide(np.zeros(1)), coarse, fine)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no base"):
         cheapest([coarse], ("naics3", None))
 

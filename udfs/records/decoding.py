@@ -29,7 +29,6 @@ from udfs.records.contract import (
 from udfs.records.statistics import Count, Statistic, Sum
 
 OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
-OVERFLOW = -(1 << 40)  # the cell that says the first addend has a sum beyond 63 bits; below it, the next ones
 KEPT, LEFT_OUT = -(1 << 50), -(1 << 50) - 1  # the cells of the counts of records
 NOWHERE = -(1 << 62)  # two of them, or one and any key, stay below zero
 
@@ -124,8 +123,6 @@ class SumSpec:
 
     def broken_rule(self, cell: int) -> tuple[str, str]:
         """Return the column and the words of the rule that a negative cell stands for."""
-        if cell <= OVERFLOW:
-            return self.addends[OVERFLOW - cell], "has a sum beyond 63 bits"
         column, rule = divmod(-1 - cell, len(Rule))
         return LINE if rule == Rule.LINE else self.columns[column], RULE_TEXT[Rule(rule)]
 

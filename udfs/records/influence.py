@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.noise import FLOAT_SLACK
+from udfs.numbers.wide import LIMB, LOW
 from udfs.records.contract import Mask
 from udfs.records.decoding import BaseCells, Records
-from udfs.records.sums import LIMB, LOW
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]

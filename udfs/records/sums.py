@@ -1,10 +1,11 @@
 """Record batches → exact integer sums by base cell: one kernel for every engine.
 
 Result: for each base (a numbering of cells) and each addend (the count of records, or a measure in steps) the exact sum
-over the records of the domain; a sum, also of a part of the data, that leaves 63 bits is reported, never wrapped.
+over the records of the domain, in 128 bits: nothing wraps, and nothing is held in a range before all is added up.
 Records are added by integer cell number. Beside the sums the records are counted (`RecordCounts`).
 
 Sums travel as frames: a column of cells and one int64 column an addend, sorted, without cells that are zero throughout.
+Where a sum of an addend leaves 64 bits, a column HIGH + addend has the higher words of its sums.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST, Wide
 from udfs.records.contract import Fault, Int64s, Mask, Rule, distinct, ranked
-from udfs.records.decoding import KEPT, LEFT_OUT, OVERFLOW, Decoder, Records, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, Decoder, Records, SumSpec
 
 CELL = "(cell)"
-LIMB = 32  # digits of the low limb, for sums whose plain 64-bit form might overflow
-LOW = (1 << LIMB) - 1
+HIGH = "2⁶⁴·"  # no addend's name begins with it
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,15 +60,15 @@ UNCOUNTED = RecordCounts()  # before a scan
 
 
 class ExactSums:
-    """Sums of int64 addends by cell that never wrap: plain while a bound proves it safe, else in two limbs."""
+    """Sums of int64 addends by cell that never wrap: plain while a bound proves it safe, else in 128 bits."""
 
     def __init__(self, size: int, addends: Iterable[str]) -> None:
         self._plain = {addend: np.zeros(size, dtype=np.int64) for addend in addends}
         self._room = dict.fromkeys(self._plain, LARGEST)
-        self._limbs: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._wide: dict[str, Wide] = {}
 
-    def add(self, addend: str, cells: NDArray[np.int64], values: NDArray[np.int64]) -> None:
-        """Add `values`, of magnitude at most LARGEST, to the sums of `cells`."""
+    def add(self, addend: str, cells: Int64s, values: Int64s) -> None:
+        """Add `values` to the sums of `cells`."""
         if not len(values):
             return
         most = len(values) * max(int(values.max()), -int(values.min()))
@@ -76,43 +76,42 @@ class ExactSums:
             self._room[addend] -= most
             _scatter(self._plain[addend], cells, values)
             return
-        if addend not in self._limbs:
-            self._limbs[addend] = (np.zeros_like(self._plain[addend]), np.zeros_like(self._plain[addend]))
-        high, low = self._limbs[addend]
-        _scatter(high, cells, values >> LIMB)
-        _scatter(low, cells, values & LOW)
-        _carry(high, low)
+        self._add_wide(addend, cells, Wide(values))
 
-    def totals(self) -> dict[str, NDArray[np.int64] | None]:
-        """Return each addend's sums of all cells; None where one of them leaves 63 bits."""
-        return {addend: self._total(addend) for addend in self._plain}
+    def add_columns(self, cells: Int64s, columns: Mapping[str, Int64s]) -> None:
+        """Add columns of sums, each addend's lower and higher words as in a frame, to the sums of `cells`."""
+        for addend in self._plain:
+            if (high := columns.get(HIGH + addend)) is None:
+                self.add(addend, cells, columns[addend])
+            else:
+                self._add_wide(addend, cells, Wide(columns[addend], high))
 
-    def _total(self, addend: str) -> NDArray[np.int64] | None:
-        plain = self._plain[addend]
-        if addend not in self._limbs:
-            return plain
-        high, low = self._limbs[addend]
-        high, low = high + (plain >> LIMB), low + (plain & LOW)
-        _carry(high, low)
-        return None if beyond(high, low).any() else (high << LIMB) + low
+    def _add_wide(self, addend: str, cells: Int64s, values: Wide) -> None:
+        def scattered(limbs: Int64s) -> Int64s:
+            sums = np.zeros_like(self._plain[addend])
+            _scatter(sums, cells, limbs)
+            return sums
+
+        added = values.summed(scattered)
+        self._wide[addend] = self._wide[addend] + added if addend in self._wide else added
+
+    def totals(self) -> dict[str, Wide]:
+        """Return each addend's sums of all cells."""
+        plain = {addend: Wide(sums) for addend, sums in self._plain.items()}
+        return plain | {addend: plain[addend] + wide for addend, wide in self._wide.items()}
 
 
 def to_frame(sums: ExactSums, broken: Iterable[int], records: RecordCounts = UNCOUNTED) -> pd.DataFrame:
-    """Return the sums as a frame, after the counts of records and the cells of broken rules, of wide sums among them.
-
-    Never raises for what the data hold: an engine would log the arguments of a task that fails.
-    """
+    """Return the sums as a frame, after the counts of records and the cells of broken rules."""
     totals = sums.totals()
-    needed = {addend: total for addend, total in totals.items() if total is not None}
     counts = {LEFT_OUT: records.left_out, KEPT: records.kept}
-    rules = {*broken, *(OVERFLOW - i for i, total in enumerate(totals.values()) if total is None)}
-    told = sorted({*rules, *(cell for cell, count in counts.items() if count)})
-    cells = np.flatnonzero(np.logical_or.reduce([total != 0 for total in needed.values()]))
-    columns = {addend: np.zeros(len(told) + len(cells), dtype=np.int64) for addend in totals}
-    for addend, total in needed.items():
-        columns[addend][len(told) :] = total[cells]
-    next(iter(columns.values()))[: len(told)] = [counts.get(cell, 0) for cell in told]
-    return pd.DataFrame({CELL: np.concatenate((np.array(told, dtype=np.int64), cells))} | columns)
+    told = np.array(sorted({*broken, *(cell for cell, count in counts.items() if count)}), dtype=np.int64)
+    cells = np.flatnonzero(np.logical_or.reduce([total.nonzero for total in totals.values()]))
+    words = {addend: total.low for addend, total in totals.items()}
+    words |= {HIGH + addend: total.high for addend, total in totals.items() if total.high is not None}
+    columns = {name: np.concatenate((np.zeros_like(told), word[cells])) for name, word in words.items()}
+    next(iter(columns.values()))[: len(told)] = [counts.get(cell, 0) for cell in told.tolist()]
+    return pd.DataFrame({CELL: np.concatenate((told, cells))} | columns)
 
 
 def counts_of(cells: Int64s, counts: Int64s) -> RecordCounts:
@@ -134,18 +133,6 @@ def _scatter(sums: NDArray[np.int64], cells: NDArray[np.int64], values: NDArray[
         raise IndexError("a cell number lies outside the numbering")
     column = csc_array((values, cells, np.array([0, len(values)])), shape=(len(sums), 1), copy=False)
     sums += column @ np.ones(1, dtype=np.int64)
-
-
-def beyond(high: NDArray[np.int64], low: NDArray[np.int64]) -> Mask:
-    """Return where high·2³² + low, for 0 ≤ low < 2³², exceeds 2⁶³ − 1 in magnitude."""
-    end = 1 << (63 - LIMB)
-    off: Mask = (high < -end) | (high >= end) | ((high == -end) & (low == 0))
-    return off
-
-
-def _carry(high: NDArray[np.int64], low: NDArray[np.int64]) -> None:
-    high += low >> LIMB
-    low &= LOW
 
 
 def empty_frame(addends: Iterable[str]) -> pd.DataFrame:
@@ -171,10 +158,14 @@ def add_frames(frames: pd.DataFrame, size: int) -> pd.DataFrame:
     """Return the frame of sums of several frames, given one below the other, over `size` cells."""
     cells = frames[CELL].to_numpy()
     inside = cells >= 0
-    sums = ExactSums(size, [name for name in frames.columns if name != CELL])
-    for addend in frames.columns.drop(CELL):
-        sums.add(addend, cells[inside], frames[addend].to_numpy()[inside])
+    sums = ExactSums(size, [name for name in frames.columns.drop(CELL) if not name.startswith(HIGH)])
+    sums.add_columns(cells[inside], {name: _whole(frames[name])[inside] for name in frames.columns.drop(CELL)})
     return to_frame(sums, broken_of(cells), counts_of(cells, frames.iloc[:, 1].to_numpy()))
+
+
+def _whole(column: pd.Series) -> Int64s:
+    """Return a column of frames, of which some may lack it: a column of high words, small numbers that doubles hold."""
+    return column.fillna(0).to_numpy(dtype=np.int64)
 
 
 def _add(records: Records, spec: SumSpec, sums: ExactSums) -> int:
@@ -293,9 +284,11 @@ def _any(of_row: Int64s, rows: Mask, count: int) -> Mask:
 
 def _added(steps: NDArray[np.int64], of_row: Int64s, count: int) -> tuple[Int64s, Mask]:
     """Return the sum of each record's values, 0 where it lies beyond 63 bits, and where it does."""
-    high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    np.add.at(high, of_row, steps >> LIMB)
-    np.add.at(low, of_row, steps & LOW)  # below 2³² each: for 2³¹ rows no sum wraps
-    high, low = high + (low >> LIMB), low & LOW
-    off = beyond(high, low)
-    return np.where(off, 0, (high << LIMB) + low), off
+
+    def added(limbs: Int64s) -> Int64s:
+        sums = np.zeros(count, dtype=np.int64)
+        np.add.at(sums, of_row, limbs)
+        return sums
+
+    sums = Wide(steps).summed(added)
+    return np.where(sums.beyond, 0, sums.low), sums.beyond
