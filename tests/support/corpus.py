@@ -383,11 +383,9 @@ def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> C
     odd = TEMPLATE | data["record"]
     write_records(folder / "microdata" / f"a.{form}", [*good_records(), odd], data.get("types"))
     says: list[str] = []
-    advice = {
-        "breaks": "correct the records, or set bad_records: drop",
-    }
-    for kind in advice.keys() & data.keys() - ({"breaks"} if bad == "drop" else set()):
-        says = [f"dataset corpus: the microdata break the contract: {data[kind]}; {advice[kind]}"]
+    if "breaks" in data and bad == "refuse":
+        advice = "correct the records, or set bad_records: drop"
+        says = [f"dataset corpus: the microdata break the contract: {data['breaks']}; {advice}"]
     if "file" in data:
         where = f"microdata {{folder}}/microdata/a.{form}"
         says = [f"{where}: column {data['file']}; correct the microdata, or the plan's columns"]
