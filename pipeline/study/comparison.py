@@ -38,11 +38,11 @@ Shapes = Mapping[str, Sequence[str]]  # parameter → values on a small grid
 
 # What a comparison tries: a new kind adds a line. `a` of exponential_polylog is e^(p−1), where its noise is most
 # peaked; for p = 1 it only scales σ. Thresholds and offsets are in the measure's unit: decades from one employee to
-# large establishments. Stable noise has no variance, with alpha 1 no mean absolute error either. The groupwise kinds
-# are for counts.
+# large establishments; unit splitting is compared as the baseline that it is, since its noise is Gaussian. Stable noise
+# has no variance, with alpha 1 no mean absolute error either. The groupwise kinds are for counts.
 FAMILIES: Sequence[tuple[str, Shapes]] = (
     ("gaussian", {}),
-    ("unit_splitting", {"threshold": ("1", "10", "100", "1000")}),
+    ("unit_splitting", {"threshold": ("1", "10", "100", "1000"), "policy": ("paper",)}),
     ("laplace", {}),
     ("generalized_gaussian", {"p": ("0.2", "0.25", "0.33", "0.5", "0.75")}),
     ("exponential_polylog", {"p": ("1",), "a": ("1",), "d": ("3.5", "4", "5", "8")}),

@@ -202,7 +202,7 @@ def test_the_tight_policy_is_described_and_smaller(kind: str) -> None:
     assert tight.loss_at(Fraction(3)) < paper.loss_at(Fraction(3)) * Fraction(99, 100)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "root", "log", "unit_splitting"])
+@pytest.mark.parametrize("kind", ["gaussian", "root", "log"])
 def test_other_policies_are_exact_or_have_no_tight_one(kind: str) -> None:
     policy = CATALOGUE[kind].parameters().get("policy")
     assert policy is None or policy.choices == ("paper",)

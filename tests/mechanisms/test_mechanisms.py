@@ -21,7 +21,7 @@ def test_every_kind_has_an_example_here() -> None:
 @pytest.mark.parametrize(
     ("spec", "losses"),
     [
-        ({"kind": "unit_splitting", "threshold": 10, "rho": 1}, [1, 1, 1, 4, 9, 1_000_000]),
+        ({"kind": "unit_splitting", "threshold": 10, "rho": 1, "policy": "paper"}, [1, 1, 1, 4, 9, 1_000_000]),
         ({"kind": "root", "k": 4, "a": 0, "sigma": 2}, [0.2795, 0.2795, 0.3953, 0.5590, 0.6847, 12.5]),
         ({"kind": "log", "a": 1, "sigma": 2}, [0.4013, 0.4013, 0.7187, 1.1586, 1.4740, 10.6040]),
     ],
@@ -46,6 +46,16 @@ def test_the_papers_bounds_of_math_section_9(spec: dict[str, object], losses: di
 def test_unit_splitting_needs_no_more_noise_than_its_pieces() -> None:
     m = build({"kind": "unit_splitting", "threshold": 10, "rho": 1}, ONE)
     assert m.variance(0.0) == pytest.approx(50, rel=1e-12)  # T²/(2ρ)
+
+
+def test_unit_splitting_states_the_loss_of_its_noise_or_that_of_its_pieces() -> None:
+    given: dict[str, object] = {"kind": "unit_splitting", "threshold": 10, "rho": 1}
+    m, sizes = build(given, ONE), np.arange(200.0)
+    assert m.describe()["policy"] == "tight"
+    assert m.loss(sizes) == pytest.approx(sizes**2 / 100, rel=1e-11)  # Δ²/(2·50)
+    assert m.by_paper().loss(sizes) == pytest.approx(np.ceil(sizes / 10) ** 2, rel=1e-11)
+    assert [float(m.loss_at(Fraction(x))) for x in (1, 15)] == [0.01, 2.25]
+    assert m.by_paper() == build(given | {"policy": "paper"}, ONE)
 
 
 def influences(random: Random, step: Fraction, size: int) -> list[Fraction]:

@@ -108,7 +108,7 @@ def test_every_mechanism_at_small_and_giant_influences(mechanism: Mechanism) -> 
 @pytest.mark.parametrize("step", [Fraction(1), Fraction(1, 4), Fraction(1000), Fraction(123456789, 10**6)])
 def test_a_policy_that_jumps_is_met_from_above_also_beyond_what_doubles_tell(step: Fraction) -> None:
     threshold = 2**40 * step
-    mechanism = UnitSplitting(threshold=threshold, rho=Fraction(1, 10), step=step)
+    mechanism = UnitSplitting(threshold=threshold, rho=Fraction(1, 10), policy="paper", step=step)
     query = QueryLoss("q", 0, "x", step, np.zeros(1, int), np.zeros(1, int), (mechanism,))
     edges = [k * 2**40 + d for k in (1, 2**13, 2**14 + 1, 2**21 + 3) for d in (-1, 0, 1)]
     exact = [mechanism.loss_at(edge * step) for edge in edges]

@@ -368,7 +368,7 @@ REGISTRY: dict[str, Kind] = {
     "unit_splitting": Kind(
         example={"threshold": 10, "rho": 2},
         guarantee=[
-            ({"threshold": 10, "rho": 1}, "1"),
+            ({"threshold": 10, "rho": 1, "policy": "paper"}, "1"),
             ({"threshold": 2.5, "rho": 0.3}, "1"),
             ({"threshold": 0.75, "rho": 0.07}, "0.25"),
             ({"threshold": 0.03, "rho": 2}, "0.01"),

@@ -128,7 +128,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "log-median": {"kind": "log", "a": 1, "sigma": 0.25, "estimator": "median"},
     "log-laplace": {"kind": "log", "a": 5, "sigma": 0.2, "noise": "laplace"},
     "log-laplace-median": {"kind": "log", "a": 5, "sigma": 0.2, "noise": "laplace", "estimator": "median"},
-    "splitting": {"kind": "unit_splitting", "threshold": 100, "rho": 0.1},
+    "splitting": {"kind": "unit_splitting", "threshold": 100, "rho": 0.1, "policy": "paper"},
     "groupwise-log": {"kind": "groupwise_log", "a": 5, "sigma": 0.1},
     "groupwise-noisy": {"kind": "groupwise_noisy", "r": 0.1, "sigma": 3},
 }

@@ -24,18 +24,18 @@ DIGITS = 10**80  # of the noise scale beyond the point of its square's size
 class UnitSplitting(Mechanism):
     """Every record is split into A = ⌈Δ/T⌉ pieces of at most T; discrete Gaussian noise gives each piece rho-zCDP.
 
-    PRzCDP with P(Δ) = ρ·⌈Δ/T⌉², no pure loss. Proof: the noise has σ ≥ T/√(2ρ), and the sum is the same with and
-    without splitting, so a record costs Δ²/(2σ²) ≤ ρ·(Δ/T)² ≤ ρ·⌈Δ/T⌉². A changed value costs d²/(2σ²) of the
-    difference d, as of any Gaussian noise. Source: paper 1, section 2.5; docs/mathematics.md, section 3.
+    PRzCDP with P(Δ) = Δ²/(2σ²), or with the paper's policy ρ·⌈Δ/T⌉²; no pure loss. Proof: the noise has σ ≥ T/√(2ρ),
+    and the sum is the same with and without splitting, so a record costs Δ²/(2σ²) ≤ ρ·(Δ/T)² ≤ ρ·⌈Δ/T⌉². A changed
+    value costs d²/(2σ²) of the difference d, as of any Gaussian noise. Source: paper 1, section 2.5;
+    docs/mathematics.md, section 3.
     """
 
     threshold: Fraction = above(0, "largest piece T of a record, in the measure's unit")
     rho: Fraction = above(0, "zCDP loss of one piece")
-    policy: str = choice("paper", doc=POLICY)
+    policy: str = choice("tight", "paper", doc=POLICY)
 
     kind: ClassVar[str] = "unit_splitting"
     scale_parameter: ClassVar[str] = "threshold"
-    formula: ClassVar[str] = "ρ·⌈Δ/T⌉²"
 
     @property
     def sigma(self) -> Fraction:
@@ -50,12 +50,21 @@ class UnitSplitting(Mechanism):
         """Added Gaussian noise."""
         return Additive(noise=GaussianNoise(scale=self.sigma, step=self.step))
 
+    @property
+    def formula(self) -> str:
+        """The policy function."""
+        return "Δ²/(2σ²), σ = T/√(2ρ) rounded up" if self.tight else "ρ·⌈Δ/T⌉²"
+
     def loss_at(self, influence: Fraction) -> Fraction:
-        """Return ρ·⌈Δ/T⌉², exactly."""
+        """Return Δ²/(2σ²) or ρ·⌈Δ/T⌉², exactly."""
+        if self.tight:
+            return super().loss_at(influence)
         return self.rho * self._pieces(influence) ** 2
 
     def loss(self, influence: Floats) -> Floats:
-        """Return ρ·⌈Δ/T⌉², rounded up; an influence means its shortest decimal where it is near a multiple of T."""
+        """Return the same, rounded up; an influence means its shortest decimal where it is near a multiple of T."""
+        if self.tight:
+            return super().loss(influence)
         pieces = influence / float(self.threshold)
         doubtful = np.abs(pieces - np.rint(pieces)) <= pieces * FLOAT_SLACK
         distinct, index = np.unique(influence[doubtful], return_inverse=True)

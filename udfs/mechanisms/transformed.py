@@ -183,6 +183,10 @@ class Transformed(Form, Generic[C]):
         """Return the same for whole arrays, of totals of at least 0."""
         return np.where(influence > 0, self.curve.rise(influence), 0.0)
 
+    def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
+        """Return those of Laplace noise; Gaussian noise has none below its losses."""
+        return self.noise.renyi_at(self.shift_at(influence), orders)
+
     def shift_by_factor(self, factor: Fraction) -> Fraction | None:
         """Return the curve's bound."""
         return self.curve.rise_by_factor(factor)
