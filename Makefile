@@ -32,9 +32,12 @@ setup: $(READY) ## install prdp and its tools into .venv
 $(WORK)/data/plan.yaml: | $(READY)
 	$(BIN)/prdp generate --records $(RECORDS) --out $(WORK)/data
 
+.PRECIOUS: $(LEDGER)
+$(LEDGER): | $(READY)
+	$(BIN)/prdp ledger create $(LEDGER)
+
 .PHONY: release
-release: $(READY) $(WORK)/data/plan.yaml ## generate microdata if there are none, and release them on Dask
-	@mkdir -p -m 700 $(WORK)/ledger
+release: $(READY) $(WORK)/data/plan.yaml $(LEDGER) ## generate microdata if there are none, and release them on Dask
 	$(BIN)/prdp release $(WORK)/data/plan.yaml --out $(WORK)/releases --ledger $(LEDGER)
 
 .PHONY: test

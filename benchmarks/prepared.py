@@ -19,7 +19,7 @@ import yaml
 
 from pipeline.economy.generate import generate
 from pipeline.engines.dask import DaskEngine
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
@@ -40,7 +40,7 @@ def main() -> None:
         forms = {"csv": _as_csv(made.microdata, folder / "csv"), "parquet": made.microdata}
         for duplicates in ("trust", "combine"):
             plan = _plan(made.plan, duplicates)
-            ledger = open_ledger(str(folder / duplicates / "ledger.sqlite"))
+            ledger = create_ledger(str(folder / duplicates / "ledger.sqlite"))
             out, start = folder / f"prepared-{duplicates}", time.perf_counter()
             prepare(PrepareJob(plan=plan, raw=locate(forms["parquet"]), out=out, ledger=ledger, engine=engine))
             spent = time.perf_counter() - start

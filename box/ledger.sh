@@ -15,7 +15,7 @@ if [ ! -d "$data" ]; then
     mv "$data.part" "$data"
 fi
 
-# Logins, then (once `prdp ledger show` of the service `setup` has made the tables) what each of them may do.
+# Logins, then (once `prdp ledger create` of the service `setup` has made the tables) what each of them may do.
 until_done() {
     until psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 --dbname "$1" --file "$2" > /dev/null 2>&1; do sleep 1; done
 }

@@ -49,6 +49,10 @@ class Log:
         """Log what is done between the stages."""
         self._log(logging.INFO, "progress", message)
 
+    def ledger(self, address: str) -> None:
+        """Log which ledger is open: its file, or its server's address without password."""
+        self._log(logging.INFO, "ledger", f"ledger {address}")
+
     def warning(self, message: str) -> None:
         """Log a warning."""
         self._log(logging.WARNING, "warning", message)
@@ -81,9 +85,9 @@ def json_log(command: str | None) -> Log:
     """Return a log for programs: every event is a JSON object in a line of standard error.
 
     The keys are always these: `time` (UTC, ISO 8601), `level` (info, warning, error), `event` (begun, ended, failed:
-    of a stage; warning; done, error: of the command), `command`, `release`, `attempt`, `stage`, `seconds` (what the
-    stage or command took, where it ends), `message`, `exit_code` (of an error); null where there is none. With --debug
-    an error has `traceback` too.
+    of a stage; ledger; warning; done, error: of the command), `command`, `release`, `attempt`, `stage`, `seconds` (what
+    the stage or command took, where it ends), `message`, `exit_code` (of an error); null where there is none. With
+    --debug an error has `traceback` too.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
     from pipeline.release.verify import Verified
     from prdp.explanation import Explanation
-    from prdp.ledgers import Ledger, open_ledger
+    from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.plans import Plan, diagnose, load_plan, prepare
     from prdp.releases import PublishedRelease, Release, read_release, verify
     from prdp.studies import calibrate, evaluate, generate
@@ -26,7 +26,7 @@ HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
     "pipeline.release.verify": ("Verified",),
     "prdp.explanation": ("Explanation",),
-    "prdp.ledgers": ("Ledger", "open_ledger"),
+    "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.plans": ("Plan", "diagnose", "load_plan", "prepare"),
     "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
     "prdp.studies": ("calibrate", "evaluate", "generate"),
@@ -48,6 +48,7 @@ __all__ = [
     "Verified",
     "__version__",
     "calibrate",
+    "create_ledger",
     "diagnose",
     "evaluate",
     "generate",

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from pipeline.ledger.store import Ledger as Store
@@ -17,10 +19,15 @@ LedgerLike: TypeAlias = "str | Path | Ledger | None"
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """A ledger on SQLite or PostgreSQL; every loss in it is an upper bound. Made by `open_ledger`."""
+    """A ledger on SQLite or PostgreSQL; every loss in it is an upper bound. Opened by `open_ledger`."""
 
     _store: Store
     _registered_only: bool
+
+    @property
+    def address(self) -> str:
+        """The file, or the server's address without password."""
+        return self._store.address
 
     def show(self, dataset: str | None = None) -> pd.DataFrame:
         """Return a row for each release, in the order of first reservation.
@@ -30,13 +37,22 @@ class Ledger:
 
         Returns:
             Columns release, dataset, state, attempt, draws, charges, plan_digest, out, approved, reason.
+
+        Raises:
+            StateError: The ledger holds no such dataset.
         """
         import pandas as pd  # noqa: PLC0415
 
+        from pipeline.ledger.entries import unknown  # noqa: PLC0415
+
+        states = self._store.states()
+        known = [*self._store.budgets(), *(state.dataset for state in states)]
+        if dataset is not None and dataset not in known:
+            raise unknown("dataset", dataset, known)
         columns = ["release", "dataset", "state", "attempt", "draws", "charges", "plan_digest", "out"]
         rows = [
             (s.release, s.dataset, s.status, s.attempt, s.draws, s.charges, s.digest, s.out, s.approved, s.reason)
-            for s in self._store.states()
+            for s in states
             if dataset in (None, s.dataset)
         ]
         return pd.DataFrame(rows, columns=[*columns, "approved", "reason"])
@@ -125,7 +141,7 @@ class Ledger:
         return [{"release": each.release, "staging": each.root, "names": list(each.names)} for each in purged]
 
     def __repr__(self) -> str:
-        return f"<prdp.Ledger {self._store.path or 'on a server'}>"
+        return f"<prdp.Ledger {self.address}>"
 
 
 def is_in_a_file(ledger: LedgerLike) -> bool:
@@ -139,22 +155,35 @@ def is_in_a_file(ledger: LedgerLike) -> bool:
 
 
 def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None = None) -> Ledger:
-    """Return the ledger at `url`, made where it is absent.
+    """Return the ledger at `url`, which `create_ledger` made.
 
     Args:
         url: A path, sqlite:///path, or postgresql://user@host/database. Default: the site's, or a file in the user's
-            state directory. A site may fix it (docs/ledger.md).
+            state directory, which its first use makes. A site may fix it (docs/ledger.md).
         operator: Operator to record; it is supplied, not proved. Default: PRDP_OPERATOR, or the login name.
 
     Raises:
         PlanError: Where the site fixes another ledger, or the address is of no known kind.
-        StateError: Where it cannot be a ledger of this user.
+        StateError: Where there is no ledger, or none that this user may keep.
     """
     from pipeline.ledger.store import open_ledger as open_store  # noqa: PLC0415 — SQLAlchemy loads when it is used
-    from pipeline.release.site import operator_named, site  # noqa: PLC0415
+    from pipeline.release.site import operator_named  # noqa: PLC0415
 
     if isinstance(url, Ledger):
         return url if operator is None else Ledger(url._store.signed(operator_named(operator)), url._registered_only)
+    return _at(url, operator, open_store)
+
+
+def create_ledger(url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
+    """Return the ledger at `url`, made where it is absent, as `prdp ledger create`; takes what `open_ledger` does."""
+    from pipeline.ledger.store import create_ledger as create_store  # noqa: PLC0415
+
+    return _at(url, operator, create_store)
+
+
+def _at(url: str | Path | None, operator: str | None, opened: Callable[[str | None], Store]) -> Ledger:
+    from pipeline.release.site import operator_named, site  # noqa: PLC0415
+
     here = site()
     address = here.ledger_for(None if url is None else str(url))
-    return Ledger(open_store(address).signed(operator_named(operator)), here.require_registered)
+    return Ledger(opened(address).signed(operator_named(operator)), here.require_registered)

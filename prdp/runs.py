@@ -70,8 +70,15 @@ class Runner:
             yield engine
 
 
-def open_lasting(ledger: LedgerLike, operator: str | None, engine: "Engine") -> Ledger:
-    """Return the ledger of a run on `engine`.
+def open_logged(ledger: LedgerLike, operator: str | None, runner: Runner) -> Ledger:
+    """Return the ledger of a run, and log its address."""
+    opened = open_ledger(ledger, operator=operator)
+    runner.log.ledger(opened.address)
+    return opened
+
+
+def open_lasting(ledger: LedgerLike, operator: str | None, engine: "Engine", runner: Runner) -> Ledger:
+    """Return the ledger of a run on `engine`, and log its address.
 
     Raises PlanError where the engine's driver moves to another machine and the ledger is a file: there it would be a
     new one, which knows of no earlier loss.
@@ -81,7 +88,7 @@ def open_lasting(ledger: LedgerLike, operator: str | None, engine: "Engine") -> 
             "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
             "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
         )
-    return open_ledger(ledger, operator=operator)
+    return open_logged(ledger, operator, runner)
 
 
 def location(at: LocationLike, what: str) -> "Location":
@@ -111,7 +118,8 @@ def release(
     from prdp.releases import Release  # noqa: PLC0415
 
     with runner.started(data) as engine:
-        opened = open_lasting(ledger, operator, engine)
+        runner.log.about(release=plan.release)
+        opened = open_lasting(ledger, operator, engine, runner)
         job = Job(
             plan=plan,
             microdata=_microdata(plan, data, runner),
@@ -141,7 +149,7 @@ def check(
     from pipeline.release.run import Request  # noqa: PLC0415
     from pipeline.release.run import check as run  # noqa: PLC0415
 
-    opened = open_ledger(ledger, operator=operator)
+    opened = open_logged(ledger, operator, runner)
     state = run(
         Request(
             plan=plan,
@@ -169,7 +177,7 @@ def prepare(
                 plan=plan,
                 raw=location(raw, "the raw microdata"),
                 out=Path(out).absolute(),
-                ledger=open_lasting(ledger, operator, engine)._store,
+                ledger=open_lasting(ledger, operator, engine, runner)._store,
                 engine=engine,
                 log=runner.log,
             )
@@ -213,7 +221,7 @@ def diagnose(
                 plan=plan,
                 microdata=microdata,
                 out=folder,
-                ledger=open_lasting(ledger, operator, engine)._store,
+                ledger=open_lasting(ledger, operator, engine, runner)._store,
                 engine=engine,
                 published=default_release(plan) if published is None else Path(published),
                 per_record=per_record,

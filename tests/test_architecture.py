@@ -152,7 +152,7 @@ def loaded(folder: Path, program: str, banned: Iterable[str], *arguments: str) -
 
 EXPLAIN = "import jobs.cli, jobs.commands.explain"
 RUN_EXPLAIN = "import sys, jobs.cli\nassert jobs.cli.main(['explain', sys.argv[1], '--json']) == 0"
-OPEN_A_FILE = "import sys\nfrom pipeline.ledger.store import open_ledger\nopen_ledger(sys.argv[1] + '/state/ledger')"
+OPEN_A_FILE = "import sys; from pipeline.ledger.store import create_ledger; create_ledger(sys.argv[1] + '/state/l')"
 NOT_IN_EXPLAIN = ("airflow", "dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy", "psycopg")
 NOT_IN_COMMAND = (*NOT_IN_EXPLAIN, "numpy", "scipy", "pydantic", "yaml", "mpmath", "cryptography")
 

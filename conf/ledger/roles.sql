@@ -1,6 +1,6 @@
 -- Who may do what with a ledger on PostgreSQL: releases append, officers decide, readers read, the owner migrates.
 --
--- Run it once, after the ledger was made (by `prdp ledger show --ledger postgresql://…`, as the database's owner), as
+-- Run it once, after the ledger was made (by `prdp ledger create postgresql://…`, as the database's owner), as
 -- a superuser; running it again changes nothing:
 --     psql --set ON_ERROR_STOP=1 --dbname DATABASE --file roles.sql
 -- Then give each user its role, one alone where duties are to be separate:

@@ -10,12 +10,13 @@ from jobs.commands.ledger_show import show, show_release
 from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
-from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger, require_there
+from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.site import operator_named, site
 from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
 EXAMPLES = {  # act → a call, after `prdp ledger`
+    "create": "create /srv/prdp/ledger/ledger.sqlite",
     "init": "init cbp-2023 --budget budget.yaml",
     "raise": 'raise cbp-2023 --budget budget.yaml --reason "a second year of tables"',
     "check": "check plan.yaml",
@@ -29,13 +30,22 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "export": "export",
     "purge": "staging purge",
 }
-OF_ENTRIES = ("verify", "migrate", "export", "staging")  # of a new ledger they would say that all is well
+OF_ENTRIES = ("verify", "export", "staging")  # of a new ledger they would say that all is well
 Run = Callable[[Ledger, argparse.Namespace], None]
 
 
 def declare(parser: Parser) -> None:
     """Add the acts, each with its options; `act_run` is what an act does with the opened ledger, if it takes one."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=type(parser))
+
+    create = acts.add_parser("create", **_about("create", "make an empty ledger; one that is there is left as it is"))
+    create.add_argument(
+        "address",
+        nargs="?",
+        metavar="ADDRESS",
+        help="a path or postgresql://user@host/database (default: the site's, or a file of the user's)",
+    )
+    add_json(create)
 
     init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _init)
     change = _add(acts, "raise", "replace the limits of a dataset or family, for a recorded reason", _raise)
@@ -98,9 +108,13 @@ def declare(parser: Parser) -> None:
     purge.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
 
 
-def _add(acts: Any, name: str, summary: str, act_run: Run | None) -> Parser:
+def _about(name: str, summary: str) -> dict[str, Any]:
     call = example(f"prdp ledger {EXAMPLES[name]}")
-    parser: Parser = acts.add_parser(name, help=summary, description=sentence(summary), epilog=call)
+    return {"help": summary, "description": sentence(summary), "epilog": call}
+
+
+def _add(acts: Any, name: str, summary: str, act_run: Run | None) -> Parser:
+    parser: Parser = acts.add_parser(name, **_about(name, summary))
     parser.set_defaults(act_run=act_run)
     add_ledger(parser)
     add_json(parser)
@@ -119,21 +133,27 @@ def _add_reason(parser: Parser, about: str) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Carry out one act on the ledger."""
-    if arguments.act == "check":
-        _check(arguments)
+    if arguments.act in NOT_OPENED:
+        NOT_OPENED[arguments.act](arguments)
         return
-    settings = site()
-    url = settings.ledger_for(arguments.ledger)
-    if arguments.act in OF_ENTRIES:
-        require_there(url)
-    if arguments.act == "migrate":  # nothing else opens a ledger of an older version
-        _migrate(url, arguments)
+    url = site().ledger_for(arguments.ledger)
+    ledger = open_ledger(url, first_use=arguments.act not in OF_ENTRIES)
+    arguments.log.ledger(ledger.address)
+    arguments.act_run(ledger.signed(operator_named(arguments.operator)), arguments)
+
+
+def _create(arguments: argparse.Namespace) -> None:
+    ledger = create_ledger(site().ledger_for(arguments.address))
+    entries, head = ledger.head()
+    if arguments.json:
+        print_json({"ledger": ledger.address, "entries": entries, "head": head})
     else:
-        arguments.act_run(open_ledger(url).signed(operator_named(arguments.operator)), arguments)
+        print(f"ledger {ledger.address}: is there, with {entries} entries; head {head}")
 
 
-def _migrate(url: str | None, arguments: argparse.Namespace) -> None:
-    before, ledger = migrate_ledger(url)
+def _migrate(arguments: argparse.Namespace) -> None:
+    before, ledger = migrate_ledger(site().ledger_for(arguments.ledger))
+    arguments.log.ledger(ledger.address)
     entries, head = ledger.verify()
     if arguments.json:
         print_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
@@ -239,3 +259,11 @@ def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:
         print(f"{each.release}: removed {', '.join(each.names)} from {each.root}")
     if not purged:
         print("nothing is staged beside live attempts")
+
+
+# Acts that open the ledger by themselves: it may be absent, of an older version, or left to a function of prdp.
+NOT_OPENED: dict[str, Callable[[argparse.Namespace], None]] = {
+    "create": _create,
+    "check": _check,
+    "migrate": _migrate,
+}

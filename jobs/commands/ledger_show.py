@@ -6,9 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from jobs.output import print_columns, print_json
-from pipeline.errors import PlanError
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.entries import Diagnosed
+from pipeline.ledger.entries import Diagnosed, unknown
 from pipeline.ledger.history import History, histories
 from pipeline.ledger.store import Ledger
 from udfs.numbers.exact import as_json, down_text, up_text
@@ -31,11 +30,10 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     chosen = [s for s in histories(ledger.entries(release)).values() if dataset in (None, s.state.dataset)]
     runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
     budgets = [] if release else [b for b in ledger.budgets().values() if dataset in (None, b.name)]
+    if not (chosen or runs or budgets):
+        _require_known(ledger, release, dataset)
     if json:
         print_json([*map(_history_json, chosen), *map(_run_json, runs), *(budget.to_json() for budget in budgets)])
-        return
-    if release is not None and not chosen:
-        print(f"release {release}: is not in the ledger")
         return
     _print_table(chosen)
     for budget in budgets:
@@ -45,6 +43,17 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     if release is not None:
         for history in chosen:
             _print_history(history)
+
+
+def _require_known(ledger: Ledger, release: str | None, dataset: str | None) -> None:
+    """Raise StateError where the ledger holds no release and no dataset of these names, or the two not together."""
+    states = ledger.states()
+    named = {"release": (release, [s.release for s in states if dataset in (None, s.dataset)])}
+    named["dataset"] = (dataset, [*ledger.budgets(), *(state.dataset for state in states)])
+    for kind in ("dataset", "release"):
+        name, known = named[kind]
+        if name is not None and name not in known:
+            raise unknown(kind, name, known)
 
 
 def _history_json(history: History) -> dict[str, Any]:
@@ -117,10 +126,8 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
 
     dataset = arguments.dataset
     if arguments.release is not None:
-        state = ledger.state(arguments.release)
-        if state is None:
-            raise PlanError(f"release {arguments.release}: is not in the ledger: prdp ledger show names those that are")
-        dataset = state.dataset
+        _require_known(ledger, arguments.release, dataset)
+        (dataset,) = (state.dataset for state in ledger.states() if state.release == arguments.release)
     spent = spendings(ledger, arguments.at, dataset)
     if arguments.json:
         print_json([spending.to_json() for spending in spent])

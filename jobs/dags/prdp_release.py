@@ -97,7 +97,7 @@ class Step:
 
     def ledger_state(self) -> Any:
         """Return the ledger's entry for the release, None if it was never reserved."""
-        return release_in(self.run_json("ledger", "show", self.release, *self.site.ledger_option()))
+        return release_in(self.run_json("ledger", "show", *self.site.ledger_option()), self.release)
 
     def check(self) -> Any:
         """Return the plan's release as the ledger would treat it: its name, and its state if it is reserved."""

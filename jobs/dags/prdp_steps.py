@@ -194,9 +194,10 @@ def run_json(command: Sequence[str], environment: Mapping[str, str], say: Say) -
     return json.loads(done.out)
 
 
-def release_in(shown: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the release in the output of `prdp ledger show RELEASE --json`; None if it was never reserved."""
-    return next((each for each in shown if "attempts" in each), None)  # the others are runs of diagnostics
+def release_in(shown: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
+    """Return the release `name` in the output of `prdp ledger show --json`; None if it was never reserved."""
+    # The others are runs of diagnostics and budgets.
+    return next((each for each in shown if "attempts" in each and each["release"] == name), None)
 
 
 def end_of(code: int | None, release: Mapping[str, Any] | None) -> End:

@@ -153,6 +153,10 @@ class Limit:
         return cls(Reference(records, listed="firm" in data), exact(data["rho"]), data["label"])
 
 
+class UnknownName(PlanError):
+    """The text of a reference names no measure and no level that is known."""
+
+
 @dataclass(frozen=True)
 class Names:
     """What the text of a reference may name: measures, and levels whose codes `require_code` checks.
@@ -221,7 +225,7 @@ def _pieces(option: str, text: str, names: Names) -> Iterator[tuple[str, str]]:
         known = [*names.measures, *names.levels]
         if name not in known:
             what = "measure or level" if names.levels else "measure of the dataset"
-            raise PlanError(f"{option} {name}: unknown {what}{hint(name, known)}")
+            raise UnknownName(f"{option} {name}: unknown {what}{hint(name, known)}")
         if name in names.levels:
             try:
                 names.require_code(name, value)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, insert, select
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
+from pipeline.names import hint
 
 GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
@@ -170,6 +171,12 @@ def entries(connection: Connection, where: ColumnElement[bool] | None = None) ->
 def changed(seq: int) -> StateError:
     """Return the error that entry `seq` is not what was written."""
     return StateError(f"the ledger was changed at entry {seq}: restore it from a backup")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> StateError:
+    """Return the error that no release or dataset of this name is in the ledger; it names the nearest of the known."""
+    names = list(dict.fromkeys(known))
+    return StateError(f"{kind} {name}: is not in the ledger{hint(name, names, kind) or f'; it holds no {kind}'}")
 
 
 def head_of(connection: Connection) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import Act, Entry, append, entries
+from pipeline.ledger.entries import Act, Entry, append, entries, unknown
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
 
@@ -261,7 +261,7 @@ def require_state(connection: Connection, release: str) -> ReleaseState:
     """Return the state of a release; StateError where it was never reserved."""
     state = state_of(connection, release)
     if state is None:
-        raise StateError(f"release {release}: is not in the ledger: reserve it first")
+        raise unknown("release", release, states_of(connection))
     return state
 
 

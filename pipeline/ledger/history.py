@@ -7,11 +7,11 @@ from typing import Any
 
 from pipeline.accounting.accountant import Charged
 from pipeline.accounting.convert import DELTA, Floats, added, interpretation
-from pipeline.accounting.references import Limit, Names, Reference, typed_reference
-from pipeline.errors import PlanError
+from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
+from pipeline.errors import PlanError, StateError
 from pipeline.ledger.admission import binding
 from pipeline.ledger.datasets import Budget, members
-from pipeline.ledger.entries import Entry
+from pipeline.ledger.entries import Entry, unknown
 from pipeline.ledger.fold import ReleaseState, step
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger
@@ -117,13 +117,15 @@ class Spending:
 def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spending]:
     """Return the spending of every dataset, or of one, at the reference that `text` names.
 
-    Raises PlanError where the dataset is unknown, or the reference names no measure of it or too few.
+    Raises StateError where the dataset, or a measure of it, is unknown, PlanError where the reference names too few.
     """
     budgets = ledger.budgets()
     states = [state for state in ledger.states() if state.charges > 0]
     known = dict.fromkeys([*(b.name for b in budgets.values() if b.kind == "dataset"), *(s.dataset for s in states)])
     if dataset is not None and dataset not in known:
-        raise PlanError(f"dataset {dataset}: is not in the ledger: prdp ledger show names those that are")
+        raise unknown("dataset", dataset, known)
+    if not known:
+        raise StateError(f"--at {text}: the ledger holds no dataset")
     return [_spending(budgets, states, text, name) for name in ([dataset] if dataset else known)]
 
 
@@ -132,7 +134,10 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
     mine = [state for state in states if state.dataset == dataset]
     facts = budget.facts if budget is not None and budget.facts is not None else mine[0].reservation["dataset_facts"]
     listed = owner_of(facts["unit"]) is not None
-    at = typed_reference("--at", text, Names(facts["measures"]), listed)
+    try:
+        at = typed_reference("--at", text, Names(facts["measures"]), listed)
+    except UnknownName as error:  # what a ledger holds is its state
+        raise StateError(f"dataset {dataset}: {error}") from None
     if len(at.records) > 1 and not listed:
         raise PlanError(f"--at {text}: the dataset's unit is the record: give one, without ;")
     limits = [(limit, mine) for limit in binding(budget, mine)]

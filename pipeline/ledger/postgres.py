@@ -213,11 +213,16 @@ class PostgresDatabase(Database):
         state = platformdirs.user_state_path("prdp", appauthor=False)
         return state / "staging" / hashlib.sha256(self._server.encode()).hexdigest()[:16]
 
-    def open(self) -> None:
-        """Check the server, and make the ledger where the database has none."""
+    def open(self, make: bool) -> None:
+        """Check the server; where its database has no ledger, `make` it, or raise StateError."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
             self._inspect(connection)
             present = _present(connection)
+        if not present and not make:
+            raise StateError(
+                f"the database of {self.name} holds no prdp ledger: correct the address, or have the database's owner "
+                "make one with prdp ledger create"
+            )
         if not present:
             self._make()
 
@@ -287,10 +292,10 @@ class PostgresDatabase(Database):
             create(connection)
 
 
-def open_server(url: str, wait: float) -> PostgresDatabase:
-    """Return the ledger in the database at `url`, made where it is absent; raises as `open_ledger` does."""
+def open_server(url: str, wait: float, make: bool) -> PostgresDatabase:
+    """Return the ledger in the database at `url`; with `make`, made where it is absent; raises as `open_ledger`."""
     database = PostgresDatabase(server_url(url), wait)
-    database.open()
+    database.open(make)
     return database
 
 

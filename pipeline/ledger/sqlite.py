@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from pipeline.errors import StateError
 from pipeline.ledger.database import META, Database, create, release_lock
+from pipeline.names import nearest
 from pipeline.storage.local import sync_folder
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -135,16 +136,21 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise StateError(f"the ledger {path} {_PLAIN.get(code, f'cannot be used: {original}')}") from None
 
 
-def open_file(path: Path, wait: float) -> SqliteDatabase:
-    """Return the ledger file at `path`, made with mode 0600 in a folder of mode 0700 where absent.
+def open_file(path: Path, wait: float, make: bool) -> SqliteDatabase:
+    """Return the ledger file at `path`; with `make`, made with mode 0600 in a folder of mode 0700 where absent.
 
     A transaction waits up to `wait` seconds for its turn. Raises StateError where group or others can write the file
-    or its folder, on a network file system, and where the file is no ledger.
+    or its folder, on a network file system, where the file is no ledger, and without `make` where there is none.
     """
     require_local(path)
     with _plain_errors(path):
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.is_dir():
+                raise StateError(f"the ledger {path} is a folder: name a file in a folder that is yours alone")
+            if make:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif not path.exists():
+                raise _absent(path)
             _refuse_shared(path.parent)
             if not path.exists():
                 _make(path, wait)
@@ -156,6 +162,16 @@ def open_file(path: Path, wait: float) -> SqliteDatabase:
         if not inspect(connection).has_table(META.name):
             raise StateError(f"{path} is no prdp ledger: check the path, or restore the file from a backup")
     return database
+
+
+def _absent(path: Path) -> StateError:
+    """Return the error where no file is at `path`; it names the file of that folder that may have been meant."""
+    names = [file.name for file in path.parent.glob("[!.]*") if file.is_file()] if path.parent.is_dir() else []
+    name = nearest(path.name, names)
+    meant = f"; nearest file in that folder: {name}" if name else ""
+    return StateError(
+        f"the ledger {path} is not there{meant}: correct the address, or make a new ledger with prdp ledger create"
+    )
 
 
 def _refuse_shared(path: Path) -> None:

@@ -66,20 +66,14 @@ def in_a_file(url: str | None) -> bool:
     return url is None or "://" not in url or url.startswith("sqlite:")
 
 
-def database_at(url: str | None, wait: float) -> Database:
-    """Return the ledger's database at `url`, of whatever version; takes and raises what `open_ledger` does."""
+def database_at(url: str | None, wait: float, make: bool) -> Database:
+    """Return the ledger's database at `url`, of whatever version; with `make`, made where it is absent."""
     if _scheme(url) in _SERVER:
         require_package("psycopg", "a ledger on PostgreSQL")  # loaded only where it is used
         from pipeline.ledger.postgres import open_server  # noqa: PLC0415
 
-        return open_server(str(url), wait)
-    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait)
-
-
-def require_there(url: str | None) -> None:
-    """Return unless the ledger at `url` is a file that is absent; raises StateError then."""
-    if _scheme(url) not in _SERVER and not _path(url).exists():
-        raise StateError(f"the ledger {_path(url)} is not there: check --ledger; the first release or act makes it")
+        return open_server(str(url), wait, make)
+    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make)
 
 
 def _scheme(url: str | None) -> str | None:
@@ -127,16 +121,21 @@ def verified(chain: Iterable[Entry]) -> tuple[int, str]:
     return seq, head
 
 
-def open_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
-    """Return the ledger at `url`, made where it is absent; None for the user's own, in the state directory.
+def open_ledger(url: str | None = None, wait: float = 30.0, *, first_use: bool = True) -> "Ledger":
+    """Return the ledger at `url`; None for the user's own, in the state directory, which its `first_use` makes.
 
-    A path or sqlite:///path names a file, postgresql://user@host/database a server's database. A step waits at most
-    `wait` seconds for another process, which takes milliseconds. Raises PlanError for another kind of database and for
-    a server beyond this machine without a verified connection, StateError where it cannot be a ledger of this user.
+    A path or sqlite:///path names a file, postgresql://user@host/database a server's database: a ledger there is made
+    by `create_ledger` alone, so that a mistyped address never begins one in which nothing was spent. A step waits at
+    most `wait` seconds for another process, which takes milliseconds. Raises PlanError for another kind of database and
+    for a server beyond this machine without a verified connection, StateError where there is no ledger, or none that
+    this user may keep.
     """
-    database = database_at(url, wait)
-    database.require_version()
-    return Ledger(database)
+    return _opened(database_at(url, wait, make=url is None and first_use))
+
+
+def create_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
+    """Return the ledger at `url`, made where it is absent; takes and raises what `open_ledger` does."""
+    return _opened(database_at(url, wait, make=True))
 
 
 def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Ledger"]:
@@ -144,11 +143,15 @@ def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Le
 
     Its chain is verified first and stays as it is. Older versions of prdp refuse the ledger afterwards.
     """
-    database = database_at(url, wait)
+    database = database_at(url, wait, make=False)
     Ledger(database).verify()
     before = database.migrate()
+    return before, _opened(database)
+
+
+def _opened(database: Database) -> "Ledger":
     database.require_version()
-    return before, Ledger(database)
+    return Ledger(database)
 
 
 class Ledger:
@@ -165,6 +168,11 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    @property
+    def address(self) -> str:
+        """The file, or the server's address without password, as messages name the ledger."""
+        return self._database.name
 
     @property
     def path(self) -> Path | None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.datasets import Budget
+from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.names import hint
@@ -161,7 +162,7 @@ def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:
 def _known(ledger: Ledger, release: str) -> ReleaseState:
     state = ledger.state(release)
     if state is None:
-        raise StateError(f"release {release}: is not in the ledger: check the name")
+        raise unknown("release", release, (state.release for state in ledger.states()))
     return state
 
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pipeline.errors import StateError
-from pipeline.ledger.entries import Entry
+from pipeline.ledger.entries import Entry, unknown
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.release.officers import out_of
@@ -173,7 +173,7 @@ def _entry(ledger: Ledger, release: str, head: str, event: str, at: Location) ->
 def _state(ledger: Ledger, release: str) -> ReleaseState:
     state = ledger.state(release)
     if state is None:
-        raise StateError(f"release {release}: is not in the ledger")
+        raise unknown("release", release, (state.release for state in ledger.states()))
     return state
 
 

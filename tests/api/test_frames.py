@@ -18,6 +18,7 @@ import prdp
 from pipeline.storage.sealing import Seal
 from tests.support.frames import know_the_key, tables
 from tests.support.leaks import told
+from tests.support.ledgers import ledger_file
 from tests.support.world import budget_file, records, write_world
 
 ROWS = 300
@@ -33,7 +34,7 @@ def frame(**changes: Any) -> pd.DataFrame:
 def release(folder: Path, data: Any = None, **settings: Any) -> prdp.Release:
     """Release the small world from `data`, with a ledger in its folder."""
     write_world(folder, None if data is not None else records(ROWS), **settings.pop("plan", {}))
-    settings = {"ledger": folder / "state" / "ledger", "workers": 2} | settings
+    settings = {"ledger": ledger_file(folder / "state" / "ledger"), "workers": 2} | settings
     return prdp.load_plan(folder / "plan.yaml").release(data, **settings)
 
 
@@ -73,7 +74,7 @@ def pin(made: prdp.Release, ledger: Path) -> tuple[str, str]:
 
 
 def test_the_pin_is_that_of_the_contents_alone(tmp_path: Path) -> None:
-    ledger = tmp_path / "state" / "ledger"
+    ledger = ledger_file(tmp_path / "state" / "ledger")
     variants = {
         "plain": frame(),
         "shuffled": frame().sample(frac=1, random_state=2),
@@ -118,7 +119,7 @@ def test_types_that_could_have_altered_a_value_are_refused(tmp_path: Path, name:
     kind = prdp.MicrodataError if words == "more than text" else prdp.PlanError
     with pytest.raises(kind, match=words):
         release(tmp_path, change(frame()))
-    assert prdp.open_ledger(tmp_path / "state" / "ledger").show().empty
+    assert prdp.create_ledger(tmp_path / "state" / "ledger").show().empty
     assert leftovers(tmp_path) == []
 
 
@@ -259,7 +260,7 @@ def killed(folder: Path, before: bool = False) -> None:
 
 
 def test_what_a_killed_run_sealed_is_destroyed_by_the_next_or_purged(tmp_path: Path) -> None:
-    ledger = tmp_path / "state" / "ledger"
+    ledger = ledger_file(tmp_path / "state" / "ledger")
     killed(tmp_path)
     with pytest.raises(prdp.StateError, match="is reserved for the microdata DataFrame"):
         release(tmp_path, frame(payroll=1))  # changed: refused, and nothing is drawn of it
@@ -276,7 +277,7 @@ def test_what_a_killed_run_sealed_is_destroyed_by_the_next_or_purged(tmp_path: P
 
 def test_what_is_sealed_before_the_reservation_is_purged_too(tmp_path: Path) -> None:
     killed(tmp_path, before=True)
-    opened = prdp.open_ledger(tmp_path / "state" / "ledger")
+    opened = prdp.create_ledger(tmp_path / "state" / "ledger")
     assert opened.show().empty
     (purged,) = opened.purge_staging()
     assert purged["names"][0].startswith("frame-")
@@ -286,7 +287,7 @@ def test_what_is_sealed_before_the_reservation_is_purged_too(tmp_path: Path) -> 
 
 def test_a_registered_dataset_is_known_by_its_contents(tmp_path: Path) -> None:
     write_world(tmp_path, records(ROWS))
-    ledger = tmp_path / "state" / "ledger"
+    ledger = ledger_file(tmp_path / "state" / "ledger")
     prdp.open_ledger(ledger).register("small-world", budget_file(tmp_path, 1000))
     made = release(tmp_path, frame().sample(frac=1, random_state=3))
     assert pin(made, ledger)[1] == str(tmp_path / "microdata")

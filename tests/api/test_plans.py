@@ -13,6 +13,7 @@ import yaml
 
 import prdp
 from jobs.cli import main
+from tests.support.ledgers import ledger_file
 from tests.support.world import NAICS, budget_file, plan, records, write_world
 
 AT = {"employment": 10, "payroll": 500}
@@ -87,7 +88,7 @@ def test_references_are_written_as_mappings_texts_and_groups(path: Path) -> None
 def test_a_release_is_published_read_and_verified(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded, ledger = prdp.load_plan(path), tmp_path / "state" / "ledger.sqlite"
+    loaded, ledger = prdp.load_plan(path), ledger_file(tmp_path / "state" / "ledger.sqlite")
     assert loaded.check(ledger=ledger)["state"] is None
     made = loaded.release(ledger=ledger, workers=1, csv=True)
     assert made.to_json() == command(capsys, "release", path, "--ledger", ledger)
@@ -111,7 +112,7 @@ def test_a_release_is_published_read_and_verified(
 
 
 def test_a_ledger_shows_what_is_spent_and_lets_officers_act(path: Path, tmp_path: Path) -> None:
-    ledger = prdp.open_ledger(tmp_path / "state" / "ledger.sqlite", operator="o")
+    ledger = prdp.create_ledger(tmp_path / "state" / "ledger.sqlite", operator="o")
     ledger.register("small-world", budget_file(tmp_path, 200))
     assert list(ledger.budgets()) == ["small-world"]
     held = prdp.load_plan(path).release(ledger=ledger, hold=True, workers=1)
@@ -132,7 +133,7 @@ def test_a_ledger_shows_what_is_spent_and_lets_officers_act(path: Path, tmp_path
 def test_what_else_commands_do(tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = prdp.generate(20, tmp_path / "generated", seed=3)
     assert prdp.load_plan(made).name
-    ledger = tmp_path / "state" / "ledger.sqlite"
+    ledger = ledger_file(tmp_path / "state" / "ledger.sqlite")
     prepared = prdp.prepare(path, tmp_path / "microdata", tmp_path / "private" / "p", ledger=ledger, workers=1)
     assert Path(prepared["manifest"]).exists()
     diagnosed = prdp.diagnose(path, tmp_path / "private" / "d", ledger=ledger, workers=1)
@@ -145,7 +146,7 @@ def test_what_else_commands_do(tmp_path: Path, path: Path, capsys: pytest.Captur
 
 
 def test_a_table_that_changed_after_it_was_verified_is_refused(path: Path, tmp_path: Path) -> None:
-    made = prdp.load_plan(path).release(ledger=tmp_path / "state" / "ledger.sqlite", workers=1)
+    made = prdp.load_plan(path).release(ledger=ledger_file(tmp_path / "state" / "ledger.sqlite"), workers=1)
     read = made.read()
     next(Path(made.tables["payroll_state"]["path"]).glob("*.parquet")).write_bytes(b"")
     with pytest.raises(prdp.StateError, match="contents were changed"):
@@ -155,7 +156,7 @@ def test_a_table_that_changed_after_it_was_verified_is_refused(path: Path, tmp_p
 def test_options_of_another_engine_and_a_ledger_on_a_chosen_machine_are_refused(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded, ledger = prdp.load_plan(path), tmp_path / "state" / "ledger.sqlite"
+    loaded, ledger = prdp.load_plan(path), ledger_file(tmp_path / "state" / "ledger.sqlite")
     with pytest.raises(prdp.PlanError, match="master: it is not an option"):
         loaded.release(ledger=ledger, master="local[2]")
     with pytest.raises(prdp.PlanError, match="no such engine"):
@@ -171,5 +172,5 @@ def test_options_of_another_engine_and_a_ledger_on_a_chosen_machine_are_refused(
 
 def test_a_release_leaves_its_lineage_also_where_it_fails(path: Path, tmp_path: Path) -> None:
     loaded, target = prdp.load_plan(path), tmp_path / "lineage.jsonl"
-    loaded.release(ledger=tmp_path / "state" / "ledger.sqlite", lineage=target, workers=1)
+    loaded.release(ledger=ledger_file(tmp_path / "state" / "ledger.sqlite"), lineage=target, workers=1)
     assert [json.loads(line)["eventType"] for line in target.read_text().splitlines()] == ["START", "COMPLETE"]

@@ -9,6 +9,7 @@ from pyspark.sql.functions import col, lit, raise_error
 import prdp
 from pipeline.engines.spark import BATCH, SparkEngine
 from tests.support.frames import know_the_key, tables
+from tests.support.ledgers import ledger_file
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.world import records, write_world
 
@@ -22,8 +23,10 @@ def test_a_spark_frame_is_released_and_leaves_its_session_as_it_was(
     know_the_key(monkeypatch)
     table = records(300)
     write_world(tmp_path, None)
-    plan, ledger = prdp.load_plan(tmp_path / "plan.yaml"), prdp.open_ledger(tmp_path / "state" / "ledger")
-    expected = tables(plan.release(table, ledger=tmp_path / "other" / "ledger", out=tmp_path / "a", workers=1))
+    plan, ledger = prdp.load_plan(tmp_path / "plan.yaml"), prdp.create_ledger(tmp_path / "state" / "ledger")
+    expected = tables(
+        plan.release(table, ledger=ledger_file(tmp_path / "other" / "ledger"), out=tmp_path / "a", workers=1)
+    )
     session = spark.session
     before = session.conf.get(BATCH)
     frame = session.createDataFrame(table.to_pandas()).repartition(3)

@@ -15,13 +15,13 @@ from jobs.cli import main
 from pipeline.diagnostics import run as steps
 from pipeline.engines.dask import DaskEngine
 from pipeline.errors import MicrodataError, PrdpError, StateError
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from pipeline.storage.uri import locate
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read, rows
-from tests.support.ledgers import raw, reservation
+from tests.support.ledgers import ledger_file, raw, reservation
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 
@@ -64,7 +64,7 @@ def test_a_releases_folder_is_refused(plan: Path, tmp_path: Path, inside: str) -
 
 
 def test_places_of_releases_and_drafts_are_refused(plan: Path, tmp_path: Path) -> None:
-    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    ledger = create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
     ledger.reserve(reservation("other", out=str(tmp_path / "public")))
     for out in (plan.parent / "releases" / "diag", tmp_path / "public" / "diag", ledger.staging_root / "diag"):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def test_places_of_releases_and_drafts_are_refused(plan: Path, tmp_path: Path) -
 
 def test_a_staging_folder_that_a_release_named_is_refused(plan: Path, tmp_path: Path) -> None:
     at = Place(plan, tmp_path)
-    ledger, drafts = ["--ledger", str(at.ledger_path)], tmp_path / "drafts"
+    ledger, drafts = ["--ledger", ledger_file(at.ledger_path)], tmp_path / "drafts"
     assert main(["release", str(plan), "--out", str(at.out), "--staging", str(drafts), *ledger]) == 0
     for out in (drafts, drafts / "x", drafts.parent):
         assert main(["diagnose", str(plan), "--out", str(out), *ledger]) == 5
@@ -125,7 +125,7 @@ def test_what_is_there_already_is_refused(plan: Path, tmp_path: Path) -> None:
 def test_the_ledger_records_a_run_before_a_record_is_read(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    ledger = create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
     seen = []
 
     def watched(*arguments: Any) -> None:
@@ -163,7 +163,7 @@ def test_runs_change_no_releases_state_and_stay_in_the_chain(tmp_path: Path) -> 
 @pytest.mark.parametrize("change", ["payload = replace(payload, 'dask', 'mask')", "event = 'settled'"])
 def test_a_changed_entry_of_a_run_is_found(plan: Path, tmp_path: Path, change: str) -> None:
     diagnosed(plan, tmp_path / "out")
-    ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    ledger = create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
     connection = raw(ledger)
     for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
         connection.execute(f"DROP TRIGGER {trigger}")
@@ -177,7 +177,7 @@ def test_a_changed_entry_of_a_run_is_found(plan: Path, tmp_path: Path, change: s
 
 
 def test_the_commands_contract(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
+    ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]
     out = tmp_path / "out"
     assert main(["diagnose", str(plan), "--out", str(out), *ledger, "--per-record", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -205,7 +205,7 @@ def test_a_release_beside_the_plan_is_held_against_the_truth(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = write_world(tmp_path / "world", None)
-    ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
+    ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]
     assert main(["release", str(plan), *ledger, "--json"]) == 0
     attempt = json.loads(capsys.readouterr().out)["attempt"]
     assert main(["diagnose", str(plan), *ledger, "--out", str(tmp_path / "out")]) == 0
@@ -222,7 +222,7 @@ def test_nothing_of_a_record_is_told_elsewhere(tmp_path: Path, capfd: pytest.Cap
     path = firms.world(tmp_path / "world", microdata=table.set_column(5, "firm_id", pa.array(owners)))
     ledger = tmp_path / "state" / "ledger.sqlite"
     out = tmp_path / "out"
-    assert main(["diagnose", str(path), "--out", str(out), "--ledger", str(ledger), "--per-record"]) == 0
+    assert main(["diagnose", str(path), "--out", str(out), "--ledger", ledger_file(ledger), "--per-record"]) == 0
     told = capfd.readouterr()
     spoken = (told.out + told.err).encode() + b"".join(p.read_bytes() for p in ledger.parent.rglob("*") if p.is_file())
     for canary in (b"CANARY", b"735007735", b"735,007,735"):

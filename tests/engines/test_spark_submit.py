@@ -15,6 +15,7 @@ import pytest
 from pipeline.engines.spark_session import chosen_by_cluster, java_home
 from pipeline.ledger.store import in_a_file
 from tests.support.hosts import Host, network
+from tests.support.ledgers import ledger_file
 from tests.support.parity import PLANS, RELEASE, attempt_of, released
 from tests.support.patience import PATIENCE
 from tests.support.pythons import without_prdp
@@ -37,7 +38,7 @@ def spark_submit(
 
 
 def release(place: Place, *more: str) -> list[str]:
-    where = ["--ledger", str(place.ledger_path), "--out", str(place.out)]
+    where = ["--ledger", ledger_file(place.ledger_path), "--out", str(place.out)]
     return [str(ROOT / "jobs" / "release.py"), str(place.plan), *where, *more]
 
 
@@ -74,7 +75,7 @@ def test_an_embedded_session_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")}
     call = [sys.executable, "-m", "jobs.cli", "release", str(place.plan), "--engine", "spark", "--json"]
-    call += ["--ledger", str(place.ledger_path)]
+    call += ["--ledger", ledger_file(place.ledger_path)]
     done = subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert json.loads(done.stdout)["state"] == "settled", done.stderr
     end = time.monotonic() + PATIENCE  # Java ends a moment after Python

@@ -11,6 +11,7 @@ import pytest
 
 from jobs.cli import main
 from pipeline.microdata import source
+from tests.support.ledgers import ledger_file
 from tests.support.pythons import EXECUTOR, OWN, another_build, another_version, killing_path, without_prdp
 from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, close_shared_engine, standalone
 from tests.support.submit import Place
@@ -32,7 +33,7 @@ def with_canary(folder: Path) -> Place:
 
 def call(place: Place, environment: dict[str, str], *options: str, before: str = "") -> Done:
     """Release in a process of its own; `before` is Python that it runs first."""
-    arguments = ["release", str(place.plan), "--engine", "spark", "--ledger", str(place.ledger_path), *options]
+    arguments = ["release", str(place.plan), "--engine", "spark", "--ledger", ledger_file(place.ledger_path), *options]
     program = f"import sys\n{before}\nfrom jobs.cli import main\nsys.exit(main({arguments!r}))"
     ours = environment | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -194,7 +195,7 @@ def test_a_file_that_only_the_driver_saw(
         return listed
 
     monkeypatch.setattr(source, "chunks", then_gone)
-    assert main(["release", str(place.plan), "--engine", engine, "--ledger", str(place.ledger_path)]) == 4
+    assert main(["release", str(place.plan), "--engine", engine, "--ledger", ledger_file(place.ledger_path)]) == 4
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: microdata {file}: reading failed (FileNotFoundError); check that the file is whole"
     state = place.ledger().state(RELEASE)

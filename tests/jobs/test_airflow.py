@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 from jobs.cli import main
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.airflow import BIN, Airflow, processes_with, settings, standalone, waited
+from tests.support.ledgers import ledger_file
 from tests.support.world import records, write_world
 
 pytestmark = [
@@ -43,7 +44,7 @@ def plan(airflow: Airflow, name: str, microdata: pa.Table | None = None, **chang
 
 
 def ledger_of(airflow: Airflow) -> Ledger:
-    return open_ledger(str(airflow.folder / "state" / "ledger.sqlite"))
+    return create_ledger(str(airflow.folder / "state" / "ledger.sqlite"))
 
 
 def shown(airflow: Airflow, capsys: pytest.CaptureFixture[str], name: str) -> Any:
@@ -174,7 +175,7 @@ def test_a_held_release_waits_for_an_officer_whom_airflow_cannot_replace(
     assert not (airflow.folder / "out").joinpath(name).exists()
     run.clear("wait_for_approval")
     waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
-    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
+    ledger = ["--ledger", ledger_file(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
     assert main(["ledger", "approve", name, "--record-only", *ledger]) == 0
     assert run.ended() == "success"
     story = published_once(airflow, capsys, name)
@@ -188,7 +189,7 @@ def test_a_rejected_release_fails_the_wait(airflow: Airflow, capsys: pytest.Capt
     name = "rejected"
     run = airflow.trigger(DASK, plan=plan(airflow, name), hold=True)
     waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
-    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite")]
+    ledger = ["--ledger", ledger_file(airflow.folder / "state" / "ledger.sqlite")]
     assert main(["ledger", "reject", name, "--reason", "cells too thin", *ledger]) == 0
     assert run.ended() == "failed"
     assert run.task("wait_for_approval")["try_number"] == 1

@@ -13,6 +13,7 @@ import pytest
 from jobs.cli import main
 from jobs.commands import COMMANDS
 from jobs.commands.ledger import EXAMPLES
+from tests.support.ledgers import ledger_file
 from tests.support.patience import PATIENCE
 from tests.support.world import BUDGET, QUERIES, records, write_world
 
@@ -137,7 +138,7 @@ WRONG_CALLS = [
 def test_a_wrong_call_is_told_in_one_plain_line(
     call: list[str], code: int, words: str, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {"PLAN": str(plan), "LEDGER": str(plan.parent / "state" / "ledger.sqlite")}
+    named = {"PLAN": str(plan), "LEDGER": ledger_file(plan.parent / "state" / "ledger.sqlite")}
     if call[:1] == ["release"] and "PLAN" in call and "--ledger" not in call:
         call = [*call, "--ledger", "LEDGER"]
     assert main([named.get(word, word) for word in call]) == code
@@ -161,7 +162,7 @@ def test_exit_codes_of_refusals(tmp_path: Path) -> None:
             )
             microdata = microdata.set_column(3, "employment", [[0.5] * 50])
         plan = write_world(folder, microdata, **changes)
-        return main(["release", str(plan), "--ledger", str(folder / "ledger" / "l.sqlite"), "--json"])
+        return main(["release", str(plan), "--ledger", ledger_file(folder / "ledger" / "l.sqlite"), "--json"])
 
     assert release("fine") == 0
     assert release("fine") == 0  # already published
@@ -203,7 +204,7 @@ def test_help_and_version_of_the_command_itself() -> None:
 
 
 def test_ledger_shows_verifies_and_gives_up(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = ["--ledger", str(plan.parent / "state" / "ledger.sqlite")]
+    ledger = ["--ledger", ledger_file(plan.parent / "state" / "ledger.sqlite")]
     assert main(["release", str(plan), *ledger, "--json"]) == 0
     capsys.readouterr()
     (shown,) = run_json(capsys, "ledger", "show", *ledger)

@@ -95,7 +95,7 @@ MODES = [
     (
         "a ledger in a folder that cannot be written",
         {"folder": {"kept": None}, "mode": {"kept": "500"}},
-        "release plan.yaml --ledger kept/ledger.sqlite",
+        "ledger create kept/ledger.sqlite",
         5,
         "the ledger {folder}/kept/ledger.sqlite cannot be opened: Permission denied",
     ),

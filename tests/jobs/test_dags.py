@@ -22,6 +22,7 @@ from jobs.dags.prdp_steps import Done, End, Refused, Site, Unfinished, end_of, r
 from pipeline import errors
 from pipeline.ledger import fold
 from pipeline.log import plain_log
+from tests.support.ledgers import ledger_file
 from tests.support.world import records, write_world
 
 ROOT = Path(__file__).parents[2]
@@ -213,6 +214,7 @@ def test_the_options_are_those_that_prdp_takes(tmp_path: Path) -> None:
 def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
     write_world(tmp_path, records(20))
     here = site(tmp_path)
+    ledger_file(Path(here.ledger))
     environment = here.environment("airflow dag run")
 
     def answer(*arguments: str) -> Any:
@@ -220,7 +222,7 @@ def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
 
     assert answer("ledger", "check", here.plan("plan.yaml"), *here.location_options(), "--json")["state"] is None
     done = run(here.command("release", *here.release("plan.yaml", hold=True)), environment, print)
-    found = steps.release_in(answer("ledger", "show", "small-release", *here.ledger_option(), "--json"))
+    found = steps.release_in(answer("ledger", "show", *here.ledger_option(), "--json"), "small-release")
     assert require_released(done, found) == "held"
     assert found is not None
     assert {act["operator"] for act in found["acts"]} == {"airflow dag run"}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import EXTRAS
+from tests.support.ledgers import ledger_file
 from tests.support.world import records, write_world
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_a_release_on_dask_needs_no_extra(plan: Path) -> None:
-    ledger = ("--ledger", plan.parent / "state" / "ledger.sqlite")
+    ledger = ("--ledger", ledger_file(plan.parent / "state" / "ledger.sqlite"))
     every = ",".join(EXTRAS)
     released = without(every, "release", plan, "--csv", *ledger)
     assert released.returncode == 0, released.stderr
@@ -46,10 +47,10 @@ def test_a_release_on_dask_needs_no_extra(plan: Path) -> None:
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(package: str, call: list[str], plan: Path) -> None:
-    ledger = plan.parent / "state" / "ledger.sqlite"
+    ledger = ledger_file(plan.parent / "state" / "ledger.sqlite")
     done = without(package, *(word.replace("PLAN", str(plan)).replace("LEDGER", str(ledger)) for word in call))
     errors = [line for line in done.stderr.splitlines() if not line.startswith("[")]
     assert (done.returncode, done.stdout, len(errors)) == (2, "", 1), done.stderr
     assert f"needs the package {package}, which is not installed" in errors[0]
     assert errors[0].endswith(f"run pip install 'prdp[{EXTRAS[package]}]'")
-    assert not ledger.exists() or without("-", "ledger", "show", "--json", "--ledger", ledger).stdout == "[]\n"
+    assert without("-", "ledger", "show", "--json", "--ledger", ledger).stdout == "[]\n"

@@ -13,6 +13,7 @@ import pipeline.release.run
 from jobs.cli import main
 from pipeline.engines.protocol import Totals
 from tests.support.leaks import found
+from tests.support.ledgers import ledger_file
 from tests.support.world import records, write_world
 
 KEYS = ["time", "level", "event", "command", "release", "attempt", "stage", "seconds", "message", "exit_code"]
@@ -41,7 +42,7 @@ def plan(tmp_path: Path) -> Path:
 def logged(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[dict[str, Any]]]:
     """Run a command; return its exit code and the lines of its log, each of which must be a whole event."""
     plan = next(a for a in arguments if isinstance(a, Path))
-    ledger = ("--ledger", plan.parent / "state" / "ledger.sqlite")
+    ledger = ("--ledger", ledger_file(plan.parent / "state" / "ledger.sqlite"))
     code = main([*map(str, (*arguments, *ledger)), "--log-json", "--json"])
     captured = capsys.readouterr()
     if code == 0:
@@ -53,7 +54,7 @@ def logged(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
         assert at.utcoffset() == timedelta(0)
         assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
         assert line["level"] in ("info", "warning", "error")
-        assert (line["seconds"] is None) == (line["event"] in ("begun", "warning"))
+        assert (line["seconds"] is None) == (line["event"] in ("begun", "ledger", "warning"))
     assert not leaked(lines)
     return code, lines
 
@@ -88,9 +89,12 @@ def test_a_release_tells_its_stages(plan: Path, capsys: pytest.CaptureFixture[st
 def test_the_words_are_those_of_people(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines = logged(capsys, "release", plan)
     other = write_world(plan.parent / "other", microdata())
-    assert main(["release", str(other), "--ledger", str(other.parent / "state" / "ledger.sqlite"), "--json"]) == 0
+    assert (
+        main(["release", str(other), "--ledger", ledger_file(other.parent / "state" / "ledger.sqlite"), "--json"]) == 0
+    )
     shown = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines()]
-    assert [line["message"] for line in lines if line["message"]] == shown
+    assert (lines[0]["event"], shown[0]) == ("ledger", f"ledger {other.parent / 'state' / 'ledger.sqlite'}")
+    assert [line["message"] for line in lines[1:] if line["message"]] == shown[1:]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_errors_are_told_in_the_same_words(
     assert exit_code == code
     assert [line["stage"] for line in lines if line["event"] == "failed"] == ([stage] if stage else [])
     assert (lines[-1]["event"], lines[-1]["level"], lines[-1]["exit_code"]) == ("error", "error", code)
-    assert main(["release", str(plan), "--ledger", str(tmp_path / "state" / "ledger.sqlite")]) == code
+    assert main(["release", str(plan), "--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]) == code
     plain = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert plain == [f"error: {line}" for line in lines[-1]["message"].splitlines()]
 

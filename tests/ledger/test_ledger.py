@@ -11,13 +11,13 @@ from pipeline.ledger import fold
 from pipeline.ledger.entries import GENESIS
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import limits_of
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import FACTS, drawn_and_destroyed, entries, policy, reservation
 
 
 @pytest.fixture
 def ledger(address: str) -> Ledger:
-    return open_ledger(address)
+    return create_ledger(address)
 
 
 # The way of a release
@@ -46,7 +46,7 @@ def test_a_release_goes_from_reserved_to_settled(ledger: Ledger) -> None:
 def test_the_state_is_the_fold_of_the_rows_and_outlives_the_process(ledger: Ledger, address: str) -> None:
     ledger.reserve(reservation("r"))
     drawn_and_destroyed(ledger, "r", 2)
-    again = open_ledger(address)
+    again = create_ledger(address)
     assert again.state("r") == ledger.state("r") == reduce(fold.step, entries(ledger), None)
     assert limits_of(again.state("r")) == tuple(reservation("r").limits)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.errors import PlanError, PrdpError, StateError
 from pipeline.ledger.postgres import server_url, shown
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.tls import certificates, tls_in_front_of
 
@@ -52,7 +52,7 @@ def test_a_server_beyond_this_machine_must_be_verified(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(PlanError, match="sslmode=verify-full") as error:
-        open_ledger(url)
+        create_ledger(url)
     assert "secret" not in str(error.value)
 
 
@@ -75,7 +75,7 @@ def test_verification_is_the_default_there_whatever_the_environment_says(monkeyp
 )
 def test_a_wrong_address_is_told_in_one_line_without_its_password(url: str, told: str) -> None:
     with pytest.raises(PrdpError, match=told) as error:
-        open_ledger(url)
+        create_ledger(url)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -84,17 +84,17 @@ def test_a_password_opens_the_ledger_by_environment_passfile_or_address(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = f"127.0.0.1:{postgres.port}/{postgres.database()}"
-    assert open_ledger(f"postgresql://{OWNER}:{PASSWORD}@{at}").verify()[0] == 0
+    assert create_ledger(f"postgresql://{OWNER}:{PASSWORD}@{at}").verify()[0] == 0
     for wrong in (f"postgresql://{OWNER}:wrong-{PASSWORD}@{at}", f"postgresql://{OWNER}@{at}"):
         with pytest.raises(StateError, match="password") as error:
-            open_ledger(wrong)
+            create_ledger(wrong)
         assert PASSWORD not in str(error.value)
     passfile = tmp_path / "passfile"
     passfile.write_text(f"*:*:*:*:{PASSWORD}\n")
     passfile.chmod(0o600)
-    open_ledger(f"postgresql://{OWNER}@{at}?passfile={passfile}")
+    create_ledger(f"postgresql://{OWNER}@{at}?passfile={passfile}")
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    open_ledger(f"postgresql://{OWNER}@{at}")
+    create_ledger(f"postgresql://{OWNER}@{at}")
 
 
 def test_a_verified_server_is_used_and_no_other(
@@ -109,18 +109,18 @@ def test_a_verified_server_is_used_and_no_other(
     other.write_bytes(certificates(HOST)[0])
     at = f"/{postgres.database()}?hostaddr=127.0.0.1&sslrootcert="
     with tls_in_front_of(postgres.port, tmp_path / "leaf.pem", tmp_path / "key.pem") as port:
-        assert open_ledger(f"postgresql://{OWNER}@{HOST}:{port}{at}{root}").verify()[0] == 0
+        assert create_ledger(f"postgresql://{OWNER}@{HOST}:{port}{at}{root}").verify()[0] == 0
         for address, told in (
             (f"{HOST}:{postgres.port}{at}{root}", "does not support SSL"),
             (f"{HOST}:{port}{at}{other}", "SSL error"),
             (f"other.test:{port}{at}{root}", "does not match host name"),
         ):
             with pytest.raises(StateError, match=told) as error:
-                open_ledger(f"postgresql://{OWNER}@{address}")
+                create_ledger(f"postgresql://{OWNER}@{address}")
             assert PASSWORD not in str(error.value)
         # The name of this machine's own loopback goes without; a service may hide another host behind no name at all.
         service = f"[remote]\nhost={HOST}\nhostaddr=127.0.0.1\nport={port}\nsslmode=require\n"
         (tmp_path / "services").write_text(service)
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         with pytest.raises(PlanError, match="verify-full"):
-            open_ledger(f"postgresql://{OWNER}@/postgres?service=remote")
+            create_ledger(f"postgresql://{OWNER}@/postgres?service=remote")

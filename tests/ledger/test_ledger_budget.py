@@ -16,7 +16,7 @@ from pipeline.canonical import FrozenMap
 from pipeline.errors import BudgetRefused, PlanError, StateError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import certified_of, charged
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import FACTS, UNIT, drawn_and_destroyed, entries, policy, reservation
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import exact
@@ -25,7 +25,7 @@ from udfs.records.statistics import Count, Sum
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 def nowhere(values: dict[str, Fraction]) -> Reference:

@@ -9,13 +9,13 @@ import pytest
 
 from pipeline.errors import StateError
 from pipeline.ledger.entries import GENESIS, Act, next_entry
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import append, drawn_and_destroyed, entries, raw, reservation
 
 
 @pytest.fixture
 def ledger(address: str) -> Ledger:
-    return open_ledger(address)
+    return create_ledger(address)
 
 
 WITHOUT_TRIGGERS = {

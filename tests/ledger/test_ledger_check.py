@@ -9,8 +9,8 @@ import pytest
 
 from jobs.cli import main
 from pipeline.errors import BudgetRefused, StateError
-from pipeline.ledger.store import open_ledger
-from tests.support.ledgers import reservation
+from pipeline.ledger.store import create_ledger
+from tests.support.ledgers import ledger_file, reservation
 from tests.support.world import BUDGET, records, write_world
 
 Told = tuple[int, Any]
@@ -22,7 +22,7 @@ def prdp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prdp:
     """Run the command; return its exit code, and its JSON or its last line of errors."""
 
     def run(*arguments: object) -> Told:
-        ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite"), "--json"]
+        ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite"), "--json"]
         code = main([*map(str, arguments), *ledger])
         told = capsys.readouterr()
         return code, json.loads(told.out) if code == 0 else told.err.splitlines()[-1]
@@ -31,7 +31,7 @@ def prdp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prdp:
 
 
 def head(folder: Path) -> tuple[int, str]:
-    return open_ledger(str(folder / "state" / "ledger.sqlite")).head()
+    return create_ledger(str(folder / "state" / "ledger.sqlite")).head()
 
 
 def test_a_plan_that_fits_is_told_so_and_nothing_is_reserved(prdp: Prdp, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_it_refuses_what_the_state_the_place_or_the_plan_forbid(prdp: Prdp, tmp_
 
 
 def test_the_ledger_alone_answers_as_it_would_reserve(address: str) -> None:
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     wanted = reservation("r")
     assert ledger.check(wanted) is None
     with pytest.raises(StateError, match="not registered"):

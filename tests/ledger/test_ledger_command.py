@@ -11,9 +11,9 @@ import yaml
 
 from jobs.cli import main
 from pipeline.accounting.references import Names, Reference, typed_reference
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.release.officers import load_budget
-from tests.support.ledgers import entries, raw, reservation
+from tests.support.ledgers import entries, ledger_file, raw, reservation
 from tests.support.world import MEASURES, budget_file, records, write_world
 
 RELEASE = "small-release"
@@ -28,7 +28,7 @@ def prdp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prdp:
     """Run the command with a ledger in `tmp_path`; return its JSON, or where a code is expected its one line."""
 
     def run(*arguments: object, code: int = 0) -> Any:
-        ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
+        ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]
         assert main([*map(str, arguments), *ledger, "--json"]) == code, capsys.readouterr().err
         told = capsys.readouterr()
         if code:
@@ -91,7 +91,7 @@ def test_from_a_registered_dataset_to_a_withdrawal(prdp: Prdp, world: Path) -> N
 def test_the_tables_are_for_people(prdp: Prdp, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prdp("ledger", "init", "small-world", "--budget", budget_file(world))
     release(prdp, world, "first", "--hold", "--operator", "night run")
-    ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
+    ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]
     assert main(["ledger", "show", *ledger]) == 0
     header, row, *_ = capsys.readouterr().out.splitlines()
     assert header.split() == ["release", "dataset", "state", "draws", "charged", "since", "by"]
@@ -131,8 +131,8 @@ def test_what_is_left_at_a_smaller_record_is_what_the_limit_leaves(prdp: Prdp, w
     assert (larger["left"], larger["limit"]) == (None, None)
     assert "must also name payroll" in prdp("ledger", "show", "--at", "employment=10", code=2)
     assert "give one, without ;" in prdp("ledger", "show", "--at", f"{AT};{AT}", code=2)
-    assert "nearest known: employment" in prdp("ledger", "show", "--at", "employmint=10", code=2)
-    assert "dataset other: is not in the ledger" in prdp("ledger", "show", "--dataset", "other", "--at", AT, code=2)
+    assert "nearest known: employment" in prdp("ledger", "show", "--at", "employmint=10", code=5)
+    assert "dataset other: is not in the ledger" in prdp("ledger", "show", "--dataset", "other", "--at", AT, code=5)
 
 
 def test_a_family_is_registered_and_shown(prdp: Prdp, world: Path) -> None:
@@ -205,7 +205,7 @@ def test_wrong_acts_are_refused(prdp: Prdp, world: Path) -> None:
 def test_an_empty_reason_of_any_kind_writes_nothing(prdp: Prdp, world: Path, tmp_path: Path) -> None:
     prdp("ledger", "init", "small-world", "--budget", budget_file(world))
     prdp("ledger", "raise", "small-world", "--budget", budget_file(world), "--reason", "", code=2)
-    assert open_ledger(str(tmp_path / "state" / "ledger.sqlite")).verify()[0] == 1
+    assert create_ledger(str(tmp_path / "state" / "ledger.sqlite")).verify()[0] == 1
 
 
 # A firm's reference
@@ -247,13 +247,13 @@ def test_firms_have_budgets_and_spending(prdp: Prdp, tmp_path: Path) -> None:
 def test_the_export_holds_every_entry_and_nothing_confidential(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger = ["--ledger", str(tmp_path / "state" / "ledger.sqlite")]
+    ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]
     assert main(["release", str(world / "plan.yaml"), *ledger]) == 0
     capsys.readouterr()
     assert main(["ledger", "export", *ledger]) == 0
     text = capsys.readouterr().out
     lines = [json.loads(line) for line in text.splitlines()]
-    known = entries(open_ledger(ledger[1]))
+    known = entries(create_ledger(ledger[1]))
     assert [(line["seq"], line["event"], line["hash"]) for line in lines] == [(e.seq, e.event, e.hash) for e in known]
     pins = {entry.facts["pin"] for entry in known if "pin" in entry.facts}
     assert pins
@@ -271,7 +271,7 @@ def test_the_export_holds_every_entry_and_nothing_confidential(
 
 
 def test_a_ledger_of_version_0_1_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    ledger: Ledger = open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    ledger: Ledger = create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
     connection = raw(ledger)
     for line in OLD.read_text().splitlines():
         row = json.loads(line)
@@ -296,6 +296,10 @@ def test_a_ledger_of_version_0_1_is_read_and_gone_on_with(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("act", [["verify"], ["export"], ["migrate"], ["staging", "purge"]])
-def test_a_ledger_under_a_mistyped_path_is_not_found_to_be_well(tmp_path: Path, prdp: Prdp, act: list[str]) -> None:
-    assert "ledger.sqlite is not there: check --ledger" in prdp("ledger", *act, code=5)
+def test_the_default_ledger_is_not_found_to_be_well_before_its_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], act: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert main(["ledger", *act]) == 5
+    assert "ledger.sqlite is not there" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PlanError, StateError
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import child, raw, reservation
 from tests.support.patience import PATIENCE
 
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 # Where it lies, and what can be wrong with the file
@@ -30,7 +30,7 @@ def test_the_users_own_ledger_lies_in_the_state_directory(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     before = os.umask(0)
     try:
-        own = open_ledger()
+        own = create_ledger()
     finally:
         os.umask(before)
     assert own.path == tmp_path.resolve() / "prdp" / "ledger.sqlite"
@@ -42,14 +42,14 @@ def test_the_users_own_ledger_lies_in_the_state_directory(tmp_path: Path, monkey
 
 def test_a_relative_address_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert open_ledger("sqlite:///one/a.sqlite").path == tmp_path.resolve() / "one" / "a.sqlite"
-    assert open_ledger("b ?#%.sqlite").path == tmp_path.resolve() / "b ?#%.sqlite"
+    assert create_ledger("sqlite:///one/a.sqlite").path == tmp_path.resolve() / "one" / "a.sqlite"
+    assert create_ledger("b ?#%.sqlite").path == tmp_path.resolve() / "b ?#%.sqlite"
 
 
 @pytest.mark.parametrize("url", ["mysql://me:secret@host/db", "sqlite://", "sqlite:///", "mysql+x://h", ""])
 def test_another_kind_of_database_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(PlanError, match=r"sqlite:///path, or a server as postgresql://") as told:
-        open_ledger(url)
+        create_ledger(url)
     assert "secret" not in str(told.value)
 
 
@@ -58,9 +58,9 @@ def test_a_ledger_that_others_can_write_is_refused(ledger: Ledger, mode: int) ->
     for path, own in ((ledger.path.parent, 0o700), (ledger.path, 0o600)):
         path.chmod(mode)
         with pytest.raises(StateError, match="chmod go-w"):
-            open_ledger(str(ledger.path))
+            create_ledger(str(ledger.path))
         path.chmod(own)
-    open_ledger(str(ledger.path))
+    create_ledger(str(ledger.path))
 
 
 def no_database(path: Path) -> None:
@@ -78,7 +78,7 @@ def other_database(path: Path) -> None:
 
 
 def newer_schema(path: Path) -> None:
-    open_ledger(str(path))
+    create_ledger(str(path))
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("UPDATE meta SET schema_version = 3")
     connection.close()
@@ -95,21 +95,21 @@ def a_folder(path: Path) -> None:
         (empty_file, "no prdp ledger"),
         (other_database, "no prdp ledger"),
         (newer_schema, "schema version 3, and this prdp knows 2: use the prdp that made it"),
-        (a_folder, "cannot be opened"),
+        (a_folder, "is a folder"),
     ],
 )
 def test_what_is_no_ledger_is_refused_in_one_line(tmp_path: Path, make: Callable[[Path], None], told: str) -> None:
     path = tmp_path / "ledger.sqlite"
     make(path)
     with pytest.raises(StateError, match=told) as error:
-        open_ledger(str(path))
+        create_ledger(str(path))
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
 
 
 def test_a_locked_ledger_is_waited_for_and_then_told(ledger: Ledger) -> None:
     ledger.reserve(reservation("r"))
-    impatient = open_ledger(str(ledger.path), wait=0.2)
+    impatient = create_ledger(str(ledger.path), wait=0.2)
     connection = raw(ledger)
     connection.execute("BEGIN EXCLUSIVE")
     with pytest.raises(StateError, match="locked by another process"):
@@ -140,7 +140,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def test_a_read_only_ledger_refuses_the_draw(open_folder: Path) -> None:
-    ledger = open_ledger(str(open_folder / "ledger.sqlite"))
+    ledger = create_ledger(str(open_folder / "ledger.sqlite"))
     ledger.reserve(reservation("r"))
     head = ledger.head()
     # Root writes to everything, so the child becomes a user who may only read.

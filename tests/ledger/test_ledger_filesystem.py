@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.ledger import sqlite as filesystem
 from pipeline.ledger.sqlite import kind_of, require_local
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -79,7 +79,7 @@ def memory() -> Iterator[Path]:
 
 def test_a_ledger_on_a_real_file_system_in_memory_is_opened(memory: Path) -> None:
     assert kind_of(memory, Path("/proc/self/mountinfo").read_text()) == "tmpfs"
-    assert open_ledger(str(memory / "state" / "ledger.sqlite")).verify()[0] == 0
+    assert create_ledger(str(memory / "state" / "ledger.sqlite")).verify()[0] == 0
 
 
 def test_nothing_is_made_on_a_network_also_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +91,6 @@ def test_nothing_is_made_on_a_network_also_behind_a_link(tmp_path: Path, monkeyp
     monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
     for place in (share, tmp_path / "link"):
         with pytest.raises(StateError, match=r"network file system \(nfs\)"):
-            open_ledger(str(place / "state" / "ledger.sqlite"))
+            create_ledger(str(place / "state" / "ledger.sqlite"))
     assert list(share.iterdir()) == []
-    open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    create_ledger(str(tmp_path / "state" / "ledger.sqlite"))

@@ -10,7 +10,7 @@ from pipeline.errors import StateError
 from pipeline.ledger import database
 from pipeline.ledger.database import SCHEMA_VERSION, WRITERS
 from pipeline.ledger.entries import Act, Entry, next_entry
-from pipeline.ledger.store import Ledger, database_at, migrate_ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger, database_at, migrate_ledger
 from tests.jobs.test_cli import run_json
 from tests.support.ledgers import append, entries, raw, reservation
 
@@ -36,7 +36,7 @@ def old(address: str) -> str:
             connection.executescript(VERSION_1)
         Path(address).chmod(0o600)
         return address
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(VERSION_1)
         for row in connection.execute("SELECT * FROM entries ORDER BY seq"):
@@ -54,10 +54,10 @@ def beside_the_last(ledger: Ledger) -> Entry:
 
 def test_version_1_becomes_this_version_and_its_chain_stays(old: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StateError, match=f"version 1, and this prdp knows {SCHEMA_VERSION}: run prdp ledger migrate"):
-        open_ledger(old)
+        create_ledger(old)
     told = run_json(capsys, "ledger", "migrate", "--ledger", old)
     assert told == {"from": 1, "to": SCHEMA_VERSION, "entries": HEAD[0], "head": HEAD[1]}
-    ledger = open_ledger(old)
+    ledger = create_ledger(old)
     assert ledger.verify() == HEAD
     assert [state.status for state in ledger.states()] == ["settled", "reserved"]
     with pytest.raises(Exception, match="entries are appended in order"):
@@ -70,16 +70,16 @@ def test_version_1_becomes_this_version_and_its_chain_stays(old: str, capsys: py
 
 def test_version_1_is_what_it_says(old: str) -> None:
     """The twin of the test above: what version 2 adds was not there."""
-    ledger = Ledger(database_at(old, 1))
+    ledger = Ledger(database_at(old, 1, make=False))
     append(ledger, beside_the_last(ledger))
     assert len(entries(ledger)) == HEAD[0] + 1
 
 
 def test_a_newer_schema_is_left_alone(address: str) -> None:
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     with closing(raw(ledger)) as connection:
         connection.execute(f"UPDATE meta SET schema_version = {SCHEMA_VERSION + 1}")
-        for use in (open_ledger, migrate_ledger):
+        for use in (create_ledger, migrate_ledger):
             with pytest.raises(StateError, match="use the prdp that made it"):
                 use(address)
         found = connection.execute("SELECT schema_version FROM meta").fetchall()
@@ -93,17 +93,17 @@ def test_a_migration_that_fails_changes_nothing(old: str, monkeypatch: pytest.Mo
         migrate_ledger(old)
     monkeypatch.undo()
     with pytest.raises(StateError, match="version 1"):
-        open_ledger(old)
+        create_ledger(old)
     test_version_1_is_what_it_says(old)
 
 
 def test_a_changed_chain_is_not_migrated(old: str) -> None:
-    ledger = Ledger(database_at(old, 1))
+    ledger = Ledger(database_at(old, 1, make=False))
     append(ledger, next_entry(*ledger.head(), Act("settled", "d", "s", "0" * 16, {})))
     with pytest.raises(StateError, match="its own rules at entry 8"):
         migrate_ledger(old)
     with pytest.raises(StateError, match="version 1"):
-        open_ledger(old)
+        create_ledger(old)
 
 
 def test_a_release_goes_on_after_a_migration(old: str) -> None:

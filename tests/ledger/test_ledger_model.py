@@ -17,7 +17,7 @@ from pipeline.ledger import admission, fold
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from tests.support.ledgers import FACTS, UNIT, reservation
 
 # The dataset "one" is not registered, and has the limits of its plans; the others are, and make a family.
@@ -53,7 +53,7 @@ class LedgerModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.ledger = open_ledger(str(self.folder / "ledger.sqlite"))
+        self.ledger = create_ledger(str(self.folder / "ledger.sqlite"))
         self.models = {name: Model() for name in DATASETS}
         self.capacity = dict(CAPACITY)
         for name in ("kin", "two", "three"):
@@ -262,7 +262,7 @@ class LedgerModel(RuleBasedStateMachine):
 
     @rule()
     def crash_and_open_again(self) -> None:
-        self.ledger = open_ledger(str(self.folder / "ledger.sqlite"))
+        self.ledger = create_ledger(str(self.folder / "ledger.sqlite"))
 
     @invariant()
     def the_ledger_says_what_the_model_says(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from pipeline.errors import StateError
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import UNIT, child, entries, reservation
 from tests.support.patience import PATIENCE
 from tests.support.postgres import PostgresServer
@@ -21,7 +21,7 @@ RACERS, FITS = 16, 5
 
 @pytest.fixture
 def ledger(address: str) -> Ledger:
-    return open_ledger(address)
+    return create_ledger(address)
 
 
 def raced(*arguments: object) -> list[str]:
@@ -51,7 +51,7 @@ def test_without_transactions_that_are_alone_the_racers_overspend(ledger: Ledger
 
 def test_processes_that_make_the_ledger_at_once_make_one(address: str) -> None:
     assert raced(address, 8, 3) == ["0"] * 3 + ["3"] * 5
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     assert ledger.verify()[0] == 3 * 4
     if ledger.path is not None:
         assert {found.name for found in ledger.path.parent.iterdir()} == {ledger.path.name, "locks"}

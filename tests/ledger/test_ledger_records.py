@@ -7,7 +7,7 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.plan.load import load_plan
 from tests.support.ledgers import FACTS, reservation
 from tests.support.submit import Place, submit
@@ -19,7 +19,7 @@ OTHERS = [{"duplicates": "reject"}, {"duplicates": "combine"}, {"bad_records": "
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 def told_of(changes: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.fold import _EVENTS
-from pipeline.ledger.store import Ledger, migrate_ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger
 from tests.support.ledgers import append, reservation
 from tests.support.postgres import PostgresServer
 
@@ -26,7 +26,7 @@ def database(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.Monke
     """A database with a ledger and its roles, and a user for each and one with none."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     name = postgres.database()
-    open_ledger(postgres.url(name))
+    create_ledger(postgres.url(name))
     for _ in range(2):
         postgres.execute(name, ROLES.read_text())
     for user in USERS:
@@ -36,7 +36,7 @@ def database(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def ledger_of(postgres: PostgresServer, database: str, user: str) -> Ledger:
-    return open_ledger(postgres.url(database, f"a_{user}"))
+    return create_ledger(postgres.url(database, f"a_{user}"))
 
 
 @contextmanager
@@ -123,4 +123,4 @@ def test_the_owner_migrates_and_others_do_not(postgres: PostgresServer, database
 def test_who_may_not_make_a_ledger_is_told(postgres: PostgresServer, database: str) -> None:
     empty = postgres.database()
     with refused("holds no prdp ledger, and this user may not make one"):
-        open_ledger(postgres.url(empty, "a_release"))
+        create_ledger(postgres.url(empty, "a_release"))

@@ -15,7 +15,7 @@ from jobs.cli import main
 from pipeline.errors import StateError
 from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.release.attempts import give_up
 from pipeline.release.verify import verify_release
 from pipeline.storage.uri import locate
@@ -65,6 +65,7 @@ def test_a_release_runs_from_the_command_and_its_password_is_nowhere(
     plan = write_world(tmp_path / "world", records(50))
     database = postgres.database()
     url = f"postgresql://{OWNER}:{PASSWORD}@127.0.0.1:{postgres.port}/{database}"
+    create_ledger(url)
     assert main(["release", str(plan), "--out", str(tmp_path / "out"), "--ledger", url, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["state"] == "settled"
     assert main(["release", str(plan), "--out", str(tmp_path / "elsewhere"), "--ledger", url]) == 5
@@ -75,7 +76,7 @@ def test_a_release_runs_from_the_command_and_its_password_is_nowhere(
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "release.json" for path in written)
     assert not [path for path in written if PASSWORD.encode() in path.read_bytes()]
-    ledger = open_ledger(postgres.url(database))
+    ledger = create_ledger(postgres.url(database))
     assert ledger.verify()[0] == 4
     assert [entry for entry in entries(ledger) if PASSWORD in entry.payload] == []
 
@@ -116,13 +117,13 @@ def fails(state: str) -> Callable[[PostgresServer, str], None]:
 def test_a_database_that_takes_nothing_refuses_the_draw_and_changes_nothing(
     postgres: PostgresServer, url: str, spoil: Callable[[PostgresServer, str], None], words: str
 ) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
     head = ledger.head()
     spoil(postgres, database_of(url))
     with told(words):
         ledger.draw("r", "sha256:pin")
-    assert open_ledger(url).verify() == head
+    assert create_ledger(url).verify() == head
 
 
 def test_no_key_is_made_where_the_draw_cannot_be_recorded(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
@@ -154,13 +155,13 @@ def test_what_is_no_ledger_is_told(postgres: PostgresServer, url: str, database:
         database = postgres.database()
         postgres.execute(database, "CREATE SCHEMA prdp", "CREATE TABLE prdp.entries (a int)")
     with told(words):
-        open_ledger(postgres.url(database))
+        create_ledger(postgres.url(database))
 
 
 def test_a_locked_ledger_is_waited_for_and_then_told(url: str) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
-    impatient = open_ledger(url, wait=0.2)
+    impatient = create_ledger(url, wait=0.2)
     with raw(ledger) as other:
         other.execute(f"SELECT pg_advisory_lock({WRITERS})")
         with told("locked by another process"):
@@ -171,7 +172,7 @@ def test_a_locked_ledger_is_waited_for_and_then_told(url: str) -> None:
 
 def test_who_goes_around_prdp_waits_as_well(url: str) -> None:
     """The database itself keeps others from appending between what a step reads and what it appends."""
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     with ledger._writing(), raw(ledger) as other:
         other.execute("SET lock_timeout = '100ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -183,21 +184,21 @@ def test_a_writer_that_stands_still_inside_a_step_is_ended_and_others_go_on(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_module, "_STANDSTILL", "200ms")
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     with told("paused for too long"), ledger._writing() as connection:
         connection.execute(text("DELETE FROM prdp.meta"))
-        open_ledger(url).reserve(reservation("r"))
+        create_ledger(url).reserve(reservation("r"))
         connection.execute(text("SELECT 1"))
-    assert open_ledger(url).verify()[0] == 1
+    assert create_ledger(url).verify()[0] == 1
 
 
 def test_a_server_that_could_lose_what_it_committed_is_refused(own: PostgresServer) -> None:
-    open_ledger(own.url("postgres"))
+    create_ledger(own.url("postgres"))
     own.crash()
     own.settings = {"fsync": "off"}
     own.start()
     with told("turn the server's fsync on"):
-        open_ledger(own.url("postgres"))
+        create_ledger(own.url("postgres"))
 
 
 # What is left when the server or a connection dies
@@ -223,7 +224,7 @@ def break_at(ledger: Ledger, where: str, crash: Callable[[], None]) -> None:
 @pytest.mark.parametrize("where", BREAKS)
 def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: PostgresServer, where: str) -> None:
     url = own.url("postgres")
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     with ledger.lock("r"):
         ledger.reserve(reservation("r"))
         attempt = ledger.draw("r", "sha256:pin")
@@ -232,9 +233,9 @@ def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: Postgr
         with told("cannot be reached any more"):
             ledger.publish("r", attempt, "sha256:contents")
     with told("cannot be opened: connection"):
-        open_ledger(url)
+        create_ledger(url)
     own.start()
-    again = open_ledger(url)
+    again = create_ledger(url)
     assert again.verify() == head
     assert again.state("r").status == "drawn"
     with again.lock("r"):
@@ -267,20 +268,20 @@ def test_a_release_goes_on_after_the_server_died_while_it_published(own: Postgre
 
 
 def test_a_step_whose_session_is_ended_writes_nothing(postgres: PostgresServer, url: str) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
     head = ledger.head()
     break_at(ledger, "after the entry", lambda: take_lock_away(ledger, url, postgres))
     with told("cannot be reached any more"):
         ledger.draw("r", "sha256:pin")
-    assert open_ledger(url).verify() == head
+    assert create_ledger(url).verify() == head
 
 
 # A lock that was lost
 
 
 def test_who_lost_the_lock_cannot_publish_even_before_another_wrote(postgres: PostgresServer, url: str) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     for broken, words in (([], "the connection that kept its lock was lost"), (["without-lock-check"], "published\n")):
         release = f"r{len(broken)}"
         with paused(url, release, *broken) as (process, attempt):
@@ -292,7 +293,7 @@ def test_who_lost_the_lock_cannot_publish_even_before_another_wrote(postgres: Po
 
 
 def test_every_step_of_who_lost_the_lock_is_refused(postgres: PostgresServer, url: str) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     with ledger.lock("r"):
         ledger.reserve(reservation("r"))
         take_lock_away(ledger, url, postgres)
@@ -307,7 +308,7 @@ def test_every_step_of_who_lost_the_lock_is_refused(postgres: PostgresServer, ur
 def test_a_lock_is_kept_however_long_a_release_takes(
     postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
     sets("idle_session_timeout = '100ms'")(postgres, database_of(url))
     with ledger.lock("r"):
@@ -330,8 +331,8 @@ def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
     ledger = place.ledger()
     root = ledger.staging_root
     assert root.parent == tmp_path / "state" / "prdp" / "staging"
-    assert root != open_ledger(postgres.url(postgres.database())).staging_root
-    assert root == open_ledger(url.replace("postgresql:", "postgresql+psycopg:")).staging_root
+    assert root != create_ledger(postgres.url(postgres.database())).staging_root
+    assert root == create_ledger(url.replace("postgresql:", "postgresql+psycopg:")).staging_root
     submit(place)
     state = ledger.state(RELEASE)
     assert state.stagings == (str(root),)
@@ -340,7 +341,7 @@ def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
 
 
 def test_a_release_is_given_up_with_what_it_staged(url: str) -> None:
-    ledger = open_ledger(url)
+    ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
     drawn_and_destroyed(ledger, "r", 1)
     stray = ledger.staging_root / "r" / "0123456789abcdef"

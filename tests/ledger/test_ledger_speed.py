@@ -15,7 +15,7 @@ from pipeline.errors import BudgetRefused
 from pipeline.ledger import admission
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, next_entry
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import UNIT, policy, reservation
 
 ENTRIES_OF_A_RELEASE = 4
@@ -98,7 +98,7 @@ def evaluated(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, releases: int) ->
 def test_a_reservation_evaluates_each_release_once_for_each_reference(
     address: str, monkeypatch: pytest.MonkeyPatch, releases: int
 ) -> None:
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     fill(ledger, releases)
     assert ledger.verify()[0] == releases * ENTRIES_OF_A_RELEASE
     assert (
@@ -109,7 +109,7 @@ def test_a_reservation_evaluates_each_release_once_for_each_reference(
 def test_without_the_tightest_alone_each_limit_is_checked_against_all(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     fill(ledger, 50)
     monkeypatch.setattr(admission, "tightest", list)
     assert evaluated(ledger, monkeypatch, 50) > 50 * 50

@@ -19,6 +19,7 @@ from pipeline.release.lineage import append_new, run_events, run_id
 from pipeline.release.officers import reject
 from pipeline.storage.store import StorePath
 from tests.support.leaks import found
+from tests.support.ledgers import ledger_file
 from tests.support.submit import Place, submit
 from tests.support.world import MEASURES, QUERIES, records, write_world
 
@@ -72,7 +73,14 @@ def place(tmp_path: Path) -> Place:
 
 
 def release(place: Place, *options: str) -> int:
-    given = ["--ledger", str(place.ledger_path), "--out", str(place.out), "--lineage", str(place.folder / "lineage")]
+    given = [
+        "--ledger",
+        ledger_file(place.ledger_path),
+        "--out",
+        str(place.out),
+        "--lineage",
+        str(place.folder / "lineage"),
+    ]
     return main(["release", str(place.plan), *given, *options])
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support import pinned
+from tests.support.ledgers import ledger_file
 from tests.support.pinned import GENERATED, PLAN_FACTS, PLANS, STATISTICS, TABLES, VARIANTS
 from tests.support.spark import PYSPARKS_OWN
 
@@ -253,7 +254,7 @@ def this_build(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the code that runs here, as it enters a ledger."""
     folder = tmp_path_factory.mktemp("build")
     plan = PLANS["nothing"](folder / "world")
-    ledger = folder / "state" / "ledger.sqlite"
+    ledger = ledger_file(folder / "state" / "ledger.sqlite")
     pinned.told("release", plan, "--out", folder / "out", "--ledger", ledger)
     entries = pinned.prdp("ledger", "export", "--confidential", "--ledger", ledger)[1].splitlines()
     return str(next(facts["code"] for facts in (json.loads(line)["facts"] for line in entries) if "code" in facts))

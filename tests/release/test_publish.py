@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
 from pipeline.release.verify import verify_release
 from pipeline.report.policy_document import guarantee
@@ -24,7 +24,7 @@ from tests.support.patience import PATIENCE
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return open_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 @pytest.fixture

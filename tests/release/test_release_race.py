@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
@@ -47,7 +47,7 @@ def test_sixteen_releases_race_for_a_budget_that_fits_five(plan: Path, tmp_path:
     assert published(tmp_path / "out") == won
     for release in won:
         verify_release(locate(tmp_path / "out" / release))
-    ledger = open_ledger(address)
+    ledger = create_ledger(address)
     assert sorted(state.release for state in ledger.states() if state.status == "settled") == won
     assert sum(state.charges for state in ledger.states()) == FITS
     ledger.verify()
@@ -58,7 +58,7 @@ def test_of_several_runs_of_one_name_into_other_places_one_publishes(plan: Path,
     codes = submit_at_once(places)
     assert sorted(codes) == [0] + [5] * 5
     assert published(tmp_path) == ["small-release"]
-    state = open_ledger(address).state("small-release")
+    state = create_ledger(address).state("small-release")
     assert (state.status, state.draws, state.charges) == ("settled", 1, 1)
     assert state.out == str(places[codes.index(0)].out)
 
@@ -71,4 +71,4 @@ def test_of_two_plans_of_one_name_one_publishes(plan: Path, tmp_path: Path, addr
     codes = submit_at_once([Place(path, tmp_path, address=address) for path in (plan, other)])
     assert sorted(codes) == [0, 5]
     assert published(tmp_path / "out") == ["small-release"]
-    assert open_ledger(address).state("small-release").draws == 1
+    assert create_ledger(address).state("small-release").draws == 1

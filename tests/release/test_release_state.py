@@ -13,7 +13,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.tasks import SumTask
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.officers import approve
@@ -104,7 +104,7 @@ def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
 
 def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_release(tmp_path: Path) -> None:
     plan = load_plan(write_world(tmp_path / "world", records(50)))
-    mine, theirs = (open_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
+    mine, theirs = (create_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
     job = Job(
         plan=plan,
         microdata=locate(plan.path.parent / "microdata"),
@@ -130,7 +130,7 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
 
 def test_a_run_that_its_ledger_refuses_removes_no_attempt_of_another_ledger(tmp_path: Path) -> None:
     plan = load_plan(write_world(tmp_path / "world", records(50)))
-    mine, theirs = (open_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
+    mine, theirs = (create_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
     job = Job(
         plan=plan,
         microdata=locate(plan.path.parent / "microdata"),

@@ -40,6 +40,9 @@ def test_a_site_fixes_the_ledger_and_requires_registered_datasets(
     assert main([*call, "--ledger", str(tmp_path / "mine.sqlite")]) == 2
     assert "fixes the ledger of this site" in capsys.readouterr().err
     assert main(call) == 5
+    assert "fixed/ledger.sqlite is not there" in capsys.readouterr().err
+    assert main(["ledger", "create"]) == 0
+    assert main(call) == 5
     assert "not registered, which this site requires" in capsys.readouterr().err
     assert main(["ledger", "init", "small-world", "--budget", str(budget_file(world)), "--json"]) == 0
     assert main([*call, "--ledger", str(tmp_path / "fixed" / "ledger.sqlite")]) == 0

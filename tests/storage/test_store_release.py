@@ -25,7 +25,7 @@ from pipeline.storage.staging import Staging
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate
 from tests.support.dask_cluster import ROOT, local_cluster
-from tests.support.ledgers import ATTEMPT, reservation
+from tests.support.ledgers import ATTEMPT, ledger_file, reservation
 from tests.support.parity import PLANS, RELEASE, released
 from tests.support.patience import PATIENCE
 from tests.support.spark import PYSPARKS_OWN, local_engine
@@ -124,7 +124,10 @@ def test_other_engines_release_from_a_store_what_threads_do(
 @pytest.mark.parametrize("where", ["staging", "out"])
 def test_staging_and_output_may_lie_apart(tmp_path: Path, store: Store, where: str) -> None:
     plan = write_world(tmp_path, records(100))
-    bucket, code = store.bucket(), ["release", str(plan), "--ledger", str(tmp_path / "state" / "ledger"), "--csv"]
+    bucket, code = (
+        store.bucket(),
+        ["release", str(plan), "--ledger", ledger_file(tmp_path / "state" / "ledger"), "--csv"],
+    )
     uris = {"out": str(tmp_path / "out"), "staging": str(tmp_path / "staged")} | {where: str(bucket / where)}
     assert main([*code, "--out", uris["out"], "--staging", uris["staging"]]) == 0
     assert main(["verify", uris["out"] + f"/{RELEASE}" if where == "staging" else str(bucket / "out" / RELEASE)]) == 0
@@ -150,7 +153,7 @@ def test_a_run_killed_before_the_manifest_is_finished_from_the_store(place: Plac
     assert MANIFEST not in contents(place.out / RELEASE)
     assert left(place) != []
     # The next run names no staging of its own: what was drawn is found where the ledger says.
-    code = ["release", str(place.plan), "--ledger", str(place.ledger_path), "--out", str(place.out)]
+    code = ["release", str(place.plan), "--ledger", ledger_file(place.ledger_path), "--out", str(place.out)]
     assert main([*code, "--data", str(tmp_path / "microdata")]) == 0
     assert verify_release(locate(place.out / RELEASE)).attempt == state.attempt
     assert (state_of(place).status, state_of(place).draws, left(place)) == ("settled", 1, [])
@@ -286,7 +289,7 @@ def test_a_store_that_cannot_be_used_is_refused_before_anything_is_reserved(
     store.deny(read_only, "PutObject")
     missing, secret = store.uri("no-such-bucket", "x"), "s3://CANARYUSER:CANARYSECRET@bucket/x"
     ledger = tmp_path / "state" / "ledger.sqlite"
-    code = ["release", str(plan), "--ledger", str(ledger)]
+    code = ["release", str(plan), "--ledger", ledger_file(ledger)]
     for options, exit_code, words in (
         (["--out", str(read_only)], 5, "access is denied"),
         (["--out", missing], 5, "no such bucket"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import PrdpError
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
@@ -32,7 +32,7 @@ TOUCHES = {
 
 def run(folder: Path) -> None:
     """One run of the steps around a draw, as `prdp release` does them, forward from whatever is there."""
-    ledger, out = open_ledger(str(folder / "state" / "ledger.sqlite")), folder / "out"
+    ledger, out = create_ledger(str(folder / "state" / "ledger.sqlite")), folder / "out"
     with ledger.lock("r"):
         state = ledger.state("r")
         published = state.attempt if state is not None and state.status in ("published", "settled") else None
@@ -91,7 +91,7 @@ def dying(folder: Path, touch: int) -> None:
 
 def seen(folder: Path) -> dict[str, Any]:
     """What stands in the ledger and in the output place."""
-    ledger, place = open_ledger(str(folder / "state" / "ledger.sqlite")), folder / "out" / "r"
+    ledger, place = create_ledger(str(folder / "state" / "ledger.sqlite")), folder / "out" / "r"
     state = ledger.state("r")
     ledger.verify()
     found: dict[str, Any] = {
@@ -114,7 +114,7 @@ def main(home: Path) -> None:
     died, touch = True, 0
     while died:
         folder = home / f"crash-{touch}"
-        open_ledger(str(folder / "state" / "ledger.sqlite"))  # made whole before: this is not about its making
+        create_ledger(str(folder / "state" / "ledger.sqlite"))  # made whole before: this is not about its making
         status = forked(partial(dying, folder, touch))
         died = os.WIFSIGNALED(status)
         after = seen(folder)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pipeline.diagnostics.run import DiagnosticsJob, diagnose
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.storage.uri import locate
 from tests.support import firms
@@ -33,7 +33,7 @@ def diagnosed(plan: Path, out: Path, engine: Engine | None = None, **settings: A
         plan=loaded,
         microdata=locate(settings.pop("microdata", loaded.dataset.path)),
         out=out,
-        ledger=open_ledger(str(settings.pop("state", out.parent / "state") / "ledger.sqlite")),
+        ledger=create_ledger(str(settings.pop("state", out.parent / "state") / "ledger.sqlite")),
         engine=engine or DaskEngine(workers=2),
         **settings,
     )

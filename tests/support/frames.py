@@ -13,6 +13,7 @@ import pytest
 import prdp
 from pipeline.ledger.store import Ledger
 from pipeline.release import run as module
+from tests.support.ledgers import ledger_file
 from udfs.noise.keystream import SecretKey
 
 KEY = bytes(range(32))
@@ -39,7 +40,9 @@ def release_and_die(folder: str) -> None:
     module._reserve = die if (Path(folder) / "before").exists() else module._reserve
     Ledger.draw = die
     frame = pq.read_table(Path(folder) / "frame.parquet")
-    prdp.load_plan(Path(folder) / "plan.yaml").release(frame, ledger=Path(folder) / "state" / "ledger", workers=1)
+    prdp.load_plan(Path(folder) / "plan.yaml").release(
+        frame, ledger=ledger_file(Path(folder) / "state" / "ledger"), workers=1
+    )
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ import resource
 import sys
 
 from pipeline.errors import StateError
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 
 path, release = sys.argv[1:]
-ledger = open_ledger(path)
+ledger = create_ledger(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 try:
     ledger.draw(release, "sha256:pin")

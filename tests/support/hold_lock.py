@@ -5,10 +5,10 @@ import subprocess
 import sys
 import time
 
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 
 address, release, leaving = sys.argv[1:]
-with open_ledger(address).lock(release):
+with create_ledger(address).lock(release):
     left = 0
     if leaving == "exec":
         # close_fds=False: only close-on-exec keeps the lock from the child.

@@ -17,7 +17,7 @@ from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.store import Ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.storage.staging import AttemptContents, Staging
 from pipeline.storage.uri import locate
 from udfs.mechanisms.catalogue import build
@@ -121,3 +121,9 @@ def filled(staging: Staging) -> AttemptContents:
 def modes(folder: Path) -> set[tuple[bool, int]]:
     """Whether a folder, and which mode, of everything from `folder` down."""
     return {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]}
+
+
+def ledger_file(path: Path) -> str:
+    """The address of a ledger file, which is made where it is absent."""
+    create_ledger(str(path))
+    return str(path)

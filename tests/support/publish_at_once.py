@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from pipeline.errors import PrdpError
 from pipeline.ledger import admission
 from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import reservation
 from tests.support.patience import PATIENCE
 
@@ -68,7 +68,7 @@ def race(address: str, release: str, fits: int, start: int, together: Together |
     code = 1
     try:
         os.read(start, 1)
-        ledger = open_ledger(address)
+        ledger = create_ledger(address)
         with ledger.lock(release):
             wanted = reservation(release, draws=fits)
             if together is None:

@@ -7,13 +7,13 @@ import sys
 
 from pipeline.errors import StateError
 from pipeline.ledger import postgres
-from pipeline.ledger.store import open_ledger
+from pipeline.ledger.store import create_ledger
 from tests.support.ledgers import reservation
 
 address, release, *broken = sys.argv[1:]
 if broken:
     postgres._require_held = lambda connection, held: None
-ledger = open_ledger(address)
+ledger = create_ledger(address)
 with ledger.lock(release):
     ledger.reserve(reservation(release))
     attempt = ledger.draw(release, "sha256:pin")

@@ -5,13 +5,13 @@ import sys
 
 path, release, user = sys.argv[1:]
 from pipeline.errors import StateError  # noqa: E402
-from pipeline.ledger.store import open_ledger  # noqa: E402
+from pipeline.ledger.store import create_ledger  # noqa: E402
 
 if os.geteuid() == 0:
     os.setgid(int(user))
     os.setuid(int(user))
 try:
-    ledger = open_ledger(path)
+    ledger = create_ledger(path)
     ledger.state(release)
     ledger.draw(release, "sha256:pin")
 except StateError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PrdpError
-from pipeline.ledger.store import Ledger, open_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.preparation.pinned import Table
 from pipeline.release import officers
@@ -62,7 +62,7 @@ class Place:
         return self.folder / "state" / "ledger.sqlite"
 
     def ledger(self) -> Ledger:
-        return open_ledger(self.address or str(self.ledger_path))
+        return create_ledger(self.address or str(self.ledger_path))
 
 
 def submit(
