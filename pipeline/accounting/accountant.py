@@ -4,7 +4,7 @@ A limit binds every unit that its reference covers, policies being monotone; a l
 accumulated policy. All sums are exact rationals of upper bounds, without tolerance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,17 +44,15 @@ class Charged:
     def loss_at(self, at: Reference) -> Fraction:
         """Return what the reference loses by this release; its query sets and cells, if any, are this release's."""
         loss = self.policy.loss_at(at)
-        return self.times * max([loss, *(known.rho for known in self.certified if known.at == at)])
+        return self.times * max([loss, *(known.rho for known in self.certified if known.at.unordered == at.unordered)])
 
-    def curve_at(self, at: Reference) -> Floats | None:
-        """Return upper bounds of D_α at ORDERS that a record has lost at its worst cell; None of a list of records.
+    def curve_at(self, at: Reference) -> Floats:
+        """Return upper bounds of D_α at ORDERS that the reference has lost at its worst cells.
 
         A bound once stated is not lowered: where ρ alone was stated for the reference, αρ is the least that counts.
         """
         now = self.policy.curve_at(at)
-        if now is None:
-            return None
-        stated = [known for known in self.certified if known.at == at]
+        stated = [known for known in self.certified if known.at.unordered == at.unordered]
         curves = [known.curve if known.curve is not None else of_zcdp(up_float(known.rho), ORDERS) for known in stated]
         return added([np.maximum.reduce([now, *curves])] * self.times)
 
@@ -131,8 +129,9 @@ def tightest(limits: Iterable[Limit]) -> Sequence[Limit]:
     All of `limits` hold where these do, whatever was spent. A dataset of n releases states n times its references;
     checking each of them against all n would take n² evaluations.
     """
-    lowest: dict[Reference, Limit] = {}
+    lowest: dict[Hashable, Limit] = {}
     for limit in limits:
-        if limit.at not in lowest or limit.rho < lowest[limit.at].rho:
-            lowest[limit.at] = limit
+        known = lowest.get(limit.at.unordered)
+        if known is None or limit.rho < known.rho:
+            lowest[limit.at.unordered] = limit
     return list(lowest.values())

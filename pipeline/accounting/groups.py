@@ -14,6 +14,7 @@ itself be a bound for several records; by induction the roots add up. The proof 
 hold for losses that are bounds up to some order only, or up to an additive constant.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from math import isqrt
@@ -33,7 +34,8 @@ def tight(losses: Iterable[Fraction]) -> Fraction:
     It is exact for one loss, for equal ones, and where all products of two have rational roots, if these are not long.
     """
     group = Fraction(0)
-    for loss in losses:
+    for one, times in Counter(losses).items():
+        loss = one * times**2  # of equal ones: (n√P)²
         # (√x + √y)² = x + y + 2√(xy)
         root = root_above(group * loss)
         group = _short(group + loss + 2 * root) if root else group + loss

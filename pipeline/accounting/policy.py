@@ -12,36 +12,46 @@ stated here.
 - Of a firm, a record is *located* for some queries if it is known in which one cell of them it is, if in any. In one
   cell the influences of located records add up before the mechanism sees them; cells and queries have independent
   noise, so divergences add up: Σ over queries and cells of P(ΣΔ).
-- Take the located records away in one step, then the others one by one: each step is bounded at every order, wherever
-  the others are, so the group bound holds: (√(Σ_cells P(ΣΔ)) + Σ_u √P(Δ_u))², u at its worst cell.
-- The bounds of a release's queries add up; the group bound also holds for all queries at once, a record being located
-  if it is for all that its query set has, and its loss being Σ_q P_q(Δ_u) at its worst query set. The smaller one
-  holds.
+- The most that a firm can lose is the largest Σ_cells P(ΣΔ) over all placements of its records. Two bounds of it
+  hold; the smaller one is stated. One is by prices, over all queries at once (pipeline/accounting/placements.py).
+- The other is by steps. Take the located records away in one step, then the others one by one: each step is bounded
+  at every order, wherever the others are, so the group bound holds: (√(Σ_cells P(ΣΔ)) + Σ_u √P(Δ_u))², u at its worst
+  cell. It holds for each query, to be added up, and for all at once, a record being located if it is for all that its
+  query set has, and its loss being Σ_q P_q(Δ_u) at its worst query set.
 
-Pure losses add up in place of the roots. Any bound grows with every record and influence, so a bound at some records
-holds for every firm whose records can be matched one to one with records there that are at least as large. For a
-single record all these bounds are its loss at its worst query set.
+Pure losses add up in place of the roots. What a firm can lose grows with every record and influence, so a bound at
+some records holds for every firm whose records can be matched one to one with records there that are at least as
+large. For a single record all these bounds are its loss at its worst query set.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from pipeline.accounting.convert import ORDERS, Floats, added
 from pipeline.accounting.groups import one_cell, pure, tight
+from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, most_lost, multiples
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
-from udfs.losses.curve import TightCurve
+from udfs.losses.curve import TightCurve, of_pure, of_zcdp
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.numbers.exact import as_json
+from udfs.numbers.exact import as_json, up_float
 from udfs.records.statistics import Count, Statistic, Sum, statistic_of
 
+Options = Sequence[tuple[ReferenceRecord, Sequence[QuerySet]]]  # records, and the query sets that each can have
+ArrayLosses = Callable[[int, Units, Fraction], Floats]  # of a policy, at multiples of a unit: arrays (numbers, m)
 Together = Callable[[Iterable[Fraction]], Fraction]
 PolicyFunction = Callable[[int, Fraction], Fraction]  # of a policy, by its index, at an influence
+
+
+MOST_STEPS = 200  # records, of which the bound by steps is looked at
+MOST_OF_CURVES = 1000  # records, whose curve is priced at each order; of more the losses say all
+OF_LOSSES, OF_CURVES = Fineness(), Fineness(sums=128, ratio=1 + 2.0**-5)
 
 
 class _NoPureLoss(Exception):
@@ -49,16 +59,26 @@ class _NoPureLoss(Exception):
 
 
 @dataclass(frozen=True)
+class Cells:
+    """The cells of a policy: the levels whose codes tell them apart, and how many there are."""
+
+    by: tuple[str, ...]
+    number: int
+
+
+@dataclass(frozen=True)
 class QueryPolicy:
     """One query's policy: a function of the record's influence on its statistic.
 
-    `part` names the part of the query's cells for which it holds (None: all of them).
+    `part` names the part of the query's cells for which it holds (None: all of them), `cells` says which these are
+    (None, in older ledgers: not known). Neither changes the policy.
     """
 
     name: str
     statistic: Statistic
     mechanism: Mechanism
     part: str | None = None
+    cells: Cells | None = field(default=None, compare=False)
 
     @property
     def label(self) -> str:
@@ -98,12 +118,12 @@ class PolicySum:
 
     def query_loss_at(self, at: Reference, query: str) -> Fraction:
         """Return the PRzCDP loss in the query of this name."""
-        return self._group_bound(self._of_query(at, query), self._rho, tight)
+        return self._bound(at, self._of_query(at, query), self._rho, tight)
 
     def query_pure_loss_at(self, at: Reference, query: str) -> Fraction | None:
         """Return the pure loss in the query; None where a part that one of the records can meet has none."""
         try:
-            return self._group_bound(self._of_query(at, query), self._epsilon, pure)
+            return self._bound(at, self._of_query(at, query), self._epsilon, pure)
         except _NoPureLoss:
             return None
 
@@ -112,10 +132,10 @@ class PolicySum:
         met = [(record, sets) for record, sets in self._of_query(at, query) if sets]
         return sum((self.queries[min(sets[0])].influence(record) for record, sets in met), Fraction(0))
 
-    def curve_at(self, at: Reference) -> Floats | None:
-        """Return bounds of D_α at ORDERS for a record at its worst query set; None of a list, whose ρ says all."""
-        if at.listed:
-            return None
+    def curve_at(self, at: Reference) -> Floats:
+        """Return bounds of D_α at ORDERS, for a record at its worst query set, for several wherever they are."""
+        if len(at.records) != 1:
+            return self._curve_of_several(at)
         (record,) = at.records
         curves = [query.mechanism.renyi_at(query.influence(record), ORDERS) for query in self.queries]
         sums = [added([curves[i] for i in met]) for met in self._query_sets(record)]
@@ -137,15 +157,21 @@ class PolicySum:
         ]
         return {"queries": queries, "places": [sorted(each) for each in self.query_sets]}
 
+    def cells_json(self) -> list[list[Any]] | None:
+        """Return the cells of each policy; None where they are not known."""
+        cells = [query.cells for query in self.queries if query.cells is not None]
+        return [[list(each.by), each.number] for each in cells] if len(cells) == len(self.queries) else None
+
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "PolicySum":
-        """Return the policy that `to_json` wrote."""
+    def from_json(cls, data: Mapping[str, Any], cells: Sequence[Any] | None = None) -> "PolicySum":
+        """Return the policy that `to_json` wrote, with the cells that `cells_json` wrote, where they are known."""
         queries = []
-        for entry in data["queries"]:
+        known = [None] * len(data["queries"]) if cells is None else [Cells(tuple(by), number) for by, number in cells]
+        for entry, of_query in zip(data["queries"], known, strict=True):
             mechanism = build(entry["mechanism"], entry["step"])
             if "curve" in entry:
                 mechanism = mechanism.with_curve(TightCurve.from_json(entry["curve"]))
-            queries.append(QueryPolicy(entry["name"], _statistic(entry), mechanism, entry.get("part")))
+            queries.append(QueryPolicy(entry["name"], _statistic(entry), mechanism, entry.get("part"), of_query))
         return cls(tuple(queries), tuple(map(frozenset, data["places"])))
 
     def _rho(self, i: int, influence: Fraction) -> Fraction:
@@ -157,6 +183,20 @@ class PolicySum:
             raise _NoPureLoss
         return loss
 
+    def _curve_of_several(self, at: Reference) -> Floats:
+        def curves(i: int, numbers: Units, unit: Fraction) -> Floats:
+            mechanism = self.queries[i].mechanism
+            return np.array([mechanism.renyi_at(number * unit, ORDERS) for number in numbers.tolist()])
+
+        curve = of_zcdp(up_float(self.loss_at(at)), ORDERS)
+        pure_loss = self.pure_loss_at(at)
+        if pure_loss is not None:
+            curve = np.minimum(curve, of_pure(up_float(pure_loss), ORDERS))
+        if len(at.records) > MOST_OF_CURVES:
+            return curve
+        options = [(each, self._query_sets(each)) for each in at.records]
+        return np.minimum(curve, self._priced(at, options, curves, OF_CURVES))
+
     def _query_sets(self, record: ReferenceRecord) -> tuple[QuerySet, ...]:
         return self.query_sets if record.query_sets is None else record.query_sets
 
@@ -167,16 +207,59 @@ class PolicySum:
 
     def _total(self, at: Reference, loss: PolicyFunction, together: Together) -> Fraction:
         loss = cache(loss)  # an evaluation may take milliseconds, and many query sets share a policy
-        at_once = self._group_bound([(each, self._query_sets(each)) for each in at.records], loss, together)
+        at_once = self._bound(at, [(each, self._query_sets(each)) for each in at.records], loss, together)
         if len(at.records) == 1:
             return at_once  # the worst query set: never more than the sum of every query's worst part
+        if len(at.records) > MOST_STEPS:
+            return at_once
         names = dict.fromkeys(query.name for query in self.queries)
         one_by_one = (self._group_bound(self._of_query(at, name), loss, together) for name in names)
         return min(sum(one_by_one, Fraction(0)), at_once)
 
-    def _group_bound(
-        self, options: Sequence[tuple[ReferenceRecord, Sequence[QuerySet]]], loss: PolicyFunction, together: Together
-    ) -> Fraction:
+    def _bound(self, at: Reference, options: Options, loss: PolicyFunction, together: Together) -> Fraction:
+        if len(options) < 2:
+            return self._group_bound(options, loss, together)
+
+        def arrays(i: int, numbers: Units, unit: Fraction) -> Floats:
+            mechanism = self.queries[i].mechanism
+            losses = mechanism.loss if together is tight else mechanism.pure_loss
+            return losses(multiples(numbers, unit))[:, None]
+
+        by_prices = float(self._priced(at, options, arrays)[0])
+        if len(at.records) > MOST_STEPS and isfinite(by_prices):
+            return Fraction(by_prices)
+        by_steps = self._group_bound(options, loss, together)
+        return min(by_steps, Fraction(by_prices)) if isfinite(by_prices) else by_steps
+
+    def _priced(self, at: Reference, options: Options, losses: ArrayLosses, fineness: Fineness = OF_LOSSES) -> Floats:
+        """Return the bound by prices, of shape (m,); `losses` of a policy, by its index, at m orders."""
+        sets = [frozenset(sets) for _, sets in options]
+        exposures = []
+        for i in sorted(frozenset[int]().union(*(met for each in set(sets) for met in each))):
+            query, cells = self.queries[i], [dict(record.cells).get(i, ANYWHERE) for record, _ in options]
+            of_query = (None, None) if query.cells is None else (query.cells.by, query.cells.number)
+            sure = {each: bool(each) and all(i in met for met in each) for each in set(sets)}
+            met = {each: any(i in met for met in each) for each in sure}
+            exposures.append(
+                Exposure(
+                    policies=frozenset({i}),
+                    by=of_query[0],
+                    influences=[
+                        query.influence(record) if met[each] else Fraction(0)
+                        for (record, _), each in zip(options, sets, strict=True)
+                    ],
+                    cells=np.array(cells),
+                    sure=np.array([sure[each] for each in sets]),
+                    kinds=np.array(at.reach[i].kinds if at.reach else [0] * len(options)),
+                    apart=at.reach[i].apart if at.reach else frozenset(),
+                    room=at.reach[i].room if at.reach else of_query[1],
+                    loss=partial(losses, i),
+                    fineness=fineness,
+                )
+            )
+        return most_lost(exposures, sets)
+
+    def _group_bound(self, options: Options, loss: PolicyFunction, together: Together) -> Fraction:
         """Return together(Σ_cells P(ΣΔ) of located records, the loss of each other one at its worst query set)."""
         located: dict[tuple[int, int], list[Fraction]] = {}  # (policy, cell) → influences
         others = []

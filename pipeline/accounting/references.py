@@ -6,8 +6,9 @@ as text (`--at employment=10,naics3=722`, records of a list separated by ";").
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -50,17 +51,40 @@ class ReferenceRecord:
         """The record in words."""
         return ", ".join(f"{name}={value}" for name, value in self.to_json().items()) or "any record"
 
+    def sizes(self) -> list[Fraction]:
+        """Return the magnitudes of the values, by name."""
+        return [abs(self.values[name]) for name in sorted(self.values)]
+
     def covers(self, other: "ReferenceRecord") -> bool:
         """Return whether every value of `other` is in magnitude at most the value here; codes are not compared."""
         return all(abs(value) <= abs(self.values.get(name, Fraction(-1))) for name, value in other.values.items())
 
 
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """Where the records of a list can be in the cells of one policy.
+
+    Attributes:
+        kinds: of each record the number of its codes; records with the same codes are of one kind.
+        apart: kinds, of which one can be in several cells, that share no cell, as pairs in both orders.
+        room: the number of cells in which some record can be, or more.
+    """
+
+    kinds: tuple[int, ...]
+    apart: frozenset[tuple[int, int]]
+    room: int
+
+
 @dataclass(frozen=True)
 class Reference:
-    """The records of one unit; `listed`: they are a list, of which there may be one, as of a firm or a group."""
+    """The records of one unit; `listed`: they are a list, of which there may be one, as of a firm or a group.
+
+    Located in a plan, a list has for each policy its `reach`.
+    """
 
     records: tuple[ReferenceRecord, ...]
     listed: bool = False
+    reach: tuple["Reach", ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | Sequence[Mapping[str, Any]], listed: bool = False) -> "Reference":
@@ -85,22 +109,38 @@ class Reference:
 
     def anywhere(self) -> "Reference":
         """Return the reference with each record at its worst cell, as a release with other queries takes it."""
-        return replace(self, records=tuple(ReferenceRecord(record.values) for record in self.records))
+        return Reference(tuple(ReferenceRecord(record.values) for record in self.records), self.listed)
+
+    @property
+    def measures(self) -> frozenset[str]:
+        """All measures that a record names."""
+        return frozenset(name for record in self.records for name in record.values)
+
+    @property
+    def unordered(self) -> Hashable:
+        """What two references have in common that list the same records, in whatever order."""
+        return self.listed, frozenset(Counter(self.records).items())
 
     def covers(self, other: "Reference") -> bool:
         """Return whether each record of `other` can be matched with a record here of its own that covers it."""
+        if self.listed != other.listed or len(other.records) > len(self.records):
+            return False
+        largest, others = (sorted(each.records, key=ReferenceRecord.sizes, reverse=True) for each in (self, other))
+        if all(map(ReferenceRecord.covers, largest, others)):
+            return True
         matched: dict[int, int] = {}  # record here → record of other
 
         def match(i: int, tried: set[int]) -> bool:  # augmenting paths
-            for j, record in enumerate(self.records):
-                if j not in tried and record.covers(other.records[i]):
+            covering = [j for j, record in enumerate(self.records) if record.covers(other.records[i])]
+            for j in sorted(covering, key=matched.__contains__):  # those that are free first
+                if j not in tried:
                     tried.add(j)
                     if j not in matched or match(matched[j], tried):
                         matched[j] = i
                         return True
             return False
 
-        return self.listed == other.listed and all(match(i, set()) for i in range(len(other.records)))
+        return len(self.measures) > 1 and all(match(i, set()) for i in range(len(other.records)))
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,7 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
     releases = [charged(state, state.charges) for state in mine]
     spent = tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True))
-    curves = [curve for release in releases if (curve := release.curve_at(at)) is not None]
-    return Spending(dataset, at, spent, limit, least, None if listed else added(curves))
+    return Spending(dataset, at, spent, limit, least, added([release.curve_at(at) for release in releases]))
 
 
 def _lost(limit: Limit, states: Sequence[ReleaseState]) -> Fraction:

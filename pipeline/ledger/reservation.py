@@ -32,10 +32,8 @@ def certified_json(policy: PolicySum, limits: Sequence[Limit]) -> dict[str, Any]
         if at.missing(policy.measures) or (loss := policy.loss_at(at)) > LARGEST:
             continue
         bound = {"reference": anywhere[at].to_json(), "rho": up_decimal(loss), "queries": _by_query(policy, at)}
-        curve = policy.curve_at(at)
-        if curve is not None:
-            bound["divergences"] = np.minimum(curve, float(LARGEST)).tolist()
-        bounds.append(bound)
+        curve = np.minimum(policy.curve_at(at), float(LARGEST)).tolist()
+        bounds.append(bound | {"divergences": curve})
     return {"version": VERSION, "prdp": version("prdp"), "orders": ORDERS.tolist(), "bounds": bounds}
 
 
@@ -106,6 +104,7 @@ class Reservation:
             "digest": self.digest,
             "plan": dict(self.plan),
             "policy": self.policy.to_json(),
+            "cells": self.policy.cells_json(),
             "limits": [limit.to_json() for limit in self.limits],
             "out": self.out,
             "code": self.code,
@@ -122,8 +121,9 @@ def limits_of(state: ReleaseState) -> tuple[Limit, ...]:
 
 def charged(state: ReleaseState, times: int) -> Charged:
     """Return the policy that was reserved, counted `times` times, as the accountant takes it."""
+    policy = PolicySum.from_json(state.reservation["policy"], state.reservation.get("cells"))
     known = certified_of(state.release, state.reservation.get("certified"))
-    return Charged(state.release, PolicySum.from_json(state.reservation["policy"]), times, known)
+    return Charged(state.release, policy, times, known)
 
 
 @dataclass(frozen=True)

@@ -220,6 +220,14 @@ class Domain:
 
         None where it can lie in several of them, or in none. Raises PlanError as `query_cells` does.
         """
+        met = self.positions(by, where, at)
+        return int(self.query_cells(by, where).numbers(*met)[0]) if len(met[0]) == len(met[1]) == 1 else None
+
+    def positions(self, by: Sequence[str], where: Where, at: Mapping[str, str]) -> tuple[Int32s, Int32s]:
+        """Return the positions on both axes of a query's cells in which a cell with the codes `at` can lie, sorted.
+
+        Such a cell is a pair of them, though not every pair need be one. Raises PlanError as `query_cells` does.
+        """
         query = self.query_cells(by, where)
         naics, county = (
             np.where(mask, axis.position, np.int32(-1))
@@ -229,8 +237,9 @@ class Domain:
             naics, county = naics[self.cells[0]], county[self.cells[1]]
             both = (naics >= 0) & (county >= 0)
             naics, county = naics[both], county[both]
-        met = [np.unique(positions[positions >= 0]) for positions in (naics, county)]
-        return int(query.numbers(*met)[0]) if len(met[0]) == len(met[1]) == 1 else None
+        if not ((naics >= 0).any() and (county >= 0).any()):
+            naics = county = np.zeros(0, dtype=np.int32)
+        return np.unique(naics[naics >= 0]), np.unique(county[county >= 0])
 
     def query_cells(self, by: Sequence[str], where: Where) -> QueryCells:
         """Return the cells of a query: distinct projections of the finest cells that meet `where`, in key order.

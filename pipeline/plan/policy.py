@@ -6,11 +6,12 @@ from fractions import Fraction
 
 from pipeline.accounting.convert import Floats
 from pipeline.accounting.groups import simple
-from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import (
     Limit,
     Names,
     QuerySet,
+    Reach,
     Reference,
     ReferenceRecord,
     typed_change,
@@ -18,9 +19,12 @@ from pipeline.accounting.references import (
     typed_reference,
 )
 from pipeline.errors import PlanError
+from pipeline.plan.cells import Int32s
 from pipeline.plan.model import Plan
 from udfs.numbers.exact import as_json, up_float
 from udfs.records.codes import LEVELS
+
+MOST_PAIRS = 20_000  # of kinds of codes that are looked at; of more all records might meet
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,10 @@ class Loss:
 def policy_of(plan: Plan) -> PolicySum:
     """Return the policy of the plan's release."""
     queries = tuple(
-        QueryPolicy(query.name, query.statistic, part.mechanism, part.name)
+        QueryPolicy(query.name, query.statistic, part.mechanism, part.name, Cells(query.by, number))
         for query in plan.queries
-        for part in query.parts
+        for part, where in zip(query.parts, query.filters, strict=True)
+        for number in [plan.domain.query_cells(query.by, where).size]
     )
     return PolicySum(queries, query_sets_of(plan, {}))
 
@@ -63,16 +68,40 @@ def located(plan: Plan, at: Reference) -> Reference:
     """Return the reference with, in place of its keys, what they mean to the plan's policies.
 
     Records of a list have also their cells, where the keys and the domain leave one alone: there influences add up.
+    The list has its reach.
     """
-    policies = [(query.by, where) for query in plan.queries for where in query.filters]
+    if not at.listed:
+        (record,) = at.records
+        sets = query_sets_of(plan, record.keys) if record.keys else None
+        return Reference((ReferenceRecord(record.values, query_sets=sets),))
+    kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
+    query_sets = [query_sets_of(plan, keys) for keys in kinds]
+    cells: list[list[tuple[int, int]]] = [[] for _ in kinds]
+    reach = []
+    for i, (by, where) in enumerate((query.by, where) for query in plan.queries for where in query.filters):
+        positions = [plan.domain.positions(by, where, keys) for keys in kinds]
+        query = plan.domain.query_cells(by, where)
+        for known, (naics, county) in zip(cells, positions, strict=True):
+            if len(naics) == len(county) == 1:
+                known.append((i, int(query.numbers(naics, county)[0])))
+        room = min(query.size, sum(len(naics) * len(county) for naics, county in positions))
+        reach.append(Reach(tuple(kinds[record.keys] for record in at.records), _apart(positions), room))
+    records = (
+        ReferenceRecord(record.values, query_sets=query_sets[kind], cells=tuple(cells[kind]))
+        for record in at.records
+        for kind in [kinds[record.keys]]
+    )
+    return Reference(tuple(records), True, tuple(reach))
 
-    def located_record(record: ReferenceRecord) -> ReferenceRecord:
-        query_sets = query_sets_of(plan, record.keys) if record.keys or at.listed else None
-        cells = [plan.domain.only_cell(by, where, record.keys) for by, where in policies] if at.listed else []
-        known = tuple((i, cell) for i, cell in enumerate(cells) if cell is not None)
-        return ReferenceRecord(record.values, query_sets=query_sets, cells=known)
 
-    return replace(at, records=tuple(map(located_record, at.records)))
+def _apart(positions: Sequence[tuple[Int32s, Int32s]]) -> frozenset[tuple[int, int]]:
+    """Return the pairs of kinds, one of which can be in several cells, that have no position of a key in common."""
+    several = [kind for kind, (naics, county) in enumerate(positions) if len(naics) * len(county) > 1]
+    if len(several) * len(positions) > MOST_PAIRS:
+        return frozenset()
+    sets = [(frozenset(naics.tolist()), frozenset(county.tolist())) for naics, county in positions]
+    apart = {(k, n) for k in several for n, other in enumerate(sets) if any(map(frozenset.isdisjoint, sets[k], other))}
+    return frozenset(apart | {(n, k) for k, n in apart})
 
 
 def losses_at(plan: Plan, policy: PolicySum, at: Reference) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
@@ -102,8 +131,8 @@ def simple_losses_at(plan: Plan, policy: PolicySum, at: Reference) -> tuple[Frac
     return (*queries, simple([policy.loss_at(each) for each in records]))
 
 
-def curve_at(plan: Plan, policy: PolicySum, at: Reference) -> Floats | None:
-    """Return the record's Rényi curve in the release; None of a list of records, whose ρ says all."""
+def curve_at(plan: Plan, policy: PolicySum, at: Reference) -> Floats:
+    """Return the Rényi curve of the release at the reference."""
     return policy.curve_at(located(plan, at))
 
 

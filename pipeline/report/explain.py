@@ -8,6 +8,7 @@ from pipeline.accounting.convert import DELTA
 from pipeline.accounting.distributions import bounds_at
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
+from pipeline.plan.placements import loss_found
 from pipeline.plan.policy import (
     Change,
     Factor,
@@ -46,7 +47,8 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
         simple = simple_losses_at(plan, policy, at) if group else [None] * (len(plan.queries) + 1)
         for i, (influence, loss) in enumerate(each):
             losses[i].append({"at": at.to_json(), "influence": as_json(influence)} | _loss(loss, simple[i]))
-        totals.append({"at": at.to_json()} | _loss(total, simple[-1]))
+        found = {"rho_found": loss_found(plan, policy, at)} if len(at.records) > 1 else {}
+        totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found)
         by_distribution = bounds_at(policy, located(plan, at), delta)
         interpreted.append(interpret(total, delta, curve_at(plan, policy, at), by_distribution))
     queries = [

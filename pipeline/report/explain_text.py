@@ -22,8 +22,9 @@ OF_FIRMS = (
     "bind every firm whose records can be matched one to one with records of the reference that are at least as",
     "large, in the cells that these name; a firm with more or larger records loses more, without a limit.",
 )
-OF_GROUPS = (
-    "Several records together lose at most rho, by the tight group bound (Σ√P)²; the simple one is J·ΣP for J records.",
+OF_GROUPS = ("Several records together lose at most rho, wherever they lie; the simple bound is J·ΣP for J records.",)
+OF_PLACEMENTS = (
+    "at most … times the true one: rho over what a placement of the records loses that was found in the domain.",
 )
 OF_COUNTS = (
     "in a cell of n records: rho of one of them, where larger groups lose less. The count of an actual cell is",
@@ -71,6 +72,8 @@ def render(explained: Json, plan: Plan) -> str:
     lines += unknown_lines(names, interpreted)
     if any("rho_simple" in loss for loss in totals):
         lines += OF_GROUPS
+    if any("rho_found" in loss for loss in totals):
+        lines += OF_PLACEMENTS
     if any("groups" in entry for entry in explained["queries"]):
         lines += OF_COUNTS
     lines += textwrap.wrap(composition(plan), 118)

@@ -105,8 +105,7 @@ CURVE = (
 )
 OF_A_FIRM = (
     "P(f) = Σ P_q(Σ Δ_q(r)) over the queries and their cells, the inner sum over the firm's records r in the cell; at "
-    "a reference at most (√P + √P(u_1) + √P(u_2) + …)², with P of the records whose keys tell their cells, and each "
-    "other record u at its worst place"
+    "a reference an upper bound of this, wherever its records lie in the cells that their keys allow"
 )
 
 

@@ -36,4 +36,6 @@ def loss_text(loss: Mapping[str, Any]) -> str:
     """Return a loss, as JSON has it, for people."""
     epsilon = "-" if loss["epsilon"] is None else upper(loss["epsilon"])
     simple = f"   simple group bound {upper(loss['rho_simple'])}" if "rho_simple" in loss else ""
-    return f"rho {upper(loss['rho']):<12} epsilon {epsilon}{simple}"
+    found = loss.get("rho_found", 0)
+    above = f"   at most {up_text(Fraction(loss['rho']) / Fraction(found), 3)} times the true one" if found else ""
+    return f"rho {upper(loss['rho']):<12} epsilon {epsilon}{simple}{above}"

@@ -1,0 +1,326 @@
+"""The most that the records of a firm lose, over all ways in which they may lie in cells: a certified bound.
+
+Let a policy P rise, P(0) = 0, and let records of influences x_j ≥ 0 lie in disjoint cells. They lose Σ_c P(S_c), S_c
+the sum of the influences in the cell c. Prices bound this wherever they lie: numbers f and y_j such that, for every set
+A of records that one cell may hold, P(Σ_A x_j) is paid for by y_j of the records in it and by what f holds for the
+cell. Then the loss is at most f + Σ_j y_j over the records that are in the query at all, and prices of several policies
+add up record by record, each record at its worst query set (docs/mathematics.md, section 5). Three kinds of prices:
+
+    shared     f = 0,              y_j = x_j · sup P(S)/S           over the sums S that a cell of j can have
+    rationed   f = K·μ,            y_j = x_j · sup (P(S) − μ)⁺/S    K cells at most, any μ ≥ 0
+    on top     f = Σ_c P(S_c),     y_j = x_j · sup (P(S_c + s) − P(S_c))/s   S_c of records in known cells, s on top
+
+Shared prices are attained by records alone where P/S falls and by all in one cell where it rises. All numbers err
+upward. Losses are arrays (points, m), so that ρ (m = 1) and the Rényi divergences at m orders are bounded alike.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from math import gcd, lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.accounting.references import QuerySet
+from udfs.numbers.exact import up_float
+
+Floats = NDArray[np.float64]
+Units = NDArray[Any]  # whole numbers, of 64 bits or, where these are too few, of any size
+Prices = tuple[Floats, Floats]  # f, of shape (m,), and y, of shape (records, m)
+
+ANYWHERE = -1  # the cell of a record that may be in several
+EXACT = 2**53  # below it whole numbers are doubles
+UP = 1 + 2.0**-40  # far above the error of a sum of doubles that is taken here
+_NONE: Floats = np.zeros((1, 1))
+KNOWN_SUMS = 16  # different sums of known cells, on top of which others are priced
+SHARES = 2.0 ** np.arange(-1.5, 2, 0.25)  # of T/K, the mean sum of K cells, where rationed prices are tangent
+
+
+@dataclass(frozen=True)
+class Fineness:
+    """Where a policy is looked at: at all sums, where there are at most `sums`; else at sums that grow by `ratio`."""
+
+    sums: int = 4096
+    ratio: float = 1 + 2.0**-8
+
+
+@dataclass(frozen=True, eq=False)
+class Exposure:
+    """What the records of a firm put into the cells of one policy, or of several with the same cells.
+
+    Attributes:
+        policies: a record is in the cells of all of them or of none.
+        by: what tells their cells apart; None: not known.
+        influences: of each record, at least 0.
+        cells: the number of the one cell in which each record can be, or ANYWHERE.
+        sure: whether each record is in that cell at any rate.
+        kinds: of each record the number of its codes.
+        apart: pairs of kinds that share no cell, in both orders; of kinds in one cell each the cells say it.
+        room: the number of cells in which the records can be; None: not known.
+        loss: of whole numbers above 0 and a unit, an array (numbers, m) of the losses at these multiples of it.
+        fineness: where they are looked at.
+    """
+
+    policies: QuerySet
+    by: tuple[str, ...] | None
+    influences: Sequence[Fraction]
+    cells: NDArray[np.int64]
+    sure: NDArray[np.bool_]
+    kinds: NDArray[np.int64]
+    apart: frozenset[tuple[int, int]]
+    room: int | None
+    loss: Callable[[Units, Fraction], Floats]
+    fineness: Fineness = Fineness()
+
+    @cached_property
+    def unit(self) -> Fraction:
+        """The largest number of which all influences are multiples, and 1 of no influence."""
+        below = lcm(*{x.denominator for x in self.influences})
+        return Fraction(gcd(*(x.numerator * (below // x.denominator) for x in self.influences)), below) or Fraction(1)
+
+    @cached_property
+    def units(self) -> Units:
+        """The influences in units."""
+        over, under = self.unit.numerator, self.unit.denominator
+        units = [x.numerator * under // (x.denominator * over) for x in self.influences]
+        return np.array(units, dtype=np.int64 if 4 * sum(units) < EXACT else object)
+
+    def at(self, sums: Units) -> Floats:
+        """Return the losses at sums of at least one unit, each computed once."""
+        distinct, which = np.unique(sums, return_inverse=True)
+        return np.asarray(np.nan_to_num(self.loss(distinct, self.unit), nan=np.inf)[which])
+
+    def prices(self) -> list[Prices]:
+        """Return prices of every kind that the records allow."""
+        if not any(self.units):
+            m = self.loss(np.array([1]), self.unit).shape[1]
+            return [(np.zeros(m), np.zeros((len(self.units), m)))]
+        known, priced = self.cells != ANYWHERE, self.units > 0
+        here = _sums(self.cells, self.units, known & self.sure)  # what is in a cell at any rate
+        # a cell that holds the record has a sum in [low, high], and, unless it is low, at least the least one more
+        low = np.array([here.get(cell, 0) for cell in self.cells.tolist()], dtype=self.units.dtype)
+        low[~(known & self.sure)] += self.units[~(known & self.sure)]
+        high = self._highest(known)
+        prices = [self._shared(priced, low, high)]
+        if self.room is not None and self.room < np.count_nonzero(priced):
+            prices += self._rationed(priced, low, int(high.max()))
+        if 0 < len(set(here.values())) <= KNOWN_SUMS and not (self.sure & known)[priced].all():
+            prices.append(self._on_top(priced & ~(self.sure & known), here))
+        return prices
+
+    def _highest(self, known: NDArray[np.bool_]) -> Units:
+        """Return the largest sum, in units, of a cell that holds each record: one known cell and what may be there."""
+        of_cell = _sums(self.cells, self.units, known)
+        of_kind = _sums(self.kinds, self.units, ~known)
+        pairs = list(zip(self.kinds.tolist(), self.cells.tolist(), strict=True))
+        cell_of = {(kind, cell) for kind, cell in pairs if cell != ANYWHERE}
+        highest = {}
+        for kind, cell in set(pairs):
+            free = sum(units for other, units in of_kind.items() if (kind, other) not in self.apart)
+            cells = {cell} if cell != ANYWHERE else {c for other, c in cell_of if (kind, other) not in self.apart}
+            highest[kind, cell] = free + max((of_cell.get(c, 0) for c in cells), default=0)
+        return np.array([highest[pair] for pair in pairs], dtype=self.units.dtype)
+
+    def _shared(self, priced: NDArray[np.bool_], low: Units, high: Units) -> Prices:
+        least = self.units[priced].min()
+        starts, ends = low[priced], high[priced]
+        if len(set(starts.tolist())) <= self.fineness.sums or (starts == ends).all():
+            rates = self.at(starts) / _floats(starts)[:, None]
+            starts = starts + least  # a sum above the lowest one is at least so much higher
+        else:
+            rates = np.zeros((len(starts), 1))
+        further = (starts <= ends).astype(bool)
+        if further.any():
+            above = self._grid(int(starts[further].min()), int(ends.max())).largest(starts[further], ends[further])
+            rates = np.broadcast_to(rates, (len(starts), above.shape[1])).copy()
+            rates[further] = np.maximum(rates[further], above)
+        return self._paid(priced, rates)
+
+    def _rationed(self, priced: NDArray[np.bool_], low: Units, sums: int) -> list[Prices]:
+        """Return prices for some μ: tangents of P at sums about the mean of K cells, and P of all in one cell."""
+        assert self.room is not None
+        whole = self.at(np.array([sums]))[0]
+        grid = self._grid(int(low[priced].min()), sums)
+        total = int(self.units.sum())
+        prices = [(self.room * whole * UP, np.zeros((len(self.units), len(whole))))]
+        for mean in {min(sums, max(1, int(total * share / self.room))) for share in SHARES.tolist()}:
+            near = max(mean + 1, int(mean * self.fineness.ratio))
+            at, then = self.at(np.array([mean, near]))
+            with np.errstate(invalid="ignore"):
+                tangent = np.clip(np.nan_to_num(at - (then - at) * (mean / (near - mean))), 0, whole)
+            rates = grid.from_on(low[priced], tangent)
+            fixed, each = self._paid(priced, rates)
+            prices.append((fixed + self.room * tangent * UP, each))
+        return prices
+
+    def _on_top(self, priced: NDArray[np.bool_], here: dict[int, int]) -> Prices:
+        sums = list(here.values())
+        base = self.at(np.array(sums, dtype=self.units.dtype)).sum(axis=0)
+        if not priced.any():
+            return base * UP, self._paid(priced, np.zeros((0, len(base))))[1]
+        low, rest = int(self.units[priced].min()), int(self.units[priced].sum())
+        rates = np.zeros((int(np.count_nonzero(priced)), len(base)))
+        for known in sorted({0, *sums}):
+            grid = self._grid(low, rest, known)
+            rates = np.maximum(rates, grid.from_on(self.units[priced], np.zeros(len(base))))
+        fixed, each = self._paid(priced, rates)
+        return fixed + base * UP, each
+
+    def _paid(self, priced: NDArray[np.bool_], rates: Floats) -> Prices:
+        each = np.zeros((len(self.units), rates.shape[1]))
+        each[priced] = _floats(self.units[priced])[:, None] * rates * UP
+        return np.zeros(rates.shape[1]), each
+
+    def _grid(self, low: int, high: int, known: int = 0) -> "_Grid":
+        """Return the sums from `low` to `high`, and what a cell that holds `known` besides loses more with them."""
+        if high - low < self.fineness.sums:
+            starts = ends = np.array(range(low, high + 1), dtype=self.units.dtype)
+        else:
+            points = [low]
+            while points[-1] < high:
+                points.append(min(high, max(points[-1] + 1, int(points[-1] * self.fineness.ratio))))
+            starts, ends = (np.array(side, dtype=self.units.dtype) for side in (points[:-1], points[1:]))
+        losses = self.at(ends + known)
+        if known:
+            losses = np.nan_to_num(losses - self.at(np.array([known], dtype=self.units.dtype)), nan=np.inf)
+        return _Grid(starts, ends, losses)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Intervals of sums, from `starts` to `ends` in units, and the losses at their ends, which hold in all of each."""
+
+    starts: Units
+    ends: Units
+    losses: Floats
+
+    def largest(self, low: Units, high: Units) -> Floats:
+        """Return bounds of sup P(S)/S over each [low, high] within the grid."""
+        rates = self.losses / _floats(self.starts)[:, None]
+        first = np.searchsorted(self.ends, low)
+        stop = np.searchsorted(self.starts, high, side="right")
+        if (stop == len(rates)).all():
+            return np.asarray(_running(rates)[first])
+        padded = np.concatenate([rates, np.zeros((1, rates.shape[1]))])
+        return np.asarray(np.maximum.reduceat(padded, np.column_stack([first, stop]).ravel())[::2])
+
+    def from_on(self, low: Units, less: Floats) -> Floats:
+        """Return bounds of sup (P(S) − less)⁺/S over S ≥ `low`."""
+        rates = np.maximum(self.losses - less, 0) / _floats(self.starts)[:, None]
+        return np.asarray(_running(rates)[np.searchsorted(self.ends, low)])
+
+
+def _running(rates: Floats) -> Floats:
+    """Return the largest of all from each on."""
+    return np.maximum.accumulate(rates[::-1])[::-1]
+
+
+def multiples(numbers: Units, unit: Fraction) -> Floats:
+    """Return the multiples of `unit` as doubles, rounded up where they are none."""
+    exact = numbers.dtype != object and float(unit) == unit and int(numbers.max()) * unit.numerator < EXACT
+    if exact:
+        return np.asarray(numbers * float(unit))
+    return np.array([up_float(number * unit) for number in numbers.tolist()])
+
+
+def _sums(keys: NDArray[np.int64], units: Units, kept: NDArray[np.bool_]) -> dict[int, int]:
+    """Return the sums of the kept records by key, of those that are above 0."""
+    sums: dict[int, int] = {}
+    for key, some in zip(keys[kept].tolist(), units[kept].tolist(), strict=True):
+        if some:
+            sums[key] = sums.get(key, 0) + some
+    return sums
+
+
+def _floats(numbers: Units) -> Floats:
+    return numbers.astype(np.float64)
+
+
+def most_lost(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySet]]) -> Floats:
+    """Return an upper bound of Σ over exposures and cells of P(S), of shape (m,), wherever the records lie.
+
+    `options`: of each record the query sets that its cell can have, of which it meets one; none: no query.
+    """
+    if not exposures:
+        return np.zeros(1)
+    joined = [_joined(group) for group in _of_same_cells(exposures, frozenset(options))]
+    with np.errstate(over="ignore"):  # infinite is a bound
+        offers = {each.policies: each.prices() for each in exposures}
+        bound = _least(offers, options)
+        for each in joined:
+            if each is not None:
+                rest = {policies: kinds for policies, kinds in offers.items() if not policies <= each.policies}
+                bound = np.minimum(bound, _least(rest | {each.policies: each.prices()}, options))
+    return bound
+
+
+def _least(offers: Mapping[QuerySet, Sequence[Prices]], options: Sequence[frozenset[QuerySet]]) -> Floats:
+    """Return the least bound that is found among prices offered for each set of policies."""
+    members: dict[frozenset[QuerySet], list[int]] = {}
+    for j, sets in enumerate(options):
+        members.setdefault(sets, []).append(j)
+
+    def total(chosen: Mapping[QuerySet, Prices]) -> Floats:
+        whole = sum((fixed for fixed, _ in chosen.values()), np.zeros(1))
+        for sets, records in members.items():
+            of_sets = [
+                sum((y[records] for policies, (_, y) in chosen.items() if policies <= met), _NONE) for met in sets
+            ]
+            if of_sets:
+                whole = whole + np.maximum.reduce(np.broadcast_arrays(np.zeros((len(records), 1)), *of_sets)).sum(
+                    axis=0
+                )
+        return np.asarray(whole * UP)
+
+    chosen = {policies: min(kinds, key=_size) for policies, kinds in offers.items()}
+    best = total(chosen)
+    for policies, kinds in offers.items():
+        for prices in kinds:
+            if prices is not chosen[policies]:
+                tried = total(chosen | {policies: prices})
+                if tried.sum() < best.sum():
+                    chosen[policies] = prices
+                best = np.minimum(best, tried)
+    return best
+
+
+def _size(prices: Prices) -> float:
+    return float(prices[0].sum() + prices[1].sum())
+
+
+def _of_same_cells(exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]) -> Iterator[list[Exposure]]:
+    """Return the exposures to the same cells, where a record has all of them or none."""
+    met = frozenset[QuerySet]().union(*options)
+    groups: dict[tuple[object, ...], list[Exposure]] = {}
+    for each in exposures:
+        if each.by is not None:
+            groups.setdefault((each.by, frozenset(q for q in met if each.policies <= q)), []).append(each)
+    yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _joined(group: Sequence[Exposure]) -> Exposure | None:
+    """Return policies of the same cells as one: a sum S of the first means at most S·max(x_ji/x_j1) of the i-th."""
+    first = group[0]
+    rows = zip(*(each.influences for each in group), strict=True)
+    if not any(first.influences) or any(any(others) and not x for x, *others in rows):
+        return None
+    most = [
+        max((y / x for x, y in zip(first.influences, each.influences, strict=True) if x), default=Fraction(0))
+        for each in group
+    ]
+    rooms = [each.room for each in group if each.room is not None]
+
+    def loss(sums: Units, unit: Fraction) -> Floats:
+        return np.asarray(sum(each.loss(sums, unit * x) for each, x in zip(group, most, strict=True) if x))
+
+    return replace(
+        first,
+        policies=frozenset[int]().union(*(each.policies for each in group)),
+        cells=np.where(np.all([each.cells != ANYWHERE for each in group], axis=0), first.cells, ANYWHERE),
+        apart=frozenset[tuple[int, int]].intersection(*(each.apart for each in group)),
+        room=min(rooms, default=None),
+        loss=loss,
+    )

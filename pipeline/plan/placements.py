@@ -1,0 +1,116 @@
+"""A placement of a firm's records that loses much: what a bound over all placements cannot be below.
+
+The most that a firm can lose lies between what a placement loses that the domain allows and the bound that is stated
+(pipeline/accounting/placements.py): their ratio certifies how much too large the bound may be. Nothing is claimed of
+the placement but that it is allowed, so that any search will do: records are put one by one, the largest first, into
+the cell where the loss rises most, or all into one, or by turns into a few.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from pipeline.accounting.convert import Floats
+from pipeline.accounting.placements import UP
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.references import Reference
+from pipeline.plan.cells import Int32s, Int64s
+from pipeline.plan.model import Plan
+
+MOST_CELLS = 48  # finest cells of a kind of record that are tried, or one a record
+MOST_RECORDS = 60  # beyond them records are not put one by one
+
+
+@dataclass(frozen=True, eq=False)
+class _Tried:
+    """Finest cells: for each policy, a row each, its cell there (−1: none); and which of them each record may have."""
+
+    cells: Int64s
+    allowed: Sequence[Int64s]
+
+
+def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
+    """Return what the records lose in some placement that the domain allows, rounded down; `at` as it was written."""
+    tried = _tried(plan, at)
+    influences = np.array(
+        [[float(query.influence(record)) for record in at.records] for query in policy.queries], dtype=np.float64
+    )
+    order = np.argsort(-influences.sum(axis=0), kind="stable")
+    turns = sorted({1, 2, 3, 5, 8, len(order)} | {2**k for k in range(4, len(order).bit_length())})
+    placements = [
+        np.array([tried.allowed[j][i % min(n, len(tried.allowed[j]))] for i, j in enumerate(order)]) for n in turns
+    ]
+    if len(order) <= MOST_RECORDS:
+        placements.append(_one_by_one(policy, tried, influences[:, order], [tried.allowed[j] for j in order]))
+    return max(_loss(policy, tried.cells[:, placed], influences[:, order]) for placed in placements) / UP
+
+
+def _tried(plan: Plan, at: Reference) -> _Tried:
+    domain = plan.domain
+    finest = domain.query_cells((domain.naics.level, domain.county.level), {})
+    filters = [(query.by, where) for query in plan.queries for where in query.filters]
+    kinds: dict[Mapping[str, str], Int64s] = {}
+    found: list[tuple[int, int]] = []
+    for record in at.records:
+        if record.keys not in kinds:
+            naics, county = domain.positions(finest.by, {}, record.keys)
+            most = max(MOST_CELLS, len(at.records))
+            if domain.cells is None:
+                pairs = _spread(naics, county, most)
+            else:
+                inside = np.isin(domain.cells[0], naics) & np.isin(domain.cells[1], county)
+                listed = np.flatnonzero(inside)
+                some = listed[np.linspace(0, len(listed) - 1, min(most, len(listed))).astype(np.int64)]
+                pairs = [(int(domain.cells[0][i]), int(domain.cells[1][i])) for i in some]
+            kinds[record.keys] = np.arange(len(found), len(found) + len(pairs))
+            found += pairs
+    n, c = (np.array([pair[i] for pair in found]) for i in (0, 1))
+    cells = []
+    for by, where in filters:
+        query = domain.query_cells(by, where)
+        positions = query.naics.position[n], query.county.position[c]
+        met = (positions[0] >= 0) & (positions[1] >= 0)
+        cells.append(np.where(met, query.product_numbers(*(np.maximum(each, 0) for each in positions)), -1))
+    return _Tried(np.array(cells), [kinds[record.keys] for record in at.records])
+
+
+def _spread(naics: Int32s, county: Int32s, most: int) -> list[tuple[int, int]]:
+    """Return all pairs, or `most` of them that are far from each other in both keys."""
+    if len(naics) * len(county) <= most:
+        return [(int(n), int(c)) for n in naics for c in county]
+    steps = range(most)
+    return [
+        (int(naics[i * len(naics) // most]), int(county[(i * len(county) // most + 7 * i) % len(county)]))
+        for i in steps
+    ]
+
+
+def _one_by_one(policy: PolicySum, tried: _Tried, influences: Floats, allowed: Sequence[Int64s]) -> Int64s:
+    """Return for each record, in this order, the finest cell that raises the loss most."""
+    sums: list[dict[int, float]] = [{} for _ in policy.queries]
+    placed = []
+    for j, cells in enumerate(allowed):
+        rise = np.zeros(len(cells))
+        for query, of_policy, inside, x in zip(policy.queries, tried.cells, sums, influences[:, j], strict=True):
+            if x:
+                before = np.array([inside.get(cell, 0.0) for cell in of_policy[cells].tolist()])
+                both = query.mechanism.loss(np.concatenate([before, before + x]))
+                rise += np.where(of_policy[cells] >= 0, both[len(cells) :] - both[: len(cells)], 0)
+        chosen = cells[int(np.argmax(rise))]
+        placed.append(chosen)
+        for of_policy, inside, x in zip(tried.cells, sums, influences[:, j], strict=True):
+            cell = int(of_policy[chosen])
+            inside[cell] = inside.get(cell, 0.0) + x
+    return np.array(placed)
+
+
+def _loss(policy: PolicySum, cells: Int64s, influences: Floats) -> float:
+    total = Fraction(0)
+    for query, of_policy, x in zip(policy.queries, cells, influences, strict=True):
+        met = of_policy >= 0
+        if met.any():
+            _, which = np.unique(of_policy[met], return_inverse=True)
+            total += Fraction(float(query.mechanism.loss(np.bincount(which, x[met]).astype(np.float64)).sum()))
+    return float(total)
