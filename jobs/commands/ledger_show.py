@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.output import print_columns, print_json
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.entries import Diagnosed, unknown
+from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.history import History, histories
 from pipeline.ledger.store import Ledger
 from udfs.numbers.exact import as_json, down_text, up_text
@@ -39,7 +39,8 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     for budget in budgets:
         _print_budget(budget)
     for run in runs:
-        print(f"{run.release}: confidential diagnostics of {run.dataset} made at {run.time}")
+        what = "check of the microdata" if run.event == CHECKED else "diagnostics"
+        print(f"{run.release}: confidential {what} of {run.dataset} made at {run.time}")
     if release is not None:
         for history in chosen:
             _print_history(history)
@@ -70,6 +71,7 @@ def _history_json(history: History) -> dict[str, Any]:
         "supersedes": state.reservation["supersedes"],
         "code": state.reservation["code"],
         "hold": state.hold,
+        "check": state.check,
         "approved": state.approved,
         "reason": state.reason,
         "attempts": [attempt.to_json() for attempt in history.attempts],
@@ -81,7 +83,7 @@ def _run_json(run: Diagnosed) -> dict[str, Any]:
     return {
         "release": run.release,
         "dataset": run.dataset,
-        "state": "diagnosed",
+        "state": run.event,
         "time": run.time,
         "plan_digest": run.digest,
         "engine": run.engine,
@@ -112,6 +114,10 @@ def _print_budget(budget: Budget) -> None:
 
 def _print_history(history: History) -> None:
     print(f"output {history.state.out}")
+    check = history.state.check
+    if check is not None:
+        by = "this plan" if check["digest"] == history.state.digest else "another plan"
+        print(f"its microdata were checked before by {by}: {check['time'][:19]}, entry {check['entry']}")
     for time, event, operator in history.acts:
         print(f"{time[:19]} {event} by {operator or '-'}")
     for attempt in history.attempts:

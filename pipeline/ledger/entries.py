@@ -18,6 +18,7 @@ from pipeline.names import hint
 
 GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
+CHECKED = "checked"  # a check of the microdata, likewise
 BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
 
 # A pin is a digest of the input, against which guesses of it could be tested; a salt keeps them from the hashes.
@@ -57,7 +58,7 @@ class Entry:
     @property
     def of_release(self) -> bool:
         """Whether the entry is a step of its release."""
-        return self.event not in (DIAGNOSED, BUDGETED)
+        return self.event not in (DIAGNOSED, CHECKED, BUDGETED)
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -112,9 +113,10 @@ class Act:
 class Diagnosed:
     """That diagnostics of a plan were made: a plan tuned on them is outside the guarantee (architecture.md, rule 2).
 
-    `digest` is the plan's, `pin` that of the input, `code` that of the code; `compared` the attempt that was compared
-    with the truth (None: no release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded.
-    `operator` is who made it, as named by the ledger that records it.
+    `event` is DIAGNOSED, or CHECKED where the microdata were checked before a release. `digest` is the plan's, `pin` that
+    of the input, `code` that of the code; `compared` the attempt that was compared with the truth (None: no release
+    was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded. `operator` is who made it, as named by the
+    ledger that records it.
     """
 
     dataset: str
@@ -123,22 +125,23 @@ class Diagnosed:
     pin: str
     code: str
     engine: str
-    per_record: bool
-    compared: str | None
+    per_record: bool = False
+    compared: str | None = None
+    event: str = DIAGNOSED
     time: str = ""
     operator: str | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> "Diagnosed":
         """Return the run that an entry records; raises ValueError, KeyError or TypeError where it records none."""
-        return cls(dataset=entry.dataset, release=entry.release, time=entry.time, **entry.facts)
+        return cls(dataset=entry.dataset, release=entry.release, event=entry.event, time=entry.time, **entry.facts)
 
     def act(self) -> Act:
         """Return the act that records the run."""
         facts = asdict(self)
-        dataset, release = facts.pop("dataset"), facts.pop("release")
+        dataset, release, event = (facts.pop(name) for name in ("dataset", "release", "event"))
         del facts["time"], facts["operator"]
-        return Act(DIAGNOSED, dataset, release, None, facts)
+        return Act(event, dataset, release, None, facts)
 
 
 def next_entry(seq: int, head: str, act: Act) -> Entry:

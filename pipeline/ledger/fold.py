@@ -79,6 +79,11 @@ class ReleaseState:
         return str(self.reservation["out"])
 
     @property
+    def check(self) -> Mapping[str, Any] | None:
+        """The check of the dataset's microdata that came before: its entry, time and plan's digest; None: none did."""
+        return self.reservation.get("check")
+
+    @property
     def hold(self) -> bool:
         """Whether it was reserved to be held: nothing of it is published before an officer approves."""
         return bool(self.reservation.get("hold"))

@@ -34,6 +34,7 @@ from pipeline.ledger.datasets import (
 )
 from pipeline.ledger.entries import (
     BUDGETED,
+    CHECKED,
     DIAGNOSED,
     GENESIS,
     Act,
@@ -154,6 +155,13 @@ def _opened(database: Database) -> "Ledger":
     return Ledger(database)
 
 
+def _check_before(connection: Connection, dataset: str) -> dict[str, Any]:
+    """Return the facts of a reservation that name the last check of its dataset's microdata; none without one."""
+    of_dataset = (ENTRIES.c.event == CHECKED) & (ENTRIES.c.dataset == dataset)
+    checks = [{"entry": e.seq, "time": e.time, "digest": e.facts["digest"]} for e in entries(connection, of_dataset)]
+    return {"check": checks[-1]} if checks else {}
+
+
 class Ledger:
     """One ledger: what was reserved, charged, drawn and published.
 
@@ -199,9 +207,10 @@ class Ledger:
             return list(states_of(connection).values())
 
     def diagnoses(self) -> list[Diagnosed]:
-        """Return all runs of diagnostics, in order."""
+        """Return all runs of diagnostics, and all checks of microdata, in order."""
         with self._reading() as connection:
-            return [Diagnosed.of(entry) for entry in entries(connection, ENTRIES.c.event == DIAGNOSED)]
+            of_runs = ENTRIES.c.event.in_((DIAGNOSED, CHECKED))
+            return [Diagnosed.of(entry) for entry in entries(connection, of_runs)]
 
     def head(self) -> tuple[int, str]:
         """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
@@ -263,7 +272,8 @@ class Ledger:
 
         The same release with the same digest and output location is not reserved again: its present state is returned.
         The limits of the dataset and its family bind on top of the plan's own; where it is not registered, or was not
-        yet, those of its earlier releases do: they were fixed before this plan was written. Raises BudgetRefused where
+        yet, those of its earlier releases do: they were fixed before this plan was written. The last check of the
+        dataset's microdata, if any, is named in the reservation. Raises BudgetRefused where
         a limit would be exceeded; StateError where the name is taken with another digest or location or was aborted
         after a draw, where the dataset's facts or source disagree, where it is not registered but `registered_only`,
         or where what it supersedes is no published release of the dataset.
@@ -273,7 +283,8 @@ class Ledger:
             if state is not None:
                 return state
             stated = require_reservable(connection, wanted)
-            act = Act("reserved", wanted.dataset, wanted.release, None, wanted.facts(stated))
+            facts = wanted.facts(stated) | _check_before(connection, wanted.dataset)
+            act = Act("reserved", wanted.dataset, wanted.release, None, facts)
             return advance(connection, state_of(connection, wanted.release), self._signed(act))
 
     def check(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState | None:
@@ -351,7 +362,7 @@ class Ledger:
         return self._advance(release, "aborted", {}, None)
 
     def diagnosed(self, run: Diagnosed) -> None:
-        """Record that confidential diagnostics of a plan are about to be made; call it before any result exists.
+        """Record that confidential diagnostics or a check of a plan are about to be made; before any result exists.
 
         The entry is dated as every other, and holds nothing of the microdata but the digest of the pinned input.
         """

@@ -52,6 +52,10 @@ class Vintage:
     def __str__(self) -> str:
         return _span(self.first, self.last)
 
+    def holds(self, code: str, level: str) -> bool:
+        """Return whether a code is one at `level` in this vintage."""
+        return code in _codes(self, level)
+
     def lacks(self, codes: Iterable[str], level: str) -> list[str]:
         """Return those of `codes` that are no code at `level` in this vintage, in their order."""
         valid = _codes(self, level)

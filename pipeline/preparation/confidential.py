@@ -13,8 +13,8 @@ from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 
 
-def require_apart(out: Path, others: Iterable[Path]) -> None:
-    """Return if confidential output may be written to `out`, an absolute path: a folder that is absent or empty.
+def require_outside(out: Path, others: Iterable[Path], option: str = "--out") -> None:
+    """Return if confidential output may lie at `out`, an absolute path of a folder or file.
 
     Raises StateError where it lies in a release's folder or beside one, or in one of the folders `others`, in which
     releases are published or staged, or where one of those lies in it.
@@ -22,14 +22,22 @@ def require_apart(out: Path, others: Iterable[Path]) -> None:
     at = out.resolve()
     for folder in (at, *at.parents):
         if os.path.lexists(folder / MANIFEST):
-            raise StateError(f"--out {out}: it lies in {folder}, which is a release's folder: give another folder")
+            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another place")
     if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
-        raise StateError(f"--out {out}: it lies in {at.parent}, where releases are published: give another folder")
+        raise StateError(f"{option} {out}: it lies in {at.parent}, where releases are published: give another place")
     for folder in (path.resolve() for path in others):
         if at.is_relative_to(folder) or folder.is_relative_to(at):
             raise StateError(
-                f"--out {out}: it overlaps {folder}, where releases or their drafts lie: give another folder"
+                f"{option} {out}: it overlaps {folder}, where releases or their drafts lie: give another place"
             )
+
+
+def require_apart(out: Path, others: Iterable[Path]) -> None:
+    """Return if confidential output may be written to the folder `out`, which is absent or empty.
+
+    Raises StateError otherwise, and as `require_outside`.
+    """
+    require_outside(out, others)
     try:
         if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
             raise StateError(f"--out {out}: it exists and is no empty folder: give a new one")

@@ -30,7 +30,8 @@ from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import Layout, layout_of, require_unbroken
 from udfs.records.contract import Fault, Rule, as_coded_text, as_text, buckets_of
-from udfs.records.decoding import Decoder, SumSpec
+from udfs.records.decoding import Records as Decoded
+from udfs.records.decoding import SumSpec
 from udfs.records.sums import Combined, Duplicates, Rows, combined
 
 BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records
@@ -59,10 +60,11 @@ class ByRecord:
 
     def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
         """Yield the rows of each batch, by bucket."""
-        return decoded(chunk, self.spec, self._rows)
+        return decoded(chunk, self.spec, lambda decoder, batch: self.rows(batch, decoder.records(batch)))
 
-    def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        spec, records = self.spec, decoder.records(batch)
+    def rows(self, batch: pa.RecordBatch, records: Decoded) -> list[tuple[int, pa.RecordBatch]]:
+        """Return the rows of a batch by bucket, and in the bucket BROKEN the rules that they break by themselves."""
+        spec = self.spec
         good = np.ones(len(batch), dtype=np.bool_) if records.good is None else records.good
         ids = _without(as_text(batch.column(str(spec.record))), records.faults, str(spec.record))
         columns: dict[str, object] = {
@@ -90,22 +92,24 @@ class OneRecord:
         """Return the records of a bucket; of the bucket BROKEN, the rules that rows break."""
         if bucket == BROKEN:
             return Records([], rule_counts(batches))
-        table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
-        rows = self._rows(table.to_batches()[0])
+        rows = rows_of(batches, self.spec)
         made = combined(rows, self.spec, self.duplicates)
         path = self.folder / f"records-{bucket:06d}"
         self.seal.write_batch(path, _batch(rows, made))
         return Records([(Piece(str(path), None, self.seal),)], by_cell(self.spec, made.faults))
 
-    def _rows(self, batch: pa.RecordBatch) -> Rows:
-        return Rows(
-            ids=batch.column(RECORD),
-            naics=batch.column(NAICS),
-            county=batch.column(COUNTY),
-            owner=batch.column(OWNER) if self.spec.owner is not None else None,
-            values={m.name: batch.column(m.name).to_numpy() for m in self.spec.measures},
-            good=batch.column(GOOD).to_numpy(zero_copy_only=False),
-        )
+
+def rows_of(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Rows:
+    """Return the rows of a bucket that `ByRecord` sent there, at least one, as records are made of them."""
+    batch = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
+    return Rows(
+        ids=batch.column(RECORD),
+        naics=batch.column(NAICS),
+        county=batch.column(COUNTY),
+        owner=batch.column(OWNER) if spec.owner is not None else None,
+        values={m.name: batch.column(m.name).to_numpy() for m in spec.measures},
+        good=batch.column(GOOD).to_numpy(zero_copy_only=False),
+    )
 
 
 @contextmanager
@@ -138,7 +142,7 @@ def grouped_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: E
     """Return the records of all rows, sealed in the folder `kept`; broken rules are counted, whatever the plan says."""
     if dataset.duplicates == "trust" or not isinstance(microdata, Sequence):
         raise PlanError("dataset.duplicates: it must be trust, where the microdata are a table of Spark's catalog")
-    split = ByRecord(spec, _bucket_count(microdata))
+    split = ByRecord(spec, bucket_count(microdata))
     merge = OneRecord(spec, dataset.duplicates, kept.path, Seal.fresh())
     with scratch(kept.root, kept.release, "rows") as between:
         parts = grouped(engine.each, split, microdata, merge, between)
@@ -193,7 +197,7 @@ def by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
     return broken
 
 
-def _bucket_count(chunks: Sequence[Chunk]) -> int:
+def bucket_count(chunks: Sequence[Chunk]) -> int:
     """Return a number of buckets with about a chunk's records in each."""
     paths = {piece.path for chunk in chunks for piece in chunk}
     return 1 + sum(locate(path).size() for path in paths) // BUCKET_BYTES
