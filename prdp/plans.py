@@ -153,6 +153,45 @@ class Plan:
 
         return check(self._model, data, ledger, out, staging, operator, Runner())
 
+    def check_microdata(
+        self,
+        data: LocationLike | None = None,
+        *,
+        report: LocationLike | None = None,
+        as_json: bool = False,
+        ledger: LedgerLike = None,
+        engine: str | None = None,
+        operator: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Look at the microdata before a release, as `prdp check`; what is found is confidential.
+
+        Nothing is summed, drawn or charged. The ledger records the check before any record is read, and names it in
+        the dataset's next reservation.
+
+        Args:
+            data: The location of the microdata. Default: the plan's dataset.path.
+            report: The file to write, a new one; it gets mode 0600. Default: one in a private folder beside the
+                ledger's staging.
+            as_json: Write the report as JSON, not for people.
+            ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
+            engine: "dask" (default) or "spark".
+            operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
+            **options: As of `release`.
+
+        Returns:
+            release, dataset, plan_digest, report (where it lies), and found: whether it tells of something.
+
+        Raises:
+            PlanError: Where there are no microdata at that place.
+            StateError: Where the report's place is taken, or releases are published or staged there.
+            MicrodataError: Where the files changed during the run, or cannot be read.
+        """
+        from prdp.runs import check_microdata  # noqa: PLC0415
+
+        runner = Runner(engine=engine, **options)
+        return check_microdata(self._model, data, report, as_json, runner, ledger, operator)
+
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()
 

@@ -234,6 +234,44 @@ def diagnose(
     return written | {"confidential": True}
 
 
+def check_microdata(
+    plan: Plan,
+    data: LocationLike | None,
+    report: LocationLike | None,
+    as_json: bool,
+    runner: Runner,
+    ledger: LedgerLike,
+    operator: str | None,
+) -> dict[str, Any]:
+    """Check a plan's microdata, as `Plan.check_microdata` describes."""
+    from pipeline.diagnostics.check import CheckJob  # noqa: PLC0415
+    from pipeline.diagnostics.check import check as run  # noqa: PLC0415
+    from pipeline.storage.location import Location  # noqa: PLC0415
+    from pipeline.storage.uri import locate  # noqa: PLC0415
+
+    microdata = _microdata(plan, data, runner)
+    if not isinstance(microdata, Location):
+        name = runner.name("data")
+        raise PlanError(f"a check reads files: give a copy of the table or DataFrame with {name}")
+    at = None if report is None else locate(os.fspath(report), what=runner.name("report")).as_path()
+    if report is not None and at is None:
+        raise PlanError(f"{runner.name('report')} {report}: a report is a file of mode 0600; name one of this machine")
+    with runner.started() as engine:
+        outcome = run(
+            CheckJob(
+                plan=plan,
+                microdata=microdata,
+                ledger=open_lasting(ledger, operator, engine)._store,
+                engine=engine,
+                report=at,
+                as_json=as_json,
+                log=runner.log,
+            )
+        )
+    made = {"release": plan.release, "dataset": plan.dataset.name, "plan_digest": plan.digest}
+    return made | {"report": str(outcome.report), "confidential": True, "found": outcome.found}
+
+
 def _microdata(plan: Plan, data: DataLike, runner: Runner) -> Any:
     """Return where the microdata of a release lie, or the frame that holds them."""
     from pipeline.preparation.pinned import Table  # noqa: PLC0415

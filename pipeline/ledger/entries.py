@@ -113,10 +113,10 @@ class Act:
 class Diagnosed:
     """That diagnostics of a plan were made: a plan tuned on them is outside the guarantee (architecture.md, rule 2).
 
-    `event` is DIAGNOSED, or CHECKED where the microdata were checked before a release. `digest` is the plan's, `pin` that
-    of the input, `code` that of the code; `compared` the attempt that was compared with the truth (None: no release
-    was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded. `operator` is who made it, as named by the
-    ledger that records it.
+    `event` is DIAGNOSED, or CHECKED where the microdata were checked before a release. `digest` is the plan's, `pin`
+    that of the input, `code` that of the code; `compared` the attempt that was compared with the truth (None: no
+    release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded. `operator` is who made it, as named
+    by the ledger that records it.
     """
 
     dataset: str

@@ -22,13 +22,13 @@ def require_outside(out: Path, others: Iterable[Path], option: str = "--out") ->
     at = out.resolve()
     for folder in (at, *at.parents):
         if os.path.lexists(folder / MANIFEST):
-            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another place")
+            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another folder")
     if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
-        raise StateError(f"{option} {out}: it lies in {at.parent}, where releases are published: give another place")
+        raise StateError(f"{option} {out}: it lies in {at.parent}, where releases are published: give another folder")
     for folder in (path.resolve() for path in others):
         if at.is_relative_to(folder) or folder.is_relative_to(at):
             raise StateError(
-                f"{option} {out}: it overlaps {folder}, where releases or their drafts lie: give another place"
+                f"{option} {out}: it overlaps {folder}, where releases or their drafts lie: give another folder"
             )
 
 

@@ -1,0 +1,51 @@
+"""prdp check: look at the microdata before a release; its report is private, and nothing is charged."""
+
+import argparse
+
+from jobs.options import (
+    Parser,
+    add_data,
+    add_engine,
+    add_json,
+    add_ledger,
+    add_plan,
+    engine_options,
+    ledger_options,
+)
+from jobs.output import print_json
+from pipeline.errors import MicrodataError
+from prdp.plans import load_plan
+
+EXAMPLE = "prdp check plan.yaml --report confidential/cbp-2023.txt"
+
+
+def declare(parser: Parser) -> None:
+    """Add the command's options."""
+    add_plan(parser)
+    add_data(parser)
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="file to write, a new one, with --json as JSON (default: one in checks/ beside the ledger's staging)",
+    )
+    add_engine(parser)
+    add_ledger(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check the microdata, then print where the report is; exit code 4 where it tells of something."""
+    made = load_plan(arguments.plan).check_microdata(
+        arguments.data,
+        report=arguments.report,
+        as_json=arguments.json,
+        **engine_options(arguments),
+        **ledger_options(arguments),
+    )
+    found = made.pop("found")
+    if arguments.json:
+        print_json(made)
+    else:
+        print(f"confidential check of the microdata of {made['dataset']}\nreport {made['report']}")
+    if found:
+        raise MicrodataError("the check found something; read its report, which is confidential")

@@ -1,0 +1,215 @@
+"""The report of a check, confidential: what was found, what is no mistake but good to know, and repairs.
+
+Repairs are of the file, and in the plan of column names, format and vintage alone. Codes of the domain, limits, scales
+and references are never proposed: a plan whose parameters follow its microdata is outside the guarantee.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.diagnostics.check_codes import CodeJudge, Wrong
+from pipeline.diagnostics.check_scan import BEYOND, CODE, ROWS, Found
+from pipeline.errors import PlanError
+from pipeline.names import nearest
+from pipeline.plan.model import Plan
+from udfs.records.contract import RULE_TEXT, Rule
+from udfs.records.decoding import SumSpec
+
+CODES_SHOWN = 20  # of one kind, those with most rows
+FILES_SHOWN = 20  # with mistakes of schema
+BY_LISTS = RULE_TEXT[Rule.CODE]  # told code by code
+TWICE = RULE_TEXT[Rule.TWICE]
+
+OF_CODES: Mapping[Wrong, str] = {  # what to do in the file
+    Wrong.EMPTY: "write a code in every row of {column}",
+    Wrong.LOST_ZEROS: "write {column} as text with its leading zeros",
+    Wrong.DECIMALS: "write {column} as text, not as numbers",
+    Wrong.SPACES: "write {column} without spaces",
+    Wrong.RANGE: "write each row's own code of six digits into {column}, not its sector's",
+    Wrong.COARSE: "write each row's own code of six digits into {column}",
+    Wrong.DIGITS: "correct {column}: its codes have another number of digits than the key's",
+    Wrong.TEXT: "correct {column}, or name the column that holds the codes",
+    Wrong.EARLIER: "recode {column} to {own}, which holds the successors",
+    Wrong.LATER: "recode {column} to {own}",
+    Wrong.UNKNOWN: "correct {column}: no public list of any vintage holds these codes",
+}
+OF_VINTAGES = (Wrong.EARLIER, Wrong.LATER)
+OF_RULES: Mapping[str, str] = {
+    RULE_TEXT[Rule.OWNER]: "write an owner in every row of {column}",
+    RULE_TEXT[Rule.RECORD]: "write an id in every row of {column}",
+    RULE_TEXT[Rule.DIFFERS]: "write the same {column} in all rows of one id",
+    RULE_TEXT[Rule.LINE]: "write each record on one line, with the header's fields, quotes closed",
+    TWICE: "write each id once, unless its rows are meant",
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Checked:
+    """What a check saw.
+
+    `columns`: those of the first file that could be read (None: of none). `mistakes`: of each file's schema. `found`:
+    what the scan found (None: the schema did not let it begin). `ids`: whether ids were compared.
+    """
+
+    columns: Sequence[str] | None
+    mistakes: Sequence[PlanError]
+    found: Found | None
+    ids: bool
+
+
+def report(plan: Plan, spec: SumSpec, judges: Sequence[CodeJudge], checked: Checked) -> dict[str, Any]:
+    """Return the report as JSON; `findings` is empty where nothing is wrong."""
+    made: dict[str, Any] = {
+        "confidential": True,
+        "release": plan.release,
+        "dataset": plan.dataset.name,
+        "plan_digest": plan.digest,
+        "columns": list(_columns(plan, spec, checked.columns)),
+        "columns_found": None if checked.columns is None else list(checked.columns),
+        "files": [list(error.lines) for error in checked.mistakes],
+        "ids_compared": checked.ids,
+    }
+    found = checked.found
+    if found is not None:
+        made["rows"] = sum(count for seen, count in found.seen.items() if seen.what == ROWS)
+        made["rules"] = list(_rules(spec, found.broken))
+        made["codes"] = list(_codes(judges, found))
+        made["beyond_references"] = {
+            seen.of or "any measure": count for seen, count in sorted(found.seen.items()) if seen.what == BEYOND
+        }
+    made["findings"] = list(_findings(made))
+    made["notes"] = list(_notes(plan, made))
+    made["repairs"] = {"file": list(_file_repairs(made)), "plan": list(_plan_repairs(made))}
+    return made
+
+
+def text_of(made: Mapping[str, Any]) -> str:
+    """Return the report for people."""
+    lines = [
+        "CONFIDENTIAL: a check of microdata, which tells of records",
+        f"release {made['release']}, dataset {made['dataset']}, plan {made['plan_digest']}",
+        "",
+        "Columns",
+    ]
+    for column in made["columns"]:
+        near = f" (nearest: {column['nearest']})" if column["nearest"] else ""
+        state = {True: "found", False: f"not found{near}", None: "unknown"}[column["found"]]
+        lines.append(f"  {column['key']}: {column['column']}: {state}")
+    if made["columns_found"] is not None:
+        lines.append(f"  all columns found: {', '.join(made['columns_found'])}")
+    if "rows" in made:
+        lines += ["", f"Rows: {made['rows']:,}"]
+        lines += [f"  {each['rows']:,}: {each['column']} {each['rule']}" for each in made["rules"]]
+    for kind in made.get("codes", []):
+        lines += ["", f"Codes of {kind['column']}: {kind['wrong']}: {kind['rows']:,} rows"]
+        for code in kind["codes"]:
+            meant = f" ({code['meant']})" if code["meant"] else ""
+            lines.append(f"  {code['rows']:,}: {code['code']}{meant}")
+    for title, texts in (
+        ("Found", made["findings"] or ["nothing"]),
+        ("To know", made["notes"]),
+        ("Repairs of the file", made["repairs"]["file"]),
+        ("Repairs of the plan", made["repairs"]["plan"]),
+    ):
+        lines += ["", title, *(f"  {text}" for text in texts)] if texts else []
+    return "\n".join(lines) + "\n"
+
+
+def needed_columns(plan: Plan, spec: SumSpec) -> dict[str, str]:
+    """Return the columns that a plan needs, by the key of the plan that names each."""
+    dataset = plan.dataset
+    named = {"dataset.record": dataset.record} | {f"dataset.keys.{key}": name for key, name in dataset.keys.items()}
+    if dataset.owner is not None:
+        named["dataset.unit"] = dataset.owner
+    return named | {f"dataset.measures.{measure.name}.column": measure.column for measure in spec.measures}
+
+
+def _columns(plan: Plan, spec: SumSpec, found: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    for key, column in needed_columns(plan, spec).items():
+        there = None if found is None else column in found
+        near = nearest(column, found or ()) if there is False else None
+        yield {"key": key, "column": column, "found": there, "nearest": near}
+
+
+def _rules(spec: SumSpec, broken: Counter[int]) -> Iterator[dict[str, Any]]:
+    rows: Counter[tuple[str, str]] = Counter()
+    for cell, count in broken.items():
+        rows[spec.broken_rule(cell)] += count
+    for (column, rule), count in sorted(rows.items()):
+        yield {"column": column, "rule": rule, "rows": count}
+
+
+def _codes(judges: Sequence[CodeJudge], found: Found) -> Iterator[dict[str, Any]]:
+    for judge in judges:
+        own = " or ".join(map(str, judge.own))
+        for wrong in Wrong:
+            mine = {
+                seen: count
+                for seen, count in found.seen.items()
+                if (seen.what, seen.of, seen.wrong) == (CODE, judge.key.column, wrong.name)
+            }
+            if not mine:
+                continue
+            most = sorted(((count, seen.code, seen.meant) for seen, count in mine.items() if seen.code), reverse=True)
+            yield {
+                "column": judge.key.column,
+                "wrong": wrong.value,
+                "kind": wrong.name,
+                "rows": sum(mine.values()),
+                "own_vintage": own or None,
+                "vintages": sorted({seen.meant for seen in mine if seen.meant}) if wrong in OF_VINTAGES else [],
+                "codes": [{"code": code, "meant": meant, "rows": n} for n, code, meant in most[:CODES_SHOWN]],
+            }
+
+
+def _findings(made: Mapping[str, Any]) -> Iterator[str]:
+    for lines in made["files"][:FILES_SHOWN]:
+        yield "; ".join(lines)
+    if len(made["files"]) > FILES_SHOWN:
+        yield f"{len(made['files'])} files in all have such mistakes"
+    if made.get("rows") == 0:
+        yield "the microdata hold no row"
+    for each in made.get("rules", []):
+        if each["rule"] != BY_LISTS:
+            yield f"{each['rows']:,} rows: {each['column']} {each['rule']}"
+    for kind in made.get("codes", []):
+        if kind["kind"] != Wrong.OUTSIDE.name:
+            yield f"{kind['rows']:,} rows: the code of {kind['column']} is {kind['wrong']}"
+
+
+def _notes(plan: Plan, made: Mapping[str, Any]) -> Iterator[str]:
+    for kind in made.get("codes", []):
+        if kind["kind"] == Wrong.OUTSIDE.name:
+            yield f"{kind['rows']:,} rows: the code of {kind['column']} is {kind['wrong']}, and counts in no cell of it"
+    for measure, rows in made.get("beyond_references", {}).items():
+        yield f"{rows:,} rows are beyond every reference of the budget in {measure}: no limit binds what they lose"
+    if "rows" in made and not made["ids_compared"]:
+        yield f"ids were not compared: {plan.dataset.record} is neither text nor whole numbers"
+    if plan.dataset.duplicates == "trust" and any(each["rule"] == TWICE for each in made.get("rules", [])):
+        yield "duplicates: trust counts each row of such an id as a record, and protects each by itself"
+
+
+def _file_repairs(made: Mapping[str, Any]) -> Iterator[str]:
+    for lines in made["files"][:1]:
+        yield lines[0]
+    for each in made.get("rules", []):
+        if each["rule"] != BY_LISTS:
+            column, rule = each["column"], each["rule"]
+            yield OF_RULES.get(rule, f"correct {{column}} where it {rule}").format(column=column)
+    for kind in made.get("codes", []):
+        if kind["kind"] != Wrong.OUTSIDE.name:
+            own = f"the vintage {kind['own_vintage']}"
+            yield OF_CODES[Wrong[kind["kind"]]].format(column=kind["column"], own=own)
+
+
+def _plan_repairs(made: Mapping[str, Any]) -> Iterator[str]:
+    for column in made["columns"]:
+        if column["nearest"]:
+            yield f"{column['key']}: {column['nearest']}, if that is the column"
+    for kind in made.get("codes", []):
+        key = next(c["key"] for c in made["columns"] if c["column"] == kind["column"] and ".keys." in c["key"])
+        for span in kind["vintages"]:
+            year = f"a year of {span}, with the lists of that year"
+            yield f"domain.vintage.{key.rpartition('.')[2]}: {year}, if the data are of that vintage"
