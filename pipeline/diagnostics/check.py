@@ -93,7 +93,7 @@ def check(job: CheckJob) -> Outcome:
         raise MicrodataError(
             f"microdata {files.root}: its files changed during the run; retry once nothing writes to them"
         )
-    made = report(plan, spec, judges, checked)
+    made = report(plan, judges, checked)
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n" if job.as_json else text_of(made)
     try:
         LocalPath(path).write_durably(text.encode())
@@ -125,10 +125,11 @@ def _look(job: CheckJob, files: Source, spec: SumSpec, judges: tuple[CodeJudge, 
     wrong = [error for error in mistakes(files, spec, dataset.record) if error is not None]
     columns = _columns(files, [*spec.columns, dataset.record])
     if wrong:
-        return Checked(columns, wrong, None, ids=False)
+        return Checked(spec, columns, wrong, None, ids=False)
     of_ids = replace(spec, record=dataset.record)  # also where they are trusted
     ids = not prepared and not any(mistakes(files, of_ids, dataset.record))
-    return Checked(columns, [], _scan(job, files, of_ids if ids else replace(spec, record=None), judges, ids), ids)
+    scan = of_ids if ids else replace(spec, record=None)
+    return Checked(scan, columns, [], _scan(job, files, scan, judges, ids), ids)
 
 
 def _columns(files: Source, needed: Sequence[str]) -> Sequence[str] | None:

@@ -21,6 +21,7 @@ CODES_SHOWN = 20  # of one kind, those with most rows
 FILES_SHOWN = 20  # with mistakes of schema
 BY_LISTS = RULE_TEXT[Rule.CODE]  # told code by code
 TWICE = RULE_TEXT[Rule.TWICE]
+BY_ID = {RULE_TEXT[rule] for rule in (Rule.TWICE, Rule.DIFFERS, Rule.BEYOND)}  # counted by ids, not by rows
 
 OF_CODES: Mapping[Wrong, str] = {  # what to do in the file
     Wrong.EMPTY: "write a code in every row of {column}",
@@ -50,17 +51,19 @@ class Checked:
     """What a check saw.
 
     `columns`: those of the first file that could be read (None: of none). `mistakes`: of each file's schema. `found`:
-    what the scan found (None: the schema did not let it begin). `ids`: whether ids were compared.
+    what the scan `spec` found (None: the schema did not let it begin). `ids`: whether ids were compared.
     """
 
+    spec: SumSpec
     columns: Sequence[str] | None
     mistakes: Sequence[PlanError]
     found: Found | None
     ids: bool
 
 
-def report(plan: Plan, spec: SumSpec, judges: Sequence[CodeJudge], checked: Checked) -> dict[str, Any]:
+def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked) -> dict[str, Any]:
     """Return the report as JSON; `findings` is empty where nothing is wrong."""
+    spec = checked.spec
     made: dict[str, Any] = {
         "confidential": True,
         "release": plan.release,
@@ -100,10 +103,9 @@ def text_of(made: Mapping[str, Any]) -> str:
     if made["columns_found"] is not None:
         lines.append(f"  all columns found: {', '.join(made['columns_found'])}")
     if "rows" in made:
-        lines += ["", f"Rows: {made['rows']:,}"]
-        lines += [f"  {each['rows']:,}: {each['column']} {each['rule']}" for each in made["rules"]]
+        lines += ["", f"Rows: {made['rows']:,}", *(f"  {_counted(each)}" for each in made["rules"])]
     for kind in made.get("codes", []):
-        lines += ["", f"Codes of {kind['column']}: {kind['wrong']}: {kind['rows']:,} rows"]
+        lines += ["", f"Codes of {kind['column']}: {kind['wrong']}: {_rows(kind['rows'])}"]
         for code in kind["codes"]:
             meant = f" ({code['meant']})" if code["meant"] else ""
             lines.append(f"  {code['rows']:,}: {code['code']}{meant}")
@@ -138,7 +140,7 @@ def _rules(spec: SumSpec, broken: Counter[int]) -> Iterator[dict[str, Any]]:
     for cell, count in broken.items():
         rows[spec.broken_rule(cell)] += count
     for (column, rule), count in sorted(rows.items()):
-        yield {"column": column, "rule": rule, "rows": count}
+        yield {"column": column, "rule": rule, "count": count, "of": "id" if rule in BY_ID else "row"}
 
 
 def _codes(judges: Sequence[CodeJudge], found: Found) -> Iterator[dict[str, Any]]:
@@ -173,22 +175,34 @@ def _findings(made: Mapping[str, Any]) -> Iterator[str]:
         yield "the microdata hold no row"
     for each in made.get("rules", []):
         if each["rule"] != BY_LISTS:
-            yield f"{each['rows']:,} rows: {each['column']} {each['rule']}"
+            yield _counted(each)
     for kind in made.get("codes", []):
         if kind["kind"] != Wrong.OUTSIDE.name:
-            yield f"{kind['rows']:,} rows: the code of {kind['column']} is {kind['wrong']}"
+            yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}"
 
 
 def _notes(plan: Plan, made: Mapping[str, Any]) -> Iterator[str]:
     for kind in made.get("codes", []):
         if kind["kind"] == Wrong.OUTSIDE.name:
-            yield f"{kind['rows']:,} rows: the code of {kind['column']} is {kind['wrong']}, and counts in no cell of it"
+            yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}, and counts in no cell of it"
     for measure, rows in made.get("beyond_references", {}).items():
-        yield f"{rows:,} rows are beyond every reference of the budget in {measure}: no limit binds what they lose"
+        yield f"{_rows(rows)} beyond every reference of the budget in {measure}: no limit binds what they lose"
     if "rows" in made and not made["ids_compared"]:
         yield f"ids were not compared: {plan.dataset.record} is neither text nor whole numbers"
     if plan.dataset.duplicates == "trust" and any(each["rule"] == TWICE for each in made.get("rules", [])):
         yield "duplicates: trust counts each row of such an id as a record, and protects each by itself"
+
+
+def _counted(each: Mapping[str, Any]) -> str:
+    return f"{_many(each['count'], each['of'])}: {each['column']} {each['rule']}"
+
+
+def _rows(count: int) -> str:
+    return _many(count, "row")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _file_repairs(made: Mapping[str, Any]) -> Iterator[str]:
