@@ -261,7 +261,7 @@ def check_microdata(
             CheckJob(
                 plan=plan,
                 microdata=microdata,
-                ledger=open_lasting(ledger, operator, engine)._store,
+                ledger=open_lasting(ledger, operator, engine, runner)._store,
                 engine=engine,
                 report=at,
                 as_json=as_json,
