@@ -50,6 +50,19 @@ class Explanation:
         return _table(rows, query="str", at="str", influence="float", rho="float", epsilon="float")
 
     @property
+    def excess(self) -> "pd.DataFrame":
+        """How far above the true loss of its noise each mechanism's rho may lie: columns query, at, excess.
+
+        A share, at most: 0.01 is one per cent; NaN where it is not known (docs/tight.md, section 10).
+        """
+        rows = [
+            (query["name"], label(loss["at"]), share)
+            for query in self._explained["queries"]
+            for loss, share in zip(query["losses"], query["excess"], strict=True)
+        ]
+        return _table(rows, query="str", at="str", excess="float")
+
+    @property
     def totals(self) -> "pd.DataFrame":
         """The loss of each reference in the whole release, and what it implies.
 

@@ -129,6 +129,7 @@ def _print_history(history: History) -> None:
 
 def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.ledger.history import spendings  # noqa: PLC0415
+    from pipeline.report.text import excess_text  # noqa: PLC0415
 
     dataset = arguments.dataset
     if arguments.release is not None:
@@ -140,9 +141,11 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
         return
     for spending in spent:
         print(f"dataset {spending.dataset}, at {spending.at.label}")
-        rows = [("    release", "state", "charged", "rho")]
-        rows += [(f"    {s.release}", s.status, str(s.charges), up_text(loss)) for s, loss in spending.spent]
-        print_columns([*rows, ("    spent", "", "", up_text(spending.total))])
+        rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
+        for (s, loss), shares in zip(spending.spent, spending.excess, strict=True):
+            worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
+            rows.append((f"    {s.release}", s.status, str(s.charges), up_text(loss), excess_text(worst)))
+        print_columns([*rows, ("    spent", "", "", up_text(spending.total), "")])
         means = spending.means
         epsilon = "infinite" if means["epsilon"] is None else up_text(Fraction(means["epsilon"]))
         test = f"best test {means['power']:.4f} at {means['size']:g}"

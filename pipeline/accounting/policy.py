@@ -127,6 +127,18 @@ class PolicySum:
         except _NoPureLoss:
             return None
 
+    def excess_at(self, at: Reference, query: str) -> float | None:
+        """Return the share by which the query's stated loss may be too high, at most; None where it is not known.
+
+        Of a record in the worst of the query's parts (Mechanism.excess_at); None of a list of records.
+        """
+        if at.listed:
+            return None
+        ((record, sets),) = self._of_query(at, query)
+        met = {i for each in sets for i in each}
+        found = [self.queries[i].mechanism.excess_at(self.queries[i].influence(record)) for i in met]
+        return None if None in found else max((share for share in found if share is not None), default=0.0)
+
     def influence_at(self, at: Reference, query: str) -> Fraction:
         """Return the most by which the records can change the sum of all cells of the query of this name."""
         met = [(record, sets) for record, sets in self._of_query(at, query) if sets]

@@ -78,7 +78,8 @@ class Spending:
 
     `spent`: (release, state, loss) of every release that is charged, in order. `limit` is the one that leaves least;
     what it leaves at its own reference is left to every smaller record. `curve` bounds what a record lost at all orders
-    (None of a list of records). All losses are upper bounds.
+    (None of a list of records). All losses are upper bounds. `excess`: of each release, by query, the share by which
+    its mechanism's stated loss may be too high, at most; None where it is not known.
     """
 
     dataset: str
@@ -87,6 +88,7 @@ class Spending:
     limit: Limit | None
     left: Fraction | None
     curve: Floats | None
+    excess: tuple[dict[str, float | None], ...]
 
     @property
     def total(self) -> Fraction:
@@ -106,7 +108,8 @@ class Spending:
             "spent": up_float(self.total),
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
-                for state, loss in self.spent
+                | {"excess": shares}
+                for (state, loss), shares in zip(self.spent, self.excess, strict=True)
             ],
             "limit": None if self.limit is None else {"at": self.limit.label, "rho": as_json(self.limit.rho)},
             "left": None if self.left is None else -up_float(-self.left),
@@ -148,7 +151,11 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
     releases = [charged(state, state.charges) for state in mine]
     spent = tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True))
-    return Spending(dataset, at, spent, limit, least, added([release.curve_at(at) for release in releases]))
+    curves = added([release.curve_at(at) for release in releases])
+    excess = tuple(
+        {q.name: release.policy.excess_at(at, q.name) for q in release.policy.queries} for release in releases
+    )
+    return Spending(dataset, at, spent, limit, least, curves, excess)
 
 
 def _lost(limit: Limit, states: Sequence[ReleaseState]) -> Fraction:

@@ -39,6 +39,7 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
     if not references and not policy.measures:
         references = [Reference.of({}, listed=is_firm)]
     losses: list[list[dict[str, Any]]] = [[] for _ in plan.queries]
+    excess: list[list[float | None]] = [[] for _ in plan.queries]
     totals, interpreted = [], []
     for at in references:
         each, total = losses_at(plan, policy, at)
@@ -47,6 +48,7 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
         simple = simple_losses_at(plan, policy, at) if group else [None] * (len(plan.queries) + 1)
         for i, (influence, loss) in enumerate(each):
             losses[i].append({"at": at.to_json(), "influence": as_json(influence)} | _loss(loss, simple[i]))
+            excess[i].append(policy.excess_at(located(plan, at), plan.queries[i].name))
         found = {"rho_found": loss_found(plan, policy, at)} if len(at.records) > 1 else {}
         totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found)
         by_distribution = bounds_at(policy, located(plan, at), delta)
@@ -56,11 +58,12 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
             "name": query.name,
             "mechanism": query.described(),
             "losses": stated,
+            "excess": shares,
             "accuracy": accuracy(query, plan.interval),
             "warnings": warnings(query),
         }
         | ({"groups": groups} if (groups := group_losses(query)) else {})
-        for query, stated in zip(plan.queries, losses, strict=True)
+        for query, stated, shares in zip(plan.queries, losses, excess, strict=True)
     ]
     paper = paper_losses(plan, references)
     return {

@@ -10,12 +10,13 @@ from pipeline.plan.model import Plan
 from pipeline.report.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.report.policies import loss_lines, tight_queries
 from pipeline.report.policy_document import composition
-from pipeline.report.text import aligned, loss_text, mechanism_text, reference_text, upper
+from pipeline.report.text import aligned, excess_text, loss_text, mechanism_text, reference_text, upper
 from udfs.numbers.exact import up_text
 
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
     "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
+    "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
 )
 OF_FIRMS = (
     "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
@@ -56,8 +57,10 @@ def render(explained: Json, plan: Plan) -> str:
             name = "" if query.split is None else f"{query.split} {part.name}: "
             lines.append(f"    {name}{mechanism_text(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")
-        bounds = [f"(paper's bound: rho {upper(at['queries'][query.name])})" for at in paper]
-        lines += _losses(entry["losses"], bounds if query.name in tight else [])
+        bounds = [f"   (paper's bound: rho {upper(at['queries'][query.name])})" for at in paper]
+        beside = bounds if query.name in tight else [""] * len(entry["losses"])
+        above = aligned([[excess_text(share)] for share in entry["excess"]]) if entry["excess"] else []
+        lines += _losses(entry["losses"], [a.strip() + b for a, b in zip(above, beside, strict=True)])
         lines += _groups(entry.get("groups", ()))
         lines += [*error_lines(entry["accuracy"], plan.interval), ""]
     reference = "a record of these values" if owner is None else "a firm of these records"

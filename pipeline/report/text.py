@@ -6,6 +6,8 @@ from typing import Any
 
 from udfs.numbers.exact import up_text
 
+EXACT = 1e-6  # a share that no figure shown would tell
+
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
     """Return rows of equal length as indented lines of aligned columns; `numbers`: all but the first to the right."""
@@ -39,3 +41,12 @@ def loss_text(loss: Mapping[str, Any]) -> str:
     found = loss.get("rho_found", 0)
     above = f"   at most {up_text(Fraction(loss['rho']) / Fraction(found), 3)} times the true one" if found else ""
     return f"rho {upper(loss['rho']):<12} epsilon {epsilon}{simple}{above}"
+
+
+def excess_text(share: float | None) -> str:
+    """Return how far above the true loss a stated one may be, a share of it, for people; None: not known."""
+    if share is None:
+        return "too high by: not known"
+    if share >= 1:
+        return f"too high by a factor of {up_text(1 + Fraction(share), 3)} at most"
+    return "exact" if share <= EXACT else f"too high by {up_text(Fraction(100 * share), 2)} % at most"

@@ -71,6 +71,8 @@ def test_from_a_registered_dataset_to_a_withdrawal(prdp: Prdp, world: Path) -> N
     assert spending["spent"] == pytest.approx(2 * 11.993735, rel=1e-5)
     assert spending["left"] == pytest.approx(30 - 2 * 11.993735, rel=1e-5)
     assert spending["limit"]["rho"] == 30
+    assert all(0 <= share < 0.01 for each in spending["releases"] for share in each["excess"].values())
+    assert all(each["excess"] for each in spending["releases"])
     first, second, budget = prdp("ledger", "show")
     assert (budget["dataset"], budget["reason"]) == ("small-world", "a second table")
     assert [act["event"] for act in first["acts"]] == [

@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from jobs.cli import main
 from pipeline.accounting.gaussian import exact_scale
+from pipeline.accounting.references import Reference
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import parse_at
@@ -64,6 +65,22 @@ def test_a_group_of_records_loses_by_the_tight_and_the_simple_bound(capsys: pyte
     shown = render(explain(plan, [parse_at(group, plan)]), plan)
     assert "simple group bound 6.00010e+6" in shown
     assert "J·ΣP" in shown
+
+
+def test_how_far_above_the_true_loss_each_mechanism_may_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = told_of(capsys, str(TABLE_1), "--at", "employment=5", "--at", "employment=10")
+    shares = {query["name"]: query["excess"] for query in told["queries"]}
+    # P is 1 at both, Δ²/(2σ²) a quarter and 1; three digits, rounded up
+    assert shares["unit_splitting"] == pytest.approx([3, 0], rel=4e-3, abs=1e-6)
+    assert max(shares["fourth_root"] + shares["logarithm"]) < 1e-8
+    assert main(["explain", str(TABLE_1), "--at", "employment=5"]) == 0
+    assert "too high by a factor of 4.01 at most" in capsys.readouterr().out
+    plan = plan_with(tmp_path, {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 20})
+    explained = explain(plan, [Reference.of({"employment": 10}), Reference.of([{"employment": 10}, {"employment": 3}])])
+    alone, together = explained["queries"][0]["excess"]
+    assert 0 < alone < 0.002
+    assert together is None
+    assert "too high by: not known" in render(explained, plan)
 
 
 def test_errors_of_additive_noise_are_those_of_the_lattice(tmp_path: Path) -> None:

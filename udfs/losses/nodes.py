@@ -120,7 +120,13 @@ def nodes_of(weights: Falling) -> Nodes:
 
 
 @lru_cache(maxsize=256)
-def normaliser(weights: LogWeights) -> float:
-    """Return a lower bound of Σ exp(w(|k|)) over all integers k, but for the rounding of exp(w)."""
+def normaliser_bounds(weights: LogWeights) -> tuple[float, float]:
+    """Return bounds of Σ exp(w(|k|)) over all integers k, but for the rounding of exp(w)."""
     near = math.fsum(np.exp(weights.fast(np.arange(1.0, SUMMED))))
-    return (1 + 2 * (near + float(weights.tail(SUMMED, context(BITS))[0]))) / UP
+    low, high = (1 + 2 * (near + float(end)) for end in weights.tail(SUMMED, context(BITS)))
+    return low / UP, high * UP
+
+
+def normaliser(weights: LogWeights) -> float:
+    """Return the lower one."""
+    return normaliser_bounds(weights)[0]

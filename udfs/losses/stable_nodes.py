@@ -97,10 +97,15 @@ class StableNodes:
         return np.where(moved > 0, np.maximum(w - ahead, 0.0) - 3 * self.weights.fast_error * ahead, 0.0)
 
 
+def alpha_of(weights: Stable) -> Fraction:
+    """Return the exponent of the noise."""
+    return Fraction(1) if isinstance(weights, CauchyWeights) else weights.alpha
+
+
 @lru_cache(maxsize=64)
 def stable_nodes(weights: Stable) -> StableNodes:
     """Return the nodes: so near each other that ln p bends by BEND between two, and more where little mass is left."""
-    scale, shape = float(weights.scale), shape_of(Fraction(1) if isinstance(weights, CauchyWeights) else weights.alpha)
+    scale, shape = float(weights.scale), shape_of(alpha_of(weights))
     k, density = [0.0, 1.0], 1.0
     while k[-1] < FARTHEST and not (k[-1] >= shape.far_from * scale and k[-1] / scale * density <= TAIL):
         x = k[-1] / scale

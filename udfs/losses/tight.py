@@ -52,7 +52,7 @@ def tight_loss(weights: LogWeights, steps: int) -> float:
         raise TypeError(f"{type(weights).__name__}: no tight loss is known of this family")
     pure = pure_above(weights, steps)
     paper = float(np.tanh(pure / 2)) * pure * WIDER
-    if not _summable(weights, pure):
+    if not is_summable(weights, pure):
         return _rounded(paper)
     return _rounded(min(paper, supremum(_log_moment(weights, steps, pure), pure) * UP))
 
@@ -74,7 +74,7 @@ def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     if not steps:
         return np.zeros_like(excess)
     pure = pure_above(weights, steps)
-    if not _summable(weights, pure):
+    if not is_summable(weights, pure):
         return np.full_like(excess, pure)
     return np.minimum(_log_moment(weights, steps, pure)(excess) / excess * UP, pure)
 
@@ -84,9 +84,16 @@ def _rounded(loss: float) -> float:
     return float(up_text(Fraction(loss), DIGITS))
 
 
-def _summable(weights: Summed, pure: float) -> bool:
+def is_summable(weights: Summed, pure: float) -> bool:
     """Return whether sums in doubles bound the loss, of a pure loss `pure`."""
     return _error(weights) <= LARGEST_ERROR and weights.scale <= WIDEST and LEAST_PURE <= pure <= MOST_PURE
+
+
+def best_order(weights: Summed, steps: int, pure: float) -> float:
+    """Return the ε = α − 1 at which the upper bound of D_α/α is about largest: where to look for a lower one."""
+    orders = excess_order(np.arange(1, CHUNK * 4))
+    orders = orders[: 1 + int(np.count_nonzero(orders * pure < LARGEST_EXPONENT))]
+    return float(orders[np.argmax(_log_moment(weights, steps, pure)(orders) / (orders * (1 + orders)))])
 
 
 def pure_above(weights: LogWeights, steps: int) -> float:

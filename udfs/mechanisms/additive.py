@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 class Additive(Form):
     """Total + noise in steps, saturated at both ends of a range, with ±(quantile of |noise|)."""
 
+    def least_shift_at(self, influence: Fraction) -> Fraction:
+        """Return the influence: every total moves by it."""
+        return influence
+
     def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
         """Return those of the noise itself."""
         return self.noise.renyi_at(influence, orders)

@@ -16,10 +16,11 @@ from udfs.mechanisms.noise import Noise
 from udfs.mechanisms.parameters import SMALLEST, Parameter, ParameterError, declared
 from udfs.noise.keystream import Bits
 from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.exact import as_json, exact, up_float
+from udfs.numbers.exact import as_json, exact, up_float, up_text
 
 WIDEST = 2**55
 MOST_BEYOND = 1 - 1e-9
+EXCESS_DIGITS = 3
 TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1, Z being the noise on its lattice (docs/tight.md); at most "
 ZERO, ONE = Fraction(0), Fraction(1)
 Losses = tuple[Fraction, Fraction | None]  # rho and epsilon
@@ -54,6 +55,10 @@ class Form(ABC):
         The totals concerned are at least `above` ≥ 0.
         """
         return influence
+
+    def least_shift_at(self, influence: Fraction) -> Fraction | None:
+        """Return how far a record of this influence moves the noise's centre at some totals; None where it may not."""
+        return None
 
     def shift(self, influence: Floats) -> Floats:
         """Return the same for whole arrays, within 2⁻⁴⁵ relatively."""
@@ -184,6 +189,18 @@ class Mechanism(ABC):
         In both directions, and of all records of at most this influence (udfs.losses.atoms); None where none are known.
         """
         return self.form.noise.pair_at(self.form.shift_at(influence))
+
+    def excess_at(self, influence: Fraction) -> float | None:
+        """Return by what share of it the stated loss may lie above the true one, at most; None where it is not known.
+
+        0.01 is one per cent. The true loss is that of the noise as it is drawn, on its lattice, before estimators and
+        rounding, which can only lower it; a certified lower bound stands in its place (docs/tight.md, section 10).
+        """
+        stated, shift = self.loss_at(influence), self.form.least_shift_at(influence)
+        if not stated:
+            return 0.0
+        least = 0.0 if shift is None else self.form.noise.least_loss_at(shift)
+        return float(up_text(stated / Fraction(least) - 1, EXCESS_DIGITS)) if least > 0 else None
 
     def change_losses_at(self, low: Fraction, high: Fraction) -> Losses:
         """Return rho and epsilon of a record's value that is `low` or `high` ≥ `low` ≥ 0, all else being equal.

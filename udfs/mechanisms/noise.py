@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from udfs.losses.atoms import Pair, pair_of
+from udfs.losses.below import loss_below
 from udfs.losses.curve import TightCurve, curve_at, tight_curve
 from udfs.losses.tight import MOST_STEPS, renyi_curve
 from udfs.noise.keystream import Bits
@@ -119,6 +120,10 @@ class Noise(ABC):
         Those of the noise itself, or of all mechanisms with its pure loss where its own are not known.
         """
         return pair_of(self.weights, ceil(shift / self.lattice_step), self.pure_loss_at(shift))
+
+    def least_loss_at(self, shift: Fraction) -> float:
+        """Return a lower bound of the PRzCDP loss of the noise on its lattice, of the whole steps in a shift."""
+        return loss_below(self.weights, floor(shift / self.step) * self.fineness)
 
     @property
     def tabled(self) -> bool:

@@ -27,7 +27,7 @@ from udfs.mechanisms.laplace import LaplaceNoise
 from udfs.mechanisms.noise import Noise
 from udfs.mechanisms.parameters import choice
 from udfs.noise.keystream import Bits
-from udfs.noise.lattice import REACH, add_noise
+from udfs.noise.lattice import LARGEST, REACH, add_noise
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.floating import in_units
 
@@ -178,6 +178,12 @@ class Transformed(Form, Generic[C]):
     def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
         """Return an upper bound of f(Δ + above + a) − f(above + a) + λ; 0 at no influence."""
         return self.curve.rise_at(influence, above) if influence else Fraction(0)
+
+    def least_shift_at(self, influence: Fraction) -> Fraction:
+        """Return how far apart the totals 0 and the influence lie on the lattice."""
+        largest = min(math.floor(influence / self.curve.step), LARGEST)
+        nothing, alone = self.curve.on_lattice(np.array([0, largest]))
+        return (int(alone) - int(nothing)) * self.curve.lattice_step
 
     def shift(self, influence: Floats) -> Floats:
         """Return the same for whole arrays, of totals of at least 0."""
