@@ -1,7 +1,7 @@
 """Calibration: from an accuracy or a loss that is wanted of a mechanism to its noise scale.
 
-Result: the scale is a decimal of at most 8 significant digits, rounded towards more noise, so that the mechanism is
-never less private than the exact solution:
+Result: the scale is a decimal of at most 8 significant digits (of 15 for a loss that is a formula), rounded towards
+more noise, so that the mechanism is never less private than the exact solution:
 
 - loss: the smallest noise whose certified loss at the influence is at most the wanted one; a digit less exceeds it;
 - standard error, mean absolute error: the smallest noise whose error is at least the wanted one, in the lattice noise
@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import floor, inf, isfinite, log, log10
 
-from pipeline.accounting.targets import CalibrationError, Target, shown
+from pipeline.accounting.targets import CalibrationError, LossTarget, Target, shown
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import SMALLEST, ParameterError
@@ -40,6 +40,7 @@ UNITS = 10_000_000  # of the last digit in 1
 A_DECADE = 9 * UNITS  # how many decimals of DIGITS digits lie in [1, 10)
 LOWEST, HIGHEST = -50 * A_DECADE, 50 * A_DECADE  # 10⁻⁵⁰ and 10⁵⁰
 WIDEN = 8  # factor by which the longest step outward grows
+FINER = 10_000_000  # decimals of 15 digits, the most that plans take, from one of 8 to the next
 MOST_REPEATS = 3  # steps that may move the same end of a bracket
 
 Point = tuple[int, float]  # a number, and the gap there
@@ -176,11 +177,28 @@ def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) 
     if first is None:
         raise _cannot(target, least, family.at(LOWEST), "")
     above, below = family.at(first), family.at(first - 1)
+    if above is None and family.refused is not None and family.refused.parameter != name:
+        raise family.refused  # another parameter rules out so much noise
     if above is None or target.gap(above) == inf:
         raise _cannot(target, largest, below, family.objection)
     if below is None and (target.widest or target.gap(above) > OVERSHOOT):
         raise _cannot(target, least, above, family.objection)
+    if isinstance(target, LossTarget) and below is not None and not above.form.noise.tabled:
+        return _finer(family, first, target)
     return below if target.widest and below is not None else above
+
+
+def _finer(family: "_Family", first: int, target: LossTarget) -> Mechanism:
+    """Return the mechanism of least noise that reaches the target, of the decimals of 15 digits from first − 1 on."""
+    low, high = target.gap(family.between(first, 0)), target.gap(family.between(first, FINER))
+    start = round(FINER * low / (low - high)) if isfinite(low) and low < high else FINER
+
+    def reached(k: int) -> bool:
+        return k >= FINER or (k > 0 and target.reached(family.between(first, k)))
+
+    k = _decided(reached, max(0, start - 1), min(FINER, max(1, start)))
+    assert k is not None  # it does not hold at 0
+    return family.between(first, k)
 
 
 class _Family:
@@ -190,6 +208,7 @@ class _Family:
         self.kind, self.name, self.fixed, self.step = kind, name, dict(fixed), step
         self.may_be_narrow = may_be_narrow
         self.objection = ""  # why the scale last tried is none
+        self.refused: ParameterError | None = None  # by which parameter's rule, where it was one
         self.known: dict[int, Mechanism | None] = {}
         self.start = self._start()
 
@@ -221,14 +240,20 @@ class _Family:
         scale = decimal(SCALES[self.name] * n)
         return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)
 
+    def between(self, n: int, k: int) -> Mechanism:
+        """Return the mechanism k of FINER steps on the way from the (n − 1)-th to the n-th."""
+        low, high = decimal(SCALES[self.name] * (n - 1)), decimal(SCALES[self.name] * n)
+        scale = low + (high - low) * Fraction(k, FINER)
+        return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)
+
     def _try(self, n: int) -> Mechanism | None:
         try:
             mechanism = self._build(n)
         except ParameterError as error:
-            self.objection = str(error)
+            self.objection, self.refused = str(error), error
             return None
         if mechanism.too_narrow and not self.may_be_narrow:
-            self.objection = "with less noise rounding would show beside it"
+            self.objection, self.refused = "with less noise rounding would show beside it", None
             return None
         return mechanism
 

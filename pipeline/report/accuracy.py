@@ -31,7 +31,20 @@ def warnings(query: Query) -> list[str]:
     return [f"query {names[part.name]}: {text}" for part in query.parts for text in _warnings(part.mechanism)]
 
 
+def infinite_error(mechanism: Mechanism) -> str | None:
+    """Return a warning where values have no standard error by their noise's scale alone: with less noise they have."""
+    if mechanism.additive or isfinite(mechanism.variance(0.0)):
+        return None
+    return (
+        "the standard error of its values is infinite: judge them by the interval or the mean error, or choose less "
+        "noise (a larger loss), or noise: gaussian"
+    )
+
+
 def _warnings(mechanism: Mechanism) -> Iterator[str]:
+    infinite = infinite_error(mechanism)
+    if infinite is not None:
+        yield infinite
     if mechanism.saturation > RARE:
         yield (
             f"a value is held at ±(2⁶³ − 1) steps of its noise with probability {mechanism.saturation:.2g}, which "

@@ -11,7 +11,7 @@ from pipeline.errors import PlanError, PrdpError, StateError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.text import read_text, written
-from pipeline.report.accuracy import TOTALS, errors_at
+from pipeline.report.accuracy import TOTALS, errors_at, infinite_error, warnings
 from pipeline.report.explain_text import error_lines
 from pipeline.report.policies import SIZES
 from pipeline.report.text import mechanism_text, upper
@@ -34,7 +34,12 @@ def resolved_plan(path: Path, out: Path | None) -> dict[str, Any]:
     ]
     if out is not None:
         _write(written(data), out, plan)
-    return {"plan_digest": plan.digest, "found": solutions, "out": None if out is None else str(out)}
+    return {
+        "plan_digest": plan.digest,
+        "found": solutions,
+        "warnings": [text for query in plan.queries for text in warnings(query)],
+        "out": None if out is None else str(out),
+    }
 
 
 def resolved_text(resolved: Mapping[str, Any]) -> str:
@@ -46,6 +51,7 @@ def resolved_text(resolved: Mapping[str, Any]) -> str:
         lines.append(f"{name}: {_values(scale)}   for {_values(solution['calibrate'])}")
     if not lines:
         lines = ["the plan asks for no calibration: it states every scale"]
+    lines += [f"warning: {text}" for text in resolved["warnings"]]
     lines.append(f"plan     {resolved['plan_digest']}")
     return "\n".join(lines if resolved["out"] is None else [*lines, f"written  {resolved['out']}"])
 
@@ -74,6 +80,7 @@ def mechanism_json(mechanism: Mechanism, totals: tuple[float, ...], interval: Fr
         "formula": mechanism.formula,
         "losses": losses,
         "accuracy": [errors_at(mechanism, total, interval) for total in at],
+        "warnings": [warning] if (warning := infinite_error(mechanism)) else [],
     }
 
 
@@ -83,7 +90,8 @@ def mechanism_lines(mechanism: Mapping[str, Any], interval: Fraction) -> str:
     for loss in mechanism["losses"]:
         epsilon = "-" if loss["epsilon"] is None else upper(loss["epsilon"])
         lines.append(f"    influence {loss['influence']:<12,} rho {upper(loss['rho']):<12} epsilon {epsilon}")
-    return "\n".join([*lines, *error_lines(mechanism["accuracy"], interval)])
+    lines += error_lines(mechanism["accuracy"], interval)
+    return "\n".join([*lines, *(f"warning: {text}" for text in mechanism["warnings"])])
 
 
 def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,9 @@
 """Text for people: aligned columns, and names of mechanisms and references."""
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
-from udfs.numbers.exact import up_text
+from udfs.numbers.exact import meant, up_text
 
 EXACT = 1e-6  # a share that no figure shown would tell
 
@@ -18,8 +17,8 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str
 
 
 def upper(bound: float) -> str:
-    """Return an upper bound in few digits, rounded up."""
-    return up_text(Fraction(bound))
+    """Return an upper bound, as JSON has it, in few digits, rounded up."""
+    return up_text(meant(bound))
 
 
 def mechanism_text(described: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from pipeline.study.model import PAPER, Entry, Equal, Panel
 from pipeline.study.transformed import transformed_noise, unit_noise, unit_variance_terms
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import up_text
 
 CLOSE = 1e-4  # relative, of variances that count as equal
@@ -87,7 +88,7 @@ def _lines(number: int, panel: Panel) -> list[Line]:
     releasable = not isinstance(entry.mechanism.get("noise"), Mapping)
     try:
         solved = _catalogue(entry, panel.equal) if releasable else _composed(entry, panel.equal)
-    except CalibrationError as error:
+    except (CalibrationError, ParameterError) as error:
         raise PlanError(f"panel {panel.name}: {entry.label}: {error}") from None
     labels = {policy: f"{entry.label}, {policy}" if len(solved) > 1 else entry.label for policy in solved}
     return [

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from math import erf, exp, expm1, factorial, inf, log, sinh, sqrt
+from math import erf, exp, expm1, factorial, floor, inf, log, log10, sinh, sqrt
 from typing import Any
 
 import pytest
@@ -29,11 +29,12 @@ from pipeline.accounting.targets import (
     StandardErrorTarget,
     Target,
 )
+from pipeline.report.text import upper
 from tests.support.heavy_sums import Family, beyond, moment
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import ParameterError
-from udfs.numbers.exact import as_json, exact
+from udfs.numbers.exact import as_json, exact, up_float
 
 ONE = Fraction(1)
 E = 2.718281828459046  # a hair above e
@@ -171,9 +172,20 @@ def test_noise_without_variance_has_a_mean_error() -> None:
 # -- losses ---------------------------------------------------------------------------------------------------------
 
 
+def finer_door(m: Mechanism, *, more: bool) -> Mechanism:
+    """The mechanism whose scale differs by one in the last digit of calibration to a loss, with more or less noise."""
+    if m.form.noise.tabled:
+        return next_door(m, more=more)
+    name = str(scale_of(type(m)))
+    scale: Fraction = getattr(m, name)
+    unit = Fraction(10) ** (floor(log10(scale)) - 14)
+    spec = {key: value for key, value in m.describe().items() if key != name}
+    return build(spec | {name: scale + (unit if more == (name != "rho") else -unit)}, m.step)
+
+
 def keeps_loss(m: Mechanism, target: LossTarget) -> bool:
     """The certified loss is at most that asked, and the next smaller scale's is more."""
-    return m.loss_at(target.influence) <= target.loss < next_door(m, more=False).loss_at(target.influence)
+    return m.loss_at(target.influence) <= target.loss < finer_door(m, more=False).loss_at(target.influence)
 
 
 @pytest.mark.parametrize(("kind", "fixed"), EVERY, ids=str)
@@ -181,8 +193,12 @@ def keeps_loss(m: Mechanism, target: LossTarget) -> bool:
 def test_losses_are_kept_by_as_little_as_can_be(kind: str, fixed: dict[str, Any], target: LossTarget) -> None:
     found = solve(kind, fixed, Fraction(1, 2), target)
     assert keeps_loss(found, target)
-    assert not keeps_loss(next_door(found, more=False), target)
-    assert not keeps_loss(next_door(found, more=True), target)
+    assert not keeps_loss(finer_door(found, more=False), target)
+    assert not keeps_loss(finer_door(found, more=True), target)
+    # what is asked for is what is printed: a scale of eight digits would lose less
+    of_digits = 1e-6 if found.form.noise.tabled else 1e-13
+    assert up_float(found.loss_at(target.influence)) == pytest.approx(float(target.loss), rel=of_digits)
+    assert float(upper(up_float(found.loss_at(target.influence)))) == float(target.loss)
 
 
 def test_losses_are_those_of_the_formulas() -> None:
@@ -291,6 +307,12 @@ def test_the_best_that_is_told_can_be_had() -> None:
     with pytest.raises(CalibrationError, match=r"is 2\.98619e-05"):
         solve("log", {"a": 1}, ONE, standard_error(1e-5, 500))
     assert solve("log", {"a": 1}, ONE, standard_error(2.98621e-5, 500)).kind == "log"
+
+
+def test_a_parameter_that_rules_out_the_noise_is_named() -> None:
+    for target in (standard_error(30), loss("0.2", 10)):
+        with pytest.raises(ParameterError, match=r"^a: must be at least e\^\(p−1\), here 7\.38905"):
+            solve("exponential_polylog", {"p": 3, "d": "1.5", "a": 2}, ONE, target)
 
 
 def test_fixed_parameters_keep_their_rules() -> None:

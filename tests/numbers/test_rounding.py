@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pipeline.report.text import upper
 from tests.support.lattice import CTX, real
 from udfs.mechanisms.log import Log, LogCurve
 from udfs.noise.lattice import LARGEST
+from udfs.numbers.exact import up_float
 from udfs.numbers.floating import FINENESS, MARGIN, exp, floor_log2, lattice_step, round_decided
 
 LOGS = [
@@ -191,3 +193,23 @@ def test_the_exponential_has_the_same_bits_at_every_place_of_every_array() -> No
     assert np.ascontiguousarray(square.T).tobytes() == whole.tobytes()
     unaligned = np.frombuffer(b"\0" + x.tobytes(), dtype=np.float64, offset=1)
     assert exp(unaligned).tobytes() == whole.tobytes()
+
+
+@given(number=st.fractions(min_value=0, max_value=10**6, max_denominator=10**9))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_bound_is_one_as_text(number: Fraction) -> None:
+    assert up_float(number) >= number
+    assert Fraction(upper(up_float(number))) >= number
+
+
+@given(digits=st.integers(1, 999_999), places=st.integers(0, 12))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_decimal_that_was_asked_for_is_shown_as_it_was(digits: int, places: int) -> None:
+    """0.2 stays 0.2, and 0.3 stays 0.3, though the doubles at or above them are more."""
+    number = Fraction(digits, 10**places)
+    assert Fraction(upper(up_float(number))) == number
+
+
+def test_a_bound_that_is_rounded_to_nearest_is_caught() -> None:
+    third = Fraction(1, 3)
+    assert Fraction(f"{float(third):.6g}") < third < Fraction(upper(up_float(third)))

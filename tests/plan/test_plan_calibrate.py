@@ -10,12 +10,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.cli import main
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import IntervalTarget, LossTarget, StandardErrorTarget
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.load import load_plan
 from pipeline.plan.schema import export_schema
 from pipeline.plan.text import read_text, written
+from pipeline.report.accuracy import warnings
 from pipeline.report.calibrated import resolved_plan
 from tests.support.mistakes import PLAN, lines, write_domain
 from tests.support.plans import DATA, load
@@ -256,3 +258,15 @@ def test_the_schema_asks_for_one_of_scale_and_calibrate() -> None:
     assert "default" not in schema["log"]["properties"]["sigma"]
     asked = [each["required"][0] for each in schema["CalibrateSpec"]["oneOf"]]
     assert asked == ["standard_error", "mean_absolute_error", "interval", "loss"]
+
+
+def test_a_loss_that_leaves_no_standard_error_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "noise: laplace, calibrate: {loss: 0.2, at: {employment: 1}}}"
+    path = folder / "infinite.yaml"
+    path.write_text(PLAN.replace("a: 1, sigma: 0.5}", f"a: 1, {asked}"))
+    for words in (["calibrate", str(path)], ["explain", str(path)]):
+        assert main(words) == 0
+        assert "warning: query employment: the standard error of its values is infinite" in capsys.readouterr().out
+    assert warnings(load_plan(path).queries[1])
+    path.write_text(PLAN.replace("a: 1, sigma: 0.5}", f"a: 1, {asked.replace('0.2', '2')}"))
+    assert not warnings(load_plan(path).queries[1])

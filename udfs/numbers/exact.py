@@ -50,6 +50,19 @@ def up_float(number: Fraction) -> float:
     return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
+def meant(bound: float) -> Fraction:
+    """Return the decimal of at most 15 digits that `up_float` rounded to `bound`, where there is one, else the bound.
+
+    So a loss of 0.3 that was asked for is shown as 0.3, though the double that is at least 3/10 is more. What is shown
+    may thereby lie below what was rounded, by at most the last bit of a double.
+    """
+    for double in (bound, math.nextafter(bound, 0)):
+        decimal = f"{double:.15g}"
+        if float(decimal) == double and up_float(exact(decimal)) == bound:
+            return exact(decimal)
+    return Fraction(bound)
+
+
 def up_decimal(number: Fraction) -> int | float:
     """Return a JSON number that `exact` reads back as at least `number`, and as it where it has so few digits."""
     if number.denominator == 1:
