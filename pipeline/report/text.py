@@ -1,6 +1,7 @@
 """Text for people: aligned columns, and names of mechanisms and references."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from udfs.numbers.exact import meant, up_text
