@@ -29,6 +29,7 @@ from pipeline.tables.files import FILE_CELLS, Block, ranges
 from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
 from udfs.numbers.wide import Wide
+from udfs.records.contract import text_in_utf8
 from udfs.records.sums import CELL, HIGH, ExactSums, RecordCounts, broken_of, counts_of, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
@@ -129,7 +130,7 @@ class SumRecords(Guarded[pa.RecordBatch]):
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the partition's slices."""
-        yield from _slices(sum_batches(batches, self.shared.layout.spec))
+        yield from _slices(sum_batches(map(text_in_utf8, batches), self.shared.layout.spec))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -24,7 +24,7 @@ from pipeline.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata.columns import require_columns
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
-from udfs.records.contract import MeasureColumn, as_text, whole_steps
+from udfs.records.contract import MeasureColumn, as_text, in_utf8, whole_steps
 
 FILE_RECORDS = 1 << 20  # of a sealed file, which a task holds in memory
 MODULUS = 1 << 256
@@ -234,24 +234,12 @@ def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatc
 
 def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
-        values = array.dictionary if _is_number(array.dictionary.type) else _in_utf8(array.dictionary)
-        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
-    return array if _is_number(array.type) else _in_utf8(array)
+        return pa.DictionaryArray.from_arrays(array.indices, _plain(array.dictionary)).dictionary_decode()
+    return array if _is_number(array.type) else in_utf8(array).cast(pa.large_string())
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
-
-
-def _in_utf8(array: pa.Array) -> pa.Array:
-    """Return text with bytes that are not UTF-8 replaced, as in a file's: they break the contract of their record."""
-    texts = array.cast(pa.large_string())
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = texts.cast(pa.large_binary()).to_pylist()
-        return pa.array([None if each is None else each.decode(errors="replace") for each in raw], pa.large_string())
-    return texts
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

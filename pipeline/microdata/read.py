@@ -1,7 +1,8 @@
 """Reading a chunk of the microdata as record batches: codes as dictionary-coded text, nothing guessed from values."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from pipeline.microdata.columns import require_columns
 from pipeline.microdata.source import Chunk, Piece, shown
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from udfs.records.contract import NO_RECORDS
+from udfs.records.contract import NO_RECORDS, text_in_utf8
 from udfs.records.decoding import SumSpec
 
 BATCH_RECORDS = 1 << 20
@@ -35,8 +36,13 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
 def partition_values(path: str, columns: Sequence[str]) -> dict[str, str | None]:
     """Return the values of `columns` in the names of a file's folders, `column=value`; the innermost one counts."""
     parts = (part.partition("=") for part in path.split("/")[:-1] if "=" in part)
-    named = {unquote(name): None if value == NULL else unquote(value) for name, _, value in parts}
+    named = {_text(name): None if value == NULL else _text(value) for name, _, value in parts}
     return {column: value for column, value in named.items() if column in columns}
+
+
+def _text(part: str) -> str:
+    """Return a part of a path as text: bytes that are not UTF-8, also those that the path itself has, are replaced."""
+    return unquote_to_bytes(os.fsencode(part)).decode(errors="replace")
 
 
 def _parquet(
@@ -44,15 +50,19 @@ def _parquet(
 ) -> Iterator[pa.RecordBatch]:
     with location.open() as raw:
         with pq.ParquetFile(raw) as probe:
-            columns = _columns(location, probe.schema_arrow.names, values, spec)
+            schema = probe.schema_arrow
+            columns = _columns(location, schema.names, values, spec)
             footer = probe.metadata
-        keys = [key for key in (spec.naics.column, spec.county.column) if key in columns]
+        # Columns that a file's own schema codes Arrow would code itself, and fail where they are not UTF-8.
+        coded_there = {name for name in columns if pa.types.is_dictionary(schema.field(name).type)}
+        keys = ({spec.naics.column, spec.county.column} & {*columns}) | coded_there
         coded = _dictionary_readable(footer, keys)
         # A store is asked for all of a row group's columns at once, not for a page at a time.
         with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=location.remote) as file:
-            yield from file.iter_batches(
+            batches = file.iter_batches(
                 batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=columns, use_threads=False
             )
+            yield from map(text_in_utf8, batches)
 
 
 def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[str]:

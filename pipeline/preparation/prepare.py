@@ -195,7 +195,8 @@ def prepare(job: PrepareJob) -> Path:
     if raw is not None and prepared_at(raw) is not None:
         raise PlanError(f"microdata {job.raw}: it is prepared already; give the raw microdata")
     spec = _spec(job.plan)
-    require_schema(files, spec, job.plan.dataset.record)
+    record = job.plan.dataset.record
+    require_schema(files, replace(spec, record=record), record)  # ids are written, also where they are trusted
     _clear(job.out)
     _require_apart(job)
     pin = source.pin(files)

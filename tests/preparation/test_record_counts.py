@@ -1,26 +1,18 @@
 """How many records a scan kept and left out: each record once, on every engine, also from prepared microdata."""
 
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import Engine
 from pipeline.engines.spark import SparkEngine
-from pipeline.microdata.source import chunks, find
-from pipeline.plan.load import load_plan
-from pipeline.preparation.duplicates import records_of
-from pipeline.preparation.prepared import prepared_for
-from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
+from tests.support.counted import counted
 from tests.support.prepare import prepared
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place
 from tests.support.world import COUNTIES, NAICS, QUERIES, write_world
-from udfs.records.sums import UNCOUNTED, RecordCounts
+from udfs.records.sums import RecordCounts
 
 pytestmark = PYSPARKS_OWN
 HEADER = "establishment_id,firm_id,naics,county,employment,payroll"
@@ -53,17 +45,6 @@ def place(folder: Path, duplicates: str, records: Sequence[Sequence[str]], **dat
     for i in (0, 1):
         (folder / "microdata" / f"{i}.csv").write_text("\n".join([HEADER, *rows[i::2]]))
     return Place(plan, folder)
-
-
-def counted(place: Place, microdata: Path | None = None, engine: Engine | None = None) -> RecordCounts:
-    """The counts that a release gets with its totals."""
-    plan, engine = load_plan(place.plan), engine or DaskEngine(workers=1)
-    given = locate(microdata or place.folder / "microdata")
-    known = prepared_for(given, plan)
-    scratch = Staging(locate(place.folder / "staging"), plan.release, f"totals-{uuid.uuid4().hex}")
-    found = records_of(list(chunks(find(given))), plan, engine, scratch.root, known is not None)
-    with found as (records, layout):
-        return engine.totals(records, layout, scratch, known.before if known else UNCOUNTED).records
 
 
 def expected(rule: int, records: Sequence[tuple[Sequence[str], tuple[int, int, int]]] = RECORDS) -> RecordCounts:

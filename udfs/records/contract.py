@@ -19,6 +19,31 @@ from udfs.noise.lattice import LARGEST
 Int64s = NDArray[np.int64]
 
 
+def in_utf8(values: pa.Array) -> pa.Array:
+    """Return text with bytes that are not UTF-8 replaced (REPLACED), so that only their own record breaks the contract.
+
+    Views of text become plain text; other values are returned as they are. Files and engines hand text on unchecked,
+    and Arrow and Python would fail on it.
+    """
+    if pa.types.is_dictionary(values.type):
+        texts = in_utf8(values.dictionary)
+        return values if texts is values.dictionary else pa.DictionaryArray.from_arrays(values.indices, texts)
+    if not _is_text(values.type):
+        return values
+    try:
+        values.validate(full=True)
+        return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
+    except pa.ArrowInvalid:
+        raw = values.cast(pa.large_binary()).to_pylist()
+    kind = pa.string() if pa.types.is_string(values.type) else pa.large_string()
+    return pa.array([None if each is None else each.decode(errors="replace") for each in raw], kind)
+
+
+def text_in_utf8(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with all its text in UTF-8, as `in_utf8` makes it."""
+    return pa.record_batch([in_utf8(column) for column in batch.columns], names=batch.schema.names)
+
+
 def as_text(names: pa.Array) -> pa.Array:
     """Return names, which are text or whole numbers, as plain text."""
     plain = names.dictionary_decode() if pa.types.is_dictionary(names.type) else names
@@ -117,7 +142,7 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.EMPTY: "is empty (null)",
         Rule.STEP: "is not a whole number of its steps within 63 bits",
         Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
-        Rule.OWNER: "names no owner: it is empty (null)",
+        Rule.OWNER: "names no owner: it is empty (null), or not UTF-8",
         Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
         Rule.TWICE: "holds a row id that stands more than once",
         Rule.DIFFERS: "differs between rows of one id",
@@ -175,8 +200,8 @@ def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RE
     if _is_text(plain.type):
         bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
         none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
-        if rule == Rule.RECORD:  # two ids that are no text must not become one
-            none = none | np.asarray(pc.fill_null(pc.match_substring(bare, REPLACED), False))
+        # two names that are no text must not become one
+        none = none | np.asarray(pc.fill_null(pc.match_substring(bare, REPLACED), False))
     else:
         none = np.asarray(plain.is_null())
     return [(column, rule, none)] if none.any() else []

@@ -1,0 +1,90 @@
+"""Text that is not UTF-8 breaks the contract of its own record, wherever it stands and however a file holds it."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.cli import main
+from pipeline.engines.spark import SparkEngine
+from pipeline.errors import MicrodataError
+from tests.support.counted import counted
+from tests.support.prepare import prepared
+from tests.support.spark import PYSPARKS_OWN
+from tests.support.submit import Place
+from tests.support.world import COUNTIES, NAICS, write_world
+from udfs.records.contract import in_utf8
+from udfs.records.sums import RecordCounts
+
+pytestmark = PYSPARKS_OWN
+GOOD = {"establishment_id": b"E0", "firm_id": b"F0", "naics": NAICS[2].encode(), "county": COUNTIES[0].encode()}
+ODD = b"\xffCANARY-7341\x01"
+KINDS = {"string": pa.string(), "large": pa.large_string(), "view": pa.string_view()}
+
+
+def text(values: list[bytes], form: str) -> pa.Array:
+    """Bytes as text, which nobody checked, in one of the forms that a Parquet file can have."""
+    _, offsets, data = pa.array(values, pa.large_binary()).buffers()
+    plain = pa.Array.from_buffers(pa.large_string(), len(values), [None, offsets, data])
+    if form == "dictionary":
+        return pa.DictionaryArray.from_arrays(pa.array(range(len(values))), plain, safe=False)
+    return plain.cast(KINDS.get(form, pa.string()))
+
+
+def table(form: str) -> pa.Table:
+    """Two good records, and for each column of text two records in which it is odd, each in its own way."""
+    rows = [GOOD, GOOD | {"establishment_id": b"E1"}]
+    rows += [
+        GOOD | {"establishment_id": f"{name}{i}".encode(), name: ODD + b"\xfe" * i} for name in GOOD for i in (0, 1)
+    ]
+    columns = {name: text([row[name] for row in rows], form) for name in GOOD}
+    return pa.table(columns | {"employment": [5] * len(rows), "payroll": [60] * len(rows)})
+
+
+def place(folder: Path, form: str, duplicates: str, bad_records: str) -> Place:
+    dataset = {"duplicates": duplicates, "bad_records": bad_records, "unit": "firm_id"}
+    budget = [{"at": [{"employment": 10, "payroll": 500}], "rho": 1000}]
+    plan = write_world(folder, None, dataset=dataset, budget=budget)
+    (folder / "microdata").mkdir()
+    options = {"use_dictionary": False, "column_encoding": dict.fromkeys(GOOD, "DELTA_BYTE_ARRAY")}
+    pq.write_table(table(form), folder / "microdata" / "a.parquet", **(options if form == "delta" else {}))
+    return Place(plan, folder)
+
+
+@pytest.mark.parametrize("duplicates", ["trust", "combine"])
+@pytest.mark.parametrize("form", [*KINDS, "dictionary", "delta"])
+def test_odd_text_is_a_bad_record(
+    tmp_path: Path, form: str, duplicates: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = RecordCounts(2, 8) if duplicates == "combine" else RecordCounts(4, 6)  # trusted ids are not read
+    world = place(tmp_path / "drop", form, duplicates, "drop")
+    assert counted(world) == expected
+    assert counted(world, prepared(world, tmp_path / "drop" / "microdata", tmp_path / "prepared")) == expected
+    command = ["diagnose", str(world.plan), "--out", str(tmp_path / "diagnostics"), "--per-record"]
+    assert main([*command, "--ledger", str(tmp_path / "ledger.sqlite")]) == 0
+    with pytest.raises(MicrodataError, match=r"firm_id names no owner.*naics holds a code") as raised:
+        counted(place(tmp_path / "refuse", form, duplicates, "refuse"))
+    said = f"{capfd.readouterr()} {raised.value}"
+    assert "Traceback" not in said
+    assert "CANARY" not in said
+    assert "\\xff" not in said
+
+
+def test_odd_text_is_a_bad_record_on_spark(tmp_path: Path, spark: SparkEngine) -> None:
+    assert counted(place(tmp_path, "dictionary", "combine", "drop"), engine=spark) == RecordCounts(2, 8)
+
+
+@pytest.mark.parametrize("form", [*KINDS, "dictionary"])
+def test_text_becomes_what_python_reads(form: str) -> None:
+    values = [b"", b"plain", "é".encode(), b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\x00\x01"]
+    for shown in (values, values[:3]):
+        made = in_utf8(text(shown, form))
+        made.validate(full=True)
+        assert made.to_pylist() == [value.decode(errors="replace") for value in shown]
+    assert (in_utf8(text(values[:3], form)).type == pa.large_string()) == (form in ("large", "view"))
+
+
+def test_what_is_no_odd_text_is_left_as_it_is() -> None:
+    for array in (pa.array([1, None]), pa.array(["é", None]), pa.array(["é", None]).dictionary_encode()):
+        assert in_utf8(array) is array
