@@ -34,7 +34,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check the microdata, then print where the report is; exit code 4 where it tells of something."""
+    """Check the microdata, then say where the report is; exit code 4 where it tells of something."""
     made = load_plan(arguments.plan).check_microdata(
         arguments.data,
         report=arguments.report,
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     found = made.pop("found")
     if arguments.json:
         print_json(made)
-    else:
-        print(f"confidential check of the microdata of {made['dataset']}\nreport {made['report']}")
     if found:
-        raise MicrodataError("the check found something; read its report, which is confidential")
+        raise MicrodataError(f"the check found something: read its report {made['report']}, which is confidential")
+    if not arguments.json:
+        print(f"the check of the microdata of {made['dataset']} found nothing\nreport {made['report']}, confidential")

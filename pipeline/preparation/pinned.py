@@ -57,7 +57,8 @@ def require_readable(microdata: Microdata, engine: Engine, spec: SumSpec, record
     """
     if isinstance(microdata, Table):
         table = engine.table(microdata.name)
-        require_types(f"microdata in table {table.name}", table.schema([*spec.columns, record]), spec)
+        columns = list(dict.fromkeys([*spec.columns, record]))
+        require_types(f"microdata in table {table.name}", table.schema(columns), spec)
     elif not isinstance(microdata, SealedRecords | Frame):
         require_schema(source.find(microdata), spec, record)
 

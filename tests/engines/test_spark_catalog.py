@@ -120,6 +120,19 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path, spark: SparkEngine) -
         totals(spark, without, plan, tmp_path)
 
 
+def test_columns_and_types_are_checked_before_anything_is_charged(tmp_path: Path, spark: SparkEngine) -> None:
+    table = records(20)
+    for name, bad, words in (
+        ("ids", table.drop_columns(["establishment_id"]), "no column establishment_id"),  # ids are trusted
+        ("codes", table.set_column(2, "county", pa.array(range(20))), "column county is not text"),
+    ):
+        facts = {"path": None, "source": {"table": saved(spark, bad)}}
+        place = Place(write_world(tmp_path / name, None, dataset=facts), tmp_path / name)
+        with pytest.raises(PlanError, match=f"microdata in table .*{words}"):
+            submit(place, engine=spark)
+        assert place.ledger().state(RELEASE) is None
+
+
 def test_what_nothing_pins_is_refused(spark: SparkEngine) -> None:
     name = saved(spark, records(5))
     spark.session.sql(f"CREATE VIEW v_{name} AS SELECT * FROM {name}")

@@ -140,13 +140,13 @@ def test_a_wrong_call_and_an_unexpected_error_are_lines_too(
 def test_what_a_stage_tells_of_records_would_be_found(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = pipeline.release.run._sum_or_refund
+    right = pipeline.release.run._sum
 
     def counting(job: Any, *arguments: Any) -> Totals:
         job.log.warning(f"{COUNT} records were read")
         return right(job, *arguments)
 
-    monkeypatch.setattr("pipeline.release.run._sum_or_refund", counting)
+    monkeypatch.setattr("pipeline.release.run._sum", counting)
     with pytest.raises(AssertionError, match=str(COUNT)):
         logged(capsys, "release", plan)
 

@@ -200,8 +200,9 @@ def test_wrong_acts_are_refused(prdp: Prdp, world: Path) -> None:
     assert "payroll.column is payroll in the ledger, but wages" in prdp(
         "ledger", "raise", "small-world", "--budget", other, "--reason", "x", code=5
     )
-    (world / "elsewhere").mkdir()
-    assert "its source is" in prdp("release", world / "plan.yaml", "--data", world / "domain", code=5)
+    write_world(world / "elsewhere", records(5))
+    elsewhere = world / "elsewhere" / "microdata"
+    assert "its source is" in prdp("release", world / "plan.yaml", "--data", elsewhere, code=5)
 
 
 def test_an_empty_reason_of_any_kind_writes_nothing(prdp: Prdp, world: Path, tmp_path: Path) -> None:
