@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import parse_at, parse_change, parse_factor
+from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes
 
@@ -141,7 +142,7 @@ def explanation(
     """Return what a plan promises, as `Plan.explain` describes."""
     references = [parse_at(reference_text(each), plan) for each in _listed(at)]
     stated = {} if delta is None else {"delta": delta}
-    explained = explain(plan, references, **stated)
+    explained = explain(plan, references, site_share=site().max_left_out, **stated)
     changes = [parse_change(_change_text(each), plan) for each in _listed(change)]
     factors = [parse_factor(_number_text(each)) for each in _listed(factor)]
     if changes or factors:

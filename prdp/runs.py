@@ -115,6 +115,7 @@ def release(
     """Release a plan, as `Plan.release` describes."""
     from pipeline.release.lineage import recorded_lineage  # noqa: PLC0415
     from pipeline.release.run import Job, run  # noqa: PLC0415
+    from pipeline.release.site import site  # noqa: PLC0415
     from prdp.releases import Release  # noqa: PLC0415
 
     with runner.started(data) as engine:
@@ -130,6 +131,7 @@ def release(
             formats=("csv",) if csv else (),
             hold=hold,
             registered_only=opened._registered_only,
+            site_share=site().max_left_out,
             log=runner.log,
         )
         with recorded_lineage(plan, job.ledger, None if lineage is None else Path(lineage)):
@@ -148,6 +150,7 @@ def check(
     """Ask whether a release would be reserved, as `Plan.check` describes."""
     from pipeline.release.run import Request  # noqa: PLC0415
     from pipeline.release.run import check as run  # noqa: PLC0415
+    from pipeline.release.site import site  # noqa: PLC0415
 
     opened = open_logged(ledger, operator, runner)
     state = run(
@@ -158,6 +161,7 @@ def check(
             ledger=opened._store,
             staging=None if staging is None else location(staging, runner.name("staging")),
             registered_only=opened._registered_only,
+            site_share=site().max_left_out,
         )
     )
     status = None if state is None else state.status

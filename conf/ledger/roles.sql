@@ -44,6 +44,6 @@ CREATE POLICY releases_decide_nothing ON prdp.entries FOR INSERT TO prdp_release
     WITH CHECK (event NOT IN ('approved', 'budgeted', 'rejected', 'withdrawn'));
 DROP POLICY IF EXISTS officers_draw_nothing ON prdp.entries;
 CREATE POLICY officers_draw_nothing ON prdp.entries FOR INSERT TO prdp_officer
-    WITH CHECK (event NOT IN ('reserved', 'charged', 'drawn'));
+    WITH CHECK (event NOT IN ('reserved', 'charged', 'tested', 'refused', 'drawn'));
 
 COMMIT;

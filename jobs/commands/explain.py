@@ -7,6 +7,7 @@ from jobs.options import Parser, add_json, add_plan, probability
 from jobs.output import print_json
 from pipeline.plan.load import load_plan
 from pipeline.plan.policy import parse_at, parse_change, parse_factor
+from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes
 from pipeline.report.plots import plot_policies
@@ -49,7 +50,8 @@ def declare(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the losses of reference records."""
     plan = load_plan(arguments.plan)
-    explained = explain(plan, [parse_at(text, plan) for text in arguments.at], arguments.delta)
+    references = [parse_at(text, plan) for text in arguments.at]
+    explained = explain(plan, references, arguments.delta, site().max_left_out)
     changes = [parse_change(text, plan) for text in arguments.change] + [
         parse_factor(text) for text in arguments.factor
     ]

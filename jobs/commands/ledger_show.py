@@ -6,8 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 from jobs.output import print_columns, print_json
-from pipeline.ledger.datasets import Budget
+from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
+from pipeline.ledger.fold import Tested
 from pipeline.ledger.history import History, histories
 from pipeline.ledger.store import Ledger
 from udfs.numbers.exact import as_json, down_text, up_text
@@ -29,15 +30,21 @@ def show_release(ledger: Ledger, release: str, json: bool) -> None:
 def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) -> None:
     chosen = [s for s in histories(ledger.entries(release)).values() if dataset in (None, s.state.dataset)]
     runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
-    budgets = [] if release else [b for b in ledger.budgets().values() if dataset in (None, b.name)]
+    known = {} if release else ledger.budgets()
+    budgets = [budget for budget in known.values() if dataset in (None, budget.name)]
     if not (chosen or runs or budgets):
         _require_known(ledger, release, dataset)
+    counted = {} if release else {name: n for name, n in ledger.refusals().items() if dataset in (None, name)}
+    refusals = [_refusals_json(name, n, known.get(name)) for name, n in counted.items()]
     if json:
-        print_json([*map(_history_json, chosen), *map(_run_json, runs), *(budget.to_json() for budget in budgets)])
+        stated = (budget.to_json() for budget in budgets)
+        print_json([*map(_history_json, chosen), *map(_run_json, runs), *stated, *refusals])
         return
     _print_table(chosen)
     for budget in budgets:
         _print_budget(budget)
+    for each in refusals:
+        print(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
     for run in runs:
         what = "check of the microdata" if run.event == CHECKED else "diagnostics"
         print(f"{run.release}: confidential {what} of {run.dataset} made at {run.time}")
@@ -66,6 +73,7 @@ def _history_json(history: History) -> dict[str, Any]:
         "attempt": state.attempt,
         "draws": state.draws,
         "charges": state.charges,
+        "tests": [_test_json(test) for test in state.tests],
         "plan_digest": state.digest,
         "out": state.out,
         "supersedes": state.reservation["supersedes"],
@@ -77,6 +85,16 @@ def _history_json(history: History) -> dict[str, Any]:
         "attempts": [attempt.to_json() for attempt in history.attempts],
         "acts": [{"time": time, "event": event, "operator": operator} for time, event, operator in history.acts],
     }
+
+
+def _test_json(tested: Tested) -> dict[str, Any]:
+    counts = {"kept": tested.kept, "left_out": tested.left_out, "passed": tested.passed}
+    return counts | tested.test.to_json()
+
+
+def _refusals_json(dataset: str, counted: int, budget: Budget | None) -> dict[str, Any]:
+    allowed = REFUSALS if budget is None else budget.refusals
+    return {"dataset": dataset, "state": "refusals", "counted": counted, "allowed": allowed}
 
 
 def _run_json(run: Diagnosed) -> dict[str, Any]:
@@ -123,6 +141,9 @@ def _print_history(history: History) -> None:
     for attempt in history.attempts:
         staged = attempt.staging or "beside the ledger"
         print(f"attempt {attempt.attempt}, draw {attempt.draw}: {attempt.stage}, staged {staged}")
+    for test in history.state.tests:
+        verdict = "passed" if test.passed else "refused"
+        print(f"test of records left out: {verdict}, {test.left_out:,} left out and {test.kept:,} kept, with noise")
     if history.state.reason:
         print(f"reason: {history.state.reason}")
 

@@ -34,27 +34,41 @@ class Charged:
     """A release whose policy counts `times` times: once, or for every draw where draws may have been seen.
 
     `certified`: bounds that were stated when it was charged, by reference, at the worst cells: none is ever lowered.
+    `tests`: those of records left out under the same name of which nothing else was charged.
     """
 
     release: str
     policy: PolicySum
     times: int
     certified: tuple[Certified, ...] = ()
+    tests: tuple["Charged", ...] = ()
+
+    @property
+    def measures(self) -> frozenset[str]:
+        """The measures that a reference must name."""
+        return self.policy.measures if self.times else frozenset()
 
     def loss_at(self, at: Reference) -> Fraction:
         """Return what the reference loses by this release; its query sets and cells, if any, are this release's."""
+        before = sum((test.loss_at(at.anywhere()) for test in self.tests), Fraction(0))
+        if not self.times:
+            return before
         loss = self.policy.loss_at(at)
-        return self.times * max([loss, *(known.rho for known in self.certified if known.at.unordered == at.unordered)])
+        stated = [known.rho for known in self.certified if known.at.unordered == at.unordered]
+        return before + self.times * max([loss, *stated])
 
     def curve_at(self, at: Reference) -> Floats:
         """Return upper bounds of D_α at ORDERS that the reference has lost at its worst cells.
 
         A bound once stated is not lowered: where ρ alone was stated for the reference, αρ is the least that counts.
         """
+        before = [test.curve_at(at.anywhere()) for test in self.tests]
+        if not self.times:
+            return added(before)
         now = self.policy.curve_at(at)
         stated = [known for known in self.certified if known.at.unordered == at.unordered]
         curves = [known.curve if known.curve is not None else of_zcdp(up_float(known.rho), ORDERS) for known in stated]
-        return added([np.maximum.reduce([now, *curves])] * self.times)
+        return added([*before, *[np.maximum.reduce([now, *curves])] * self.times])
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,7 @@ def check(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged)
 def first_exceeded(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged | None) -> Exceeded | None:
     """Return the first limit that `spent`, and `requested` on top, exceed; None where every limit holds."""
     releases = (*spent, requested) if requested else spent
-    measures = frozenset[str]().union(*(release.policy.measures for release in releases))
+    measures = frozenset[str]().union(*(release.measures for release in releases))
     for limit in limits:
         missing = limit.at.missing(measures)
         if missing:

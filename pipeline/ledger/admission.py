@@ -10,6 +10,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from pipeline.accounting.accountant import Charged, LimitExceeded, check, first_exceeded, named, tightest
+from pipeline.accounting.left_out import without_left_out_test
 from pipeline.accounting.references import Limit
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
@@ -17,6 +18,7 @@ from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import (
     Budget,
     budgets_of,
+    fixed_by,
     members,
     require_like_records,
     require_same_facts,
@@ -25,14 +27,15 @@ from pipeline.ledger.datasets import (
     silent_kin,
 )
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of, states_of
-from pipeline.ledger.reservation import Reservation, charged, limits_of
+from pipeline.ledger.refusals import require_refusals_left
+from pipeline.ledger.reservation import Reservation, charged, limits_of, tests_of
 from udfs.numbers.exact import as_json, up_text
 
 
 def charged_states(connection: Connection, datasets: Iterable[str]) -> list[ReleaseState]:
     """Return every release of the datasets that counts against their budget, in the order of first reservation."""
     states = states_of(connection, ENTRIES.c.dataset.in_(list(datasets)))
-    return [state for state in states.values() if state.charges > 0]
+    return [state for state in states.values() if state.counts]
 
 
 def require_fits(connection: Connection, dataset: str, requested: Charged, own: Sequence[Limit]) -> list[Limit]:
@@ -66,7 +69,7 @@ def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Lim
     earlier = [
         replace(limit.anywhere(), label=f"{limit.label} (a limit of release {state.release})")
         for state in releases
-        if budget is None or state.since < budget.since
+        if state.charges > 0 and (budget is None or state.since < budget.since)
         for limit in limits_of(state)
     ]
     return [*(budget.stated if budget else []), *earlier]
@@ -105,6 +108,8 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
     if state.status in ENDED:
         raise StateError(f"release {wanted.release}: was {ENDED[state.status]}: choose another name")
     _require_same(state, wanted)
+    if state.status in ("reserved", "drawn") and state.attempt is None:  # its microdata will be read
+        require_refusals_left(connection, wanted.dataset, budgets_of(connection).get(wanted.dataset))
     return state
 
 
@@ -115,14 +120,18 @@ def require_reservable(connection: Connection, wanted: Reservation) -> list[Limi
     """
     others = charged_states(connection, [wanted.dataset])
     _require_superseded(wanted, others)
-    if others:  # the first that counts fixes the dataset's facts
-        require_same_facts(wanted.dataset, others[0].reservation["dataset_facts"], wanted.dataset_facts)
+    charging = [state for state in others if state.charges > 0]
+    for state in [*charging[:1], *(state for state in others if state.charges == 0)]:  # the first fixes all facts
+        facts = state.reservation["dataset_facts"]
+        require_same_facts(wanted.dataset, fixed_by(state, facts), fixed_by(state, wanted.dataset_facts))
     budgets = budgets_of(connection)
+    require_refusals_left(connection, wanted.dataset, budgets.get(wanted.dataset))
     silent = silent_kin(budgets, wanted.dataset)
     releases = [*others, *(charged_states(connection, silent) if silent else [])]
     rules = rules_of(wanted.dataset_facts, wanted.plan)
     require_like_records(wanted.dataset, rules, budgets, releases, "the plan")
-    return require_fits(connection, wanted.dataset, Charged(wanted.release, wanted.policy, 1), wanted.limits)
+    tests = tests_of(state_of(connection, wanted.release))
+    return require_fits(connection, wanted.dataset, Charged(wanted.release, wanted.policy, 1, (), tests), wanted.limits)
 
 
 def _require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:
@@ -169,7 +178,8 @@ def _require_same(state: ReleaseState, wanted: Reservation) -> None:
             "go back to those, or abort and reserve anew"
         )
     # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
-    if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(wanted.policy.to_json()):
+    policy = wanted.policy if state.test is not None else without_left_out_test(wanted.policy)
+    if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(policy.to_json()):
         raise StateError(
             f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
             "finish with the version that reserved, or abort and choose another release name"

@@ -19,7 +19,9 @@ from pipeline.ledger.reservation import Difference
 from udfs.numbers.exact import as_json
 
 INIT, RAISE = "init", "raise"
+REFUSALS = 10  # of releases of a dataset because of its records, where no officer states another number
 RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: see pipeline/ledger/datasets.py
+WHAT_A_RECORD_IS = ("unit", "record", *RECORD_RULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class Budget:
         facts: what a record is, unit, columns, measures, types and steps, as JSON.
         source: where the microdata lie, as text.
         family: the family that the dataset belongs to.
+        refusals: how many releases may be refused because of their records.
         since: the number of the entry that registered it.
         raised, reason: the number of the last act that stated the limits anew, and its reason.
     """
@@ -41,6 +44,7 @@ class Budget:
     facts: Mapping[str, Any] | None = None
     source: str | None = None
     family: str | None = None
+    refusals: int = REFUSALS
     since: int = 0
     raised: int | None = None
     reason: str | None = None
@@ -64,6 +68,7 @@ class Budget:
             "unit": self.unit,
             "family": self.family,
             "limits": [{"at": limit.label, "rho": as_json(limit.rho)} for limit in self.limits],
+            "refusals": None if self.facts is None else self.refusals,
             "reason": self.reason,
         }
 
@@ -77,6 +82,7 @@ class Budget:
             "source": self.source,
             "family": self.family,
             "limits": [limit.to_json() for limit in self.limits],
+            "refusals": self.refusals,
             "reason": reason,
         }
         return Act(BUDGETED, self.name, "", None, facts)
@@ -86,6 +92,7 @@ def budget_step(before: Budget | None, entry: Entry) -> Budget:
     """Return the record after `entry`; raises StateError where it may not follow: facts are registered once."""
     facts = entry.facts
     limits = tuple(Limit.from_json(limit) for limit in facts["limits"])
+    refusals = int(facts.get("refusals", REFUSALS))  # older entries state none
     if facts["act"] == INIT and before is None:
         return Budget(
             name=entry.dataset,
@@ -94,13 +101,14 @@ def budget_step(before: Budget | None, entry: Entry) -> Budget:
             facts=facts["facts"],
             source=facts["source"],
             family=facts["family"],
+            refusals=refusals,
             since=entry.seq,
         )
     if facts["act"] == RAISE and before is not None:
         kept = (before.unit, before.facts, before.source, before.family)
         if (facts["unit"], facts["facts"], facts["source"], facts["family"]) != kept or not facts["reason"]:
             raise StateError(f"{before.kind} {before.name}: a new budget gives a reason, and changes the limits alone")
-        return replace(before, limits=limits, raised=entry.seq, reason=facts["reason"])
+        return replace(before, limits=limits, refusals=refusals, raised=entry.seq, reason=facts["reason"])
     problem = "is registered already: state new limits with prdp ledger raise" if before else "is not registered"
     raise StateError(f"{facts['kind']} {entry.dataset}: {problem}")
 
@@ -111,6 +119,14 @@ def budgets_of(connection: Connection) -> dict[str, Budget]:
     for entry in entries(connection, ENTRIES.c.event == BUDGETED):
         budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
     return budgets
+
+
+def fixed_by(state: ReleaseState, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `facts` that a release fixes for its dataset: all, or of a mere test what a record is.
+
+    A test of records left out releases nothing of a measure or key: mending a plan may take other columns for them.
+    """
+    return {key: value for key, value in facts.items() if state.charges > 0 or key in WHAT_A_RECORD_IS}
 
 
 def require_same_facts(dataset: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -144,15 +160,16 @@ def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> Non
     for state in states:
         source = state.reservation.get("source")
         if state.dataset != budget.name:
-            if state.charges > 0 and same_microdata(budget.source, source):
+            if state.counts and same_microdata(budget.source, source):
                 raise StateError(
                     f"{budget.kind} {budget.name}: its microdata {budget.source} were released as dataset "
                     f"{state.dataset} by {state.release}, from {source}: register them under that name"
                 )
         elif budget.facts is None:
             raise StateError(f"family {budget.name}: is the name of a dataset: choose another name")
-        elif state.charges > 0:
-            require_same_facts(budget.name, budget.facts, state.reservation["dataset_facts"])
+        elif state.counts:
+            facts = state.reservation["dataset_facts"]
+            require_same_facts(budget.name, fixed_by(state, budget.facts), fixed_by(state, facts))
 
 
 def require_same_record(before: Budget | None, wanted: Budget) -> Budget:
@@ -237,7 +254,7 @@ def require_like_records(
     """
     released: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # dataset → (release, its rules)
     for state in states:
-        if state.charges > 0:
+        if state.counts:
             its = rules_of(state.reservation["dataset_facts"], state.reservation["plan"])
             released.setdefault(state.dataset, []).append((state.release, its))
     for key in (key for key in RECORD_RULES if key in rules):

@@ -19,6 +19,7 @@ from pipeline.names import hint
 GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
 CHECKED = "checked"  # a check of the microdata, likewise
+REFUSAL_EVENTS = ("refused", "tested")  # events that may refuse a release because of its records
 BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
 
 # A pin is a digest of the input, against which guesses of it could be tested; a salt keeps them from the hashes.
@@ -59,6 +60,11 @@ class Entry:
     def of_release(self) -> bool:
         """Whether the entry is a step of its release."""
         return self.event not in (DIAGNOSED, CHECKED, BUDGETED)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it refused a release because of its records."""
+        return self.event in REFUSAL_EVENTS and not self.facts.get("passed")
 
     @property
     def columns(self) -> dict[str, Any]:

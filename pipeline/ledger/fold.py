@@ -6,6 +6,10 @@ reserved ─► drawn ─► published ─► settled ─► withdrawn      one 
               └─► held ─► approved ─► published; or rejected, which ends it and keeps the charge
 reserved ─► aborted          refunds the charge and frees the name
 drawn, held ─► aborted       ends it and keeps the charge
+reserved ─► refused          because of the records: as `aborted`, and counted against the dataset's limit of refusals
+
+Where a test of records left out was reserved, `tested` records it before the first draw, once for each plan and input.
+What was tested stays charged, whatever follows. A test that fails ends a reservation as `refused` does.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,13 +19,14 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection
 
+from pipeline.accounting.left_out import LeftOutTest
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, Entry, append, entries, unknown
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
 
-Status = Literal["reserved", "drawn", "held", "published", "settled", "aborted", "rejected", "withdrawn"]
+Status = Literal["reserved", "drawn", "held", "published", "settled", "aborted", "refused", "rejected", "withdrawn"]
 PUBLIC = ("published", "settled")  # what stands at the output location
 
 ENDED = {  # of releases for which nothing more is drawn, and whose names stay taken
@@ -29,6 +34,23 @@ ENDED = {  # of releases for which nothing more is drawn, and whose names stay t
     "rejected": "rejected by an officer and stays charged",
     "withdrawn": "withdrawn and stays charged",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """A recorded test of records left out: what it was, of which plan and input, and what it said.
+
+    `kept` and `left_out` are the noisy counts; `since` is the number of the entry that reserved what it was charged to.
+    """
+
+    digest: str
+    pin: str
+    test: LeftOutTest
+    kept: int
+    left_out: int
+    passed: bool
+    since: int
+    reservation: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +62,7 @@ class ReleaseState:
         attempt: the live draw; None before the first draw and after the live one was destroyed.
         draws: how many draws were made.
         charges: how often the release's policy counts against the budget; 0 after a refund.
+        tests: the recorded tests of records left out, in order, of all reservations under the name.
         exposed: whether others may have seen the staging of a draw.
         stagings: the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
         contents: the digest of the staged files, from the held or the published entry.
@@ -57,6 +80,7 @@ class ReleaseState:
     attempt: str | None = None
     draws: int = 0
     charges: int = 1
+    tests: tuple[Tested, ...] = ()
     exposed: bool = False
     stagings: tuple[str | None, ...] = ()
     contents: str | None = None
@@ -90,8 +114,31 @@ class ReleaseState:
 
     @property
     def refunded(self) -> bool:
-        """Whether the release was aborted before any draw: it costs nothing, and its name is free again."""
-        return self.status == "aborted" and self.draws == 0
+        """Whether the release ended before any draw: its queries cost nothing, and its name is free again."""
+        return self.status in ("aborted", "refused") and self.draws == 0
+
+    @property
+    def test(self) -> LeftOutTest | None:
+        """The test of records left out that was reserved; None of reservations that are older than it."""
+        facts = self.reservation.get("left_out_test")
+        return None if facts is None else LeftOutTest.from_json(facts)
+
+    def tested(self, digest: str, test: LeftOutTest | None, pin: str) -> Tested | None:
+        """Return the recorded test of this plan and input, which is never drawn again; None where there is none."""
+        known = (each for each in self.tests if (each.digest, each.test, each.pin) == (digest, test, pin))
+        return next(known, None)
+
+    @property
+    def tests_alone(self) -> tuple[Tested, ...]:
+        """The tests that no charge of the release's policy pays for: of refunded reservations, and repeated ones."""
+        mine = [test for test in self.tests if test.since == self.since]
+        earlier = [test for test in self.tests if test.since != self.since]
+        return (*earlier, *mine[1 if self.charges else 0 :])
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything of it counts against the budget."""
+        return self.charges > 0 or bool(self.tests_alone)
 
 
 def charges_with_next_draw(state: ReleaseState) -> int:
@@ -139,8 +186,43 @@ def _reserved(state: ReleaseState | None, entry: Entry) -> ReleaseState:
         dataset=entry.dataset,
         status="reserved",
         reservation=entry.facts,
+        tests=() if state is None else state.tests,
         since=entry.seq,
     )
+
+
+def _tested(state: ReleaseState, entry: Entry) -> ReleaseState:
+    require_free_for_draw(state)
+    test, pin = state.test, str(entry.facts["pin"])
+    if test is None:
+        raise StateError(f"release {state.release}: was reserved without a test of records left out")
+    if state.tested(state.digest, test, pin) is not None:
+        raise StateError(f"release {state.release}: was tested with these microdata: no test is drawn twice")
+    kept, left_out, passed = int(entry.facts["kept"]), int(entry.facts["left_out"]), bool(entry.facts["passed"])
+    if passed != test.passes(kept, left_out):
+        raise StateError(f"release {state.release}: the test of records left out says otherwise by its counts")
+    found = Tested(
+        digest=state.digest,
+        pin=pin,
+        test=test,
+        kept=kept,
+        left_out=left_out,
+        passed=passed,
+        since=state.since,
+        reservation=state.reservation,
+    )
+    after = replace(state, tests=(*state.tests, found))
+    return after if passed else _without_charge(after)
+
+
+def _refused(state: ReleaseState, entry: Entry) -> ReleaseState:
+    require_free_for_draw(state)
+    return _without_charge(state)
+
+
+def _without_charge(state: ReleaseState) -> ReleaseState:
+    # After a draw the charge stays, and so does the reservation: mended microdata can still be drawn from.
+    return state if state.draws else replace(state, status="refused", charges=0)
 
 
 def _charged(state: ReleaseState, entry: Entry) -> ReleaseState:
@@ -157,6 +239,10 @@ def _drawn(state: ReleaseState, entry: Entry) -> ReleaseState:
         raise StateError(f"release {state.release}: draw {entry.facts['draw']} follows draw {state.draws}")
     if charges_with_next_draw(state) > state.charges:
         raise StateError(f"release {state.release}: draw {state.draws + 1} must be charged before it is made")
+    if state.test is not None:
+        tested = state.tested(state.digest, state.test, str(entry.facts["pin"]))
+        if tested is None or not tested.passed:
+            raise StateError(f"release {state.release}: its test of records left out was not passed: nothing is drawn")
     stagings = (*state.stagings, entry.facts.get("staging"))  # older entries name none
     return replace(state, status="drawn", attempt=entry.attempt, draws=state.draws + 1, stagings=stagings)
 
@@ -240,6 +326,8 @@ def _require_live(state: ReleaseState, entry: Entry, status: Status) -> None:
 
 
 _EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
+    "tested": _tested,
+    "refused": _refused,
     "charged": _charged,
     "drawn": _drawn,
     "destroyed": _destroyed,

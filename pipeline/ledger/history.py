@@ -123,7 +123,7 @@ def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spe
     Raises StateError where the dataset, or a measure of it, is unknown, PlanError where the reference names too few.
     """
     budgets = ledger.budgets()
-    states = [state for state in ledger.states() if state.charges > 0]
+    states = [state for state in ledger.states() if state.counts]
     known = dict.fromkeys([*(b.name for b in budgets.values() if b.kind == "dataset"), *(s.dataset for s in states)])
     if dataset is not None and dataset not in known:
         raise unknown("dataset", dataset, known)
@@ -163,7 +163,7 @@ def _lost(limit: Limit, states: Sequence[ReleaseState]) -> Fraction:
 
 
 def _loss(at: Reference, release: Charged) -> Fraction:
-    missing = at.missing(release.policy.measures)
+    missing = at.missing(release.measures)
     if missing:
         raise PlanError(f"--at {at.label}: must also name {', '.join(missing)}, which {release.release} uses")
     return release.loss_at(at)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.accounting.accountant import Certified, Charged
 from pipeline.accounting.convert import ORDERS
+from pipeline.accounting.left_out import NAME, LeftOutTest, left_out_test_alone
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
 from pipeline.errors import StateError
@@ -79,6 +80,7 @@ class Reservation:
         staging: where its totals and attempts are staged at first; None: beside the ledger.
         source: where the microdata lie.
         hold: nothing is published before an officer approves.
+        test: the test of records left out, whose loss is in `policy`; nothing is drawn before it is passed.
     """
 
     release: str
@@ -94,11 +96,14 @@ class Reservation:
     staging: str | None = None
     source: str | None = None
     hold: bool = False
+    test: LeftOutTest | None = None
 
     def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
         """Return the reservation as the ledger keeps it, with bounds also at the references of the limits `stated`."""
-        staging = {} if self.staging is None else {"staging": self.staging}
-        return staging | {
+        given: dict[str, Any] = {} if self.staging is None else {"staging": self.staging}
+        if self.test is not None:
+            given["left_out_test"] = self.test.to_json()
+        return given | {
             "supersedes": self.supersedes,
             "dataset_facts": dict(self.dataset_facts),
             "digest": self.digest,
@@ -120,10 +125,28 @@ def limits_of(state: ReleaseState) -> tuple[Limit, ...]:
 
 
 def charged(state: ReleaseState, times: int) -> Charged:
-    """Return the policy that was reserved, counted `times` times, as the accountant takes it."""
+    """Return the policy that was reserved, counted `times` times, and tests, as the accountant takes them."""
     policy = PolicySum.from_json(state.reservation["policy"], state.reservation.get("cells"))
     known = certified_of(state.release, state.reservation.get("certified"))
-    return Charged(state.release, policy, times, known)
+    return Charged(state.release, policy, times, known, tests_of(state))
+
+
+def tests_of(state: ReleaseState | None) -> tuple[Charged, ...]:
+    """Return the tests of records left out that are charged by themselves."""
+    return () if state is None else tuple(_test(state.release, each.reservation) for each in state.tests_alone)
+
+
+def with_another_test(state: ReleaseState) -> Charged:
+    """Return all that a release is charged, and one more test of records left out."""
+    now = charged(state, state.charges)
+    return replace(now, tests=(*now.tests, _test(state.release, state.reservation)))
+
+
+def _test(release: str, reservation: Mapping[str, Any]) -> Charged:
+    policy = left_out_test_alone(PolicySum.from_json(reservation["policy"], reservation.get("cells")))
+    stated = (reservation.get("certified") or {"bounds": []})["bounds"]
+    known = tuple(Certified(Limit.from_json(b["reference"]).at, exact(b["queries"][NAME])) for b in stated)
+    return Charged(release, policy, 1, known)
 
 
 @dataclass(frozen=True)

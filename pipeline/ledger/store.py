@@ -55,7 +55,8 @@ from pipeline.ledger.fold import (
     states_of,
     step,
 )
-from pipeline.ledger.reservation import Reservation, charged, limits_of
+from pipeline.ledger.refusals import refusals_of
+from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
 from pipeline.ledger.sqlite import open_file
 from pipeline.storage.local import LocalPath
 
@@ -297,6 +298,30 @@ class Ledger:
             if state is None:
                 require_reservable(connection, wanted)
             return state
+
+    def test(self, release: str, pin: str, kept: int, left_out: int) -> ReleaseState:
+        """Record the test of records left out that was drawn on the pinned input; return the state after it.
+
+        Call it with noisy counts that nobody has seen. The reservation pays for its first test; another one, of an
+        input that has changed since, is charged by itself: raises BudgetRefused where that exceeds a limit.
+        """
+        with self._writing() as connection:
+            state = require_state(connection, release)
+            require_free_for_draw(state)
+            if any(test.since == state.since for test in state.tests):  # whatever this one says
+                require_fits(connection, state.dataset, with_another_test(state), limits_of(state))
+            passed = state.test is not None and state.test.passes(kept, left_out)
+            facts = {"kept": kept, "left_out": left_out, "passed": passed, "pin": pin}
+            return self._record(connection, state, "tested", facts, None)
+
+    def refuse(self, release: str) -> ReleaseState:
+        """Record that a release was refused because of its records; its charge is refunded if nothing was drawn."""
+        return self._advance(release, "refused", {}, None)
+
+    def refusals(self) -> dict[str, int]:
+        """Return how many releases were refused because of their records, by dataset."""
+        with self._reading() as connection:
+            return refusals_of(connection)
 
     def draw(self, release: str, pin: str, staging: str | None = None) -> str:
         """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.

@@ -154,6 +154,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         dataset=dataset,
         domain=domain,
         interval=spec.interval,
+        max_left_out=spec.max_left_out,
         queries=tuple(_query(query, measures, domain, spec.interval) for query in spec.queries),
         budget=tuple(limit_of(limit, dataset.unit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),

@@ -150,6 +150,7 @@ class Plan:
     dataset: Dataset
     domain: Domain
     interval: Fraction
+    max_left_out: Fraction | None  # the share of records that may be left out; None: as the site says
     queries: tuple[Query, ...]
     budget: tuple[Limit, ...]
     path: Path
@@ -166,6 +167,7 @@ class Plan:
                 "other": list(self.domain.other),
             },
             "interval": as_json(self.interval),
+            **({} if self.max_left_out is None else {"max_left_out": as_json(self.max_left_out)}),
             "queries": [query.resolved() for query in self.queries],
             "budget": [{"at": limit.at.to_json(), "rho": as_json(limit.rho)} for limit in self.budget],
         }

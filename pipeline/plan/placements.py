@@ -73,6 +73,7 @@ def _tried(plan: Plan, at: Reference) -> _Tried:
         positions = query.naics.position[n], query.county.position[c]
         met = (positions[0] >= 0) & (positions[1] >= 0)
         cells.append(np.where(met, query.product_numbers(*(np.maximum(each, 0) for each in positions)), -1))
+    cells.append(np.zeros(len(n), dtype=np.int64))  # of the test of records left out: all are kept
     return _Tried(np.array(cells), [kinds[record.keys] for record in at.records])
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from pipeline.accounting.convert import Floats
 from pipeline.accounting.groups import simple
+from pipeline.accounting.left_out import NAME, SHARE, LeftOutTest, with_left_out_test
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import (
     Limit,
@@ -47,11 +48,27 @@ def policy_of(plan: Plan) -> PolicySum:
         for part, where in zip(query.parts, query.filters, strict=True)
         for number in [plan.domain.query_cells(query.by, where).size]
     )
-    return PolicySum(queries, query_sets_of(plan, {}))
+    return with_left_out_test(PolicySum(queries, _query_sets(plan, {})))
+
+
+def left_out_test_of(plan: Plan, site_share: Fraction = SHARE) -> LeftOutTest:
+    """Return the test of records left out of the plan's release; `site_share` holds where the plan states no share."""
+    return LeftOutTest(site_share if plan.max_left_out is None else plan.max_left_out)
+
+
+def left_out_test_loss(plan: Plan, policy: PolicySum, at: Reference) -> Loss:
+    """Return what the test of records left out costs a reference."""
+    at = located(plan, at)
+    return Loss(policy.query_loss_at(at, NAME), policy.query_pure_loss_at(at, NAME))
 
 
 def query_sets_of(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
     """Return the sets of policies that one public cell with the codes `keys` can meet; PlanError where none is."""
+    test = sum(len(query.parts) for query in plan.queries)  # the last policy, which every record meets
+    return tuple(met | {test} for met in _query_sets(plan, keys))
+
+
+def _query_sets(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
     query_sets = plan.domain.query_sets([where for query in plan.queries for where in query.filters], keys)
     if not query_sets:
         codes = ", ".join(f"{level}={code}" for level, code in keys.items())
@@ -86,6 +103,9 @@ def located(plan: Plan, at: Reference) -> Reference:
                 known.append((i, int(query.numbers(naics, county)[0])))
         room = min(query.size, sum(len(naics) * len(county) for naics, county in positions))
         reach.append(Reach(tuple(kinds[record.keys] for record in at.records), _apart(positions), room))
+    for known in cells:  # the test's: all records in one of its two counts, for no other way costs as much
+        known.append((len(reach), 0))
+    reach.append(Reach(tuple(kinds[record.keys] for record in at.records), frozenset(), 1))
     records = (
         ReferenceRecord(record.values, query_sets=query_sets[kind], cells=tuple(cells[kind]))
         for record in at.records

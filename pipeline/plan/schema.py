@@ -91,10 +91,12 @@ if TYPE_CHECKING:
     Positive = Fraction
     NonNegative = Fraction
     Share = Fraction
+    ShareOrNone = Fraction
 else:
     Positive = number_type("above 0", lambda x: x > 0, exclusiveMinimum=0)
     NonNegative = number_type("at least 0", lambda x: x >= 0, minimum=0)
     Share = number_type("above 0 and below 1", lambda x: 0 < x < 1, exclusiveMinimum=0, exclusiveMaximum=1)
+    ShareOrNone = number_type("at least 0 and below 1", lambda x: 0 <= x < 1, minimum=0, exclusiveMaximum=1)
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
 TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
@@ -333,6 +335,7 @@ class PlanSpec(Spec):
     dataset: DatasetSpec
     domain: DomainSpec
     interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
+    max_left_out: ShareOrNone | None = None
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
     budget: list[LimitSpec] = []
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from pipeline.errors import PlanError, StateError
-from pipeline.ledger.datasets import Budget
+from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.store import Ledger
@@ -178,6 +178,7 @@ class DatasetBudgetSpec(Spec):
     dataset: DatasetSpec
     family: Name | None = None
     limits: Limits
+    refusals: Annotated[int, Field(ge=0, le=1_000_000)] = REFUSALS
 
 
 class FamilyBudgetSpec(Spec):
@@ -239,4 +240,5 @@ def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path)
         facts=dataset.facts(),
         source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve("dataset.path")),
         family=spec.family,
+        refusals=spec.refusals,
     )

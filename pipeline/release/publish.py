@@ -63,7 +63,7 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
         "date": state.date,
         "tables": tables,
         "files": [file for file in files if file["path"] not in in_tables],
-        "guarantee": guarantee(owner, state.reservation["plan"]["dataset"]["duplicates"]),
+        "guarantee": guarantee(owner, state.reservation["plan"]["dataset"]["duplicates"], state.test),
         "ledger_head": state.head,
     }
 

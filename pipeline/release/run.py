@@ -7,19 +7,21 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
 
+from pipeline.accounting.left_out import SHARE, LeftOutTest
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.errors import MicrodataError, PlanError, PrdpError, StateError
-from pipeline.ledger.fold import PUBLIC, ReleaseState
+from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata.frames import Frame
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import limits_of, policy_of
+from pipeline.plan.policy import left_out_test_of, limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
 from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_readable, source_of
@@ -60,6 +62,7 @@ class Request:
     staging: Location | None = None  # None: beside the ledger
     hold: bool = False
     registered_only: bool = False  # the dataset must be registered in the ledger
+    site_share: Fraction = SHARE  # of records that may be left out, where the plan states none
 
     @property
     def staging_root(self) -> Location:
@@ -84,6 +87,7 @@ def reservation_of(request: Request) -> Reservation:
         staging=name_of_root(request.ledger, request.staging_root),
         source=source_of(request.microdata),
         hold=request.hold,
+        test=left_out_test_of(plan, request.site_share),
     )
 
 
@@ -111,6 +115,7 @@ class Job(Request):
     engine: Engine
     formats: Collection[str] = ()
     new_key: Callable[[], SecretKey] = SecretKey.fresh
+    new_test_key: Callable[[], SecretKey] = SecretKey.fresh
     log: Log = field(default_factory=Log)
 
 
@@ -123,7 +128,9 @@ def run(job: Job) -> Outcome:
     Each step is recorded in the ledger before the next one begins, under a lock that dies with the process. So a run
     that is killed leaves one of these states, and the next run goes on from it (docs/architecture.md, rules 4 and 9):
 
-        reserved   Nothing was drawn: sum, record the draw, make a key, stage the noisy tables.
+        reserved   Nothing was drawn: sum, test for records left out, record the draw, make a key, stage the tables.
+        refused    The records were refused: a failed test is told again without reading the same microdata, and
+                   mended ones are reserved and read anew.
         drawn      A complete staged attempt is published, never drawn again. An incomplete one is destroyed, which is
                    recorded, and drawn again with a fresh key.
         held       A complete staged attempt waits for an officer: nothing is published before one approves.
@@ -132,7 +139,7 @@ def run(job: Job) -> Outcome:
 
     Raises:
         BudgetRefused: A limit does not allow the release.
-        MicrodataError: The microdata break the contract, or changed.
+        MicrodataError: The microdata break the contract, or changed, or too many records were left out.
         StateError: Another run is alive, or the ledger's state, staging or output do not allow it.
         PrdpError: What has no narrower class. No error carries a value of the microdata.
     """
@@ -147,6 +154,7 @@ def run(job: Job) -> Outcome:
 def _advance(job: Job) -> Outcome:
     """Take the release from its state to its end; the release's lock is held."""
     with job.log.stage("reserve"):
+        _require_no_refusal(job)
         state = _reserve(job)
     before, drew = state.status, False
     if before in ("reserved", "drawn"):
@@ -194,11 +202,16 @@ def _sealed(job: Job) -> Iterator[Job]:
 def _reserve(job: Job) -> ReleaseState:
     """Reserve the release; a reservation by another build of prdp, whose policies may differ, is made anew."""
     state = job.ledger.reserve(reservation_of(job), job.registered_only)
-    if state.status == "reserved" and state.draws == 0 and state.reservation["code"] != code_digest():
+    if state.status == "reserved" and state.draws == 0 and _by_another_build(state):
         job.ledger.abort(state.release)
         again = replace(reservation_of(job), hold=job.hold or state.hold)
         state = job.ledger.reserve(again, job.registered_only)
     return state
+
+
+def _by_another_build(state: ReleaseState) -> bool:
+    """Return whether other code reserved the release, such as that of versions without a test of records left out."""
+    return state.reservation["code"] != code_digest() or state.test is None
 
 
 def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
@@ -214,23 +227,42 @@ def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     return contents
 
 
+def _require_no_refusal(job: Job) -> None:
+    """Raise MicrodataError where these microdata failed the plan's test before: it is never drawn twice."""
+    state = job.ledger.state(job.plan.release)
+    if state is not None and state.attempt is None and not all(tested.passed for tested in state.tests):
+        tested = state.tested(job.plan.digest, _test_of(job), pinned(job.microdata, job.engine).digest)
+        if tested is not None and not tested.passed:
+            raise _too_many_left_out(job, tested)
+
+
+def _test_of(job: Job) -> LeftOutTest:
+    """Return the test of records left out: the one that was reserved, or that would be."""
+    state = job.ledger.state(job.plan.release)
+    reserved = None if state is None or state.refunded else state.test
+    return reserved or left_out_test_of(job.plan, job.site_share)
+
+
 def _draw(job: Job) -> AttemptContents:
-    """Sum the microdata, record a draw, and only then make a key and stage the noisy tables."""
-    if _state(job).reservation["code"] != code_digest():
+    """Sum the microdata, test for records left out, record a draw, and only then make a key and stage the tables."""
+    if _by_another_build(_state(job)):
         raise StateError(
             f"release {job.plan.release}: was drawn by another build of prdp, whose policies may differ: finish with "
             "that build, or abort and choose another release name"
         )
     with job.log.stage("tables", "building the noise tables"):
         _rehearse(job.plan)
-    with _refunded(job):
+    with _refunded(job, counted=False):
         microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     try:
-        with job.log.stage("scan", "reading the microdata"), _refunded(job):
+        with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
             totals = _sum(job, microdata, scratch)
         microdata.require_unchanged()
+        _require_records(job, totals)
+        with job.log.stage("test"):
+            _test(job, microdata, totals)
         with job.log.stage("draw"):
             root = name_of_root(job.ledger, job.staging_root)
             attempt = job.ledger.draw(job.plan.release, microdata.digest, root)
@@ -263,14 +295,54 @@ def _sum(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
 
 
 @contextmanager
-def _refunded(job: Job) -> Iterator[None]:
-    """Refund the charge where microdata cannot be read in a block, or break the contract; never after a draw."""
+def _refunded(job: Job, *, counted: bool) -> Iterator[None]:
+    """Refund the charge where microdata cannot be read in a block, or break the contract; never after a draw.
+
+    `counted`: what their records say against them is counted among the dataset's refusals, what their format does not.
+    """
     try:
         yield
-    except (MicrodataError, PlanError):
-        if _state(job).draws == 0:  # mending may take another plan under the same name
-            job.ledger.abort(job.plan.release)
+    except (MicrodataError, PlanError) as error:
+        if counted and isinstance(error, MicrodataError):
+            job.ledger.refuse(job.plan.release)
+        else:
+            _refund(job)
         raise
+
+
+def _require_records(job: Job, totals: Totals) -> None:
+    """Return if there is a record, good or bad, which is public; else refund the charge and raise PlanError."""
+    if totals.records.none:
+        _refund(job)
+        raise PlanError(f"dataset {job.plan.dataset.name}: the microdata hold no record: check the path and the files")
+
+
+def _refund(job: Job) -> None:
+    if _state(job).draws == 0:  # mending may take another plan under the same name
+        job.ledger.abort(job.plan.release)
+
+
+def _test(job: Job, microdata: Pinned, totals: Totals) -> None:
+    """Test once for records left out, and record what was drawn before anybody sees it.
+
+    A test of the same plan and input stands: killed after it was recorded, a run goes on from what it said. Where the
+    input has changed since, another test is drawn, and charged.
+    """
+    state, test = _state(job), _test_of(job)
+    tested = state.tested(state.digest, test, microdata.digest)
+    if tested is None:
+        kept, left_out = test.draw(totals.records.kept, totals.records.left_out, job.new_test_key())
+        tested = job.ledger.test(state.release, microdata.digest, kept, left_out).tests[-1]
+    if not tested.passed:
+        raise _too_many_left_out(job, tested)
+
+
+def _too_many_left_out(job: Job, tested: Tested) -> MicrodataError:
+    return MicrodataError(
+        f"release {job.plan.release}: too many records were left out, bad or outside the domain: about "
+        f"{max(tested.left_out, 0):,} (noise {tested.test.sigma}), more than {float(tested.test.share):g} of all: "
+        "run prdp check PLAN, and mend the files or the plan"
+    )
 
 
 def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Staging) -> AttemptContents:
@@ -306,8 +378,8 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
         files |= {
             f"tables/{file}" for name in (PARQUET.name, *job.formats) for file in FORMATS[name].files(query.name, rows)
         }
-    staging.write_text("policy.json", policy_document(job.plan))
-    staging.write_text("report.html", report_page(job.plan, staging.path))
+    staging.write_text("policy.json", policy_document(job.plan, _test_of(job)))
+    staging.write_text("report.html", report_page(job.plan, staging.path, _test_of(job)))
     return tables, files
 
 

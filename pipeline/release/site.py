@@ -6,25 +6,37 @@ alone.
 
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+from pipeline.accounting.left_out import SHARE
 from pipeline.errors import PlanError
 from pipeline.names import hint
 from pipeline.plan.text import SITE, read_text
+from udfs.numbers.exact import exact
 
 FILE = Path("/etc/prdp/site.yaml")  # where it is there, no variable of a user's takes its place
 VARIABLE, OPERATOR = "PRDP_SITE", "PRDP_OPERATOR"
-KEYS = {"ledger": str, "require_registered": bool}
+KEYS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what each must be, in words and as a check
+    "ledger": ("text", lambda value: isinstance(value, str)),
+    "require_registered": ("true or false", lambda value: isinstance(value, bool)),
+    "max_left_out": ("a number at least 0 and below 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
+}
 
 
 @dataclass(frozen=True)
 class Site:
-    """`ledger`: the one to be used, None for a free choice; `require_registered`: plans need a registered dataset."""
+    """`ledger`: the one to be used, None for a free choice; `require_registered`: plans need a registered dataset.
+
+    `max_left_out`: the share of records that a release may leave out, 0 ≤ share < 1, where its plan states none.
+    """
 
     ledger: str | None = None
     require_registered: bool = False
+    max_left_out: Fraction = SHARE
     path: Path | None = None
 
     def ledger_for(self, named: str | None) -> str | None:
@@ -49,9 +61,15 @@ def site() -> Site:
     for key, value in data.items():
         if key not in KEYS:
             raise PlanError(f"{path}: {key}: unknown key{hint(key, KEYS, 'key')}")
-        if not isinstance(value, KEYS[key]):
-            raise PlanError(f"{path}: {key}: must be {'true or false' if KEYS[key] is bool else 'text'}")
-    return Site(_ledger(data, path.parent), bool(data.get("require_registered")), path)
+        rule, holds = KEYS[key]
+        if not holds(value):
+            raise PlanError(f"{path}: {key}: must be {rule}")
+    return Site(
+        ledger=_ledger(data, path.parent),
+        require_registered=bool(data.get("require_registered")),
+        max_left_out=exact(data.get("max_left_out", SHARE)),
+        path=path,
+    )
 
 
 def operator_named(option: str | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.accounting.convert import DELTA
 from pipeline.accounting.distributions import bounds_at
+from pipeline.accounting.left_out import SHARE
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
 from pipeline.plan.placements import loss_found
@@ -15,6 +16,8 @@ from pipeline.plan.policy import (
     Loss,
     change_losses,
     curve_at,
+    left_out_test_loss,
+    left_out_test_of,
     located,
     losses_at,
     policy_of,
@@ -26,13 +29,16 @@ from pipeline.report.policies import group_losses, paper_losses
 from udfs.numbers.exact import as_json, up_float
 
 
-def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -> dict[str, Any]:
+def explain(
+    plan: Plan, references: Sequence[Reference], delta: float = DELTA, site_share: Fraction = SHARE
+) -> dict[str, Any]:
     """Return what the plan promises: all losses are upper bounds.
 
     Args:
         plan: The plan; no microdata are read.
         references: The records or firms at which losses are stated; none: those of the plan's budget.
         delta: The δ at which (ε, δ) is stated.
+        site_share: The share of records that may be left out where the plan states none.
     """
     policy, is_firm = policy_of(plan), plan.dataset.owner is not None
     references = list(references) or [limit.at for limit in plan.budget]
@@ -40,7 +46,7 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
         references = [Reference.of({}, listed=is_firm)]
     losses: list[list[dict[str, Any]]] = [[] for _ in plan.queries]
     excess: list[list[float | None]] = [[] for _ in plan.queries]
-    totals, interpreted = [], []
+    totals, interpreted, tested = [], [], []
     for at in references:
         each, total = losses_at(plan, policy, at)
         # the simple bounds of a group of records that are units of their own
@@ -49,6 +55,7 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
         for i, (influence, loss) in enumerate(each):
             losses[i].append({"at": at.to_json(), "influence": as_json(influence)} | _loss(loss, simple[i]))
             excess[i].append(policy.excess_at(located(plan, at), plan.queries[i].name))
+        tested.append({"at": at.to_json()} | left_out_test_loss(plan, policy, at).to_json())
         found = {"rho_found": loss_found(plan, policy, at)} if len(at.records) > 1 else {}
         totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found)
         by_distribution = bounds_at(policy, located(plan, at), delta)
@@ -70,6 +77,7 @@ def explain(plan: Plan, references: Sequence[Reference], delta: float = DELTA) -
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "queries": queries,
+        "left_out_test": left_out_test_of(plan, site_share).to_json() | {"losses": tested},
         "total": totals,
         "total_means": interpreted,
     } | ({"paper": paper} if paper else {})

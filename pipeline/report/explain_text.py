@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from pipeline.accounting.left_out import NAME
 from pipeline.plan.model import Plan
 from pipeline.report.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.report.policies import loss_lines, tight_queries
@@ -63,6 +64,9 @@ def render(explained: Json, plan: Plan) -> str:
         lines += _losses(entry["losses"], [a.strip() + b for a, b in zip(above, beside, strict=True)])
         lines += _groups(entry.get("groups", ()))
         lines += [*error_lines(entry["accuracy"], plan.interval), ""]
+    test = explained["left_out_test"]
+    lines.append(f"{NAME}: refused beyond a share of {test['share']:g}; noise of scale {test['sigma']:g} on two counts")
+    lines += [*_losses(test["losses"], []), ""]
     reference = "a record of these values" if owner is None else "a firm of these records"
     totals, interpreted = explained["total"], explained["total_means"]
     lines.append(f"total: the most that {reference} loses in this release, wherever it is")

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.accounting.left_out import NAME, LeftOutTest
 from pipeline.plan.model import Plan, Query
 from pipeline.report.html import Table, rendered
 from pipeline.report.policy_document import composition, public_policy
@@ -64,9 +65,9 @@ OF_FIRMS = (
 )
 
 
-def report_page(plan: Plan, staged: Location) -> str:
+def report_page(plan: Plan, staged: Location, test: LeftOutTest) -> str:
     """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
-    policy, owner = public_policy(plan), plan.dataset.owner
+    policy, owner = public_policy(plan, test), plan.dataset.owner
     protection = "per-record differential privacy"
     if owner is not None:
         protection = f"differential privacy of whole firms: a firm is all records with one value of {owner}"
@@ -129,6 +130,7 @@ def _losses(policy: dict[str, Any]) -> Table | None:
     references = policy["references"]
     names = [query["name"] for query in policy["queries"]]
     rows = [(name, *(_loss(reference["queries"][name]) for reference in references)) for name in names]
+    rows.append((NAME, *(_loss(reference["left_out_test"]) for reference in references)))
     rows.append(("together", *(_loss(reference["total"]) for reference in references)))
     header = ["table", *(_reference(reference["at"]) for reference in references)]
     return Table(header, rows, range(1, len(header))) if references else None
@@ -149,7 +151,8 @@ def _policies(policy: dict[str, Any]) -> Table:
         for query in policy["queries"]
         for part in query.get("parts", [query])
     ]
-    return Table(("table", "Δ", "P(Δ)"), rows)
+    test = policy["left_out_test"]
+    return Table(("table", "Δ", "P(Δ)"), [*rows, (NAME, test["influence"], test["policy"]["rho"])])
 
 
 def _largest(query: Query, tables: Location) -> Table | None:

@@ -6,18 +6,20 @@ The data can be evaluated without prdp (docs/mathematics.md, sections 1, 5 and 6
 import json
 from typing import Any
 
+from pipeline.accounting.left_out import LeftOutTest
 from pipeline.accounting.policy import curve_json
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.policy import losses_at, policy_of
+from pipeline.plan.policy import left_out_test_loss, losses_at, policy_of
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
+from udfs.records.statistics import Count
 
 WORDS = (
     "Per-record zero-concentrated differential privacy. For each record r, what this release shows would have been "
     "about as likely without r, or with r added: the Rényi divergence between the two distributions of the release "
     "is at most α·P(r), for every order α above 1 and in both directions. Neighbouring databases differ by one whole "
     "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
-    "P(r) depends on r's influence alone, grows with it, and is 0 for a record in no query. The value P(r) of an "
+    "P(r) depends on r's influence alone, grows with it, and is {least} for a record in no query. The value P(r) of an "
     "actual record is confidential. Losses add up: a record's loss over several releases is at most the sum of their "
     "policies, and a group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
     "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
@@ -27,7 +29,7 @@ WORDS = (
 FORMULA = (
     "D_α(M(D) ‖ M(D′)) ≤ α·P(r) and D_α(M(D′) ‖ M(D)) ≤ α·P(r) for all α > 1 and all D, D′ with D′ = D ∪ {r}; "
     "P(r) = Σ_q P_q(Δ_q(r)) over the queries q of this release; Δ_q(r) = |x_q(r)| for a sum of x_q, 1 for a count of "
-    "records, where r is in a cell of q, and 0 where it is in none, with P_q(0) = 0"
+    "records, where r is in a cell of q, and 0 where it is in none, with P_q(0) = 0{test}"
 )
 
 FIRM_WORDS = (
@@ -37,9 +39,9 @@ FIRM_WORDS = (
     "order α above 1 and in both directions. Neighbouring databases differ by all records of one firm, added or "
     "removed. P follows from the policy functions in policy.json, which are public and were fixed before any record "
     "was read: in a cell of a query the influences of a firm's records add up, and the losses of cells and queries "
-    "add up. P(f) grows with every record of f and its influence, and is 0 for a firm in no query. The value P(f) of "
-    "an actual firm is confidential. Losses add up: a firm's loss over several releases is at most the sum of their "
-    "policies, and several firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
+    "add up. P(f) grows with every record of f and its influence, and is {least} for a firm in no query. The value "
+    "P(f) of an actual firm is confidential. Losses add up: a firm's loss over several releases is at most the sum of "
+    "their policies, and several firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
     "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
     "same guarantee."
 )
@@ -48,7 +50,7 @@ FIRM_FORMULA = (
     "D_α(M(D) ‖ M(D′)) ≤ α·P(f) and D_α(M(D′) ‖ M(D)) ≤ α·P(f) for all α > 1 and all D, D′ with D′ = D ∪ f, f all "
     "records with one value of {owner}; P(f) = Σ_q Σ_c P_q(Δ_qc(f)) over the queries q of this release and their cells "
     "c; Δ_qc(f) = Σ |x_q(r)| over the records r of f in cell c for a sum of x_q, their number for a count of records, "
-    "with P_q(0) = 0"
+    "with P_q(0) = 0{test}"
 )
 
 OWNED = (
@@ -72,6 +74,14 @@ ASSUMPTIONS = (
     "At most one draw of the noise was seen by anyone outside the enclave, unless the accountant charged every draw.",
 )
 
+LEFT_OUT = (
+    "Before any table was drawn, the release was tested once for records left out, which are bad and dropped or lie "
+    "outside the domain: had their number exceeded {share} of all records by more than chance, it would have been "
+    "refused. The test knows the numbers of records kept and left out with discrete Gaussian noise of scale {sigma} "
+    "each; that it was passed is a function of the two. P counts its loss: 1/(2·{sigma}²) for a record, and at most "
+    "n²/(2·{sigma}²) for n records together.",
+    "That the microdata hold a record at all is public.",
+)
 
 ROWS = {
     "trust": "one row for each record identifier",
@@ -109,26 +119,33 @@ OF_A_FIRM = (
 )
 
 
-def guarantee(owner: str | None = None, duplicates: str = "trust") -> dict[str, Any]:
+def guarantee(owner: str | None = None, duplicates: str = "trust", test: LeftOutTest | None = None) -> dict[str, Any]:
     """Return the guarantee of a release as JSON: words, formula, assumptions.
 
     Args:
         owner: The column of which each value is one protected firm; None where the single record is protected.
         duplicates: The plan's rule for several rows of one id, which says what a record is.
+        test: The test of records left out; None of releases that were reserved before there was one.
     """
-    shared = [*(text.replace("{rows}", ROWS[duplicates]) for text in ASSUMPTIONS), RECORDS[duplicates]]
-    if owner is None:
-        return {"words": WORDS, "formula": FORMULA, "assumptions": shared}
-    return {
-        "words": FIRM_WORDS.replace("{owner}", owner),
-        "formula": FIRM_FORMULA.replace("{owner}", owner),
-        "assumptions": [*shared, OWNED.replace("{owner}", owner)],
-    }
+    stated = {"{owner}": owner or "", "{rows}": ROWS[duplicates], "{least}": "0", "{test}": ""}
+    if test is not None:
+        stated |= {"{share}": str(as_json(test.share)), "{sigma}": str(as_json(test.sigma))}
+        stated |= {"{least}": "that of the test of records left out"}
+        stated |= {"{test}": "; the test of records left out is one more count, in which every record is"}
+
+    def told(text: str) -> str:
+        for name, value in stated.items():
+            text = text.replace(name, value)
+        return text
+
+    words, formula = (WORDS, FORMULA) if owner is None else (FIRM_WORDS, FIRM_FORMULA)
+    assumptions = [*ASSUMPTIONS, RECORDS[duplicates], *(LEFT_OUT if test else ()), *(() if owner is None else (OWNED,))]
+    return {"words": told(words), "formula": told(formula), "assumptions": [told(text) for text in assumptions]}
 
 
-def policy_document(plan: Plan) -> str:
+def policy_document(plan: Plan, test: LeftOutTest) -> str:
     """Return the text of policy.json: mechanisms, parameters, policy functions and their sum at the references."""
-    return json.dumps(public_policy(plan), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return json.dumps(public_policy(plan, test), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def composition(plan: Plan) -> str:
@@ -136,8 +153,8 @@ def composition(plan: Plan) -> str:
     return COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS
 
 
-def public_policy(plan: Plan) -> dict[str, Any]:
-    """Return policy.json as JSON: of the plan alone, so equal for all engines and all microdata."""
+def public_policy(plan: Plan, test: LeftOutTest) -> dict[str, Any]:
+    """Return policy.json as JSON: of plan and test alone, so equal for all engines and all microdata."""
     policy = policy_of(plan)
     references = [limit.at for limit in plan.budget]
     return {
@@ -145,8 +162,14 @@ def public_policy(plan: Plan) -> dict[str, Any]:
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "interval": as_json(plan.interval),
-        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates),
+        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test),
         "queries": [_query(query) for query in plan.queries],
+        "left_out_test": test.to_json()
+        | {
+            "mechanism": test.mechanism.describe(),
+            "influence": Count().formula,
+            "policy": {"rho": test.mechanism.formula, "epsilon": None},
+        },
         "sum": {
             "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
             "places": [[policy.queries[i].label for i in sorted(met)] for met in policy.query_sets],
@@ -159,6 +182,7 @@ def public_policy(plan: Plan) -> dict[str, Any]:
                     query.name: {"influence": as_json(influence)} | loss.to_json()
                     for query, (influence, loss) in zip(plan.queries, losses, strict=True)
                 },
+                "left_out_test": left_out_test_loss(plan, policy, at).to_json(),
                 "total": total.to_json(),
             }
             for at in references

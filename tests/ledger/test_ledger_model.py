@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.errors import BudgetRefused, PrdpError, StateError
 from pipeline.ledger import admission, fold
@@ -18,15 +20,21 @@ from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import create_ledger
-from tests.support.ledgers import FACTS, UNIT, reservation
+from tests.support.ledgers import FACTS, UNIT, policy, reservation
 
 # The dataset "one" is not registered, and has the limits of its plans; the others are, and make a family.
 DATASETS = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two", "g": "three", "h": "three"}
 FAMILY = {"two": "kin", "three": "kin"}
 NAMES = st.sampled_from(sorted(DATASETS))
 RARELY = st.integers(0, 4).map(lambda number: number == 4)
-CAPACITY = {"one": 2, "two": 1, "three": 5, "kin": 2}  # charges that the limit fits at first
+# Charges of a release without a test that the limits fit at first.
+CAPACITY = {"one": Fraction(2), "two": Fraction(5, 4), "three": Fraction(5), "kin": Fraction(5, 2)}
 ENDED = ("aborted", "rejected", "withdrawn")
+TESTED = "deh"  # releases that are reserved with a test of records left out
+TEST = LeftOutTest(sigma=Fraction(1))
+SHARE_OF_UNIT = Fraction(1, 4)  # what the test costs: 1²/(2σ²) = ½
+REFUSALS = 4
+PIN, OTHER_PIN = "sha256:pin", "sha256:other"
 OUTCOMES: Counter[tuple[str, type[PrdpError] | None]] = Counter()
 
 
@@ -40,13 +48,31 @@ class Model:
     exposed: bool = False
     hold: bool = False
     approved: bool = False
+    has_test: bool = False
+    found: dict[str, bool] = field(default_factory=dict)  # by pin, under this and earlier reservations
+    paid: int = 0  # tests of the present reservation
+    alone: int = 0  # tests of earlier ones
     live: str | None = None
     attempts: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
 
     @property
     def free(self) -> bool:
-        return self.status == "none" or (self.status == "aborted" and self.draws == 0)
+        return self.status == "none" or (self.status in ("aborted", "refused") and self.draws == 0)
+
+    @property
+    def open(self) -> bool:
+        return self.status in ("reserved", "drawn") and self.live is None
+
+    @property
+    def cost(self) -> Fraction:
+        """What is charged, in draws of a release without a test."""
+        tests = self.alone + max(self.paid - (1 if self.charges else 0), 0)
+        return self.charges * (1 + self.has_test * SHARE_OF_UNIT) + tests * SHARE_OF_UNIT
+
+    def end_undrawn(self, status: str) -> None:
+        if not self.draws:
+            self.status, self.charges = status, 0
 
 
 class LedgerModel(RuleBasedStateMachine):
@@ -58,6 +84,7 @@ class LedgerModel(RuleBasedStateMachine):
         self.capacity = dict(CAPACITY)
         for name in ("kin", "two", "three"):
             self.ledger.register(self.budget(name, CAPACITY[name]))
+        self.refusals: Counter[str] = Counter()
         self.length = 3
 
     @initialize(name=NAMES)
@@ -69,22 +96,29 @@ class LedgerModel(RuleBasedStateMachine):
         self.ledger.verify()
         shutil.rmtree(self.folder)
 
-    def budget(self, name: str, draws: int) -> Budget:
+    def budget(self, name: str, draws: Fraction | int) -> Budget:
         limits = [Limit(Reference.of({}), draws * UNIT, "any record")]
         if name == "kin":
             return Budget(name=name, unit="record", limits=limits)
         source = f"/micro/{name}"
-        return Budget(name=name, unit="record", limits=limits, facts=FACTS, source=source, family=FAMILY[name])
+        kin = FAMILY[name]
+        return Budget(
+            name=name, unit="record", limits=limits, facts=FACTS, source=source, family=kin, refusals=REFUSALS
+        )
 
-    def spent(self, owner: str) -> int:
+    def spent(self, owner: str) -> Fraction:
         """What the releases of a dataset, or of all datasets of a family, have spent."""
-        return sum(m.charges for other, m in self.models.items() if owner in self.owners(other))
+        return sum((m.cost for other, m in self.models.items() if owner in self.owners(other)), Fraction(0))
+
+    def refused_enough(self, name: str) -> bool:
+        dataset = DATASETS[name]
+        return self.refusals[dataset] >= (REFUSALS if dataset in FAMILY else 10)
 
     def owners(self, name: str) -> set[str]:
         """The dataset of a release, and its family if it has one."""
         return {DATASETS[name], FAMILY.get(DATASETS[name], DATASETS[name])}
 
-    def fits(self, name: str, more: int) -> bool:
+    def fits(self, name: str, more: Fraction) -> bool:
         return all(self.spent(owner) + more <= self.capacity[owner] for owner in self.owners(name))
 
     def expect(self, refusal: type[PrdpError] | None, step: str, *arguments: object, entries: int = 1) -> object:
@@ -112,21 +146,59 @@ class LedgerModel(RuleBasedStateMachine):
             hold=hold,
             supersedes=supersedes,
             digest="sha256:other" if other_plan and not model.free else f"sha256:{name}",
+            **({"test": TEST, "policy": with_left_out_test(policy(), TEST)} if name in TESTED else {}),
         )
         refusal: type[PrdpError] | None = None
         if not model.free:
             refusal = StateError if model.status in ENDED or other_plan else None
+            if refusal is None and model.open and self.refused_enough(name):
+                refusal = BudgetRefused
             self.expect(refusal, "reserve", wanted, entries=0)
             return
         if supersedes is not None:
             old = self.models[supersedes]
             same = DATASETS[supersedes] == DATASETS[name]
             refusal = None if same and old.status in ("published", "settled", "withdrawn") else StateError
-        if refusal is None and not self.fits(name, 1):
+        cost = 1 + (name in TESTED) * SHARE_OF_UNIT
+        if refusal is None and (self.refused_enough(name) or not self.fits(name, cost)):
             refusal = BudgetRefused
         self.expect(refusal, "reserve", wanted)
         if refusal is None:
-            self.models[name] = Model(status="reserved", charges=1, hold=hold)
+            alone = model.alone + model.paid
+            known = {"has_test": name in TESTED, "found": model.found, "alone": alone}
+            self.models[name] = Model(status="reserved", charges=1, hold=hold, **known)
+
+    @rule(name=NAMES, pin=st.sampled_from([PIN, OTHER_PIN]), passed=st.booleans())
+    def test(self, name: str, pin: str, passed: bool) -> None:
+        model = self.models[name]
+        refusal: type[PrdpError] | None = None
+        if not model.open:
+            refusal = StateError
+        elif model.paid and not self.fits(name, SHARE_OF_UNIT):
+            refusal = BudgetRefused
+        elif not model.has_test or pin in model.found:
+            refusal = StateError
+        self.expect(refusal, "test", name, pin, *((5000, 0) if passed else (0, 5000)))
+        if refusal is None:
+            model.found[pin] = passed
+            model.paid += 1
+            if not passed:
+                self.refusals[DATASETS[name]] += 1
+                model.end_undrawn("refused")
+
+    @rule(name=st.sampled_from(TESTED))
+    def reserve_and_test_twice(self, name: str) -> None:
+        self.reserve(name, None, other_plan=False, hold=False)
+        self.test(name, PIN, passed=True)
+        self.test(name, OTHER_PIN, passed=True)
+
+    @rule(name=NAMES)
+    def refuse(self, name: str) -> None:
+        model = self.models[name]
+        self.expect(None if model.open else StateError, "refuse", name)
+        if model.open:
+            self.refusals[DATASETS[name]] += 1
+            model.end_undrawn("refused")
 
     @rule(names=st.permutations(sorted(DATASETS)))
     def reserve_all(self, names: list[str]) -> None:
@@ -136,17 +208,25 @@ class LedgerModel(RuleBasedStateMachine):
     @rule(name=NAMES)
     def draw(self, name: str) -> None:
         model = self.models[name]
+        if model.open and model.has_test and PIN not in model.found:
+            self.test(name, PIN, passed=True)
+        self.draw_at_once(name)
+
+    @rule(name=NAMES)
+    def draw_at_once(self, name: str) -> None:
+        model = self.models[name]
         refusal: type[PrdpError] | None = None
         due = model.charges
-        if model.status not in ("reserved", "drawn") or model.live is not None:
+        if not model.open or (model.has_test and not model.found.get(PIN)):
             refusal = StateError
         else:
             if model.draws + 1 > 3 or model.exposed:
                 due = max(due, model.draws + 1)
-            if due > model.charges and not self.fits(name, due - model.charges):
+            more = (due - model.charges) * (1 + model.has_test * SHARE_OF_UNIT)
+            if due > model.charges and not self.fits(name, more):
                 refusal = BudgetRefused
         entries = 1 if due == model.charges else 2
-        attempt = self.expect(refusal, "draw", name, "sha256:pin", entries=entries)
+        attempt = self.expect(refusal, "draw", name, PIN, entries=entries)
         if refusal is None:
             assert attempt not in model.attempts
             model.attempts.append(str(attempt))
@@ -258,7 +338,7 @@ class LedgerModel(RuleBasedStateMachine):
         self.expect(None if due else StateError, "abort", name)
         if due:
             model.status, model.live = "aborted", None
-            model.charges = model.charges if model.draws else 0
+            model.end_undrawn("aborted")
 
     @rule()
     def crash_and_open_again(self) -> None:
@@ -273,7 +353,12 @@ class LedgerModel(RuleBasedStateMachine):
                 continue
             assert (state.status, state.draws, state.charges) == (model.status, model.draws, model.charges)
             assert (state.attempt, state.exposed) == (model.live, model.exposed)
+            assert {test.pin: test.passed for test in state.tests} == model.found
             assert not model.approved or state.approved or state.status in ENDED
+
+    @invariant()
+    def refusals_are_counted(self) -> None:
+        assert {name: n for name, n in self.ledger.refusals().items() if n} == dict(self.refusals)
 
     @invariant()
     def no_limit_is_exceeded_and_at_most_one_draw_is_seen(self) -> None:
@@ -284,6 +369,9 @@ class LedgerModel(RuleBasedStateMachine):
             assert model.approved or not (model.hold and model.seen)
             # Draws that others may have seen are paid for, the published one too.
             assert model.charges >= (1 if model.draws else 0)
+            # Nothing is drawn from microdata that failed, and what was tested stays charged.
+            assert not (model.has_test and model.draws) or model.found[PIN]
+            assert model.cost >= model.has_test * SHARE_OF_UNIT * (model.alone + model.paid > 0)
 
 
 QUIET = settings(
@@ -302,8 +390,9 @@ def test_any_sequence_of_steps_keeps_every_limit_and_every_at_most_one() -> None
     # The sequences must go everywhere, or the test would say little. What a seed reaches depends on Hypothesis and on
     # the constants that it collects from the code, so several are tried.
     steps = ("reserve", "draw", "destroyed", "hold", "approve", "reject", "publish", "settle", "withdraw", "purged")
+    steps = (*steps, "test", "refuse")
     refused = {(step, StateError) for step in (*steps, "abort")}
-    over = {(step, BudgetRefused) for step in ("reserve", "draw", "raise_limits")}
+    over = {(step, BudgetRefused) for step in ("reserve", "test", "draw", "raise_limits")}
     everything = refused | over | {(step, None) for step in (*steps, "abort", "raise_limits")}
     for number in range(5):
         run_state_machine_as_test(seed(number)(LedgerModel), settings=QUIET)
@@ -320,11 +409,17 @@ def withdrawn_for_free(state: ReleaseState, entry: Entry) -> ReleaseState:
     return replace(fold._withdrawn(state, entry), charges=0)
 
 
+def without_its_test(state: ReleaseState, entry: Entry) -> ReleaseState:
+    after = fold._tested(state, entry)
+    return replace(after, tests=()) if after.refunded else after
+
+
 @pytest.mark.parametrize(
     ("place", "name", "broken"),
     [
         (fold._EVENTS, "published", published_unseen),
         (fold._EVENTS, "withdrawn", withdrawn_for_free),
+        (fold._EVENTS, "tested", without_its_test),
         (vars(admission), "members", lambda budgets, family: []),
         (vars(admission), "binding", lambda registered, releases: []),
     ],

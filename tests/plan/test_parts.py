@@ -12,6 +12,7 @@ import pytest
 from mpmath import mp
 
 import pipeline.tables.files
+from pipeline.accounting.left_out import NAME, LeftOutTest
 from pipeline.accounting.policy import PolicySum
 from pipeline.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan
@@ -34,6 +35,7 @@ LOG = {"kind": "log", "a": 100, "sigma": 0.5, "noise": "gaussian", "estimator": 
 FINE_LOG = LOG | {"a": 50, "sigma": 0.25}
 PARTED = {"by": "naics2", "parts": {"31-33": GAUSSIAN, "72": LOG}, "others": FINE_LOG}
 BUDGET = [{"at": {"employment": 10}, "rho": 1000}]
+TEST = 1 / 20_000  # what the test of records left out costs a record
 
 
 def employment(mechanism: Any, name: str = "employment", **changes: Any) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def test_a_record_loses_what_its_own_cells_mechanism_costs(tmp_path: Path, at: s
     assert told["queries"][0]["losses"][0]["rho"] == pytest.approx(EXACT[part], rel=1e-7)
     assert told["queries"][0]["losses"][0]["rho"] >= EXACT[part]
     assert told["queries"][0]["losses"][0]["influence"] == 60
-    assert told["total"][0]["rho"] == pytest.approx(EXACT[part] + EXACT["31-33"], rel=1e-7)  # not of all parts
+    assert told["total"][0]["rho"] == pytest.approx(EXACT[part] + EXACT["31-33"] + TEST, rel=1e-7)  # not of all parts
     described = {"kind": "gaussian", "sigma": 500, "policy": "paper"}
     assert told["queries"][0]["mechanism"] == PARTED | {"parts": {"31-33": described, "72": LOG}}
 
@@ -167,15 +169,21 @@ def test_parts_meet_across_queries_where_one_cell_has_both(tmp_path: Path) -> No
         employment(not_here, "c", where={"naics2": ["31-33"]}),
     )
     # 72 in California: a and b at full cost, c not at all; food in California: b and c, a cheaply. Δ = 10: 50, ½.
-    assert explain(plan, [parse_at("employment=10", plan)])["total"][0]["rho"] == 50 + 50 + 0.5
-    assert explain(plan, [parse_at("employment=10,naics2=72", plan)])["total"][0]["rho"] == 50 + 50
-    assert explain(plan, [parse_at("employment=10,naics3=321,state=01", plan)])["total"][0]["rho"] == 1.5
+    assert explain(plan, [parse_at("employment=10", plan)])["total"][0]["rho"] == pytest.approx(50 + 50 + 0.5 + TEST)
+    assert explain(plan, [parse_at("employment=10,naics2=72", plan)])["total"][0]["rho"] == pytest.approx(
+        50 + 50 + TEST
+    )
+    assert explain(plan, [parse_at("employment=10,naics3=321,state=01", plan)])["total"][0]["rho"] == pytest.approx(
+        1.5 + TEST
+    )
 
 
 def test_pure_losses_are_those_of_the_part(tmp_path: Path) -> None:
     plan = loaded(tmp_path, employment({"by": "naics2", "parts": {"72": LAPLACE}, "others": GAUSSIAN}))
     for at, epsilon in (("employment=5,naics2=72", 0.5), ("employment=5", None), ("employment=5,naics2=23", None)):
-        assert explain(plan, [parse_at(at, plan)])["total"][0]["epsilon"] == epsilon
+        told = explain(plan, [parse_at(at, plan)])
+        assert told["queries"][0]["losses"][0]["epsilon"] == epsilon
+        assert told["total"][0]["epsilon"] is None  # the test of records left out has none
 
 
 def test_the_policy_can_be_evaluated_years_later(tmp_path: Path) -> None:
@@ -185,10 +193,10 @@ def test_the_policy_can_be_evaluated_years_later(tmp_path: Path) -> None:
     policy, (limit,) = policy_of(plan), limits_of(plan)
     written = json.loads(json.dumps(policy.to_json()))
     assert "part" not in written["queries"][0]  # a plain query is written as ever
-    assert [entry.get("part") for entry in written["queries"]] == [None, "31-33", "72", "others"]
+    assert [entry.get("part") for entry in written["queries"]] == [None, "31-33", "72", "others", None]
     again = PolicySum.from_json(written)
     assert again == policy
-    assert float(again.loss_at(limit.at)) == pytest.approx(1 / 8 + EXACT["72"], rel=1e-7)
+    assert float(again.loss_at(limit.at)) == pytest.approx(1 / 8 + EXACT["72"] + TEST, rel=1e-7)
 
 
 def test_what_is_told_of_parts(tmp_path: Path) -> None:
@@ -197,11 +205,12 @@ def test_what_is_told_of_parts(tmp_path: Path) -> None:
     assert "naics2 31-33: gaussian (sigma 500, policy paper)\n        P(Δ) = Δ²/(2σ²)\n" in shown
     log = "log (a {}, sigma {}, noise gaussian, estimator mean)"
     assert f"naics2 others: {log.format(50, 0.25)}\n        P(Δ) = D²/(2σ²), D = ln(" in shown
-    public = public_policy(plan)
+    public = public_policy(plan, LeftOutTest())
     sectors = {code[:2] for code in NAICS} - {"31", "32", "33", "72"}
     assert [part["part"] for part in public["queries"][0]["parts"]] == ["31-33", "72", "others"]
     assert [code[:2] for code in public["queries"][0]["parts"][2]["codes"]] == sorted(sectors)
-    assert public["sum"]["places"] == [["employment (31-33)"], ["employment (72)"], ["employment (others)"]]
+    parts = ("31-33", "72", "others")
+    assert public["sum"]["places"] == [[f"employment ({part})", NAME] for part in parts]
     published = submit(Place(plan.path, tmp_path))
     page = (tmp_path / "out" / published.release / published.attempt / "report.html").read_text()
     assert f"naics2 72: {log.format(100, 0.5)}; naics2 others: {log.format(50, 0.25)}" in page

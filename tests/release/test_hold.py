@@ -290,7 +290,7 @@ def test_a_held_run_that_was_killed_anywhere_is_held_by_the_next_one(plan: Path,
     """Also by one that forgets --hold: the reservation says so."""
     code, events = submit_in_child(Place(plan, tmp_path / "whole"), None, key=None, hold=True)
     assert code == 0
-    assert events.count("s") == 2 * len({"reserve", "draw", "hold"})
+    assert events.count("s") == 2 * len({"reserve", "test", "draw", "hold"})
     for event, letter in enumerate(events, start=1):
         if (letter == "s" and event > 1) or event % 8 == 0:
             place = Place(plan, tmp_path / f"at-{event}")

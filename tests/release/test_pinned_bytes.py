@@ -184,6 +184,7 @@ LEFT = {  # the state of each release in the ledger, whose name says where its r
     "settled": "settled",
 }
 LOSS = 0.24522650760464434  # of each of them, at AT
+TEST = 1 / 20_000  # of records left out, since then
 # Of release.json without its date and the ledger's head.
 MANIFESTS = {
     "drawn": "53e735d64b1ebf9e16f0fea391974426499a7bccc712949c80980b09bb499b6d",
@@ -334,32 +335,25 @@ def test_a_settled_release_stays_and_can_be_withdrawn(old: Old) -> None:
     old.is_intact()
 
 
-def test_a_reservation_is_drawn_and_by_another_build_made_anew_first(old: Old, request: pytest.FixtureRequest) -> None:
-    anew = ["aborted", "reserved"] if "another" in request.node.callspec.id else []
+def test_a_reservation_is_made_anew_with_a_test_of_records_left_out_and_drawn(old: Old) -> None:
     assert old.release("reserved")["state"] == "settled"
+    anew = ["aborted", "reserved", "tested"]
     assert old.events("reserved") == ["reserved", *anew, "drawn", "published", "settled"]
     pins = {entry["release"]: entry["facts"]["pin"] for entry in old.entries() if entry["event"] == "drawn"}
     assert pins["reserved"] == pins["drawn"]  # of microdata with the names, sizes and times that 0.1 saw
     assert pinned.prdp("verify", old.root / "releases" / "reserved")[0] == 0
-    assert old.spent()[0] == 1.7165855532325105
+    assert old.spent()[0] == pytest.approx(1.7165855532325105 + TEST, rel=1e-12)
     old.is_intact()
 
 
-def test_a_torn_attempt_is_destroyed_and_drawn_again_by_the_same_build_alone(
-    old: Old, request: pytest.FixtureRequest
-) -> None:
-    if "another" in request.node.callspec.id:
-        code, out, errors = old.act("release", old.root / "torn.yaml")
-        assert (code, out) == (5, "")
-        assert "was drawn by another build of prdp, whose policies may differ" in errors
-        assert old.events("torn") == ["reserved", "drawn", "destroyed"]
-        old.told("ledger", "abort", "torn")
-        assert old.spent()[1]["torn"] == ("aborted", LOSS)
-        assert old.published("torn") == {}
-    else:
-        assert old.release("torn")["state"] == "settled"
-        assert old.events("torn") == ["reserved", "drawn", "destroyed", "drawn", "published", "settled"]
-        assert old.shown("torn")["draws"] == 2
+def test_a_torn_attempt_is_destroyed_and_not_drawn_again_without_a_test(old: Old) -> None:
+    code, out, errors = old.act("release", old.root / "torn.yaml")
+    assert (code, out) == (5, "")
+    assert "was drawn by another build of prdp, whose policies may differ" in errors
+    assert old.events("torn") == ["reserved", "drawn", "destroyed"]
+    old.told("ledger", "abort", "torn")
+    assert old.spent()[1]["torn"] == ("aborted", LOSS)
+    assert old.published("torn") == {}
     assert old.staged("torn") == {}
     assert old.spent()[0] == 1.7165855532325105
     old.is_intact()
@@ -394,14 +388,14 @@ def test_old_budgets_and_facts_bind_new_releases(by_another: Old) -> None:
     count = {**plan["queries"][0], "mechanism": {"kind": "gaussian", "sigma": 0.4}}
     code, _, errors = release(queries=[count])
     assert code == 3, errors
-    assert "requested rho 3.125, spent 1.71659 by reserved 0.245227" in errors
+    assert "requested rho 3.12505, spent 1.71659 by reserved 0.245227" in errors
     measures = {**plan["dataset"]["measures"], "payroll": {"column": "payroll", "type": "decimal", "step": 0.5}}
     assert release(dataset={**plan["dataset"], "measures": measures})[0] == 5
     assert release(dataset={**plan["dataset"], "name": "another-name"})[0] == 5
     code, _, errors = release()
     assert code == 0, errors
-    assert by_another.events("later") == ["reserved", "drawn", "published", "settled"]
-    assert by_another.spent()[0] == pytest.approx(1.7165855532325105 + LOSS, rel=1e-12)
+    assert by_another.events("later") == ["reserved", "tested", "drawn", "published", "settled"]
+    assert by_another.spent()[0] == pytest.approx(1.7165855532325105 + LOSS + TEST, rel=1e-12)
     by_another.is_intact()
 
 

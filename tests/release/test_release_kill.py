@@ -65,7 +65,7 @@ def check_published(place: Place) -> None:
 def events_of(place: Place) -> str:
     code, events = submit_in_child(place, None, key=None)
     assert code == 0
-    assert events.count("s") == 2 * len({"reserve", "draw", "publish", "settle"})
+    assert events.count("s") == 2 * len({"reserve", "test", "draw", "publish", "settle"})
     assert events.count("f") > 50
     return events
 
@@ -110,7 +110,7 @@ def test_a_complete_staged_attempt_is_published_and_not_drawn_again(
     events = events_of(place_in(tmp_path / "whole"))
     steps = [event for event, letter in enumerate(events, start=1) if letter == "s"]
     place = place_in(tmp_path / "killed")
-    code, _ = submit_in_child(place, steps[4], key=None)  # before `publish`, after `reserve` and `draw`
+    code, _ = submit_in_child(place, steps[6], key=None)  # before `publish`, after `reserve`, `test` and `draw`
     assert code == -signal.SIGKILL
     state = place.ledger().state(RELEASE)
     assert state is not None

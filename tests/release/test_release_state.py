@@ -73,7 +73,7 @@ def killed_before_publishing(folder: Path) -> Place:
     place, whole = Place(plan, folder / "killed"), Place(plan, folder / "whole")
     _, events = submit_in_child(whole, None)
     steps = [event for event, letter in enumerate(events, start=1) if letter == "s"]
-    code, _ = submit_in_child(place, steps[4])
+    code, _ = submit_in_child(place, steps[6])
     assert code == -signal.SIGKILL
     assert staged(place)
     return place

@@ -28,11 +28,25 @@ from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey
 
 KEY = bytes(range(32))
+TEST_KEY = bytes([36]) * 32  # adds 6 to the records kept, and −3 to those left out
 FORK_SERVER = get_context("forkserver")  # children start from a clean process that has imported this module
 FORK_SERVER.set_forkserver_preload([__name__])
 
 MOST_EVENTS = 1000
-LEDGER_STEPS = ("reserve", "draw", "destroyed", "hold", "approve", "reject", "publish", "settle", "withdraw", "purged")
+LEDGER_STEPS = (
+    "reserve",
+    "test",
+    "refuse",
+    "draw",
+    "destroyed",
+    "hold",
+    "approve",
+    "reject",
+    "publish",
+    "settle",
+    "withdraw",
+    "purged",
+)
 FILE_EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod"})
 
 
@@ -90,6 +104,7 @@ def submit(
         hold=hold,
         registered_only=registered_only,
         new_key=SecretKey.fresh if key is None else lambda: SecretKey(key),
+        new_test_key=SecretKey.fresh if key is None else lambda: SecretKey(TEST_KEY),
         log=log_for(say),
     )
     return run(job)
