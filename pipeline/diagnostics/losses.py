@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.accounting.left_out import LeftOutTest
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.tables.totals import Layout, Table
+from udfs.mechanisms.base import Mechanism
 from udfs.records.codes import dimension_of
 from udfs.records.decoding import NOWHERE, SumSpec
 from udfs.records.influence import QueryLoss
@@ -24,14 +26,16 @@ class LossSpec:
     """The scan, the tables, and each query's losses, in the plan's order.
 
     `paper_queries`: the paper's bound of the same noise, of each query whose policy is tight, by its index in
-    `queries`. `size`: the measure that classes records by size, among those that the plan sums (None: there is none).
-    `sector_of`: the index in `sectors` of each industry of the domain.
+    `queries`. `test`: of records left out, a count in which every record is. `size`: the measure that classes records
+    by size, among those that the plan sums (None: there is none). `sector_of`: the index in `sectors` of each industry
+    of the domain.
     """
 
     scan: SumSpec
     tables: tuple[Table, ...]
     queries: tuple[QueryLoss, ...]
     paper_queries: Mapping[int, QueryLoss]
+    test: Mechanism
     size: Measure | None
     sectors: tuple[str, ...]
     sector_of: Int64s
@@ -49,6 +53,7 @@ class LossSpec:
                 for i, query in enumerate(queries)
                 if any(m.tight for m in query.mechanisms)
             },
+            test=LeftOutTest().mechanism,
             size=_size_measure(plan, layout.spec),
             sectors=plan.domain.naics.level_codes(SECTOR_LEVEL),
             sector_of=plan.domain.naics.parent(SECTOR_LEVEL).astype(np.int64),

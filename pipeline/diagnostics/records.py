@@ -154,7 +154,7 @@ class RecordTask:
 
 def _count(counts: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
     kept = losses.inside
-    total = _only(losses.total, kept)
+    total = _only(_total(spec, losses.losses), kept)
     counts.count(TOTAL, 0, total)
     counts.count_groups(SECTOR, _only(records.naics.keys(spec.sector_of), kept), total)
     if spec.size is not None:
@@ -167,7 +167,7 @@ def _count_paper(counts: Distributions, spec: LossSpec, records: Records, losses
     """Count the same records' losses by the paper's bound, which is the stated one of queries that are not tight."""
     paper = record_losses(records, list(spec.paper_queries.values()), spec.scan.bases)
     other = dict(zip(spec.paper_queries, paper.losses, strict=True))
-    total = _only(summed([other.get(number, loss) for number, loss in enumerate(losses.losses)]), losses.inside)
+    total = _only(_total(spec, [other.get(number, loss) for number, loss in enumerate(losses.losses)]), losses.inside)
     counts.count(PAPER_TOTAL, 0, total)
     if spec.size is not None:
         sizes = _only(records.values[spec.size.name], losses.inside)
@@ -187,7 +187,13 @@ def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: Reco
         for values in (in_units(steps, query.step), loss)
     )
     columns |= dict(zip(_columns(spec), of_queries, strict=True))
-    return pa.table(columns | {"loss": losses.total}).filter(pa.array(good))
+    return pa.table(columns | {"loss": _total(spec, losses.losses)}).filter(pa.array(good))
+
+
+def _total(spec: LossSpec, losses: Sequence[Floats], records: Int64s | None = None) -> Floats:
+    """Return the sums of units' losses by the queries and by the test of records left out; None: of one record each."""
+    numbers = np.ones(len(losses[0])) if records is None else records.astype(np.float64)
+    return summed([*losses, spec.test.loss(numbers)])
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -262,12 +268,14 @@ class FirmTask:
             stated.append(_count_firms(counts, QUERY, number, query, met))
             bound = self.spec.paper_queries.get(number)
             paper.append(stated[-1] if bound is None else _count_firms(counts, PAPER_QUERY, number, bound, met))
-        sizes = self._sizes(columns, of_row, len(firms))
-        total = _count_total(counts, (TOTAL, SIZE), stated, sizes)
+        sizes, records = self._sizes(columns, of_row, len(firms)), np.bincount(of_row)
+        total = _total(self.spec, [losses for _, losses in stated], records)
+        _count_total(counts, (TOTAL, SIZE), total, sizes)
         if self.spec.paper_queries:
-            _count_total(counts, (PAPER_TOTAL, PAPER_SIZE), paper, sizes)
+            by_paper = _total(self.spec, [losses for _, losses in paper], records)
+            _count_total(counts, (PAPER_TOTAL, PAPER_SIZE), by_paper, sizes)
         if self.folder is not None:
-            table = _firm_table(self.spec, firms, np.bincount(of_row), stated, total)
+            table = _firm_table(self.spec, firms, records, stated, total)
             file = RowFile(self.folder / f"part-{bucket:05d}.parquet")
             file.add(table)
             file.close()
@@ -291,15 +299,11 @@ class FirmTask:
         return self.spec.size_class(sizes)
 
 
-def _count_total(
-    counts: Distributions, families: tuple[str, str], of_queries: OfQueries, sizes: Int64s | None
-) -> Floats:
-    """Return the sums of the firms' losses, and count them: all together, and by size."""
-    total = summed([losses for _, losses in of_queries])
+def _count_total(counts: Distributions, families: tuple[str, str], total: Floats, sizes: Int64s | None) -> None:
+    """Count the sums of the firms' losses: all together, and by size."""
     counts.count(families[0], 0, total)
     if sizes is not None:
         counts.count_groups(families[1], sizes, total)
-    return total
 
 
 def _count_firms(

@@ -16,7 +16,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.policy import located, policy_of
 from tests.support import firms
 from tests.support.diagnostics import diagnosed, in_files, read, rows
-from tests.support.losses import economy, firm_losses, in_domain, wrong
+from tests.support.losses import economy, firm_losses, in_domain, whole, wrong
 from tests.support.world import MEASURES
 from udfs.mechanisms.catalogue import build
 from udfs.records.influence import QueryLoss, UnitRows, unit_losses
@@ -46,7 +46,8 @@ def all_wrong(path: Path, out: Path, table: pa.Table) -> list[str]:
     differ = [] if found.keys() == exact.keys() else ["count"]
     for owner, losses in exact.items():
         row = found.get(owner)
-        if row is not None and wrong([*(row[name] for name in names), row["loss"]], [*losses, sum(losses)]):
+        total = whole(losses, sum(str(r["firm_id"]) == owner for r in inside))
+        if row is not None and wrong([*(row[name] for name in names), row["loss"]], [*losses, total]):
             differ.append(owner)
     return differ
 

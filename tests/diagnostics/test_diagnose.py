@@ -24,7 +24,7 @@ from tests.support import firms, parity, world
 from tests.support.diagnostics import QUERIES, diagnosed, in_files, microdata, read, rows
 from tests.support.guarantee import CASES, named
 from tests.support.logs import log_for
-from tests.support.losses import in_domain, record_losses, wrong
+from tests.support.losses import in_domain, record_losses, whole, wrong
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, write_world
 from udfs.mechanisms.base import Mechanism
@@ -47,7 +47,7 @@ def test_files_of_single_records_hold_their_losses(plan: Path, tmp_path: Path) -
     exact = [record_losses(loaded, row) for row in table]
     for i, query in enumerate(loaded.queries):
         assert wrong([row[f"loss_{query.name}"] for row in found], [losses[i] for losses in exact]) == []
-    assert wrong([row["loss"] for row in found], [sum(losses, Fraction(0)) for losses in exact]) == []
+    assert wrong([row["loss"] for row in found], [whole(losses) for losses in exact]) == []
     assert [row["influence_all"] for row in found] == [
         row["employment"] if in_domain(loaded, row) else 0 for row in table
     ]
@@ -89,7 +89,7 @@ def test_distributions_are_those_of_the_records(plan: Path, tmp_path: Path) -> N
     made = read(diagnosed(plan, tmp_path / "out"))
     loaded, table = load_plan(plan), microdata().to_pylist()
     inside = [row for row in table if in_domain(loaded, row)]
-    losses = {id(row): float(sum(record_losses(loaded, row), Fraction(0))) for row in inside}
+    losses = {id(row): float(whole(record_losses(loaded, row))) for row in inside}
     assert made["records"] == {
         "read": 600,
         "dropped": 0,

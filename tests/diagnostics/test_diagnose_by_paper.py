@@ -1,6 +1,5 @@
 """prdp diagnose where policies are tight: the paper's bound of the same noise beside the losses that are stated."""
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pipeline.diagnostics.page import draw_shares
 from pipeline.plan.load import load_plan
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read
-from tests.support.losses import in_domain, met
+from tests.support.losses import in_domain, met, whole
 from tests.support.world import write_world
 
 ROOT = {"kind": "generalized_gaussian", "p": 0.5, "sigma": 5}
@@ -68,7 +67,7 @@ def test_the_papers_bound_is_that_of_exact_fractions(tmp_path: Path) -> None:
     for row in microdata().to_pylist():
         if in_domain(loaded, row):
             each = [met(loaded, query, row) for query in loaded.queries]
-            losses.append(sum((one.mechanism.by_paper().loss_at(one.influence) for one in each if one), Fraction(0)))
+            losses.append(whole(one.mechanism.by_paper().loss_at(one.influence) for one in each if one))
     assert found["total"]["count"] == len(losses)
     assert 0 <= found["total"]["largest"] / float(max(losses)) - 1 < 1e-8
     half = float(np.sort(losses)[-(-len(losses) // 2) - 1])

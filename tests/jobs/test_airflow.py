@@ -117,7 +117,7 @@ def test_broken_microdata_are_not_read_again_and_not_told(airflow: Airflow, caps
     assert run.ended() == "failed"
     task = run.task("release")
     assert (task["state"], task["try_number"]) == ("failed", 1)
-    assert (shown(airflow, capsys, "broken")["state"], shown(airflow, capsys, "broken")["charges"]) == ("aborted", 0)
+    assert (shown(airflow, capsys, "broken")["state"], shown(airflow, capsys, "broken")["charges"]) == ("refused", 0)
     logs = run.logs()
     assert "the reason is confidential" in logs
     for words in ("4711", "payroll", "SparkContext", "Traceback"):

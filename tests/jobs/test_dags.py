@@ -28,7 +28,7 @@ from tests.support.world import records, write_world
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "jobs" / "dags"
 HERE = {"bin": str(Path(sys.executable).parent), "home": str(ROOT)}
-STATES = (None, "reserved", "drawn", "held", "published", "settled", "aborted", "rejected", "withdrawn")
+STATES = (None, "reserved", "drawn", "held", "published", "settled", "aborted", "refused", "rejected", "withdrawn")
 CODES = (None, -9, 0, 1, 2, 3, 4, 5, 137)
 
 

@@ -21,7 +21,7 @@ from tests.support.world import COUNTIES, NAICS, write_world
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.splitting import UnitSplitting
 from udfs.records.decoding import NOWHERE, Decoder
-from udfs.records.influence import SMALL, QueryLoss, RecordLosses, UnitRows, record_losses, unit_losses
+from udfs.records.influence import SMALL, QueryLoss, RecordLosses, UnitRows, record_losses, summed, unit_losses
 
 NOWHERE_CODES = ("999999", "423110")  # well formed, and in no domain here
 
@@ -48,7 +48,7 @@ def all_wrong(plan: Plan, spec: LossSpec, microdata: pa.Table) -> list[tuple[str
     found = found_for(spec, microdata)
     rows = [exactly(plan, row) for row in microdata.to_pylist()]
     of_queries = {query.name: (found.losses[i], [row[i] for row in rows]) for i, query in enumerate(spec.queries)}
-    of_queries["total"] = (found.total, [sum(row, Fraction(0)) for row in rows])
+    of_queries["total"] = (summed(found.losses), [sum(row, Fraction(0)) for row in rows])
     return [(name, i) for name, (losses, exact) in of_queries.items() for i in wrong(losses.tolist(), exact)]
 
 

@@ -116,11 +116,6 @@ class RecordLosses:
     met: tuple[Mask | None, ...]
     inside: Mask | None
 
-    @property
-    def total(self) -> Floats:
-        """The sum of each record's losses, rounded up."""
-        return summed(self.losses)
-
 
 def summed(losses: Sequence[Floats]) -> Floats:
     """Return sums of losses ≥ 0, an array a query, rounded up."""
