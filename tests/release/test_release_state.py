@@ -63,6 +63,7 @@ def test_what_another_build_drew_is_not_drawn_again(tmp_path: Path) -> None:
     place = Place(write_world(tmp_path, records(20)), tmp_path)
     reserve_by_another_build(place)
     ledger = place.ledger()
+    ledger.test(RELEASE, "sha256:pin", kept=20, left_out=0)
     ledger.destroyed(RELEASE, ledger.draw(RELEASE, "sha256:pin"), "killed", exposed=False)
     with pytest.raises(StateError, match="another build"):
         submit(place)
