@@ -13,7 +13,7 @@ from tests.support.stable import Stable
 from tests.support.tight import COARSE, FINE, divergence, falls_somewhere, order_at
 from udfs.losses import tight as loss
 from udfs.losses.curve import TightCurve, tight_curve
-from udfs.losses.stable import shape_of
+from udfs.losses.stable_bends import bends_of
 from udfs.losses.stable_nodes import StableNodes, stable_nodes
 from udfs.losses.tight import pure_above, renyi_curve, tight_loss
 from udfs.mechanisms.catalogue import build
@@ -135,15 +135,15 @@ def test_a_curve_is_above_every_loss_and_one_whose_knots_are_one_too_far_is_not(
         assert float(curve.at(shift)) >= at_least(MIDDLE, shift) > float(late.at(shift))
 
 
-@pytest.mark.parametrize("alpha", ["1", "1.75"])
+@pytest.mark.parametrize("alpha", ["1", "1.2", "1.99"])
 def test_bounds_of_derivatives_hold_where_differences_see_them(alpha: str) -> None:
-    shape, scale = shape_of(Fraction(alpha)), 16
+    bends, scale = bends_of(Fraction(alpha)), 16
     w = Stable(Fraction(alpha), Fraction(scale)).log_weights(np.arange(25.0 * scale))
     for order in (1, 2, 3):
         steep = np.abs(np.diff(w, order)) * scale**order  # a derivative somewhere between k and k + order
-        bounds = shape.bound(order, np.arange(len(steep)) / scale)
+        bounds = bends.bound(order, np.arange(len(steep)) / scale)
         assert np.all(steep <= bounds * (1 + 1e-6))
-        assert not np.all(steep <= bounds * 0.01)
+        assert not np.all(steep <= bounds * 0.5)
 
 
 def test_the_default_policy_is_the_tight_one() -> None:

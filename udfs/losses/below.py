@@ -12,7 +12,7 @@ import numpy as np
 
 from udfs.losses.curve import laplace_zcdp
 from udfs.losses.nodes import UP, normaliser_bounds
-from udfs.losses.stable import shape_of
+from udfs.losses.stable_bends import bends_of
 from udfs.losses.stable_nodes import Stable, alpha_of
 from udfs.losses.tight import LARGEST_EXPONENT, Summed, best_order, is_summable, pure_above
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
@@ -69,9 +69,9 @@ def _least(weights: Summed, k: Floats, moved: Floats, steps: float) -> Floats:
         return falls * EXACT
     ahead = weights.fast(k + moved)
     ratios = weights.fast(k) - ahead + 3 * weights.fast_error * ahead
-    shape, scale = shape_of(alpha_of(weights)), float(weights.scale)
+    known, scale = bends_of(alpha_of(weights)), float(weights.scale)
     x, h = k[:-1] / scale, np.diff(k) / scale
-    bends = np.minimum(2 * shape.bound(2, x), steps / scale * shape.bound(3, x)) * h * h / 8 * UP
+    bends = np.minimum(2 * known.bound(2, x), steps / scale * known.bound(3, x)) * h * h / 8 * UP
     least = np.where(np.diff(k) > 1, np.minimum(ratios[1:], ratios[:-1]) - bends, ratios[1:])
     result: Floats = np.maximum(np.append(ratios[:1], least), 0.0)
     return result

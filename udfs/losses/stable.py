@@ -84,7 +84,7 @@ class CurveShape:
         self.curve = of
         pieces = of.edges[:-1, None] + np.diff(of.edges)[:, None] * np.arange(PIECES) / PIECES
         self.edges = np.concatenate([[0.0], pieces.ravel(), of.edges[-1:]])
-        ratios = np.array([_near_ratios(of), *(r for i in range(len(of.edges) - 1) for r in _panel_ratios(of, i))])
+        ratios = np.array([near_ratios(of), *(r for i in range(len(of.edges) - 1) for r in _panel_ratios(of, i))])
         self.far = _far_ratios(of)
         beyond = self.far / of.far_from ** np.arange(1, 4)
         first, second, third = np.append(ratios, [beyond], axis=0).T
@@ -151,15 +151,26 @@ class CauchyShape:
     """The same of α = 1: L = ln(1 + x²)."""
 
     far_from = 1.0
+    turns = ((1.0,), (math.sqrt(3),), (math.sqrt(2) - 1, math.sqrt(2) + 1))  # where derivatives turn, but for 0
 
     def bound(self, order: int, x: Floats) -> Floats:
-        """Return a bound of |L′|, |L″| or |L‴| from x on: 2/√y, 2/y, 12/y^{3/2}, y = 1 + x²."""
-        y: Floats = 1 + x * x
-        return (2 / np.sqrt(y), 2 / y, 12 / y**1.5)[order - 1] * ROUNDING
+        """Return the largest |L′|, |L″| or |L‴| from x on: that at x, or at a place where it turns."""
+        result = _of_cauchy(order, x)
+        for turn in self.turns[order - 1]:
+            result = np.where(x <= turn, np.maximum(result, _of_cauchy(order, np.array(turn))), result)
+        return result * ROUNDING
 
     def beyond(self, y: float, growth: Floats) -> Floats:
         """Return 2·ln(1 + growth), a bound of L(x + u) − L(x) for all x and u ≤ growth·x."""
         return 2 * np.log1p(growth) * ROUNDING
+
+
+def _of_cauchy(order: int, x: Floats) -> Floats:
+    """Return |L′| = 2x/(1 + x²), |L″| = 2|1 − x²|/(1 + x²)² or |L‴| = 4x|x² − 3|/(1 + x²)³."""
+    square, y = x * x, 1 + x * x
+    above = (2 * x, 2 * np.abs(1 - square) + ROUNDING - 1, 4 * x * (np.abs(square - 3) + ROUNDING - 1))[order - 1]
+    result: Floats = above / y**order
+    return result
 
 
 Shape = CauchyShape | CurveShape
@@ -175,7 +186,7 @@ def _curve_shape(alpha: Fraction) -> CurveShape:
     return CurveShape(curve(alpha))
 
 
-def _near_ratios(of: Curve) -> list[float]:
+def near_ratios(of: Curve) -> list[float]:
     """Return bounds of |p^{(j)}|/p, j = 1, 2, 3, on [0, START]: anywhere's derivatives over the least p."""
     least = math.exp(float(of.log_ratio(np.array([START]))[0]))
     return [derivative_bound(of.alpha, j, 0.0) / least * ROUNDING for j in (1, 2, 3)]
@@ -213,8 +224,15 @@ def _far_ratios(of: Curve) -> Floats:
     sizes = np.append(1.0, np.abs(of.far[::-1])) * x ** (-a * (k - 1.0))
     result = []
     for j in (1, 2, 3):
-        # the j-th derivative of x^{−αk−1}; a remainder's bound grows by the same factor, and by 1/sin(θ)^j ≤ 2√2
+        # the j-th derivative of x^{−αk−1}
         factors = np.prod([a * k + i for i in range(1, j + 1)], axis=0)
-        left = LEFT_OVER * 3 * math.prod(a * (len(k) + 1) + i for i in range(1, j + 1))
-        result.append((float(sizes @ factors) + left) / (1 - of.share(x)) * ROUNDING)
+        result.append((float(sizes @ factors) + far_left_over(of, j)) / (1 - of.share(x)) * ROUNDING)
     return np.array(result)
+
+
+def far_left_over(of: Curve, j: int) -> float:
+    """Return a bound of x^j·|R^{(j)}| over the first term of the far series, R what it leaves.
+
+    It grows by the same factor as a term, and by 1/sin(θ)^j ≤ 2√2.
+    """
+    return LEFT_OVER * 3 * math.prod(of.alpha * (len(of.far) + 2) + i for i in range(1, j + 1))

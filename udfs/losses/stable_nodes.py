@@ -1,7 +1,7 @@
 """Sums over symmetric stable noise as sums over some hundred distances, from above (docs/tight.md, section 9).
 
 The weights fall but are not convex, and log-ratios rise before they fall. So between two distances both are bounded by
-chords raised by their bends, from certified bounds of derivatives (udfs.losses.stable):
+chords raised by their bends, from certified bounds of derivatives (udfs.losses.stable_bends):
 
     ln p ≤ chord + h²/8·B₂,        L ≤ chord + h²/8·min(2·B₂, u·B₃),        h = n/s, u = shift/s,
 
@@ -26,14 +26,13 @@ from udfs.losses.nodes import (
     larger_of_both_sides,
     normaliser,
 )
-from udfs.losses.stable import Shape, shape_of
+from udfs.losses.stable_bends import Bends, bends_of
 from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context
 
 Stable = CauchyWeights | StableWeights
-BEND = 2.0**-11  # of ln p between two nodes, in the middle of the noise
-WIDEN = 0.5  # the power of the distance in scales with which it grows
+BEND = 2.0**-12  # of ln p and of its slope between two nodes, in the middle; it grows with the distance
 MOST = 2.0**-7  # where little mass is left
 
 
@@ -47,7 +46,7 @@ class StableNodes:
     """
 
     weights: Stable
-    shape: Shape
+    bends: Bends
     k: Floats
     w: Floats
     near: Floats
@@ -78,7 +77,7 @@ class StableNodes:
         ratios = self._falls(moved)
         if last == len(self.k) - 1:  # from there on a bound of L that falls
             growth = moved[-1:] / self.k[-1:]
-            ratios[-1] = self.shape.beyond(float(self.k[-1]) / float(self.weights.scale), growth)[0] * UP
+            ratios[-1] = self.bends.beyond(float(self.k[-1]) / float(self.weights.scale), growth)[0] * UP
         ratios += larger_of_both_sides(np.append(bends, 0.0))
         mass = np.append(self.near[:last], 0.0) + np.append(0.0, self.far[:last])
         if last == len(self.k) - 1:
@@ -105,22 +104,22 @@ def alpha_of(weights: Stable) -> Fraction:
 @lru_cache(maxsize=64)
 def stable_nodes(weights: Stable) -> StableNodes:
     """Return the nodes: so near each other that ln p bends by BEND between two, and more where little mass is left."""
-    scale, shape = float(weights.scale), shape_of(alpha_of(weights))
+    scale, bends = float(weights.scale), bends_of(alpha_of(weights))
     k, density = [0.0, 1.0], 1.0
-    while k[-1] < FARTHEST and not (k[-1] >= shape.far_from * scale and k[-1] / scale * density <= TAIL):
+    while k[-1] < FARTHEST and not (k[-1] >= bends.far_from * scale and k[-1] / scale * density <= TAIL):
         x = k[-1] / scale
-        bend = min(BEND * (1 + x) ** WIDEN, MOST)
-        width = np.sqrt(8 * bend / shape.bound(2, np.array([x]))[0])
+        bend = min(BEND * (1 + x), MOST)
+        width = np.sqrt(8 * bend / max(bends.bound(order, np.array([x]))[0] for order in (2, 3)))
         k.append(min(FARTHEST, k[-1] + max(1.0, np.floor(width * scale))))
         density = float(np.exp(weights.fast(np.array([k[-1]]))[0]))
-    return _nodes(weights, shape, np.array(k))
+    return _nodes(weights, bends, np.array(k))
 
 
-def _nodes(weights: Stable, shape: Shape, k: Floats) -> StableNodes:
+def _nodes(weights: Stable, bends: Bends, k: Floats) -> StableNodes:
     n = np.diff(k)
     between = n > 1
     x, chord = k[:-1] / float(weights.scale), np.where(between, (n / float(weights.scale)) ** 2 / 8, 0.0) * UP
-    first, second, third = (shape.bound(order, x) for order in (1, 2, 3))
+    first, second, third = (bends.bound(order, x) for order in (1, 2, 3))
     w = weights.fast(k)
     density = np.maximum(np.exp(w), SMALLEST) / normaliser(weights)
     raised = np.exp(chord * second) * UP
@@ -130,7 +129,7 @@ def _nodes(weights: Stable, shape: Shape, k: Floats) -> StableNodes:
     tail = float(weights.tail(int(k[-1]), context(BITS))[1]) * UP + SMALLEST
     return StableNodes(
         weights=weights,
-        shape=shape,
+        bends=bends,
         k=k,
         w=w,
         near=left * squares + right * products,
