@@ -13,7 +13,7 @@ import numpy as np
 from udfs.losses.curve import laplace_zcdp
 from udfs.losses.nodes import UP, normaliser_bounds
 from udfs.losses.stable_bends import bends_of
-from udfs.losses.stable_nodes import Stable, alpha_of
+from udfs.losses.stable_nodes import Stable, alpha_of, falls
 from udfs.losses.tight import LARGEST_EXPONENT, Summed, best_order, is_summable, pure_above
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
@@ -65,10 +65,10 @@ def _parts(weights: Summed, steps: float) -> tuple[Floats, Floats]:
 def _least(weights: Summed, k: Floats, moved: Floats, steps: float) -> Floats:
     """Return what L is at least between each distance and the one before."""
     if not isinstance(weights, Stable):
-        falls: Floats = weights.fall(k, moved)  # L falls
-        return falls * EXACT
-    ahead = weights.fast(k + moved)
-    ratios = weights.fast(k) - ahead + 3 * weights.fast_error * ahead
+        exactly: Floats = weights.fall(k, moved)  # L falls
+        return exactly * EXACT
+    fall, error = falls(weights, k, weights.fast(k), moved)
+    ratios = fall - error
     known, scale = bends_of(alpha_of(weights)), float(weights.scale)
     x, h = k[:-1] / scale, np.diff(k) / scale
     bends = np.minimum(2 * known.bound(2, x), steps / scale * known.bound(3, x)) * h * h / 8 * UP

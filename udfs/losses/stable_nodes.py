@@ -74,7 +74,8 @@ class StableNodes:
     def _part(self, moved: Floats, bends: Floats, first: int) -> tuple[Floats, Floats, float]:
         """Return m, ℓ and Γ of the nodes from number `first` on, from which the totals lie `moved` farther away."""
         last = len(moved) - 1
-        ratios = self._falls(moved)
+        fall, error = falls(self.weights, self.k[: last + 1], self.w[: last + 1], moved)
+        ratios = fall + error
         if last == len(self.k) - 1:  # from there on a bound of L that falls
             growth = moved[-1:] / self.k[-1:]
             ratios[-1] = self.bends.beyond(float(self.k[-1]) / float(self.weights.scale), growth)[0] * UP
@@ -86,14 +87,16 @@ class StableNodes:
         rest = np.dot(self.allowance[:last] * concave, self.near[:last] + self.far[:last])
         return mass[first:], ratios[first:], float(rest)
 
-    def _falls(self, moved: Floats) -> Floats:
-        """Return upper bounds of w(k) − w(k + moved): above it by some last bits of w, or of itself for α = 1."""
-        k, w = self.k[: len(moved)], self.w[: len(moved)]
-        if isinstance(self.weights, CauchyWeights):
-            x, u = k / float(self.weights.scale), moved / float(self.weights.scale)
-            return np.log1p(u * ((2 * x + u) / (1 + x * x))) * UP
-        ahead = self.weights.fast(k + moved)
-        return np.where(moved > 0, np.maximum(w - ahead, 0.0) - 3 * self.weights.fast_error * ahead, 0.0)
+
+def falls(weights: Stable, k: Floats, w: Floats, moved: Floats) -> tuple[Floats, Floats]:
+    """Return w(k) − w(k + moved), `w` being w(k), and how far off it may be: last bits of w, or for α = 1 of it."""
+    if isinstance(weights, CauchyWeights):
+        x, u = k / float(weights.scale), moved / float(weights.scale)
+        fall = np.log1p(u * ((2 * x + u) / (1 + x * x)))
+        return fall, fall * (UP - 1)
+    ahead = weights.fast(k + moved)
+    fall = np.where(moved > 0, np.maximum(w - ahead, 0.0), 0.0)
+    return fall, np.where(moved > 0, -3 * weights.fast_error * ahead, 0.0)
 
 
 def alpha_of(weights: Stable) -> Fraction:
