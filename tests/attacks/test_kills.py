@@ -3,6 +3,8 @@
 import json
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
+from tests.support.cases import cases, sizes
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import records, write_world
 
@@ -135,3 +138,43 @@ def test_the_checks_reject_a_second_visible_draw(plan: Path, tmp_path: Path) -> 
     (folder / manifest["tables"][0]["files"][0]["path"]).write_bytes(b"another draw")
     with pytest.raises(Exception, match="differs from the manifest"):
         check_published(place)
+
+
+# --- the command itself, killed at random events of the file system
+
+
+def command_in_child(place: Place, event: int) -> tuple[int, str]:
+    """Run `prdp release`, killed at an event in the place's folder (0: never); return its code and its messages."""
+    arguments = ["release", place.plan, "--out", place.out, "--ledger", place.ledger_path]
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.support.kill_at", str(event), str(place.folder), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return child.returncode, child.stderr
+
+
+@sizes(few=1, many=60)
+def test_the_command_killed_at_random_events_then_run_again(plan: Path, tmp_path: Path, count: int) -> None:
+    whole = Place(plan, tmp_path / "whole")
+    whole.ledger()
+    code, told = command_in_child(whole, 0)
+    assert code == 0, told
+    check_published(whole)
+    events = int(told.split()[-1])
+    assert events > 100
+    for case, random in cases(count):
+        place = Place(plan, tmp_path / case)
+        place.ledger()
+        seen: set[str] = set()
+        for _ in range(random.randint(1, 2)):
+            event = random.randint(1, events)
+            code, told = command_in_child(place, event)
+            assert code in (-signal.SIGKILL, 0), f"{case}, event {event}: {told}"
+            check_after_kill(place)
+            seen |= attempts_seen(place)
+        code, told = command_in_child(place, 0)
+        assert code == 0, f"{case}: {told}"
+        check_published(place)
+        assert seen <= attempts_seen(place), f"{case}: another draw became visible"
