@@ -311,7 +311,7 @@ def _joined(group: Sequence[Exposure]) -> Exposure | None:
         max((y / x for x, y in zip(first.influences, each.influences, strict=True) if x), default=Fraction(0))
         for each in group
     ]
-    rooms = [each.room for each in group if each.room is not None]
+    rooms = [each.room for each in group if each.room is not None]  # a cell of any of them is one of all
 
     def loss(sums: Units, unit: Fraction) -> Floats:
         return np.asarray(sum(each.loss(sums, unit * x) for each, x in zip(group, most, strict=True) if x))
@@ -321,6 +321,6 @@ def _joined(group: Sequence[Exposure]) -> Exposure | None:
         policies=frozenset[int]().union(*(each.policies for each in group)),
         cells=np.where(np.all([each.cells != ANYWHERE for each in group], axis=0), first.cells, ANYWHERE),
         apart=frozenset[tuple[int, int]].intersection(*(each.apart for each in group)),
-        room=min(rooms, default=None),
+        room=max(rooms) if len(rooms) == len(group) else None,
         loss=loss,
     )

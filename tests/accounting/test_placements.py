@@ -126,6 +126,18 @@ def test_bounds_that_look_at_some_placements_are_too_small(broken: Any, kind: st
     assert broken(loss, sizes) < most_by_all_partitions([loss], [[int(x) for x in sizes]], len(sizes))
 
 
+def test_tables_of_which_one_has_fewer_cells_may_have_records_in_others() -> None:
+    """One table has a filter that leaves it one cell; the other one has more: what is not in the first may be there."""
+    first, second = exposure(KINDS["root"], [10**6, 10**6], 1, 0), exposure(KINDS["root"], [10**6, 10**6], 3, 1)
+    (bound,) = most_lost([first, second], [frozenset({frozenset({0, 1})})] * 2)
+    one, both = KINDS["root"].loss(np.array([1e6, 2e6]))
+    assert 2 * both < 3 * one <= bound
+    (narrow,) = most_lost(
+        [exposure(KINDS["root"], [10**6, 10**6], 1)], [ONE] * 2
+    )  # the broken twin: the fewest cells of all
+    assert narrow < 2 * one
+
+
 # --- policies
 
 

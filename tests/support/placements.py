@@ -5,6 +5,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
+from pipeline.accounting.groups import one_cell, tight
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
 from tests.support.firms import CELLS
@@ -12,10 +13,14 @@ from udfs.records.codes import roll_up
 
 
 def true_losses(plan: Plan, placed: Sequence[tuple[tuple[str, str], Fraction]]) -> list[Fraction]:
-    """Return what records in these cells of these sizes lose in each query, by codes alone: no masks, no places."""
+    """Return what records in these cells of these sizes lose in each query, by codes alone: no masks, no places.
+
+    In a cell that is the policy at their summed influence. A policy that is a table may state somewhat more there than
+    the group bound makes of the records' losses: then it is the latter.
+    """
     losses = []
     for query in plan.queries:
-        cells: dict[tuple[str, ...], tuple[Any, Fraction]] = {}
+        cells: dict[tuple[str, ...], tuple[Any, list[Fraction]]] = {}
         for (naics, county), size in placed:
 
             def code(level: str, naics: str = naics, county: str = county) -> str:
@@ -25,9 +30,10 @@ def true_losses(plan: Plan, placed: Sequence[tuple[tuple[str, str], Fraction]]) 
                 continue
             part = next(part for part in query.parts if query.split is None or code(query.split) in part.codes)
             key = tuple(code(level) for level in query.by)
-            before = cells.get(key, (None, Fraction(0)))[1]
-            cells[key] = (part.mechanism, before + query.statistic.influence({"employment": size}))
-        losses.append(sum((mechanism.loss_at(sum_) for mechanism, sum_ in cells.values()), Fraction(0)))
+            influences = cells.setdefault(key, (part.mechanism, []))[1]
+            influences.append(query.statistic.influence({"employment": size}))
+        of_cells = (one_cell(mechanism.loss_at, tight, influences) for mechanism, influences in cells.values())
+        losses.append(sum(of_cells, Fraction(0)))
     return losses
 
 
