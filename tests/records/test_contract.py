@@ -42,11 +42,13 @@ def measure(step: Fraction, nonnegative: bool = False) -> MeasureColumn:
     return MeasureColumn("amount", "column", step, nonnegative)
 
 
-def in_steps(value: Fraction | None, step: Fraction) -> int | Rule:
-    """Return the number of steps in an exact value (None: not a number), or the rule that it breaks."""
-    if value is None or (value / step).denominator != 1 or abs(value / step) > LARGEST:
-        return Rule.STEP
-    return int(value / step)
+def in_steps(value: Fraction | Rule, step: Fraction) -> int | Rule:
+    """Return the number of steps in an exact value, or the rule that it breaks."""
+    if isinstance(value, Rule):
+        return value
+    if abs(value / step) > LARGEST:
+        return Rule.RANGE
+    return int(value / step) if (value / step).denominator == 1 else Rule.STEP
 
 
 def check(array: pa.Array, expected: Sequence[int | Rule], given: MeasureColumn, whole: Whole = whole_steps) -> None:
@@ -58,7 +60,7 @@ def check(array: pa.Array, expected: Sequence[int | Rule], given: MeasureColumn,
         assert counted.tolist() == [0 if isinstance(e, Rule) else e for e in expected]
         told = {rule: rows.tolist() for column, rule, rows in faults if column == "column"}
         assert len(told) == len(faults)
-        for rule in (Rule.EMPTY, Rule.STEP):
+        for rule in (Rule.EMPTY, Rule.WORD, Rule.SIGNS, Rule.STEP, Rule.RANGE):
             rows = [e is rule for e in expected]
             assert told.pop(rule, [False] * len(rows)) == rows
         below = [not isinstance(e, Rule) and e < 0 for e in expected] if given.nonnegative else []
@@ -66,7 +68,13 @@ def check(array: pa.Array, expected: Sequence[int | Rule], given: MeasureColumn,
         assert not told
 
 
-def expected(values: Sequence[Any], step: Fraction, exact: Callable[[Any], Fraction | None]) -> list[int | Rule]:
+def test_what_such_text_often_is() -> None:
+    values = ["$500", "D", "12.37", "1,000", "(12)", "NA", "5 jobs", "", " ", "9" * 30, "7", "\u0663"]
+    rules = [Rule.SIGNS, Rule.WORD, Rule.STEP, Rule.SIGNS, Rule.SIGNS, Rule.WORD, Rule.SIGNS, Rule.EMPTY, Rule.EMPTY]
+    check(pa.array(values), [*rules, Rule.RANGE, 7, Rule.WORD], measure(Fraction(1)))
+
+
+def expected(values: Sequence[Any], step: Fraction, exact: Callable[[Any], Fraction | Rule]) -> list[int | Rule]:
     return [Rule.EMPTY if value is None else in_steps(exact(value), step) for value in values]
 
 
@@ -82,24 +90,24 @@ def test_integers(data: st.DataObject, kind: pa.DataType, step: Fraction, nonneg
 
 def test_ends_of_63_bits() -> None:
     values = [LARGEST, -LARGEST, -LARGEST - 1]
-    check(pa.array(values, pa.int64()), [LARGEST, -LARGEST, Rule.STEP], measure(Fraction(1)))
-    check(pa.array([LARGEST, LARGEST + 1, 2**64 - 1], pa.uint64()), [LARGEST, *[Rule.STEP] * 2], measure(Fraction(1)))
+    check(pa.array(values, pa.int64()), [LARGEST, -LARGEST, Rule.RANGE], measure(Fraction(1)))
+    check(pa.array([LARGEST, LARGEST + 1, 2**64 - 1], pa.uint64()), [LARGEST, *[Rule.RANGE] * 2], measure(Fraction(1)))
     third = LARGEST // 3  # 2⁶³ − 1 is no multiple of 4: beyond it by one is off by overflow alone
-    check(pa.array([third, third + 1], pa.int64()), [third * 3, Rule.STEP], measure(Fraction(1, 3)))
+    check(pa.array([third, third + 1], pa.int64()), [third * 3, Rule.RANGE], measure(Fraction(1, 3)))
     check(pa.array([-1, 0, 1]), [-1, 0, 1], measure(Fraction(1), nonnegative=True))
     lowest = pa.array([Decimal(-LARGEST - 1)], pa.decimal128(38, 0))
-    check(lowest, [Rule.STEP], measure(Fraction(1)))
+    check(lowest, [Rule.RANGE], measure(Fraction(1)))
     wide = [Decimal(LARGEST), Decimal(-LARGEST), Decimal(LARGEST + 1), Decimal(-LARGEST - 1), Decimal(2**64 + 5)]
-    check(pa.array(wide, pa.decimal128(38, 0)), [LARGEST, -LARGEST, *[Rule.STEP] * 3], measure(Fraction(1)))
+    check(pa.array(wide, pa.decimal128(38, 0)), [LARGEST, -LARGEST, *[Rule.RANGE] * 3], measure(Fraction(1)))
 
 
 def nearest_multiple(x: Any, step: Fraction) -> int | Rule:
     """Return the multiple that a float stands for: the nearest one, if no float is nearer to that multiple."""
     if not np.isfinite(x):
-        return Rule.STEP
+        return Rule.WORD
     multiple = round(Fraction(float(x)) / step)
     if abs(multiple) * step.numerator >= 2**53:
-        return Rule.STEP
+        return Rule.RANGE
     exact = multiple * step
     distance, others = abs(Fraction(float(x)) - exact), [abs(n - exact) for n in neighbours(x)]
     if distance in others:  # midway between two floats: the even one, as in every rounding
@@ -130,8 +138,8 @@ def test_floats(data: st.DataObject, kind: pa.DataType, step: Fraction, nonnegat
 
 def test_a_float_that_prints_as_a_multiple_counts_as_it() -> None:
     values = [0.1 + 0.2, 0.3, 1.1, 1.1 * 1.1, 4.35, 1e15 + 0.3]
-    check(pa.array(values), [Rule.STEP, 30, 110, Rule.STEP, 435, Rule.STEP], measure(Fraction("0.01")))
-    check(pa.array(values, pa.float32()), [30, 30, 110, 121, 435, Rule.STEP], measure(Fraction("0.01")))
+    check(pa.array(values), [Rule.STEP, 30, 110, Rule.STEP, 435, Rule.RANGE], measure(Fraction("0.01")))
+    check(pa.array(values, pa.float32()), [30, 30, 110, 121, 435, Rule.RANGE], measure(Fraction("0.01")))
 
 
 @checked
@@ -146,12 +154,18 @@ def test_decimals(data: st.DataObject, given: tuple[pa.DataType, int, int], step
     check(pa.array(values, kind), expected(values, step, Fraction), measure(step, nonnegative))
 
 
-def read_text(text: str) -> Fraction | None:
-    """Return the number that plain decimal text writes, of at most 20 digits and 18 places; None for any other text."""
+def read_text(text: str) -> Fraction | Rule:
+    """Return the number that plain decimal text writes, of at most 20 digits and 18 places; of other text the rule."""
+    if not text.strip(" \t\n\v\f\r"):
+        return Rule.EMPTY
+    if not set(text) & set("0123456789"):
+        return Rule.WORD
     whole, point, rest = text.removeprefix(text[:1] if text[:1] in ("+", "-") else "").partition(".")
-    for part, most in ((whole, 20), (rest, 18)) if point else ((whole, 20),):
-        if not 1 <= len(part) <= most or set(part) - set("0123456789"):
-            return None
+    for part in (whole, rest) if point else (whole,):
+        if not part or set(part) - set("0123456789"):
+            return Rule.SIGNS
+    if len(whole) > 20 or len(rest) > 18:
+        return Rule.RANGE
     number = Fraction(int(whole or "0")) + (Fraction(int(rest), 10 ** len(rest)) if point else 0)
     return -number if text.startswith("-") else number
 

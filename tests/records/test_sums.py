@@ -207,7 +207,7 @@ def test_broken_rules_in_words() -> None:
         "is empty (null)",
         "holds a code that is empty or malformed",
         "is empty (null)",
-        "is not a whole number of its steps within 63 bits",
+        "is not a whole number of its steps (often decimals where the step is 1)",
     ]
 
 

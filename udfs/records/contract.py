@@ -90,6 +90,7 @@ def ranked(values: pa.DictionaryArray) -> tuple[int, Int64s]:
 # Nothing raised here shows a value: Arrow's and Python's own parsers would print it.
 
 
+PLAIN_TEXT = r"^[+-]?[0-9]+(\.[0-9]+)?$"
 INTEGER_TEXT = r"^[+-]?[0-9]{1,18}$"
 DECIMAL_TEXT = r"^[+-]?[0-9]{1,20}(\.[0-9]{1,18})?$"
 REPLACED = "\ufffd"  # stands in text that was read from bytes that are not UTF-8
@@ -134,13 +135,19 @@ class Rule(IntEnum):
     DIFFERS = 7
     BEYOND = 8
     LINE = 9
+    WORD = 10
+    SIGNS = 11
+    RANGE = 12
 
 
 RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
     {
         Rule.CODE: "holds a code that is empty or malformed",
         Rule.EMPTY: "is empty (null)",
-        Rule.STEP: "is not a whole number of its steps within 63 bits",
+        Rule.WORD: "is not a number: it has no digits (often a withheld or missing figure, as D, S or NA)",
+        Rule.SIGNS: "is not a plain number: beside digits it has other signs (often a currency sign or a separator)",
+        Rule.STEP: "is not a whole number of its steps (often decimals where the step is 1)",
+        Rule.RANGE: "is beyond the range (2⁶³ − 1 steps, as a float 2⁵⁰), or has more than 18 decimals",
         Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
         Rule.OWNER: "names no owner: it is empty (null), or not UTF-8",
         Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
@@ -163,7 +170,6 @@ def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.in
     multiple of the step that it is nearest to among all floats of its type.
     """
     require_number_type(values.type, measure.column)
-    null = _null_rows(values)
     kind = values.type
     if pa.types.is_integer(kind):
         steps, off = _from_integers(values, measure.step)
@@ -173,11 +179,10 @@ def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.in
         steps, off = _from_decimals(values, measure.step)
     else:
         steps, off = _from_text(values, measure.step)
-    faults: list[Fault] = []
-    if null is not None:
-        faults.append((measure.column, Rule.EMPTY, null))
-    if off is not None and off.any():
-        faults.append((measure.column, Rule.STEP, off))
+    broken = {} if off is None or not off.any() else _rules(values, off, measure.step)
+    if values.null_count:
+        broken[Rule.EMPTY] = np.asarray(values.is_null()) | broken.get(Rule.EMPTY, np.False_)
+    faults: list[Fault] = [(measure.column, rule, rows) for rule, rows in sorted(broken.items())]
     if measure.nonnegative and len(steps) and steps.min() < 0:
         faults.append((measure.column, Rule.NEGATIVE, steps < 0))
     return steps, faults
@@ -235,8 +240,46 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _null_rows(values: pa.Array) -> Mask | None:
-    return np.asarray(values.is_null()) if values.null_count else None
+def _rules(values: pa.Array, off: Mask, step: Fraction) -> dict[Rule, Mask]:
+    """Return which of the values that are off break which rule, each by itself."""
+    odd = values.filter(pa.array(off))
+    if pa.types.is_floating(odd.type):
+        rules = _rules_of_floats(np.asarray(odd).astype(np.float64), step)
+    elif _is_text(odd.type):
+        rules = _rules_of_text(odd, step)
+    else:
+        rules = np.where(_beyond(odd, step), Rule.RANGE, Rule.STEP)
+    broken: dict[Rule, Mask] = {}
+    for rule in np.unique(rules).tolist():
+        broken[Rule(rule)] = np.zeros(len(values), dtype=np.bool_)
+        broken[Rule(rule)][off] = rules == rule
+    return broken
+
+
+def _rules_of_floats(odd: NDArray[np.float64], step: Fraction) -> Int64s:
+    with np.errstate(invalid="ignore", over="ignore"):
+        beyond = ~_inside(np.rint(odd / float(step)), step)
+    return np.where(~np.isfinite(odd), Rule.WORD, np.where(beyond, Rule.RANGE, Rule.STEP)).astype(np.int64)
+
+
+def _rules_of_text(odd: pa.Array, step: Fraction) -> Int64s:
+    blank = np.asarray(pc.equal(pc.ascii_trim_whitespace(odd), ""))
+    digits, plain, readable = (
+        np.asarray(pc.match_substring_regex(odd, pattern)) for pattern in ("[0-9]", PLAIN_TEXT, DECIMAL_TEXT)
+    )
+    rules = np.select([blank, ~digits, ~plain], [Rule.EMPTY, Rule.WORD, Rule.SIGNS], Rule.RANGE).astype(np.int64)
+    numbers = _unsigned_text(odd.filter(pa.array(readable))).cast(TEXT_DECIMAL)
+    rules[readable] = np.where(_beyond(numbers, step), Rule.RANGE, Rule.STEP)
+    return rules
+
+
+def _beyond(numbers: pa.Array, step: Fraction) -> Mask:
+    """Return which integers or decimals exceed 2⁶³ − 1 steps in magnitude: doubles tell most, fractions the rest."""
+    largest = LARGEST * step
+    beyond: Mask = np.abs(np.asarray(numbers.cast(pa.float64(), safe=False))) > float(largest) * (1 - 2.0**-40)
+    for place in np.flatnonzero(beyond):
+        beyond[place] = abs(Fraction(numbers[int(place)].as_py())) > largest
+    return beyond
 
 
 def _filled(values: pa.Array, zero: object) -> NDArray[Any]:
@@ -277,12 +320,17 @@ def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], M
     numbers = _filled(values, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         steps = np.rint(numbers.astype(np.float64) / float(step))
-        exact = 2.0**53 if step == 1 else 2.0**50  # beyond, the quotient may be off by a step
-        inside = np.abs(steps) * step.numerator < exact  # false for NaN and infinity too
+        inside = _inside(steps, step)
         steps = np.where(inside, steps, 0.0)
         nearest = (steps * step.numerator / step.denominator).astype(numbers.dtype)
         good = inside & (nearest == numbers)
     return np.where(good, steps, 0.0).astype(np.int64), ~good
+
+
+def _inside(steps: NDArray[np.float64], step: Fraction) -> Mask:
+    exact = 2.0**53 if step == 1 else 2.0**50  # beyond, the quotient may be off by a step
+    inside: Mask = np.abs(steps) * step.numerator < exact  # false for NaN and infinity too
+    return inside
 
 
 def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
