@@ -1,5 +1,7 @@
 """Text that is not UTF-8 breaks the contract of its own record, wherever it stands and however a file holds it."""
 
+import pickle
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,15 +9,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import main
+from pipeline.build import code_digest
 from pipeline.engines.spark import SparkEngine
+from pipeline.engines.spark_tasks import Shared, SumRecords
 from pipeline.errors import MicrodataError
+from pipeline.plan.load import load_plan
+from pipeline.storage.sealing import unpack
+from pipeline.tables.totals import layout_of
 from tests.support.counted import counted
 from tests.support.prepare import prepared
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place
 from tests.support.world import COUNTIES, NAICS, write_world
 from udfs.records.contract import in_utf8
-from udfs.records.sums import RecordCounts
+from udfs.records.sums import CELL, RecordCounts, counts_of
 
 pytestmark = PYSPARKS_OWN
 GOOD = {"establishment_id": b"E0", "firm_id": b"F0", "naics": NAICS[2].encode(), "county": COUNTIES[0].encode()}
@@ -73,6 +80,21 @@ def test_odd_text_is_a_bad_record(
 
 def test_odd_text_is_a_bad_record_on_spark(tmp_path: Path, spark: SparkEngine) -> None:
     assert counted(place(tmp_path, "dictionary", "combine", "drop"), engine=spark) == RecordCounts(2, 8)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a worker of Spark sees of a broadcast."""
+
+    value: bytes
+
+
+def test_odd_text_of_a_table_of_sparks_catalog_is_a_bad_record(tmp_path: Path) -> None:
+    layout = layout_of(load_plan(place(tmp_path, "string", "trust", "drop").plan))
+    task = SumRecords(code_digest(), Shared(Shipped(pickle.dumps(layout))))
+    batches = table("string").select(layout.spec.columns).to_batches()
+    parts = [unpack(row.column("packed")[0].as_py()) for row in task(batches) if row.column("index")[0].as_py() < 0]
+    assert counts_of(parts[0][CELL], parts[0][layout.spec.addends[0]]) == RecordCounts(4, 6)
 
 
 @pytest.mark.parametrize("form", [*KINDS, "dictionary"])
