@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.cli import main
 from pipeline.build import code_digest
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_tasks import Shared, SumRecords
@@ -17,6 +16,7 @@ from pipeline.plan.load import load_plan
 from pipeline.storage.sealing import unpack
 from pipeline.tables.totals import layout_of
 from tests.support.counted import counted
+from tests.support.diagnostics import diagnosed, read
 from tests.support.prepare import prepared
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place
@@ -68,14 +68,24 @@ def test_odd_text_is_a_bad_record(
     world = place(tmp_path / "drop", form, duplicates, "drop")
     assert counted(world) == expected
     assert counted(world, prepared(world, tmp_path / "drop" / "microdata", tmp_path / "prepared")) == expected
-    command = ["diagnose", str(world.plan), "--out", str(tmp_path / "diagnostics"), "--per-record"]
-    assert main([*command, "--ledger", str(tmp_path / "ledger.sqlite")]) == 0
+    found = read(diagnosed(world.plan, tmp_path / "diagnostics", per_record=True))["records"]
+    assert (found["read"] - found["dropped"], found["dropped"]) == (expected.kept, expected.left_out)
     with pytest.raises(MicrodataError, match=r"firm_id names no owner.*naics holds a code") as raised:
         counted(place(tmp_path / "refuse", form, duplicates, "refuse"))
     said = f"{capfd.readouterr()} {raised.value}"
     assert "Traceback" not in said
     assert "CANARY" not in said
     assert "\\xff" not in said
+
+
+def test_lines_that_are_no_records_are_diagnosed_as_dropped(tmp_path: Path) -> None:
+    world = place(tmp_path, "string", "combine", "drop")
+    (tmp_path / "microdata" / "a.parquet").unlink()
+    good = b",".join([*GOOD.values(), b"5", b"60"])
+    header = ",".join([*GOOD, "employment", "payroll"]).encode()
+    (tmp_path / "microdata" / "a.csv").write_bytes(b"\n".join([header, ODD, good, good + b",7", b"\x01\xff"]))
+    found = read(diagnosed(world.plan, tmp_path / "diagnostics", per_record=True))["records"]
+    assert (found["read"], found["dropped"]) == (4, 3)
 
 
 def test_odd_text_is_a_bad_record_on_spark(tmp_path: Path, spark: SparkEngine) -> None:

@@ -165,7 +165,8 @@ def add_frames(frames: pd.DataFrame, size: int) -> pd.DataFrame:
 
 def _whole(column: pd.Series) -> Int64s:
     """Return a column of frames, of which some may lack it: a column of high words, small numbers that doubles hold."""
-    return column.fillna(0).to_numpy(dtype=np.int64)
+    values = column.to_numpy()
+    return values if values.dtype == np.int64 else np.nan_to_num(values).astype(np.int64)
 
 
 def _add(records: Records, spec: SumSpec, sums: ExactSums) -> int:
