@@ -153,7 +153,7 @@ def test_runs_change_no_releases_state_and_stay_in_the_chain(tmp_path: Path) -> 
     diagnosed(path, tmp_path / "after", per_record=True, published=place.out / "small-release")
     ledger = place.ledger()
     assert ledger.states() == before
-    assert ledger.verify()[0] == 6
+    assert ledger.verify()[0] == 7
     first, second = ledger.diagnoses()
     assert (first.per_record, first.compared, second.per_record) == (False, None, True)
     assert second.compared == before[0].attempt

@@ -46,7 +46,7 @@ def test_generate_explain_release_verify_from_nothing(tmp_path: Path) -> None:
     again = prdp("release", data / "plan.yaml", "--json", state=state)
     assert again.returncode == 0
     outcome = json.loads(again.stdout)
-    assert outcome.keys() == {"release", "attempt", "state", "out", "tables"}
+    assert outcome.keys() == {"release", "attempt", "state", "out", "tables", "already", "not_done"}
     assert outcome["state"] == "settled"
     assert f"attempt {outcome['attempt']}" in first.stdout
     release = data / "releases" / outcome["release"]
@@ -72,7 +72,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explained = run_json(capsys, "explain", plan, "--at", "employment=10,payroll=500", "--at", "employment=0,payroll=0")
-    assert list(explained) == ["plan_digest", "unit", "queries", "total", "total_means", "paper"]
+    assert list(explained) == ["plan_digest", "unit", "queries", "left_out_test", "total", "total_means", "paper"]
     assert explained["unit"] == "record"
     establishments, employment, payroll = explained["queries"]
     assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "tight", "lattice": "measure"}
@@ -83,9 +83,13 @@ def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.Capture
     assert 0 <= employment["losses"][0]["rho"] - TIGHT < 1e-15
     assert 0 <= payroll["losses"][0]["rho"] - 11.499803478617546 < 1e-8
     assert [loss["influence"] for loss in payroll["losses"]] == [500, 0]
-    assert explained["total"][0]["rho"] == pytest.approx(0.125 + TIGHT + 11.49980348, rel=1e-8)
+    assert explained["total"][0]["rho"] == pytest.approx(0.125 + TIGHT + 11.49980348 + 1 / 20_000, rel=1e-8)
     assert 0 <= explained["paper"][0]["queries"]["employment_sector_county"] - PAPER < 1e-15
-    assert explained["total"][1] == {"at": {"employment": 0, "payroll": 0}, "rho": 0.125, "epsilon": None}
+    nothing = {"at": {"employment": 0, "payroll": 0}, "epsilon": None}
+    assert explained["total"][1] == nothing | {"rho": pytest.approx(0.125 + 1 / 20_000, rel=1e-12)}
+    test = {"share": 0.01, "sigma": 100, "multiple": 5.3}
+    losses = [{"at": at, "rho": 1 / 20_000, "epsilon": None}, nothing | {"rho": 1 / 20_000}]
+    assert explained["left_out_test"] == test | {"losses": losses}
 
 
 def test_a_reference_counts_the_queries_of_its_place_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,11 +99,12 @@ def test_a_reference_counts_the_queries_of_its_place_only(tmp_path: Path, capsys
     plan = write_world(tmp_path, None, queries=[only("made", "31-33"), only("sold", "44-45")])
     reference = "employment=10,payroll=500"
     anywhere = run_json(capsys, "explain", plan, "--at", reference)
-    assert anywhere["total"][0]["epsilon"] == 1  # the filters exclude each other
+    alone = anywhere["queries"][0]["losses"][0]["rho"]
+    assert anywhere["total"][0]["rho"] == pytest.approx(alone + 1 / 20_000)  # the filters exclude each other
     sold = run_json(capsys, "explain", plan, "--at", f"naics3=441,{reference}")
     assert [query["losses"][0]["influence"] for query in sold["queries"]] == [0, 10]
     nowhere = run_json(capsys, "explain", plan, "--at", f"naics2=72,{reference}")
-    assert nowhere["total"][0]["rho"] == 0
+    assert nowhere["total"][0]["rho"] == pytest.approx(1 / 20_000)
 
 
 def test_explain_reads_no_microdata_and_speaks_to_people(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +214,7 @@ def test_ledger_shows_verifies_and_gives_up(plan: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     (shown,) = run_json(capsys, "ledger", "show", *ledger)
     assert (shown["release"], shown["state"], shown["draws"], shown["charges"]) == ("small-release", "settled", 1, 1)
-    assert run_json(capsys, "ledger", "verify", *ledger)["entries"] == 4
+    assert run_json(capsys, "ledger", "verify", *ledger)["entries"] == 5
     assert main(["ledger", "abort", "small-release", *ledger]) == 5
     assert main(["ledger", "abort", "unknown", *ledger]) == 5
 

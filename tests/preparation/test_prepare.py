@@ -47,7 +47,8 @@ def world(folder: Path, duplicates: str, bad_records: str = "refuse", **changes:
     dataset = {"duplicates": duplicates, "bad_records": bad_records, "measures": QUARTERS}
     dataset |= changes.pop("dataset", {})
     budget = [{"at": {"employment": 10, "payroll": 500}, "rho": 10_000}]
-    return Place(write_world(folder, None, dataset=dataset, budget=budget, **changes), folder)
+    kept = {"max_left_out": 0.99}  # one row in three is bad
+    return Place(write_world(folder, None, dataset=dataset, budget=budget, **kept, **changes), folder)
 
 
 def released(place: Place, name: str, microdata: Path, engine: Any = None) -> dict[str, bytes]:
@@ -135,7 +136,9 @@ def test_no_record_at_all(tmp_path: Path) -> None:
     pq.write_table(rows(4).slice(0, 0), raw / "empty.parquet")
     out = prepared(place, raw, tmp_path / "prepared")
     assert files(out).keys() == {"naics3-none.parquet"}
-    assert released(place, "prepared", out) == released(place, "raw", raw)
+    for name, microdata in (("prepared", out), ("raw", raw)):
+        with pytest.raises(PlanError, match="the microdata hold no record"):
+            released(place, name, microdata)
 
 
 # -- what does not hold

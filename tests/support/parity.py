@@ -91,6 +91,7 @@ def cells(folder: Path) -> Path:
         {"name": "jobs", "sum": "employment", "by": ["naics6"], "mechanism": MECHANISMS["root"]},
     ]
     changes = {"dataset": {"bad_records": "drop", "measures": measures}, "queries": queries}
+    changes["max_left_out"] = 0.99  # most pairs of codes are no listed cells
     path = _world(folder, table, as_csv, **changes, domain={"cells": "domain/cells.csv"})
     (folder / "domain" / "cells.csv").write_text("naics,county\n" + "".join(f"{n},{c}\n" for n, c in pairs))
     return path

@@ -36,7 +36,8 @@ def plan_queries(sigma: float = SIGMA, laplace: float = LAPLACE, log: float = LO
 
 def noise(folder: Path, **scales: float) -> dict[str, NDArray[np.float64]]:
     """Release the empty cells; return each query's values in cell order."""
-    plan = write_world(folder, records(0), naics=NAICS, counties=COUNTIES, queries=plan_queries(**scales), budget=[])
+    outside = records(1).set_column(1, "naics", pa.array(["999999"]))
+    plan = write_world(folder, outside, naics=NAICS, counties=COUNTIES, queries=plan_queries(**scales), budget=[])
     published = submit(Place(plan, folder))
     tables = {name: pq.read_table(table["path"]) for name, table in published.tables.items()}
     assert {table.num_rows for table in tables.values()} == {CELLS}
