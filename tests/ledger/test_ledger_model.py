@@ -192,6 +192,11 @@ class LedgerModel(RuleBasedStateMachine):
         self.test(name, PIN, passed=True)
         self.test(name, OTHER_PIN, passed=True)
 
+    @rule(name=st.sampled_from(TESTED), pin=st.sampled_from([PIN, OTHER_PIN]))
+    def reserve_and_fail(self, name: str, pin: str) -> None:
+        self.reserve(name, None, other_plan=False, hold=False)
+        self.test(name, pin, passed=False)
+
     @rule(name=NAMES)
     def refuse(self, name: str) -> None:
         model = self.models[name]
