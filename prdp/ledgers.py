@@ -57,6 +57,10 @@ class Ledger:
         ]
         return pd.DataFrame(rows, columns=[*columns, "approved", "reason"])
 
+    def refusals(self) -> dict[str, int]:
+        """Return how many releases were refused because of their records, by dataset; few are allowed."""
+        return self._store.refusals()
+
     def budgets(self) -> dict[str, dict[str, Any]]:
         """Return the registered datasets and families by name, each as `prdp ledger show --json` has it."""
         return {name: budget.to_json() for name, budget in self._store.budgets().items()}
