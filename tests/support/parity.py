@@ -186,8 +186,9 @@ def rejected(folder: Path) -> Path:
 
 
 def none(folder: Path) -> Path:
-    """No record at all."""
-    return _world(folder, records(0), lambda place, table: pq.write_table(table, place / "empty.parquet"))
+    """No record in any cell: the only one lies outside the domain."""
+    outside = records(1).set_column(1, "naics", pa.array(["999999"]))
+    return _world(folder, outside, lambda place, table: pq.write_table(table, place / "outside.parquet"))
 
 
 PLANS: Mapping[str, Callable[[Path], Path]] = {
