@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jobs.commands import COMMANDS
 from jobs.options import LOG_JSON, StrictParser, example, sentence
+from jobs.signals import stopping
 from pipeline.errors import PrdpError
 from pipeline.log import Log, json_log, plain_log
 
@@ -21,7 +22,13 @@ from pipeline.log import Log, json_log, plain_log
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command, by default that of the process's own arguments, and return its exit code."""
     words = list(sys.argv[1:] if words is None else words)
-    log, debug = _log(words), False
+    log = _log(words)
+    with stopping():
+        return _called(words, log)
+
+
+def _called(words: list[str], log: Log) -> int:
+    debug = False
     try:
         try:
             arguments = parse(words)
@@ -33,8 +40,9 @@ def main(words: Sequence[str] | None = None) -> int:
         log.done()
     except PrdpError as error:
         return _failed(log, str(error), error.exit_code, debug)
-    except KeyboardInterrupt:
-        return _failed(log, "interrupted; run the same command again to go on", PrdpError.exit_code, False)
+    except KeyboardInterrupt as stop:
+        message = str(stop) or "interrupted: what was written is incomplete; run the same command again"
+        return _failed(log, message, PrdpError.exit_code, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output left
         return PrdpError.exit_code

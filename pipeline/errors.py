@@ -45,6 +45,10 @@ class StateError(PrdpError):
     exit_code: ClassVar[int] = 5
 
 
+class Interrupted(KeyboardInterrupt):
+    """The run was told to stop; the message says what state it leaves and what to run next."""
+
+
 def require_package(package: str, purpose: str) -> None:
     """Import a package that an extra of prdp installs; raises PlanError that names the command where it is missing."""
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engines.registry import OPTIONS, open_engine
-from pipeline.errors import PlanError
+from pipeline.errors import Interrupted, PlanError
 from pipeline.log import Log, plain_log
 from pipeline.plan.model import Plan, default_out
 from prdp.ledgers import Ledger, LedgerLike, is_in_a_file, open_ledger
@@ -114,6 +114,7 @@ def release(
 ) -> "Release":
     """Release a plan, as `Plan.release` describes."""
     from pipeline.release.lineage import recorded_lineage  # noqa: PLC0415
+    from pipeline.release.outcome import left_behind  # noqa: PLC0415
     from pipeline.release.run import Job, run  # noqa: PLC0415
     from pipeline.release.site import site  # noqa: PLC0415
     from prdp.releases import Release  # noqa: PLC0415
@@ -134,8 +135,11 @@ def release(
             site_share=site().max_left_out,
             log=runner.log,
         )
-        with recorded_lineage(plan, job.ledger, None if lineage is None else Path(lineage)):
-            return Release(run(job))
+        try:
+            with recorded_lineage(plan, job.ledger, None if lineage is None else Path(lineage)):
+                return Release(run(job))
+        except KeyboardInterrupt:
+            raise Interrupted(left_behind(plan.release, job.ledger.state(plan.release))) from None
 
 
 def check(

@@ -218,7 +218,8 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     failure = ""
     try:
-        SparkContext._ensure_initialized(conf=conf)  # the JVM, and with it the user's own configuration
+        with _unheard():
+            SparkContext._ensure_initialized(conf=conf)  # the JVM, and with it the user's own configuration
         wanted = SparkConf().setAll(list(settings.items()))
         require_safe(lambda key: wanted.get(key, None))
         session = SparkSession.builder.appName("prdp release").config(conf=wanted).getOrCreate()
@@ -233,6 +234,19 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
     except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack
         failure = error.getCondition() or "" if isinstance(error, PySparkException) else type(error).__name__
     raise PrdpError(f"Spark does not start ({failure}); check Java, the master and Spark's configuration")
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Start processes in a block whose standard error goes nowhere: Java and its workers could print records there."""
+    own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        os.close(nowhere)
 
 
 def _require_executor(session: SparkSession) -> None:

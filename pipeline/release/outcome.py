@@ -42,6 +42,20 @@ class Outcome:
         }
 
 
+def left_behind(release: str, state: ReleaseState | None) -> str:
+    """Return what an interrupted run leaves in the ledger, and what to run next, in one line."""
+    again = "run the same command again"
+    if state is None or state.refunded:
+        return f"interrupted: nothing is reserved for release {release}; {again}"
+    left = {
+        "reserved": f"nothing was drawn; {again}, or prdp ledger abort {release} to give its charge back",
+        "drawn": f"{again}: a complete draw is published, an incomplete one destroyed and drawn anew",
+        "settled": f"nothing is left to do; prdp verify {state.out}/{release}",
+    }
+    what = left.get(state.status, f"{again} to finish")
+    return f"interrupted: release {release} is {state.status} in the ledger: {what}"
+
+
 def not_done(state: ReleaseState, microdata: str, engine: str, hold: bool) -> tuple[str, ...]:
     """Return what a call asks for and a release that was drawn before it has otherwise.
 
