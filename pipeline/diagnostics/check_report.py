@@ -129,9 +129,11 @@ def needed_columns(plan: Plan, spec: SumSpec) -> dict[str, str]:
 
 
 def _columns(plan: Plan, spec: SumSpec, found: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    for key, column in needed_columns(plan, spec).items():
+    needed = needed_columns(plan, spec)
+    free = [name for name in found or () if name not in needed.values()]
+    for key, column in needed.items():
         there = None if found is None else column in found
-        near = nearest(column, found or ()) if there is False else None
+        near = nearest(column, free) if there is False else None
         yield {"key": key, "column": column, "found": there, "nearest": near}
 
 

@@ -26,7 +26,8 @@ def require_columns(where: str, found: Sequence[str], needed: Iterable[str]) -> 
     if missing and not set(wanted) & set(found):
         raise PlanError(f"{where}: none of its columns is one that the plan names; {ADVICE}")
     if missing:
-        absent = ", ".join(map(_with_nearest, missing, [found] * len(missing)))
+        free = [name for name in found if name not in wanted]
+        absent = ", ".join(_with_nearest(name, free) for name in missing)
         raise PlanError(f"{where}: it has no column {absent}; {ADVICE}", columns_line(found))
     twice = [in_a_line(name) for name in wanted if found.count(name) > 1]
     if twice:

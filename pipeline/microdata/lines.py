@@ -7,6 +7,7 @@ Arrow strips a byte-order mark from the start of its input: its input always sta
 
 import csv
 import io
+import re
 from collections.abc import Collection, Iterator
 
 import pyarrow as pa
@@ -23,17 +24,15 @@ LONGEST = 1 << 26  # bytes of a line; a longer one is no record, wherever in a b
 NO_DELIMITER = "\x01"  # a line that holds it is not text, and is no record
 NO_FIELD = b'a"a'  # what makes a line no record wherever it stands in it
 FIELD = r'(?:[^",]*|"(?:[^"]|"")*")'
-BZIP2 = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # how its first block begins, or its end where there is none
 NO_CSV = {  # how a file begins that is none → what it is, and what to do
-    b"\x1f\x8b": "compressed by gzip; unpack it",
-    b"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
-    b"PK\x05\x06": "an empty zip archive; leave it out",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it",
-    b"\xfd7zXZ\x00": "compressed by xz; unpack it",
-    **{b"BZh%d%b" % (size, next_): "compressed by bzip2; unpack it" for size in range(1, 10) for next_ in BZIP2},
-    b"PAR1": "a Parquet file; name it *.parquet",
-    b"\xff\xfe": "UTF-16; save it as UTF-8",
-    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    rb"\x1f\x8b": "compressed by gzip; unpack it",
+    rb"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
+    rb"PK\x05\x06": "an empty zip archive; leave it out",
+    rb"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it",
+    rb"\xfd7zXZ\x00": "compressed by xz; unpack it",
+    rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)": "compressed by bzip2; unpack it",
+    rb"PAR1[\x00-\x08\x0e-\x1f]": "a Parquet file; name it *.parquet",
+    rb"\xff\xfe|\xfe\xff": "UTF-16; save it as UTF-8",
 }
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -49,7 +48,7 @@ def header(file: Location, needed: Collection[str]) -> list[str]:
         first = stream.readline(LONGEST)
     if not first:
         raise PlanError(f"{where}: it is empty; a CSV file begins with the names of its columns")
-    form = next((form for begin, form in NO_CSV.items() if first.startswith(begin)), None)
+    form = next((form for begin, form in NO_CSV.items() if re.match(begin, first)), None)
     if form is not None:
         raise PlanError(f"{where}: it is {form}")
     text = first.decode("utf-8-sig", errors="replace").rstrip("\r\n")

@@ -89,6 +89,17 @@ def test_a_header_is_read_whatever_its_dress(tmp_path: Path) -> None:
         assert header(LocalPath(path), NEEDED) == TEXT.splitlines()[0].split(",")
 
 
+def test_a_column_may_be_called_as_a_file_of_another_format_begins(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"PAR1,{TEXT}", encoding="utf-8")
+    assert header(LocalPath(path), NEEDED)[:2] == ["PAR1", "establishment_id"]
+
+
+def test_a_column_of_the_plan_is_not_proposed_for_another() -> None:
+    with pytest.raises(PlanError, match=r"it has no column payroll2; "):
+        require_columns("data", ["naics", "payroll"], ["naics", "payroll", "payroll2"])
+
+
 def test_what_is_missing_comes_with_the_nearest_and_all_that_is_there() -> None:
     with pytest.raises(PlanError) as raised:
         require_columns("data", ["NAICS", "county", "emp_total", "x" * 300], ["naics", "county", "payroll"])
