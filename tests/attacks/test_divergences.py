@@ -5,6 +5,7 @@ random influences and totals, for a record that comes or goes and for one whose 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
@@ -19,6 +20,7 @@ from tests.support.kinds import REGISTRY
 from tests.support.lattice import real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.mechanisms.parameters import ParameterError
 from udfs.noise.lattice import LARGEST
 from udfs.numbers.exact import exact
 
@@ -28,8 +30,10 @@ def mechanism(random: Random) -> Mechanism:
     kind = random.choice(sorted(REGISTRY))
     given, step = random.choice(REGISTRY[kind].guarantee)
     name = CATALOGUE[kind].scale_parameter
-    factor = Fraction(random.randint(40, 250), 100)
-    return build({"kind": kind, **given, name: exact(given[name]) * factor}, exact(step))
+    while True:
+        factor = Fraction(random.randint(40, 250), 100)
+        with suppress(ParameterError):  # some kinds have a widest scale
+            return build({"kind": kind, **given, name: exact(given[name]) * factor}, exact(step))
 
 
 def order(random: Random) -> Fraction:
