@@ -155,7 +155,7 @@ def command_in_child(place: Place, event: int) -> tuple[int, str]:
     return child.returncode, child.stderr
 
 
-@sizes(few=1, many=60)
+@sizes(few=1, many=40)
 def test_the_command_killed_at_random_events_then_run_again(plan: Path, tmp_path: Path, count: int) -> None:
     whole = Place(plan, tmp_path / "whole")
     whole.ledger()
