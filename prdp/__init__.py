@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.plans import Plan, diagnose, load_plan, prepare
     from prdp.releases import PublishedRelease, Release, read_release, verify
-    from prdp.studies import calibrate, evaluate, generate
+    from prdp.studies import calibrate, evaluate, gaussian_scales, generate
 
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
@@ -29,7 +29,7 @@ HOMES = {
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.plans": ("Plan", "diagnose", "load_plan", "prepare"),
     "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
-    "prdp.studies": ("calibrate", "evaluate", "generate"),
+    "prdp.studies": ("calibrate", "evaluate", "gaussian_scales", "generate"),
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 SUBMODULES = ("mechanisms", "spark")
@@ -51,6 +51,7 @@ __all__ = [
     "create_ledger",
     "diagnose",
     "evaluate",
+    "gaussian_scales",
     "generate",
     "load_plan",
     "mechanisms",

@@ -11,7 +11,6 @@ from pipeline.log import Log, plain_log
 from udfs.numbers.exact import exact
 
 Number = int | float | str | Fraction
-TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")
 
 
 def generate(records: int, out: str | Path, *, seed: int = 0) -> Path:
@@ -36,8 +35,14 @@ def calibrate(
     step: Number = 1,
     standard_error: Number | None = None,
     mean_absolute_error: Number | None = None,
+    relative_error: Number | None = None,
+    group_loss: Number | None = None,
+    group: Number | None = None,
     interval: Number | None = None,
     loss: Number | None = None,
+    epsilon: Number | None = None,
+    delta: Number | None = None,
+    bound: str | None = None,
     total: Number | None = None,
     at: Number | None = None,
     coverage: Number = "0.95",
@@ -58,12 +63,18 @@ def calibrate(
         kind: The kind of mechanism, as in a plan.
         parameters: The kind's fixed parameters.
         step: The step of the measure.
-        standard_error: A standard error at `total`, in the measure's unit; or one of the next three.
+        standard_error: A standard error at `total`, in the measure's unit; or one of the following targets.
         mean_absolute_error: A mean absolute error at `total`.
+        relative_error: A bound of the mean absolute error over the true total, from `total` on.
+        group_loss: Of groupwise_log: the most that a record in a group of `group` records may lose; it sets `a` too.
+        group: The number of records in that group.
         interval: The width, end to end, of an interval of `coverage` at `total`.
         loss: The most, in zCDP ρ, that a record of influence `at` may lose.
+        epsilon: The most, as a pure ε or with `delta` as (ε, δ), that a record of influence `at` may lose.
+        delta: The δ of (ε, δ), for the noise as it is drawn.
+        bound: Of Gaussian noise: "exact" (default), or "closed" for the closed form of the second paper.
         total: The true total at which an error is meant.
-        at: The influence at which a loss is meant.
+        at: The influence at which a loss or ε is meant.
         coverage: The coverage of intervals.
         sizes: A PUBLIC distribution of sizes, CSV with the header value,count. Default: employment of establishments
             in the synthetic economy; never one of confidential microdata.
@@ -85,23 +96,58 @@ def calibrate(
 
         return resolved_plan(Path(plan), None if out is None else Path(out))
     stated = {"standard_error": standard_error, "mean_absolute_error": mean_absolute_error}
-    stated |= {"interval": interval, "loss": loss}
-    target = _target({name: value for name, value in stated.items() if value is not None}, total, at, coverage)
+    stated |= {"relative_error": relative_error, "interval": interval, "loss": loss, "epsilon": epsilon}
+    given = {name: value for name, value in stated.items() if value is not None}
+    beside = {"delta": delta, "group_loss": group_loss, "group": group}
+    more = {name: _exact(name, value) for name, value in beside.items() if value is not None}
+    target = _target(given, total, at, coverage, more, bound)
     if kind is not None:
         from pipeline.report.calibrated import calibrated, mechanism_json  # noqa: PLC0415
         from udfs.mechanisms.catalogue import CATALOGUE  # noqa: PLC0415
 
-        if total is None and loss is None and kind in CATALOGUE and not CATALOGUE[kind].additive:
+        if total is at is None and kind in CATALOGUE and not CATALOGUE[kind].additive:
             raise PlanError("calibrate: total is missing; the error of this kind grows with the true total")
         fixed = {name: _exact_or_text(value) for name, value in (parameters or {}).items()}
         mechanism = calibrated(kind, fixed, _exact("step", step), target)
         totals = () if total is None else (float(_exact("total", total)),)
-        return mechanism_json(mechanism, totals, _exact("coverage", coverage))
-    if loss is not None or total is None:
+        return mechanism_json(mechanism, totals, _exact("coverage", coverage), target)
+    if at is not None or total is None:
         raise PlanError(
             "calibrate: a comparison is at equal accuracy; give a standard_error, for instance, and a total"
         )
     return _comparison(target, _exact("step", step), sizes, count, objective, limit, progress)
+
+
+def gaussian_scales(
+    epsilon: float, delta: float, at: float = 1.0, *, plot: "str | Path | None" = None
+) -> dict[str, float | bool]:
+    """Return scales of continuous Gaussian noise for (ε, δ), as `prdp calibrate --scales --json`, all rounded up.
+
+    Args:
+        epsilon: above 0.
+        delta: above 0 and below 1.
+        at: The influence of the record, in the unit of the scales.
+        plot: An SVG or PNG file to write: the figures of docs/gaussian.md.
+
+    Raises:
+        PlanError: Where a number is out of its range.
+
+    Examples:
+        >>> scales = gaussian_scales(1, 1e-5)
+        >>> [round(scales[name], 4) for name in ("exact", "closed", "classical", "ratio")]
+        [3.7306, 4.6089, 4.8448, 1.0512]
+    """
+    from pipeline.accounting.gaussian import gaussian_scales as scales  # noqa: PLC0415
+
+    try:
+        found = scales(epsilon, delta, at).to_json()
+    except ValueError as error:
+        raise PlanError(f"gaussian_scales: {error}") from None
+    if plot is not None:
+        from pipeline.study.gaussian_scales import plot_scales  # noqa: PLC0415
+
+        plot_scales(Path(plot))
+    return found
 
 
 def evaluate(
@@ -161,27 +207,36 @@ def _comparison(
     return dict(to_json(compared, tuple(totals)))
 
 
-def _target(stated: Mapping[str, Number], total: Number | None, at: Number | None, coverage: Number) -> Any:
+def _target(
+    stated: Mapping[str, Number],
+    total: Number | None,
+    at: Number | None,
+    coverage: Number,
+    more: Mapping[str, Fraction],
+    bound: str | None,
+) -> Any:
     from pipeline.accounting import targets  # noqa: PLC0415
 
     if len(stated) != 1:
-        raise PlanError(f"calibrate: give exactly one of {', '.join(TARGETS)}")
+        raise PlanError(f"calibrate: give exactly one of {', '.join(targets.OF_NAME)}")
     ((name, value),) = stated.items()
-    if (at is None) == (name == "loss"):
+    if (at is None) == (name in targets.AT_A_RECORD):
         raise PlanError("calibrate: at is the influence at which a loss is meant: give both or neither")
-    if name == "loss" and total is not None:
-        raise PlanError("calibrate: total means nothing with loss; leave it out")
-    number, zero = _exact(name, value), Fraction(0)
-    where = zero if total is None else _exact("total", total)
+    if name in targets.AT_A_RECORD and total is not None:
+        raise PlanError(f"calibrate: total means nothing with {name}; leave it out")
+    given: dict[str, Fraction | None] = {name: _exact(name, value), "coverage": _exact("coverage", coverage), **more}
+    for field, beside in targets.BESIDE:
+        present = bound is not None if field == "bound" else field in more
+        if present and beside not in given:
+            raise PlanError(f"calibrate: {field} goes with {beside}; give both or neither")
+    if "group_loss" in more and "group" not in more:
+        raise PlanError("calibrate: group is missing: the number of records of the group that may lose so much")
+    if bound not in (None, *targets.BOUNDS):
+        raise PlanError(f"calibrate: bound must be one of {', '.join(targets.BOUNDS)}")
+    given |= {} if total is None else {"total": _exact("total", total)}
+    given |= {} if at is None else {"influence": _exact("at", at)}
     try:
-        match name:
-            case "loss":
-                return targets.LossTarget(loss=number, influence=_exact("at", at if at is not None else 0))
-            case "interval":
-                return targets.IntervalTarget(interval=number, coverage=_exact("coverage", coverage), total=where)
-            case "standard_error":
-                return targets.StandardErrorTarget(standard_error=number, total=where)
-        return targets.AbsoluteErrorTarget(mean_absolute_error=number, total=where)
+        return targets.target_of(name, given, bound)
     except targets.CalibrationError as error:
         raise PlanError(f"calibrate: {error}") from None
 

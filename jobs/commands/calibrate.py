@@ -8,21 +8,30 @@ from pathlib import Path
 from jobs.options import Parser, add_json
 from jobs.output import print_json
 from pipeline.accounting.targets import (
-    AbsoluteErrorTarget,
+    AT_A_RECORD,
+    BESIDE,
+    BOUNDS,
+    OF_NAME,
+    AtRecord,
     CalibrationError,
-    IntervalTarget,
-    LossTarget,
-    StandardErrorTarget,
     Target,
+    target_of,
 )
 from pipeline.errors import PlanError
-from pipeline.report.calibrated import calibrated, mechanism_json, mechanism_lines, resolved_plan, resolved_text
+from pipeline.report.calibrated import (
+    calibrated,
+    mechanism_json,
+    mechanism_lines,
+    resolved_plan,
+    resolved_text,
+    scales_text,
+)
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import exact
 
 EXAMPLE = "prdp calibrate --kind log --set a=100 --standard-error 30 --total 500"
 OBJECTIVES = ("largest", "mean", "share")
-TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")
+TARGETS = tuple(OF_NAME)
 DEFAULTS = {"step": "1", "coverage": "0.95", "objective": "largest"}
 
 
@@ -38,15 +47,30 @@ def declare(parser: Parser) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter that is fixed (repeatable)"
     )
     one.add_argument("--step", default=DEFAULTS["step"], metavar="S", help="the step of the measure (default: 1)")
-    target = parser.add_argument_group("target, exactly one of the first four")
+    target = parser.add_argument_group("target, exactly one of the first six")
     target.add_argument("--standard-error", metavar="E", help="a standard error at --total")
     target.add_argument("--mean-absolute-error", metavar="E", help="a mean absolute error at --total")
+    target.add_argument("--relative-error", metavar="R", help="E|error| below R times the total, from --total on")
     target.add_argument("--interval", metavar="W", help="the width, end to end, of an interval at --total")
     target.add_argument("--loss", metavar="RHO", help="the largest loss of a record of influence --at")
+    target.add_argument("--epsilon", metavar="E", help="the largest pure ε of a record of influence --at")
+    target.add_argument("--delta", metavar="D", help="with --epsilon: (ε, δ) in place of a pure ε")
+    target.add_argument(
+        "--bound", choices=BOUNDS, help="of Gaussian noise: the exact condition (default), or the closed form"
+    )
+    target.add_argument("--group-loss", metavar="V", help="groupwise_log: the offset a too, by the loss v of --group")
+    target.add_argument("--group", metavar="N", help="the number of records in that group")
     target.add_argument("--total", metavar="T", help="the true total for which an error is stated (default: 0)")
-    target.add_argument("--at", metavar="X", help="the influence for which a loss is stated")
+    target.add_argument("--at", metavar="X", help="the influence for which a loss or ε is stated")
     target.add_argument(
         "--coverage", default=DEFAULTS["coverage"], metavar="C", help="the coverage of intervals (default: 0.95)"
+    )
+    scales = parser.add_argument_group("scales of Gaussian noise for (ε, δ)")
+    scales.add_argument(
+        "--scales",
+        action="store_true",
+        help="the exact, the closed and the classical one at --epsilon, --delta and --at (default: 1); with --plot the "
+        "figures of paper 3",
     )
     every = parser.add_argument_group("all families at equal accuracy")
     every.add_argument("--compare", action="store_true", help="rank families and shapes by the losses of records")
@@ -77,14 +101,16 @@ def declare(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the scales of a plan, one mechanism, or a comparison."""
     of_target = ("step", *TARGETS, "total", "at", "coverage")
+    of_kind = ("set", *of_target, "delta", "bound", "group_loss", "group")
     forms = {  # form of the call → whether it is this one, what does it, the options that it takes
         "PLAN": (arguments.plan, _plan, ("out",)),
-        "--kind": (arguments.kind, _one, ("set", *of_target)),
+        "--kind": (arguments.kind, _one, of_kind),
         "--compare": (arguments.compare, _compare, ("sizes", "count", "objective", "limit", "plot", *of_target)),
+        "--scales": (arguments.scales, _scales, ("epsilon", "delta", "at", "plot")),
     }
     chosen = [form for form, (present, _, _) in forms.items() if present]
     if len(chosen) != 1:
-        raise PlanError("give one of a plan, --kind (one mechanism) and --compare (all families)")
+        raise PlanError("give one of a plan, --kind (one mechanism), --compare (all families) and --scales (Gaussian)")
     _, act, own = forms[chosen[0]]
     for name in sorted({name for _, _, names in forms.values() for name in names} - set(own)):
         if getattr(arguments, name) not in (None, False, [], DEFAULTS.get(name)):
@@ -103,15 +129,36 @@ def _plan(arguments: argparse.Namespace) -> None:
 def _one(arguments: argparse.Namespace) -> None:
     target, coverage = _target(arguments), _number("coverage", arguments.coverage)
     kind = CATALOGUE.get(arguments.kind)
-    if kind is not None and not kind.additive and arguments.total is None and arguments.loss is None:
+    if kind is not None and not kind.additive and arguments.total is None and arguments.at is None:
         raise PlanError("--total: missing; the error of this kind grows with the true total")
     mechanism = calibrated(arguments.kind, _fixed(arguments.set), _number("step", arguments.step), target)
     totals = () if arguments.total is None else (float(_number("total", arguments.total)),)
-    result = mechanism_json(mechanism, totals, coverage)
+    result = mechanism_json(mechanism, totals, coverage, target)
     if arguments.json:
         print_json(result)
     else:
         print(mechanism_lines(result, coverage))
+
+
+def _scales(arguments: argparse.Namespace) -> None:
+    from pipeline.accounting.gaussian import gaussian_scales  # noqa: PLC0415 — and the next: for this form alone
+
+    for name in ("epsilon", "delta"):
+        if getattr(arguments, name) is None:
+            raise PlanError(f"--{name}: missing; scales are those for (ε, δ)")
+    epsilon, delta = (float(_number(name, getattr(arguments, name))) for name in ("epsilon", "delta"))
+    try:
+        scales = gaussian_scales(epsilon, delta, float(_number("at", arguments.at or "1")))
+    except ValueError as error:
+        raise PlanError("--" + str(error).replace("influence", "at")) from None
+    if arguments.plot is not None:
+        from pipeline.study.gaussian_scales import plot_scales  # noqa: PLC0415
+
+        plot_scales(arguments.plot)
+    if arguments.json:
+        print_json(scales.to_json())
+    else:
+        print(scales_text(scales))
 
 
 def _compare(arguments: argparse.Namespace) -> None:
@@ -120,8 +167,10 @@ def _compare(arguments: argparse.Namespace) -> None:
     from pipeline.study.comparison_output import notes, plot, summary, table  # noqa: PLC0415
 
     target = _target(arguments)
-    if isinstance(target, LossTarget):
-        raise PlanError("--loss: a comparison is at equal accuracy; give --standard-error, for instance, and --total")
+    if isinstance(target, AtRecord):
+        name = "loss" if arguments.loss is not None else "epsilon"
+        other = "give --standard-error, for instance, and --total"
+        raise PlanError(f"--{name}: a comparison is at equal accuracy; {other}")
     try:
         limit = None if arguments.limit is None else _number("limit", arguments.limit)
         objective = Objective(arguments.objective, limit)
@@ -157,23 +206,24 @@ def _target(arguments: argparse.Namespace) -> Target:
     if len(chosen) != 1:
         raise PlanError("give exactly one of " + ", ".join(map(_option, TARGETS)))
     name = chosen[0]
-    number = _number(name, getattr(arguments, name))
-    argument, other = ("at", "total") if name == "loss" else ("total", "at")
+    argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
     if getattr(arguments, other) is not None:
         raise PlanError(f"--{other}: means nothing with {_option(name)}; give --{argument}")
-    if name == "loss" and arguments.at is None:
+    for option, beside in BESIDE:
+        if getattr(arguments, option) is not None and getattr(arguments, beside) is None:
+            raise PlanError(f"{_option(option)}: means nothing without {_option(beside)}; leave it out")
+    if arguments.group_loss is not None and arguments.group is None:
+        raise PlanError("--group: missing; give the number of records of the group that may lose so much")
+    if name in AT_A_RECORD and arguments.at is None:
         raise PlanError("--at: missing; give the influence of the record that may lose so much")
-    at = _number(argument, getattr(arguments, argument) or "0")
+    given = {
+        option: getattr(arguments, option) for option in (name, "total", "delta", "group_loss", "group", "coverage")
+    }
+    numbers = {option: _number(option, text) for option, text in given.items() if text is not None}
+    if arguments.at is not None:
+        numbers["influence"] = _number("at", arguments.at)
     try:
-        match name:
-            case "loss":
-                return LossTarget(loss=number, influence=at)
-            case "interval":
-                return IntervalTarget(interval=number, coverage=_number("coverage", arguments.coverage), total=at)
-            case "standard_error":
-                return StandardErrorTarget(standard_error=number, total=at)
-            case _:
-                return AbsoluteErrorTarget(mean_absolute_error=number, total=at)
+        return target_of(name, numbers, arguments.bound)
     except CalibrationError as error:
         field, _, rule = str(error).replace("influence:", "at:").partition(":")
         raise PlanError(f"{_option(field)}:{rule}") from None

@@ -7,7 +7,8 @@ more noise, so that the mechanism is never less private than the exact solution:
 - standard error, mean absolute error: the smallest noise whose error is at least the wanted one, in the lattice noise
   that is drawn; it exceeds it by what one step of the eighth digit changes, less than one part in 10⁵ unless it grows a
   hundred times as fast as the scale (as that of a few stray steps does);
-- interval: the most noise whose interval is not wider than wanted. Widths of lattice noise are whole steps.
+- interval: the most noise whose interval is not wider than wanted. Widths of lattice noise are whole steps;
+- relative error: the most noise whose error is below the wanted one; with a group's loss also the offset `a`.
 
 Only public numbers enter: no microdata are read (docs/calibration.md).
 
@@ -22,17 +23,19 @@ from fractions import Fraction
 from functools import lru_cache
 from math import floor, inf, isfinite, log, log10
 
-from pipeline.accounting.targets import CalibrationError, LossTarget, Target, shown
+from pipeline.accounting.targets import CalibrationError, GroupTarget, LossTarget, Target, shown
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import SMALLEST, ParameterError
-from udfs.numbers.exact import exact
+from udfs.numbers.exact import exact, up_text
 
 Number = Fraction | int | float | str
 Fixed = tuple[tuple[str, Number], ...]
 
 SCALES = {"sigma": 1, "gamma": 1, "rho": -1}  # what is solved for; -1: the noise falls as it grows
 STARTS = (Fraction(1), Fraction(1, 4), Fraction(1, 1000))  # scales, one of which a family surely takes
+OFFSET, GROUPED = "a", "groupwise_log"  # the kind whose loss falls with the group, by its offset
+OFFSETS = (Fraction(1, 1000), Fraction(10**6))  # between which it is looked for
 OVERSHOOT = 1e-5  # relative, of an error that can be met
 
 DIGITS = 8
@@ -155,9 +158,51 @@ def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target
     name = scale_of(CATALOGUE[kind])
     if name is None:
         raise CalibrationError(f"{kind} has no noise scale to calibrate")
-    if name in fixed:
-        raise CalibrationError(f"{name} is what calibration solves for; leave it out")
+    solved = {name, OFFSET} if isinstance(target, GroupTarget) else {name}
+    for given in sorted(solved & fixed.keys()):
+        raise CalibrationError(f"{given} is what calibration solves for; leave it out")
+    if isinstance(target, GroupTarget):
+        return _solved_group(kind, tuple(sorted(fixed.items())), step, target)
     return _solved(kind, name, tuple(sorted(fixed.items())), step, target)
+
+
+def offset_of(kind: type[Mechanism]) -> str | None:
+    """Return the name of the parameter that calibration to a group's loss solves for beside the scale, if any."""
+    return OFFSET if kind.kind == GROUPED else None
+
+
+@lru_cache(maxsize=64)
+def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: GroupTarget) -> Mechanism:
+    """Return the mechanism with the offset at which the group's loss is just met, its scale solved for the error.
+
+    Where v(group) grows with the offset the largest one is taken, which spares smaller groups; else the smallest, which
+    spares larger ones. Each is met at every offset on one side of it.
+    """
+    if kind != GROUPED:
+        raise CalibrationError(f"group_loss: {GROUPED} alone loses less in larger groups")
+
+    def at(n: int) -> Mechanism:
+        return solve(kind, {**dict(fixed), OFFSET: decimal(n)}, step, target.of_error)
+
+    def met(n: int) -> bool:
+        return loss(at(n)) <= target.group_loss
+
+    def loss(mechanism: Mechanism) -> Fraction:
+        of_group = mechanism.group_loss_at(target.group)
+        assert of_group is not None
+        return of_group
+
+    ends = number_below(OFFSETS[0]), number_below(OFFSETS[1])
+    kept, refused = ends if target.rises else ends[::-1]
+    if not met(kept):
+        least = up_text(loss(at(kept)))
+        raise CalibrationError(f"cannot be had: the least loss in a group of {up_text(target.group)} is {least}")
+    if met(refused):
+        return at(refused)
+    while abs(refused - kept) > 1:
+        middle = (kept + refused) // 2
+        kept, refused = (middle, refused) if met(middle) else (kept, middle)
+    return at(kept)
 
 
 @lru_cache(maxsize=512)

@@ -7,6 +7,8 @@ coarse against σ the exact condition is another one. Sources: paper 3 for the c
     Φ(Δ/(2σ) − εσ/Δ) − e^ε·Φ(−Δ/(2σ) − εσ/Δ) ≤ δ
 """
 
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import inf, log, log1p, pi, sqrt
 
 from udfs.numbers.exact import context
@@ -33,6 +35,44 @@ def closed_scale(epsilon: float, delta: float, influence: float = 1.0) -> float:
     return scale * (1 + SLACK)
 
 
+def classical_scale(epsilon: float, delta: float, influence: float = 1.0) -> float:
+    """Return Δ·√(2·ln(1.25/δ))/ε, rounded up: proved for ε < 1 (Dwork and Roth 2014, theorem A.1).
+
+    It is not enough for every ε: not for 10. Arguments and errors as of `closed_scale`.
+    """
+    _require(epsilon, delta, influence)
+    return influence * sqrt(2 * (log(1.25) - log(delta))) / epsilon * (1 + SLACK)
+
+
+@dataclass(frozen=True)
+class GaussianScales:
+    """Scales of continuous Gaussian noise for (ε, δ) of a record of `influence`, in its unit, all rounded up."""
+
+    epsilon: float
+    delta: float
+    influence: float
+    exact: float
+    closed: float
+    classical: float
+
+    @property
+    def classical_is_enough(self) -> bool:
+        """Whether the classical scale is at least the exact one, which it is proved to be for ε < 1."""
+        return self.classical >= self.exact
+
+    def to_json(self) -> dict[str, float | bool]:
+        """Return the scales, the ratio of the classical to the closed one, and the classical one's condition."""
+        ratio = self.classical / self.closed
+        return {**asdict(self), "ratio": ratio, "classical_is_enough": self.classical_is_enough}
+
+
+def gaussian_scales(epsilon: float, delta: float, influence: float = 1.0) -> GaussianScales:
+    """Return the exact, the closed and the classical scale; arguments and errors as of `closed_scale`."""
+    given = epsilon, delta, influence
+    return GaussianScales(*given, exact_scale(*given), closed_scale(*given), classical_scale(*given))
+
+
+@lru_cache(maxsize=256)
 def exact_scale(epsilon: float, delta: float, influence: float = 1.0) -> float:
     """Return the least scale σ that is enough for (ε, δ)-DP, within one part in 10¹⁵ and never below it.
 

@@ -1,18 +1,26 @@
-"""Targets of calibration, in place of a noise scale: an accuracy at a total, or a loss at an influence.
+"""Targets of calibration, in place of a noise scale: an accuracy at a total, or a loss, ε or (ε, δ) at an influence.
 
 Every target grows or falls with the noise. `reached` decides, and `gap`, the logarithm of how far off a mechanism is,
 leads a search: below 0 where there is too little noise.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from math import inf, log, sqrt
+from math import ceil, inf, log, sqrt
 from typing import Any, ClassVar
 
+from pipeline.accounting.gaussian import closed_scale, exact_scale
+from udfs.losses.distribution import delta_of
+from udfs.losses.gaussian import delta_above
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.gaussian import GaussianNoise
 from udfs.mechanisms.parameters import SMALLEST
 from udfs.noise.weights import beyond
-from udfs.numbers.exact import exact, up_text
+from udfs.numbers.exact import exact, up_float, up_text
+
+LARGEST_EPSILON = 1000
+DIGITS = 7  # of a computed δ, rounded up: its last bits depend on the processor
 
 
 class CalibrationError(ValueError):
@@ -124,6 +132,49 @@ class IntervalTarget(_Target):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelativeErrorTarget(_Target):
+    """A mean absolute error below `relative_error` times the true total, at this total and at all larger ones.
+
+    Errors relative to the total fall as it grows, of every kind. So the noise is the most with which it is below.
+    """
+
+    relative_error: Fraction
+    total: Fraction = Fraction(1)
+    what: ClassVar[str] = "relative error"
+    widest: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.total > 0:
+            raise CalibrationError("total: must be above 0: an error relative to nothing has no bound")
+
+    def value(self, mechanism: Mechanism) -> float:
+        """Return the mean absolute error of `mechanism` over the total."""
+        return mechanism.mean_absolute_error(float(self.total)) / float(self.total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupTarget(RelativeErrorTarget):
+    """A relative error, and a loss v(`group`) ≤ `group_loss` of a record in a cell of `group` records.
+
+    It is met by two parameters: the noise scale by the error, the offset a by the loss (docs/groupwise.md).
+    """
+
+    group_loss: Fraction
+    group: Fraction
+
+    @property
+    def of_error(self) -> RelativeErrorTarget:
+        """The relative error alone."""
+        return RelativeErrorTarget(relative_error=self.relative_error, total=self.total)
+
+    @property
+    def rises(self) -> bool:
+        """Whether v(group) grows with the offset: it falls in groups up to the total at which the error is met."""
+        return self.group > self.total
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossTarget(_Target):
     """A PRzCDP loss that a record of `influence`, in the measure's unit, may have at most."""
 
@@ -146,7 +197,113 @@ class LossTarget(_Target):
         return self.value(mechanism) <= self.loss
 
 
-Target = StandardErrorTarget | AbsoluteErrorTarget | IntervalTarget | LossTarget
+@dataclass(frozen=True, kw_only=True)
+class PureTarget(_Target):
+    """A pure loss ε that a record of `influence`, in the measure's unit, may have at most."""
+
+    epsilon: Fraction
+    influence: Fraction
+    what: ClassVar[str] = "pure loss"
+    extremes: ClassVar[tuple[str, str]] = ("largest", "least")
+    may_be_narrow: ClassVar[bool] = True
+
+    def value(self, mechanism: Mechanism) -> Fraction:
+        """Return the pure loss that `mechanism` has; raises CalibrationError where it has none."""
+        pure = mechanism.pure_loss_at(self.influence)
+        if pure is None:
+            raise CalibrationError("this noise has no pure loss; name a delta beside epsilon")
+        return pure
+
+    def gap(self, mechanism: Mechanism) -> float:
+        """Return ln(wanted / pure loss)."""
+        return -_log_ratio(self.value(mechanism), self.epsilon)
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether the pure loss is at most the wanted one, exactly."""
+        return self.value(mechanism) <= self.epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateTarget(_Target):
+    """(ε, δ) for a record of `influence`, in the measure's unit, by the noise on the lattice where it is drawn.
+
+    Of Gaussian noise δ(ε) is exact (udfs.losses.gaussian), of other noise an upper bound close to it.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+    influence: Fraction
+    what: ClassVar[str] = "delta"
+    extremes: ClassVar[tuple[str, str]] = ("largest", "least")
+    may_be_narrow: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.delta < 1:
+            raise CalibrationError("delta: must be below 1")
+        if not self.epsilon <= LARGEST_EPSILON:
+            raise CalibrationError(f"epsilon: must be at most {LARGEST_EPSILON}")
+
+    def value(self, mechanism: Mechanism) -> Fraction:
+        """Return the δ that `mechanism` has at ε, rounded up."""
+        noise, shift = mechanism.form.noise, mechanism.form.shift_at(self.influence)
+        if isinstance(noise, GaussianNoise):
+            return delta_above(noise.weights, ceil(shift / noise.lattice_step), self.epsilon)
+        pair = noise.pair_at(shift)
+        if pair is None:
+            return Fraction(1)
+        return Fraction(up_text(Fraction(delta_of(pair, -up_float(-self.epsilon), float(self.delta))), DIGITS))
+
+    def gap(self, mechanism: Mechanism) -> float:
+        """Return, of Gaussian noise, ln(σ/σ₀), σ₀ being the scale of continuous noise; else ln(ln δ/ln(wanted δ))."""
+        noise, shift = mechanism.form.noise, mechanism.form.shift_at(self.influence)
+        if isinstance(noise, GaussianNoise):
+            return log(noise.scale / shift / Fraction(self.of_one))
+        value = self.value(mechanism)
+        if not 0 < value < 1:
+            return inf if value == 0 else -inf
+        return log(log(value) / log(self.delta))
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether δ is at most the wanted one, by its bound."""
+        return self.value(mechanism) <= self.delta
+
+    @property
+    def of_one(self) -> float:
+        """The scale of continuous Gaussian noise for a shift of 1."""
+        return exact_scale(float(self.epsilon), float(self.delta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedTarget(ApproximateTarget):
+    """(ε, δ) by paper 3's closed form for Gaussian noise: σ at least `closed_scale` for what a record moves.
+
+    It is proved for continuous noise. On the lattice its condition is checked: the exact δ(ε) is at most δ too.
+    """
+
+    def value(self, mechanism: Mechanism) -> Fraction:
+        """Return the δ that `mechanism` has at ε, rounded up; raises CalibrationError unless its noise is Gaussian."""
+        if not isinstance(mechanism.form.noise, GaussianNoise):
+            raise CalibrationError("the closed form is one of Gaussian noise; leave bound: closed out")
+        return super().value(mechanism)
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether the scale is at least that of the closed form, and δ at most the wanted one."""
+        least = Fraction(self.of_one) * mechanism.form.shift_at(self.influence)
+        return mechanism.form.noise.scale >= least and super().reached(mechanism)
+
+    @property
+    def of_one(self) -> float:
+        """The closed form for a shift of 1."""
+        return closed_scale(float(self.epsilon), float(self.delta))
+
+
+BOUNDS = ("exact", "closed")  # which condition decides of Gaussian noise
+
+
+AtTotal = StandardErrorTarget | AbsoluteErrorTarget | IntervalTarget | RelativeErrorTarget
+AtRecord = LossTarget | PureTarget | ApproximateTarget
+Target = AtTotal | AtRecord
 
 
 def shown(value: Any) -> str:
@@ -158,3 +315,32 @@ def _log_ratio(value: float | Fraction, wanted: float | Fraction) -> float:
     if value in (0, inf):
         return -inf if value == 0 else inf
     return log(value / wanted)
+
+
+# Targets as they are asked for, by the name of what is wanted, and what goes with what.
+
+OF_NAME: Mapping[str, type[_Target]] = {
+    "standard_error": StandardErrorTarget,
+    "mean_absolute_error": AbsoluteErrorTarget,
+    "relative_error": RelativeErrorTarget,
+    "interval": IntervalTarget,
+    "loss": LossTarget,
+    "epsilon": PureTarget,
+}
+AT_A_RECORD = ("loss", "epsilon")  # the others are at a total
+BESIDE = (("delta", "epsilon"), ("bound", "delta"), ("group_loss", "relative_error"), ("group", "group_loss"))
+
+
+def target_of(name: str, given: Mapping[str, Fraction | None], bound: str | None = None) -> Target:
+    """Return the target of a name in OF_NAME, from the numbers `given` by the names of its fields; others are left out.
+
+    Raises CalibrationError where a number breaks its rule.
+    """
+    kind = OF_NAME[name]
+    if name == "epsilon" and given.get("delta") is not None:
+        kind = ClosedTarget if bound == "closed" else ApproximateTarget
+    elif name == "relative_error" and given.get("group_loss") is not None:
+        kind = GroupTarget
+    wanted: Any = {field.name: given[field.name] for field in fields(kind) if given.get(field.name) is not None}
+    target: Target = kind(**wanted)  # type: ignore[assignment]
+    return target

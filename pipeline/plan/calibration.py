@@ -4,15 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pipeline.accounting.calibrate import scale_of, solve
-from pipeline.accounting.targets import (
-    AbsoluteErrorTarget,
-    CalibrationError,
-    IntervalTarget,
-    LossTarget,
-    StandardErrorTarget,
-    Target,
-)
+from pipeline.accounting.calibrate import offset_of, scale_of, solve
+from pipeline.accounting.targets import AT_A_RECORD, BESIDE, CalibrationError, Target, target_of
 from pipeline.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.schema import TARGETS, CalibrateSpec, Spec
@@ -51,15 +44,11 @@ def mechanism_of(spec: Spec, use: Use) -> Mechanism:
 
 
 def _target(spec: CalibrateSpec, use: Use) -> Target:
-    if spec.loss is not None:
-        return LossTarget(loss=spec.loss, influence=use.statistic.influence(spec.at or {}))
-    total = spec.total or Fraction(0)
-    if spec.interval is not None:
-        return IntervalTarget(interval=spec.interval, coverage=use.coverage, total=total)
-    if spec.standard_error is not None:
-        return StandardErrorTarget(standard_error=spec.standard_error, total=total)
-    assert spec.mean_absolute_error is not None
-    return AbsoluteErrorTarget(mean_absolute_error=spec.mean_absolute_error, total=total)
+    given = {name: value for name, value in spec if isinstance(value, Fraction)} | {"coverage": use.coverage}
+    name = next(name for name in TARGETS if name in given)
+    if name in AT_A_RECORD:
+        given["influence"] = use.statistic.influence(spec.at or {})
+    return target_of(name, given, spec.bound)
 
 
 def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]:
@@ -71,10 +60,18 @@ def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]
     if scale is not None and calibrate is None and values[scale] is None:
         yield missing((*path, scale), " (or calibrate)")
         return
+    if calibrate is None and offset_of(kind) is not None and values[str(offset_of(kind))] is None:
+        yield missing((*path, str(offset_of(kind))), "")
+        return
     if calibrate is not None:
         mistakes = list(_calibrate_mistakes(calibrate, kind, use, (*path, "calibrate")))
-        if values[str(scale)] is not None:
-            mistakes.append(Mistake((*path, str(scale)), "must be left out beside calibrate, which sets it"))
+        offset = offset_of(kind)
+        solved = {str(scale)} | ({offset} if offset is not None and calibrate.group_loss is not None else set())
+        for name in sorted(solved):
+            if values[name] is not None:
+                mistakes.append(Mistake((*path, name), "must be left out beside calibrate, which sets it"))
+        if offset is not None and offset not in solved and values[offset] is None:
+            mistakes.append(missing((*path, offset), " (or group_loss of calibrate)"))
         yield from mistakes
         if mistakes or use.step is None:
             return
@@ -94,17 +91,23 @@ def _calibrate_mistakes(spec: CalibrateSpec, kind: type[Mechanism], use: Use, pa
     if len(keys & set(TARGETS)) != 1:
         absent = tuple((*path, name) for name in TARGETS)
         yield Mistake(path, f"must have exactly one of {', '.join(TARGETS)}", absent=absent)
-    elif "loss" not in keys:
+    elif not keys & set(AT_A_RECORD):
         if "at" in keys:
             yield Mistake((*path, "at"), "must be left out: it goes with loss; total says where an error is meant")
-        if "total" not in keys and not kind.additive:
+        if "total" not in keys and (not kind.additive or "relative_error" in keys):
             yield missing((*path, "total"), " (at which the error is meant: that of this kind grows with the total)")
     else:
+        (name,) = keys & set(AT_A_RECORD)
         if "total" in keys:
-            yield Mistake((*path, "total"), "must be left out beside loss, which is meant at a record")
+            yield Mistake((*path, "total"), f"must be left out beside {name}, which is meant at a record")
         if "at" not in keys and use.statistic.measures:
             example = ", ".join(f"{measure}: 10" for measure in use.statistic.measures)
             yield missing((*path, "at"), f" (the record that may lose so much, such as {{{example}}})")
+    for name, beside in BESIDE:
+        if name in keys and beside not in keys:
+            yield Mistake((*path, name), f"must be left out: it goes with {beside}")
+    if "group_loss" in keys and "group" not in keys:
+        yield missing((*path, "group"), " (the number of records of the group that may lose so much)")
     if spec.at is not None:
         yield from _at_mistakes(spec.at, use, (*path, "at"))
 

@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from pydantic import create_model as new_model
 from pydantic_core import PydanticCustomError
 
-from pipeline.accounting.calibrate import scale_of
+from pipeline.accounting.calibrate import offset_of, scale_of
+from pipeline.accounting.targets import OF_NAME
 from pipeline.plan.model import RECORD
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
@@ -28,7 +29,7 @@ TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
 OWN_RULE = "plan"  # the type of errors whose message is ready for people
 MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
 INTERVAL = 0.95  # coverage, where a plan names none
-TARGETS = ("standard_error", "mean_absolute_error", "interval", "loss")  # of a calibration
+TARGETS = tuple(OF_NAME)  # of a calibration
 
 
 def broken(rule: str) -> PydanticCustomError:
@@ -127,7 +128,7 @@ def _parameter_type(parameter: Parameter) -> Any:
 
 
 class CalibrateSpec(Spec):
-    """A target in place of a noise scale: an error, or an interval's width, at a true total; or a record's loss.
+    """A target in place of a noise scale: an error, or an interval's width, at a true total; or a record's loss or ε.
 
     Numbers are in the measure's unit.
     """
@@ -137,30 +138,45 @@ class CalibrateSpec(Spec):
             "oneOf": [
                 {"required": ["standard_error"], "properties": {"at": False}},
                 {"required": ["mean_absolute_error"], "properties": {"at": False}},
+                {"required": ["relative_error", "total"], "properties": {"at": False}},
                 {"required": ["interval"], "properties": {"at": False}},
                 {"required": ["loss"], "properties": {"total": False}},
-            ]
+                {"required": ["epsilon"], "properties": {"total": False}},
+            ],
+            "dependentRequired": {
+                "delta": ["epsilon"],
+                "bound": ["delta"],
+                "group_loss": ["relative_error", "group"],
+                "group": ["group_loss"],
+            },
         }
     )
     standard_error: Positive | None = None
     mean_absolute_error: Positive | None = None
+    relative_error: Positive | None = None
+    group_loss: Positive | None = None
+    group: Positive | None = None
     interval: Positive | None = None
     loss: Positive | None = None
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    bound: Literal["exact", "closed"] | None = None
     total: NonNegative | None = None
     at: dict[Name, NonNegative] | None = None
 
 
 def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
     """Return the shape of a mechanism's parameters; its noise scale may be left to calibration."""
-    scale = scale_of(mechanism)
+    scale, offset = scale_of(mechanism), offset_of(mechanism)
     base: type[Spec] = Spec
     optional: Any = Field(default_factory=lambda: None)  # it may be left out, but not be null
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
     for name, parameter in mechanism.parameters().items():
-        absent = optional if name == scale else ...
+        absent = optional if name in (scale, offset) else ...
         keys[name] = (_parameter_type(parameter), absent if parameter.default is None else parameter.default)
     if scale is not None:
-        config = ConfigDict(json_schema_extra={"oneOf": [{"required": [scale]}, {"required": ["calibrate"]}]})
+        needed: Any = [name for name in (offset, scale) if name is not None]
+        config = ConfigDict(json_schema_extra={"oneOf": [{"required": needed}, {"required": ["calibrate"]}]})
 
         class Scaled(Spec):
             model_config = config

@@ -5,16 +5,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pipeline.accounting.calibrate import Number, scale_of, solve
-from pipeline.accounting.targets import CalibrationError, Target
+from pipeline.accounting.calibrate import Number, offset_of, scale_of, solve
+from pipeline.accounting.gaussian import GaussianScales
+from pipeline.accounting.targets import ApproximateTarget, CalibrationError, ClosedTarget, Target
 from pipeline.errors import PlanError, PrdpError, StateError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.text import read_text, written
 from pipeline.report.accuracy import TOTALS, errors_at, infinite_error, warnings
 from pipeline.report.explain_text import error_lines
-from pipeline.report.policies import SIZES
-from pipeline.report.text import mechanism_text, upper
+from pipeline.report.policies import COUNTS, SIZES
+from pipeline.report.text import aligned, mechanism_text, upper
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, up_float
@@ -67,31 +68,92 @@ def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: T
         raise PlanError(f"{kind}: {error}") from None
 
 
-def mechanism_json(mechanism: Mechanism, totals: tuple[float, ...], interval: Fraction) -> dict[str, Any]:
-    """Return, as JSON, a mechanism, what records of growing influence lose, and its errors at some true totals."""
+def mechanism_json(
+    mechanism: Mechanism, totals: tuple[float, ...], interval: Fraction, target: Target | None = None
+) -> dict[str, Any]:
+    """Return, as JSON, a mechanism, what records of growing influence lose, and its errors at some true totals.
+
+    For (ε, δ) also the δ that the noise has on its lattice, from above.
+    """
     losses = []
-    for size in SIZES:
+    for size in (1,) if mechanism.counts_only else SIZES:  # on a count every record has influence 1
         rho, pure = mechanism.loss_at(Fraction(size)), mechanism.pure_loss_at(Fraction(size))
         losses.append({"influence": size, "rho": up_float(rho), "epsilon": None if pure is None else up_float(pure)})
-    at = (0.0,) if mechanism.additive else tuple(sorted({*TOTALS, *totals}))
-    return {
-        "mechanism": mechanism.describe(),
-        "step": as_json(mechanism.step),
-        "formula": mechanism.formula,
-        "losses": losses,
-        "accuracy": [errors_at(mechanism, total, interval) for total in at],
-        "warnings": [warning] if (warning := infinite_error(mechanism)) else [],
-    }
+    shown = COUNTS if mechanism.counts_only else TOTALS
+    at = (0.0,) if mechanism.additive else tuple(sorted({*map(float, shown), *totals}))
+    return (
+        {
+            "mechanism": mechanism.describe(),
+            "step": as_json(mechanism.step),
+            "formula": mechanism.formula,
+            "losses": losses,
+            "accuracy": [errors_at(mechanism, total, interval) for total in at],
+            "warnings": [warning] if (warning := infinite_error(mechanism)) else [],
+        }
+        | groups_json(mechanism)
+        | (_delta(mechanism, target) if isinstance(target, ApproximateTarget) else {})
+    )
+
+
+def groups_json(mechanism: Mechanism) -> dict[str, Any]:
+    """Return, of a kind for counts, what one record loses in groups of COUNTS records, and the relative error there.
+
+    Nothing of other kinds. These are public sizes: v of an actual group is as confidential as its count.
+    """
+    if not mechanism.counts_only:
+        return {}
+    of_all = mechanism.loss_at(Fraction(1))
+    groups = []
+    for count in COUNTS:
+        loss = mechanism.group_loss_at(Fraction(count))
+        relative = mechanism.mean_absolute_error(float(count)) / count
+        groups.append({"count": count, "rho": up_float(of_all if loss is None else loss), "relative_error": relative})
+    return {"groups": groups}
+
+
+def _delta(mechanism: Mechanism, target: ApproximateTarget) -> dict[str, Any]:
+    bound = "closed" if isinstance(target, ClosedTarget) else "exact"
+    at = {"epsilon": float(target.epsilon), "influence": float(target.influence), "bound": bound}
+    return {"delta": at | {"delta": up_float(target.value(mechanism))}}
 
 
 def mechanism_lines(mechanism: Mapping[str, Any], interval: Fraction) -> str:
     """Return the result of `mechanism_json` for people."""
     lines = [mechanism_text(mechanism["mechanism"]), f"    P(Δ) = {mechanism['formula']}"]
-    for loss in mechanism["losses"]:
+    if "groups" in mechanism:
+        heads = ["in a group of", "one record loses (rho)", "mean error over the count"]
+        groups = mechanism["groups"]
+        rows = [[f"{g['count']:,}", upper(g["rho"]), f"{g['relative_error']:.6g}"] for g in groups]
+        lines += aligned([heads, *rows])
+    for loss in () if "groups" in mechanism else mechanism["losses"]:
         epsilon = "-" if loss["epsilon"] is None else upper(loss["epsilon"])
         lines.append(f"    influence {loss['influence']:<12,} rho {upper(loss['rho']):<12} epsilon {epsilon}")
+    if "delta" in mechanism:
+        spent = mechanism["delta"]
+        stated = f"({spent['epsilon']:g}, {upper(spent['delta'])})"
+        lines.append(f"    influence {spent['influence']:,g}: (ε, δ) = {stated} of the noise as it is drawn")
+        if spent["bound"] == "closed":
+            lines.append("    the closed form is proved for continuous noise; on this lattice (ε, δ) was checked")
     lines += error_lines(mechanism["accuracy"], interval)
     return "\n".join([*lines, *(f"warning: {text}" for text in mechanism["warnings"])])
+
+
+def scales_text(scales: GaussianScales) -> str:
+    """Return the scales of Gaussian noise for people, and where the classical one holds."""
+    enough = "it is enough here" if scales.classical_is_enough else "it is NOT enough here"
+    proved = "proved for ε < 1" if scales.epsilon < 1 else "not proved from ε = 1 on"
+    ratio = scales.classical / scales.closed
+    rows = [
+        [f"({scales.epsilon:g}, {scales.delta:g}) at {scales.influence:g}", "sigma", ""],
+        ["exact", f"{scales.exact:.7g}", "the least; on a lattice: --kind gaussian --epsilon … --delta …"],
+        ["closed form", f"{scales.closed:.7g}", "enough for every ε > 0 and 0 < δ < 1"],
+        [
+            "classical",
+            f"{scales.classical:.7g}",
+            f"{ratio:.3g} of the closed form; {proved}, {enough}",
+        ],
+    ]
+    return "\n".join(aligned(rows))
 
 
 def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -105,11 +167,14 @@ def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         spec: dict[str, Any] = holder[key]
         if "calibrate" not in spec:
             continue
-        name = str(scale_of(type(part.mechanism)))
-        scale = as_json(getattr(part.mechanism, name))
-        holder[key] = {name if k == "calibrate" else k: scale if k == "calibrate" else v for k, v in spec.items()}
+        kind = type(part.mechanism)
+        solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
+        scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
+        holder[key] = {}
+        for name, value in spec.items():
+            holder[key] |= scales if name == "calibrate" else {name: value}
         of_part = {} if part.name is None else {"part": part.name}
-        yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"], name: scale}
+        yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"]} | scales
 
 
 def _write(text: str, out: Path, plan: Plan) -> None:

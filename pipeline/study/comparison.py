@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.accounting.calibrate import solve
-from pipeline.accounting.targets import CalibrationError, LossTarget, Target
+from pipeline.accounting.targets import AtRecord, CalibrationError, RelativeErrorTarget, Target
 from pipeline.errors import PlanError
+from pipeline.report.calibrated import groups_json
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.parameters import ParameterError
@@ -229,7 +230,7 @@ def compare(
     Kinds for counts stand among them where the sizes are ONE_EACH. `on_try`(n) is called before the n-th shape. Raises
     ValueError on a target that is a loss.
     """
-    if isinstance(target, LossTarget):
+    if isinstance(target, AtRecord):
         raise ValueError("target: must be an accuracy")
     candidates: list[Candidate] = []
     left_out: list[tuple[str, dict[str, str], str]] = []
@@ -288,7 +289,7 @@ def _candidate_json(comparison: Comparison, candidate: Candidate, totals: tuple[
         **_figures(candidate),
         "paper": None if candidate.paper is None else _figures(candidate.paper),
         "errors": [{"total": total, "error": error_at(comparison.target, candidate, total)} for total in totals],
-    }
+    } | groups_json(candidate.mechanism)
 
 
 def _figures(losses: Losses) -> dict[str, Any]:
@@ -299,7 +300,9 @@ def _figures(losses: Losses) -> dict[str, Any]:
 
 def error_at(target: Target, candidate: Candidate, total: float) -> float | None:
     """Return what the target asks for (standard error, …) at another true total; None stands for an infinite one."""
-    if isinstance(target, LossTarget):
+    if isinstance(target, AtRecord):
         raise TypeError("a loss is meant at no total")
+    if not total > 0 and isinstance(target, RelativeErrorTarget):
+        return None
     value = float(replace(target, total=Fraction(total)).value(candidate.mechanism))
     return value if isfinite(value) and value < inf else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.report.calibrated import groups_json
 from pipeline.report.plots import DASHES, REFERENCE, line_style, write_picture
 from pipeline.study.comparison import ONE_EACH, Comparison, Losses, error_at
 from udfs.mechanisms.base import Mechanism
@@ -70,8 +71,19 @@ NOTES = (
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what is to be known of the figures, and which kinds are left out, and why."""
-    return [*NOTES, *(f"Left out: {kind}: {why}." for kind, why in comparison.without.items())]
+    """Return what is to be known of the figures, losses by groups, and which kinds are left out, and why."""
+    return [*NOTES, *_of_groups(comparison), *(f"Left out: {kind}: {why}." for kind, why in comparison.without.items())]
+
+
+def _of_groups(comparison: Comparison) -> list[str]:
+    """Return what one record loses in groups of some sizes, of the best of each family for which that falls."""
+    lines = []
+    for candidate in comparison.best:
+        groups = groups_json(candidate.mechanism).get("groups", [])
+        if len({group["rho"] for group in groups}) > 1:
+            losses = "   ".join(f"{group['count']:,}: {group['rho']:.4g}" for group in groups)
+            lines.append(f"{candidate.family} ({_parameters(candidate.mechanism)}), in a group of   {losses}")
+    return lines
 
 
 def plot(comparison: Comparison, target: Path) -> None:

@@ -23,11 +23,11 @@ ONE = Fraction(1)
 GAUSSIAN = build({"kind": "gaussian", "sigma": 4}, ONE)
 WIDER = build({"kind": "gaussian", "sigma": 7}, ONE)
 LAPLACE = build({"kind": "laplace", "sigma": 3}, ONE)
-STABLE = build({"kind": "symmetric_stable", "alpha": Fraction("1.5"), "gamma": 20}, ONE)
+WIDE = build({"kind": "laplace", "sigma": 2**50}, ONE)
 KINDS = [
     GAUSSIAN,
     LAPLACE,
-    STABLE,
+    build({"kind": "symmetric_stable", "alpha": Fraction("1.5"), "gamma": 20}, ONE),
     build({"kind": "laplace", "sigma": 3, "lattice": "fine"}, ONE),
     build({"kind": "generalized_gaussian", "p": Fraction(1, 2), "sigma": 3}, ONE),
     build({"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20}, ONE),
@@ -64,7 +64,7 @@ def test_every_kind_has_a_pair_and_states_at_most_what_its_divergences_imply() -
         least = implied if pure is None else min(implied, float(pure))
         found = of(m).epsilon
         assert 0.3 * least < found
-        assert found <= least * 1.01 or m is STABLE  # whose pair is that of its pure loss
+        assert found <= least * 1.01
 
 
 def test_the_worst_query_set_is_stated_whichever_divergences_say() -> None:
@@ -83,7 +83,7 @@ def test_four_gaussian_queries_are_one_of_half_the_scale() -> None:
 
 
 def test_a_query_without_a_known_law_is_named_and_one_that_is_too_wide_leaves_nothing() -> None:
-    found = bounds_at(sum_of(GAUSSIAN, STABLE), AT, DELTA)
+    found = bounds_at(sum_of(GAUSSIAN, WIDE), AT, DELTA)
     assert found is not None
     assert found.coarse == ("q1",)
     wide = build({"kind": "gaussian", "sigma": 2**50}, ONE)

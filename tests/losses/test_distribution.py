@@ -243,10 +243,28 @@ def test_no_bound_exceeds_that_of_other_proofs(
 def test_noise_without_room_in_doubles_enters_with_its_pure_loss() -> None:
     assert pair_of(GaussianWeights(scale=Fraction(2**50)), 2**50, None) is None
     assert pair_of(LaplaceWeights(scale=Fraction(2**50)), 2**50, Fraction(1)) == Response(1.0)
-    stable = build({"kind": "symmetric_stable", "alpha": Fraction("1.5"), "gamma": 20}, Fraction(1))
-    pair = stable.pair_at(Fraction(10))
-    assert isinstance(pair, Response)
-    assert bounds_of([pair], 1e-9, 0.05).epsilon == pytest.approx(pair.pure, rel=1e-6)
+    assert bounds_of([Response(1.0)], 1e-9, 0.05).epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [3, 40, 5000])
+@pytest.mark.parametrize("alpha", ["1", "1.5", "1.9"])
+def test_stable_noise_whose_losses_rise_and_fall(alpha: str, steps: int) -> None:
+    m = build({"kind": "symmetric_stable", "alpha": Fraction(alpha), "gamma": 20}, Fraction(1))
+    weights, x = m.form.noise.weights, np.arange(-(10**6), 10**6 + 1)
+    p, q = (np.exp(weights.fast(np.abs(x - centre).astype(float))) for centre in (0, steps))
+    total = p.sum() + 2 * float(weights.tail(10**6 + 1, mpmath.mp)[0])
+    beyond = 1 - p.sum() / total
+    pure = m.pure_loss_at(Fraction(steps))
+    assert pure is not None
+    for share in (0.1, 0.5, 0.8):
+        epsilon = share * float(pure)
+        least = float(np.maximum(p - exp(epsilon) * q, 0).sum() / total)
+        found = distribution.delta_of(shifted(weights, steps), epsilon, max(least, 1e-9))
+        assert least * (1 - 1e-9) <= found <= least * 1.001 + beyond + 1e-12
+    atoms = atoms_of(shifted(weights, steps), 1e-9, 1e-3)
+    assert atoms.loss.max() <= float(pure) * 1.001
+    looked_at = np.log(p / q)
+    assert looked_at.max() <= atoms.loss.max()
 
 
 def test_the_error_of_the_transform_is_as_small_as_stated() -> None:

@@ -149,10 +149,54 @@ def test_a_plain_dump_would_turn_codes_into_numbers(folder: Path) -> None:
     assert read_text(folder / "dumped.yaml").data == {"code": 8}
 
 
+GROUPED = "kind: groupwise_log, "
+
+
+def test_an_offset_and_a_scale_are_solved_together_and_written(folder: Path) -> None:
+    data = deepcopy(DATA)
+    asked = {"relative_error": 0.1, "total": 10, "group_loss": 0.01, "group": 100}
+    data["queries"][0]["mechanism"] = {"kind": "groupwise_log", "calibrate": asked}
+    plan = load(folder, data)
+    mechanism: Any = plan.queries[0].mechanisms[0]
+    assert mechanism.group_loss_at(Fraction(100)) <= Fraction(1, 100)
+    stated = {"kind": "groupwise_log", "a": as_json(mechanism.a), "sigma": as_json(mechanism.sigma)}
+    said = deepcopy(data)
+    said["queries"][0]["mechanism"] = stated
+    assert load(folder, said).digest == plan.digest
+    path = folder / "grouped.yaml"
+    path.write_text(yaml.safe_dump(data))
+    found = resolved_plan(path, None)["found"][0]
+    assert {name: found[name] for name in ("a", "sigma")} == {name: stated[name] for name in ("a", "sigma")}
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ("sigma: 1}", "a: missing key"),
+        ("calibrate: {loss: 1}}", "a: missing key (or group_loss of calibrate)"),
+        (
+            "a: 1, calibrate: {relative_error: 0.1, total: 10, group_loss: 1, group: 9}}",
+            "a: must be left out beside calibrate, which sets it",
+        ),
+        (
+            "calibrate: {relative_error: 0.1, total: 10, group_loss: 1}}",
+            "calibrate.group: missing key (the number of records of the group that may lose so much)",
+        ),
+        (
+            "calibrate: {relative_error: 0.1, total: 1, group_loss: 1, group: 1}}",
+            "calibrate: cannot be had: the least loss in a group of 1 is 31.8385",
+        ),
+    ],
+)
+def test_mistakes_about_groups_are_one_line(folder: Path, new: str, expected: str) -> None:
+    text = PLAN.replace("kind: gaussian, " + GAUSSIAN, GROUPED + new)
+    assert lines(folder, text) == [f"plan.yaml: queries[establishments].mechanism.{expected}"]
+
+
 # -- mistakes -------------------------------------------------------------------------------------------------------
 
 GAUSSIAN, LOG, LAPLACE = "sigma: 2}", "sigma: 0.5}", "sigma: 20, policy: paper}"
-ONE_OF = "must have exactly one of standard_error, mean_absolute_error, interval, loss"
+ONE_OF = "must have exactly one of standard_error, mean_absolute_error, relative_error, interval, loss, epsilon"
 MAPPING = "must be a mapping of keys to values"
 
 CASES = [
@@ -226,6 +270,35 @@ CASES = [
         ".calibrate: cannot be had: the least loss with these parameters is 1.48881 (sigma: must be below 1 with "
         "noise: laplace, or with estimator: median (else it has no mean))",
     ),
+    (GAUSSIAN, "calibrate: {epsilon: 1}}", ".calibrate: this noise has no pure loss; name a delta beside epsilon"),
+    (GAUSSIAN, "calibrate: {loss: 1, delta: 0.1}}", ".calibrate.delta: must be left out: it goes with epsilon"),
+    (GAUSSIAN, "calibrate: {epsilon: 1, delta: 1}}", ".calibrate.delta: must be above 0 and below 1"),
+    (
+        LAPLACE,
+        "calibrate: {epsilon: 1, bound: closed, at: {payroll: 1}}}",
+        ".calibrate.bound: must be left out: it goes with delta",
+    ),
+    (
+        LAPLACE,
+        "calibrate: {epsilon: 1, delta: 0.1, bound: closed, at: {payroll: 1}}}",
+        ".calibrate: the closed form is one of Gaussian noise; leave bound: closed out",
+    ),
+    (
+        LOG,
+        "calibrate: {epsilon: 1, delta: 0.1, total: 5, at: {employment: 1}}}",
+        ".calibrate.total: must be left out beside epsilon, which is meant at a record",
+    ),
+    (
+        GAUSSIAN,
+        "calibrate: {relative_error: 0.1}}",
+        ".calibrate.total: missing key (at which the error is meant: that of this kind grows with the total)",
+    ),
+    (GAUSSIAN, "calibrate: {interval: 9, group: 3}}", ".calibrate.group: must be left out: it goes with group_loss"),
+    (
+        GAUSSIAN,
+        "calibrate: {relative_error: 0.1, total: 5, group_loss: 1, group: 3}}",
+        ".calibrate: group_loss: groupwise_log alone loses less in larger groups",
+    ),
     (LAPLACE, "policy: paper}", ".sigma: missing key (or calibrate)"),
 ]
 QUERY = {GAUSSIAN: "establishments", LOG: "employment", LAPLACE: "payroll"}
@@ -257,7 +330,7 @@ def test_the_schema_asks_for_one_of_scale_and_calibrate() -> None:
     assert schema["unit_splitting"]["oneOf"][0] == {"required": ["rho"]}
     assert "default" not in schema["log"]["properties"]["sigma"]
     asked = [each["required"][0] for each in schema["CalibrateSpec"]["oneOf"]]
-    assert asked == ["standard_error", "mean_absolute_error", "interval", "loss"]
+    assert asked == ["standard_error", "mean_absolute_error", "relative_error", "interval", "loss", "epsilon"]
 
 
 def test_a_loss_that_leaves_no_standard_error_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

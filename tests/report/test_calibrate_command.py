@@ -1,7 +1,7 @@
 """`prdp calibrate`: a plan, one mechanism, or all families; and what a wrong call is told."""
 
 import json
-from math import sqrt
+from math import log1p, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,57 @@ def test_one_mechanism(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "--kind", "gaussian", "--loss", "0.5", "--at", 10, "--step", "0.5")
     assert text.startswith("gaussian (sigma 10, policy paper)\n    P(Δ) = Δ²/(2σ²)\n")
     assert "influence 10           rho 0.5          epsilon -" in text
+
+
+def test_a_mechanism_for_epsilon_and_delta_states_the_delta_that_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--kind", "gaussian", "--epsilon", 1, "--delta", "1e-5", "--at", 10)
+    exact, closed = run_json(capsys, *asked), run_json(capsys, *asked, "--bound", "closed")
+    assert exact["mechanism"]["sigma"] == pytest.approx(37.30596, rel=1e-6)
+    assert closed["mechanism"]["sigma"] == pytest.approx(46.08852, rel=1e-6)
+    assert exact["delta"] == {"epsilon": 1, "influence": 10, "bound": "exact", "delta": pytest.approx(1e-5, rel=1e-6)}
+    assert closed["delta"]["delta"] < 1e-6
+    assert "on this lattice (ε, δ) was checked" in run(capsys, *asked, "--bound", "closed")
+    assert run_json(capsys, "--kind", "laplace", "--epsilon", 1, "--at", 10)["mechanism"]["sigma"] == 10
+
+
+def test_scales_are_compared_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("--scales", "--epsilon", 10, "--delta", "1e-5", "--at", 3)
+    found = run_json(capsys, *asked, "--plot", tmp_path / "scales.svg")
+    assert found["ratio"] == pytest.approx(0.89, abs=0.005)  # the paper's remark
+    assert found["classical_is_enough"] is False
+    assert found["exact"] == pytest.approx(3 * 0.4998886, rel=1e-6)
+    assert (tmp_path / "scales.svg").stat().st_size > 10_000
+    assert "not proved from ε = 1 on, it is NOT enough here" in run(capsys, *asked)
+
+
+def test_kinds_for_counts_tell_losses_by_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = (
+        "--kind",
+        "groupwise_log",
+        "--relative-error",
+        "0.1",
+        "--total",
+        10,
+        "--group-loss",
+        "0.01",
+        "--group",
+        100,
+    )
+    found = run_json(capsys, *asked)
+    assert [loss["influence"] for loss in found["losses"]] == [1]  # no influences of ten million: it is a count
+    losses = {group["count"]: group["rho"] for group in found["groups"]}
+    assert list(losses) == [1, 10, 100, 1000, 10_000]
+    a, sigma = found["mechanism"]["a"], found["mechanism"]["sigma"]
+    assert losses[1000] == pytest.approx(log1p(1 / (999 + a)) ** 2 / (2 * sigma**2), rel=1e-5)
+    assert losses[100] == pytest.approx(0.01, rel=1e-5)
+    text = run(capsys, *asked)
+    assert "in a group of   one record loses (rho)   mean error over the count" in text
+    assert "influence" not in text
+    noisy = run_json(capsys, "--kind", "groupwise_noisy", "--set", "r=0.06", "--relative-error", "0.1", "--total", 10)
+    assert len({group["rho"] for group in noisy["groups"]}) == 1
+    compared = run_json(capsys, "--compare", "--count", "--relative-error", "0.1", "--total", 50)
+    grouped = next(family for family in compared["families"] if family["family"] == "groupwise_log")
+    assert grouped["groups"][-1]["rho"] < grouped["groups"][0]["rho"] / 10
 
 
 def test_words_and_numbers_are_fixed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,21 +127,40 @@ def test_all_families_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 ONE = "--kind gaussian"
+WHICH = "give one of a plan, --kind (one mechanism), --compare (all families) and --scales (Gaussian)"
 WRONG = [
-    ("", "give one of a plan, --kind (one mechanism) and --compare (all families)"),
-    ("plan.yaml --kind gaussian", "give one of a plan, --kind (one mechanism) and --compare (all families)"),
+    ("", WHICH),
+    ("plan.yaml --kind gaussian", WHICH),
     ("plan.yaml --loss 3", "--loss: means nothing with PLAN; leave it out"),
     ("nowhere.yaml", "nowhere.yaml: no such file"),
     (f"{ONE} --out x", "--out: means nothing with --kind; leave it out"),
     (f"{ONE} --limit 3", "--limit: means nothing with --kind; leave it out"),
-    (ONE, "give exactly one of --standard-error, --mean-absolute-error, --interval, --loss"),
+    (
+        ONE,
+        "give exactly one of --standard-error, --mean-absolute-error, --relative-error, --interval, --loss, --epsilon",
+    ),
     (
         f"{ONE} --loss 1 --interval 3",
-        "give exactly one of --standard-error, --mean-absolute-error, --interval, --loss",
+        "give exactly one of --standard-error, --mean-absolute-error, --relative-error, --interval, --loss, --epsilon",
     ),
     (f"{ONE} --loss 1", "--at: missing; give the influence of the record that may lose so much"),
     (f"{ONE} --loss 1 --total 4", "--total: means nothing with --loss; give --at"),
     (f"{ONE} --interval 1 --at 4", "--at: means nothing with --interval; give --total"),
+    (f"{ONE} --epsilon 1 --at 3", "gaussian: this noise has no pure loss; name a delta beside epsilon"),
+    (f"{ONE} --epsilon 1 --delta 1e-5", "--at: missing; give the influence of the record that may lose so much"),
+    (f"{ONE} --epsilon 1 --delta 1 --at 3", "--delta: must be below 1"),
+    (f"{ONE} --epsilon 2000 --delta 0.1 --at 3", "--epsilon: must be at most 1000"),
+    (f"{ONE} --loss 1 --at 3 --delta 0.1", "--delta: means nothing without --epsilon; leave it out"),
+    ("--kind laplace --epsilon 1 --at 3 --bound exact", "--bound: means nothing without --delta; leave it out"),
+    ("--compare --epsilon 1 --at 4", "--epsilon: a comparison is at equal accuracy; give --standard-error"),
+    ("--scales --epsilon 1", "--delta: missing; scales are those for (ε, δ)"),
+    ("--scales --epsilon 1 --delta 2", "--delta: must be above 0 and below 1"),
+    ("--scales --epsilon 1 --delta 0.1 --at 0", "--at: must be a finite number above 0"),
+    ("--scales --epsilon 1 --delta 0.1 --loss 3", "--loss: means nothing with --scales; leave it out"),
+    (f"{ONE} --relative-error 0.1 --total 0", "--total: must be above 0"),
+    (f"{ONE} --interval 3 --group 4", "--group: means nothing without --group-loss; leave it out"),
+    (f"{ONE} --relative-error 0.1 --group-loss 4", "--group: missing; give the number of records of the group"),
+    ("--compare --relative-error 0.1 --total 9 --group-loss 4", "--group-loss: means nothing with --compare; leave it"),
     (f"{ONE} --loss x --at 3", "--loss: must be a number"),
     (f"{ONE} --loss nan --at 3", "--loss: must be a number"),
     (f"{ONE} --loss 0 --at 3", "--loss: must be above 0"),

@@ -18,8 +18,9 @@ from functools import lru_cache
 import numpy as np
 
 from udfs.losses.nodes import GRID, Falling, normaliser
+from udfs.losses.stable import shape_of
 from udfs.losses.tight import LARGEST_ERROR
-from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context, up_float
@@ -27,12 +28,15 @@ from udfs.numbers.exact import context, up_float
 EXACT = 2.0**52  # whole numbers up to it, and their halves, are doubles
 WIDEST = 2.0**44  # noise scales that leave room for tails below EXACT
 ETA = 1 / 32  # nats by which w may fall in a block
+BEND = ETA * ETA / 8  # of its mass, that may lie above the chord
 MOST_PIECES = 1 << 16  # of one block
 BITS = 96
 UP = 1 + 2.0**-24  # far above the rounding of w, of e^w and of a sum of atoms, relatively
 ROUNDING = 2.0**-46  # of losses, relative to the log-weights of which they are differences
 
 
+# families of which atoms are known
+Followed = Falling | LaplaceWeights | GaussianWeights | CauchyWeights | StableWeights
 Window = tuple[float, float]
 EVERYWHERE: Window = (-math.inf, math.inf)
 
@@ -41,7 +45,7 @@ EVERYWHERE: Window = (-math.inf, math.inf)
 class Shifted:
     """The pair Z, Z + `steps` of lattice noise; `steps` ≥ 0."""
 
-    weights: Falling | LaplaceWeights | GaussianWeights
+    weights: Followed
     steps: int
 
 
@@ -77,10 +81,13 @@ def pair_of(weights: LogWeights, steps: int, pure: Fraction | None) -> Pair | No
     Of noise that is too wide for doubles, or of a family whose losses are not followed here, randomised response in
     its place; None where there is no pure loss either.
     """
-    known = isinstance(weights, GaussianWeights | LaplaceWeights | GeneralizedGaussianWeights | PolylogWeights)
-    if known and steps < EXACT / 2 and weights.scale < WIDEST and weights.fast_error <= LARGEST_ERROR:  # type: ignore[attr-defined]
-        return Shifted(weights, steps)  # type: ignore[arg-type]
+    if isinstance(weights, Followed) and steps < EXACT / 2 and _narrow(weights):
+        return Shifted(weights, steps)
     return None if pure is None else Response(up_float(pure))
+
+
+def _narrow(weights: Followed) -> bool:
+    return weights.scale < WIDEST and weights.fast_error <= LARGEST_ERROR
 
 
 def atoms_of(pair: Pair, beyond: float, coarseness: float, window: Window = EVERYWHERE) -> Atoms:
@@ -102,36 +109,66 @@ def _of_response(pure: float) -> Atoms:
 
 
 def _of_noise(pair: Shifted, beyond: float, coarseness: float, window: Window) -> Atoms:
-    weights, steps = pair.weights, float(pair.steps)
+    weights = pair.weights
     reach, outside = _reach(weights, beyond)
     starts = _starts(pair, reach, coarseness, window)
     first, last = starts[:-1], starts[1:] - 1  # whole distances are doubles
-    count = starts[1:] - starts[:-1]
-    here, there = (weights.fast(np.abs(np.concatenate([first, last]) - centre)) for centre in (0.0, steps))
-    loss = here - there
-    loss += (np.abs(here) + np.abs(there)) * ROUNDING
-    ends = loss.reshape(2, -1)  # L is monotone in a block
-    density = np.exp(here).reshape(2, -1)
-    # e^w lies below its chord where it is convex; the Gaussian one above it by at most ℓ²/8·e^w/s²
-    bend = float(1 / weights.scale) ** 2 / 8 if isinstance(weights, GaussianWeights) else 0.0
-    mass = count * (density.mean(axis=0) + bend * (count - 1) ** 2 * density.max(axis=0))
-    mass *= UP / normaliser(weights)
-    infinite = 0.0
-    right = max(float(loss[-1]), 0.0)  # L falls up to n and is below 0 beyond
-    losses, masses = [ends.max(axis=0), [right]], [mass, [outside]]
+    both = np.concatenate([first, last])
+    here, there = (weights.fast(np.abs(both - centre)).reshape(2, -1) for centre in (0.0, float(pair.steps)))
+    ends = here - there + (np.abs(here) + np.abs(there)) * max(ROUNDING, 4 * weights.fast_error)
+    bend, bend_of_loss = _bends(pair, first, last)
+    most = ends.max(axis=0) + bend_of_loss
+    count, density = last - first + 1, np.exp(here)
+    mass = count * (density.mean(axis=0) + bend * density.max(axis=0)) * (UP / normaliser(weights))
+    # beyond the last block L falls, and is below 0 beyond `steps`
+    right, left = max(float(ends[1, -1]), 0.0), _left_of(pair, reach, float(ends[0, 0]))
+    known = math.isfinite(left)
+    losses = np.concatenate([most, [right], [left] * known])
+    masses = np.concatenate([mass, [outside], [outside] * known])
+    order = np.argsort(losses, kind="stable")
+    rough = np.maximum(most, ends.max(axis=0)), ends.min(axis=0)
+    rise = float((np.clip(rough[0], *window) - np.clip(rough[1], *window)).max())
+    return Atoms(masses[order], losses[order], 0.0 if known else outside, rise)
+
+
+def _bends(pair: Shifted, first: Floats, last: Floats) -> tuple[Floats | float, Floats | float]:
+    """Return what e^w may exceed its chord by in each block, relative to its largest value, and L the larger end.
+
+    Nothing where e^w is convex and L monotone. Gaussian: at most h²/8, h = ℓ/s, as (e^w)″ ≥ −e^w/s². Stable: ln p lies
+    above its chord by at most h²/8·B₂, and L by h²/8·min(2B₂, u·B₃), B_j ≥ |(ln p)^{(j)}| from the nearer end on,
+    u = n/s.
+    """
+    weights = pair.weights
+    half = ((last - first) / float(weights.scale)) ** 2 / 8 * UP
     if isinstance(weights, GaussianWeights):
-        infinite = outside
-    else:  # w is convex: L falls with the distance from 0
-        losses.append([float(ends[0, 0])])
-        masses.append([outside])
-    every, weight = np.concatenate(losses), np.concatenate(masses)
-    order = np.argsort(every, kind="stable")
-    rough = float(np.ptp(np.clip(ends, *window), axis=0).max())
-    return Atoms(weight[order], every[order], infinite, rough)
+        return half, 0.0
+    if not isinstance(weights, CauchyWeights | StableWeights):
+        return 0.0, 0.0
+    shape, scale = shape_of(_alpha(weights)), float(weights.scale)
+    near = np.minimum(np.abs(first), np.abs(last)) / scale
+    other = np.minimum(np.abs(first - pair.steps), np.abs(last - pair.steps)) / scale
+    nearer, u = np.minimum(near, other), pair.steps / scale * UP
+    bend = np.expm1(half * shape.bound(2, near)) * UP
+    return bend, half * np.minimum(2 * shape.bound(2, nearer), u * shape.bound(3, nearer)) * UP
+
+
+def _left_of(pair: Shifted, reach: float, loss: float) -> float:
+    """Return a bound of L beyond the first block, where its loss is `loss`; infinite where there is none."""
+    weights = pair.weights
+    if isinstance(weights, GaussianWeights):
+        return math.inf
+    if not isinstance(weights, CauchyWeights | StableWeights):
+        return loss  # w is convex: L falls with the distance from 0
+    shape, y = shape_of(_alpha(weights)), reach / float(weights.scale)
+    return float(shape.beyond(y, np.array([pair.steps / reach * UP]))[0]) * UP if y >= shape.far_from else math.inf
+
+
+def _alpha(weights: CauchyWeights | StableWeights) -> Fraction:
+    return Fraction(1) if isinstance(weights, CauchyWeights) else weights.alpha
 
 
 @lru_cache(maxsize=256)
-def _reach(weights: Falling | LaplaceWeights | GaussianWeights, beyond: float) -> tuple[float, float]:
+def _reach(weights: Followed, beyond: float) -> tuple[float, float]:
     """Return a distance, at most EXACT/4, and an upper bound of the mass beyond it on one side: about `beyond`."""
     grid = GRID[: int(np.searchsorted(GRID, EXACT / 4))]
     parts = np.diff(grid) * np.exp(weights.fast(grid[:-1]))
@@ -155,6 +192,8 @@ def _starts(pair: Shifted, reach: float, coarseness: float, window: Window) -> F
         here, there = weights.fast(np.abs(starts)), weights.fast(np.abs(starts - steps))
         loss = np.clip(here - there, *window)
         change = np.maximum(np.abs(np.diff(here)) / ETA, np.abs(np.diff(loss)) / coarseness)
+        bend, bend_of_loss = _bends(pair, starts[:-1], starts[1:])
+        change = np.maximum(change, np.sqrt(np.maximum(bend / BEND, bend_of_loss / coarseness)))
         pieces = np.minimum(np.clip(np.ceil(change), 1, MOST_PIECES), np.diff(starts)).astype(np.intp)
         owner = np.repeat(np.arange(len(pieces)), pieces)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)

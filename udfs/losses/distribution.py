@@ -108,6 +108,16 @@ def bounds_of(pairs: Sequence[Pair], delta: float, size: float) -> Bounds:
         parts, gap = _parts(pairs, delta, points)
 
 
+def delta_of(pair: Pair, epsilon: float, delta: float) -> float:
+    """Return an upper bound of δ(ε) of one pair, ε ≥ 0: close to it where it is not far below `delta`."""
+    beyond = CUT * delta
+    window = _window(atoms_of(pair, beyond, math.inf), beyond)
+    spacing = (window[1] - window[0]) / POINTS or 1.0
+    atoms = atoms_of(pair, beyond, FINER * spacing, window)
+    lost = np.sum(atoms.mass * np.maximum(-np.expm1(np.minimum(epsilon - atoms.loss, 0.0)), 0.0))
+    return float(lost) * SLACK + atoms.infinite
+
+
 def _power(parts: Sequence[Distribution], size: float) -> float:
     """Return min over ε of δ(ε) + e^ε·size, convex in e^ε; any ε gives a bound.
 
