@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 from typing import TypeVar
 
 from pipeline.accounting.convert import ORDERS, SIZE, added, approximate_epsilon_of, best_power_of
@@ -46,8 +47,25 @@ def _of_record(policy: PolicySum, record: ReferenceRecord, delta: float) -> ByDi
     pairs = _known({i: policy.queries[i].mechanism.pair_at(policy.queries[i].influence(record)) for i in met})
     if pairs is None:
         return None
+    return _worst(policy, _by_divergences(policy, record, sets, pairs, delta), pairs, delta)
+
+
+def bounds_of_change(
+    policy: PolicySum, sets: Iterable[QuerySet], pairs: Mapping[int, Pair | None], delta: float
+) -> ByDistribution | None:
+    """Return the bounds of two values of a record, by the pairs of the policies that its cell can meet."""
+    distinct = list(dict.fromkeys(sets))
+    met = frozenset[int]().union(*distinct)
+    known = _known({i: pairs[i] for i in sorted(met)})
+    return None if known is None else _worst(policy, ((each, inf, 1.0) for each in distinct), known, delta)
+
+
+def _worst(
+    policy: PolicySum, sets: Iterable[tuple[QuerySet, float, float]], pairs: Mapping[int, Pair], delta: float
+) -> ByDistribution:
+    """Return the largest bounds of the query sets, which come with larger ones than theirs."""
     worst = NOTHING
-    for query_set, epsilon, power in _by_divergences(policy, record, sets, pairs, delta):
+    for query_set, epsilon, power in sets:
         if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
             found = bounds_of([pairs[i] for i in sorted(query_set)], delta, SIZE)
             worst = Bounds(*map(max, zip(_figures(worst), _figures(found), strict=True)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pipeline.accounting.convert import Floats
+from pipeline.accounting.distributions import ByDistribution, bounds_of_change
 from pipeline.accounting.groups import simple
 from pipeline.accounting.left_out import NAME, SHARE, LeftOutTest, with_left_out_test
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
@@ -22,6 +23,7 @@ from pipeline.accounting.references import (
 from pipeline.errors import PlanError
 from pipeline.plan.cells import Int32s
 from pipeline.plan.model import Plan
+from udfs.losses.atoms import Pair, Response
 from udfs.numbers.exact import as_json, up_float
 from udfs.records.codes import LEVELS
 
@@ -165,6 +167,7 @@ def curve_at(plan: Plan, policy: PolicySum, at: Reference) -> Floats:
 
 
 NOTHING = Loss(Fraction(0), Fraction(0))
+UNTOUCHED = Response(0.0)
 
 
 @dataclass(frozen=True)
@@ -185,10 +188,19 @@ class Change:
         """Return what the change costs by one query."""
         if not self.values.keys() & query.statistic.measures:
             return NOTHING
+        return Loss(*query.mechanism.change_losses_at(*self._addends(query)))
+
+    def pair(self, query: QueryPolicy) -> Pair | None:
+        """Return two laws of what the query shows, or worse ones; None where none are known."""
+        if not self.values.keys() & query.statistic.measures:
+            return UNTOUCHED
+        return query.mechanism.change_pair_at(*self._addends(query))
+
+    def _addends(self, query: QueryPolicy) -> tuple[Fraction, Fraction]:
         low, high = sorted(
             query.statistic.addend_at({name: pair[i] for name, pair in self.values.items()}) for i in (0, 1)
         )
-        return Loss(*query.mechanism.change_losses_at(low, high))
+        return low, high
 
 
 @dataclass(frozen=True)
@@ -213,6 +225,12 @@ class Factor:
         losses = query.mechanism.factor_losses_at(query.statistic.factor(self.factor))
         return None if losses is None else Loss(*losses)
 
+    def pair(self, query: QueryPolicy) -> Pair | None:
+        """Return two laws of what the query shows, or worse ones; None where none are known."""
+        if not query.statistic.measures:
+            return UNTOUCHED
+        return query.mechanism.factor_pair_at(query.statistic.factor(self.factor))
+
 
 def change_losses(plan: Plan, policy: PolicySum, change: Change | Factor) -> tuple[list[Loss | None], Loss | None]:
     """Return the loss by each query in its worst part, then by all, at the worst cell; None where there is no bound.
@@ -224,6 +242,12 @@ def change_losses(plan: Plan, policy: PolicySum, change: Change | Factor) -> tup
     of_query = [{i for i, part in enumerate(policy.queries) if part.name == query.name} for query in plan.queries]
     by_query = [_worst_change(losses, [met & parts for met in query_sets]) for parts in of_query]
     return by_query, _worst_change(losses, query_sets)
+
+
+def change_bounds(plan: Plan, policy: PolicySum, change: Change | Factor, delta: float) -> ByDistribution | None:
+    """Return (ε, δ) and the best test between the two values by their distribution; None where that is not known."""
+    pairs = dict(enumerate(change.pair(query) for query in policy.queries))
+    return bounds_of_change(policy, query_sets_of(plan, change.keys), pairs, delta)
 
 
 def _worst_change(losses: Sequence[Loss | None], query_sets: Iterable[QuerySet]) -> Loss | None:

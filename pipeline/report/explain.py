@@ -14,6 +14,7 @@ from pipeline.plan.policy import (
     Change,
     Factor,
     Loss,
+    change_bounds,
     change_losses,
     curve_at,
     left_out_test_loss,
@@ -99,7 +100,9 @@ def explain_changes(plan: Plan, changes: Sequence[Change | Factor], delta: float
                     {"name": query.name} | _loss(loss) for query, loss in zip(plan.queries, losses, strict=True)
                 ],
                 "total": _loss(total),
-                "means": None if total is None else interpret(total, delta),
+                "means": None
+                if total is None
+                else interpret(total, delta, None, change_bounds(plan, policy, change, delta)),
             }
         )
     return explained

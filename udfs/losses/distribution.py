@@ -155,7 +155,8 @@ def _window(atoms: Atoms, beyond: float) -> Window:
     below, above = np.cumsum(atoms.mass), np.cumsum(atoms.mass[::-1])[::-1]
     low = int(np.count_nonzero(below <= beyond))
     high = len(above) - 1 - int(np.count_nonzero(above <= beyond))
-    return float(atoms.loss[min(low, high)]), float(atoms.loss[max(low, high)])
+    most = float(atoms.loss[max(low, high)])
+    return float(atoms.loss[min(low, high)]), most + abs(most) * 2.0**-40  # beyond what rounding makes of it elsewhere
 
 
 def _on_grid(atoms: Atoms, window: Window, spacing: float) -> Distribution:

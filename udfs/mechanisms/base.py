@@ -216,6 +216,15 @@ class Mechanism(ABC):
         shift = self.form.shift_by_factor(factor) if factor > 1 else ZERO
         return None if shift is None else (self.form.noise.loss_at(shift), self.form.noise.pure_loss_at(shift))
 
+    def change_pair_at(self, low: Fraction, high: Fraction) -> Pair | None:
+        """Return `pair_at` for a record's value that is `low` or `high` ≥ `low` ≥ 0, all else being equal."""
+        return self.form.noise.pair_at(self.form.shift_at(high - low, low))
+
+    def factor_pair_at(self, factor: Fraction) -> Pair | None:
+        """Return the same for any value and any other within a `factor` ≥ 1 of it; None also without a bound."""
+        shift = self.form.shift_by_factor(factor) if factor > 1 else ZERO
+        return None if shift is None else self.form.noise.pair_at(shift)
+
     def group_loss_at(self, total: Fraction, influence: Fraction = ONE) -> Fraction | None:
         """Return the zCDP loss in a cell of a true total, where larger cells lose less; None where they do not.
 
