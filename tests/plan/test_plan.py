@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.accounting.calibrate import scale_of
+from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.references import Reference
 from pipeline.canonical import canonical_json
 from pipeline.canonical import digest as digest_of
@@ -155,7 +155,7 @@ def test_the_schema_knows_every_mechanism_and_parameter() -> None:
         calibrated = set() if scale is None else {"calibrate"}
         assert set(known["properties"]) == {"kind", *mechanism.parameters(), *calibrated}
         required = {name for name, parameter in mechanism.parameters().items() if parameter.default is None}
-        assert set(known["required"]) == {"kind", *(required - {scale})}
+        assert set(known["required"]) == {"kind", *(required - {scale, offset_of(mechanism)})}
         assert ("oneOf" in known) == bool(calibrated)
         for name, parameter in mechanism.parameters().items():
             if parameter.minimum is not None:
