@@ -97,8 +97,8 @@ def _time(rounds: int) -> None:
         steps = knots(weights)
         some = [step for step in steps[:: len(steps) // 50 + 1] for _ in range(4)]
         knot = _best(rounds, lambda weights=weights, some=some: [tight_loss.__wrapped__(weights, n) for n in some])  # type: ignore[misc]
+        whole = _best(rounds, lambda weights=weights: tight_curve.__wrapped__(weights))  # type: ignore[misc]
         curve = tight_curve(weights)
-        whole = knot / len(some) * len(steps)
         random = np.random.default_rng(1)
         small, large = (np.exp(random.normal(middle, 2.0, SIZE)).astype(np.int64) for middle in (5.5, 16.0))
         log1p = _best(rounds, lambda small=small: np.log1p(small.astype(np.float64)))  # type: ignore[misc]
