@@ -108,7 +108,7 @@ def _faults(row: Row, owned: bool) -> list[tuple[str, str]]:
         ("employment", "is empty (null)", employment is None),
         ("employment", "is below zero, which a mechanism of the plan does not allow", (employment or 0) < 0),
         ("payroll", "is empty (null)", payroll is None),
-        ("firm_id", "names no owner: it is empty (null)", owned and (owner is None or not owner.strip())),
+        ("firm_id", "names no owner: it is empty (null), or not UTF-8", owned and (owner is None or not owner.strip())),
     ]
     return [(column, rule) for column, rule, holds in rules if holds]
 
