@@ -24,7 +24,20 @@ CANARIES = (
     "62948173",
     str(COUNT),
 )  # a record's id and values, the number of records
-STAGES = ["check", "reserve", "tables", "scan", "draw", "stage", "stage", "stage", "complete", "publish", "settle"]
+STAGES = [
+    "check",
+    "reserve",
+    "tables",
+    "scan",
+    "test",
+    "draw",
+    "stage",
+    "stage",
+    "stage",
+    "complete",
+    "publish",
+    "settle",
+]
 
 
 def microdata(employment: Any = 58274913) -> pa.Table:

@@ -16,7 +16,7 @@ from tests.support.postgres import PostgresServer
 
 ROLES = Path(__file__).parents[2] / "conf" / "ledger" / "roles.sql"
 DECISIONS = {"approved", "budgeted", "rejected", "withdrawn"}
-DRAWS = {"reserved", "charged", "drawn"}
+DRAWS = {"reserved", "charged", "drawn", "tested", "refused"}
 USERS = ("owner", "release", "officer", "reader", "nobody")
 DENIED = "does not let this user do that"
 

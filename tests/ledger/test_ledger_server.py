@@ -77,7 +77,7 @@ def test_a_release_runs_from_the_command_and_its_password_is_nowhere(
     assert any(path.name == "release.json" for path in written)
     assert not [path for path in written if PASSWORD.encode() in path.read_bytes()]
     ledger = create_ledger(postgres.url(database))
-    assert ledger.verify()[0] == 4
+    assert ledger.verify()[0] == 5
     assert [entry for entry in entries(ledger) if PASSWORD in entry.payload] == []
 
 
