@@ -2,15 +2,15 @@
 
 import argparse
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 from jobs.output import print_columns, print_json
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import Tested
-from pipeline.ledger.history import History, histories
+from pipeline.ledger.history import History, Spending, histories
 from pipeline.ledger.store import Ledger
+from pipeline.report.interpretation import interpretation_text
 from udfs.numbers.exact import as_json, down_text, up_text
 
 
@@ -167,12 +167,24 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
             worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
             rows.append((f"    {s.release}", s.status, str(s.charges), up_text(loss), excess_text(worst)))
         print_columns([*rows, ("    spent", "", "", up_text(spending.total), "")])
-        means = spending.means
-        epsilon = "infinite" if means["epsilon"] is None else up_text(Fraction(means["epsilon"]))
-        test = f"best test {means['power']:.4f} at {means['size']:g}"
-        print(f"    which implies (ε, δ) = ({epsilon}, {means['delta']:g}); {test}")
         if spending.limit is None or spending.left is None:
             print("    no limit binds it: its loss may grow without bound")
         else:
             by = f"{as_json(spending.limit.rho)} at {spending.limit.label}"
             print(f"    left {down_text(spending.left)}, by the limit {by}")
+        _print_promise(spending)
+
+
+def _print_promise(spending: Spending) -> None:
+    means = spending.means
+    if means is None:
+        print(
+            "    no (ε, δ): no limit that binds it was fixed before the first release and never stated anew since, and "
+            "what was spent is no bound where later releases were chosen by what earlier ones showed"
+        )
+        return
+    print(
+        f"    the limit {means['limit']['rho']} at {means['limit']['at']} was fixed before the first release: all "
+        "releases, however each is chosen by what earlier ones showed, keep together"
+    )
+    print(f"    {interpretation_text(means)} at {means['size']:g}")

@@ -8,25 +8,20 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
-from pipeline.accounting.convert import ORDERS, Floats, added
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
 from pipeline.errors import BudgetRefused, PlanError
-from udfs.losses.curve import of_zcdp
-from udfs.numbers.exact import as_json, up_float, up_text
+from udfs.numbers.exact import as_json, up_text
 
 MOST_NAMED = 10  # releases in a refusal
 
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """Bounds at a reference as they were stated when a release was charged: ρ, and D_α at ORDERS where it is kept."""
+    """The bound at a reference as it was stated when a release was charged."""
 
     at: Reference
     rho: Fraction
-    curve: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -56,19 +51,6 @@ class Charged:
         loss = self.policy.loss_at(at)
         stated = [known.rho for known in self.certified if known.at.unordered == at.unordered]
         return before + self.times * max([loss, *stated])
-
-    def curve_at(self, at: Reference) -> Floats:
-        """Return upper bounds of D_α at ORDERS that the reference has lost at its worst cells.
-
-        A bound once stated is not lowered: where ρ alone was stated for the reference, αρ is the least that counts.
-        """
-        before = [test.curve_at(at.anywhere()) for test in self.tests]
-        if not self.times:
-            return added(before)
-        now = self.policy.curve_at(at)
-        stated = [known for known in self.certified if known.at.unordered == at.unordered]
-        curves = [known.curve if known.curve is not None else of_zcdp(up_float(known.rho), ORDERS) for known in stated]
-        return added([*before, *[np.maximum.reduce([now, *curves])] * self.times])
 
 
 @dataclass(frozen=True)

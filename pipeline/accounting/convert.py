@@ -221,9 +221,9 @@ def _require(prior: float) -> None:
         raise ValueError("prior: must be above 0 and below 1")
 
 
-# Whole Rényi curves: what a record loses at every order, added over queries and releases, and converted once.
+# Whole Rényi curves: what a record loses at every order, added over the queries of a plan, and converted once.
 #
-# At each order α the divergences of adaptive mechanisms that were fixed before any of them ran add up (Mironov 2017,
+# At each order α the divergences of mechanisms that were fixed before any of them ran add up (Mironov 2017,
 # proposition 1), so the sum of the curves of the queries that one cell meets bounds a record there, and the largest
 # over the domain bounds it anywhere. A single loss ρ says αρ at all orders; the curve says less, so that (ε, δ) and
 # the best test come out smaller. Limits of budgets are on ρ alone: they hold also where later plans are chosen after

@@ -56,8 +56,11 @@ class ReferenceRecord:
         return [abs(self.values[name]) for name in sorted(self.values)]
 
     def covers(self, other: "ReferenceRecord") -> bool:
-        """Return whether every value of `other` is in magnitude at most the value here; codes are not compared."""
-        return all(abs(value) <= abs(self.values.get(name, Fraction(-1))) for name, value in other.values.items())
+        """Return whether `other` names every measure named here, in magnitude at most as here; codes are not compared.
+
+        Other measures may have any value: while a limit at this record stands, no release uses them.
+        """
+        return all(name in other.values and abs(other.values[name]) <= abs(v) for name, v in self.values.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +151,8 @@ class Limit:
     """The loss `rho` that the reference `at` may accumulate over all releases of a dataset; `label` says whose it is.
 
     Policies being monotone it binds every smaller unit: one whose records can be matched one to one with records of
-    the reference that are at least as large.
+    the reference that are at least as large in the measures that the limit names, whatever their others: no release
+    may use a measure that a limit does not name.
     """
 
     at: Reference

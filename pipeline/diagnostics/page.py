@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.report.html import Table, number, percent, rendered
+from pipeline.report.html import Table, bound, number, percent, rendered
 from pipeline.report.plots import DASHES, Draw, Picture, can_draw, line_style, picture
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _picture(title: str, draw: Draw) -> Picture | None:
 def _quantiles(label: str, losses: Json) -> Table:
     header = (label, "count", *(f"{float(q) * 100:g} %" for q in QUANTILES), "largest")
     rows = [
-        (name, f"{loss['count']:,}", *(number(loss["quantiles"].get(q)) for q in QUANTILES), number(loss["largest"]))
+        (name, f"{loss['count']:,}", *(bound(loss["quantiles"].get(q)) for q in QUANTILES), bound(loss["largest"]))
         for name, loss in losses.items()
     ]
     return Table(header, rows, range(1, len(header)))

@@ -66,13 +66,17 @@ def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Lim
     """
     if budget is not None and budget.raised is not None:
         return budget.stated
-    earlier = [
+    return [*(budget.stated if budget else []), *of_plans(budget, releases)]
+
+
+def of_plans(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Limit]:
+    """Return the limits of the releases' plans that bind later ones: those from before the dataset was registered."""
+    return [
         replace(limit.anywhere(), label=f"{limit.label} (a limit of release {state.release})")
         for state in releases
         if state.charges > 0 and (budget is None or state.since < budget.since)
         for limit in limits_of(state)
     ]
-    return [*(budget.stated if budget else []), *earlier]
 
 
 def require_covers(connection: Connection, budgets: Mapping[str, Budget], wanted: Budget) -> None:

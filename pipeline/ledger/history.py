@@ -6,10 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting.accountant import Charged
-from pipeline.accounting.convert import DELTA, Floats, added, interpretation
+from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
 from pipeline.errors import PlanError, StateError
-from pipeline.ledger.admission import binding
+from pipeline.ledger.admission import binding, of_plans
 from pipeline.ledger.datasets import Budget, members
 from pipeline.ledger.entries import Entry, unknown
 from pipeline.ledger.fold import ReleaseState, step
@@ -77,9 +77,11 @@ class Spending:
     """What releases cost the reference `at`, and `left`: what later ones can cost it at most (None: no limit binds).
 
     `spent`: (release, state, loss) of every release that is charged, in order. `limit` is the one that leaves least;
-    what it leaves at its own reference is left to every smaller record. `curve` bounds what a record lost at all orders
-    (None of a list of records). All losses are upper bounds. `excess`: of each release, by query, the share by which
-    its mechanism's stated loss may be too high, at most; None where it is not known.
+    what it leaves at its own reference is left to every smaller record. `promised` is the lowest limit that was fixed
+    before the first release that it counts: the only one that says what all of them lose together, for later ones may
+    have been chosen by what earlier ones showed (docs/mathematics.md, section 5). All losses are upper bounds.
+    `excess`: of each release, by query, the share by which its mechanism's stated loss may be too high, at most; None
+    where it is not known.
     """
 
     dataset: str
@@ -87,7 +89,7 @@ class Spending:
     spent: tuple[tuple[ReleaseState, Fraction], ...]
     limit: Limit | None
     left: Fraction | None
-    curve: Floats | None
+    promised: Limit | None
     excess: tuple[dict[str, float | None], ...]
 
     @property
@@ -96,9 +98,12 @@ class Spending:
         return sum((loss for _, loss in self.spent), Fraction(0))
 
     @property
-    def means(self) -> dict[str, Any]:
-        """What it means, as (ε, δ) and the power of the best test: the releases' curves added, converted once."""
-        return interpretation(self.curve, up_float(self.total), None, DELTA)
+    def means(self) -> dict[str, Any] | None:
+        """What the promised limit implies, as (ε, δ) and the power of the best test; None where no limit is one."""
+        if self.promised is None:
+            return None
+        limit = {"at": self.promised.label, "rho": as_json(self.promised.rho)}
+        return {"limit": limit} | interpretation(None, up_float(self.promised.rho), None, DELTA)
 
     def to_json(self) -> dict[str, Any]:
         """The spending as JSON; spent is rounded up, left down."""
@@ -144,18 +149,34 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
     if len(at.records) > 1 and not listed:
         raise PlanError(f"--at {text}: the dataset's unit is the record: give one, without ;")
     limits = [(limit, mine) for limit in binding(budget, mine)]
+    fixed = _fixed_in_advance(budget, mine)
     if budget is not None and budget.family is not None:
         kin = set(members(budgets, budget.family))
-        limits += [(limit, [s for s in states if s.dataset in kin]) for limit in budgets[budget.family].stated]
+        of_kin = [state for state in states if state.dataset in kin]
+        limits += [(limit, of_kin) for limit in budgets[budget.family].stated]
+        fixed += _fixed_in_advance(budgets[budget.family], of_kin)
     left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if limit.at.covers(at)]
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
+    promised = min((each for each in fixed if each.at.covers(at)), key=lambda each: each.rho, default=None)
     releases = [charged(state, state.charges) for state in mine]
     spent = tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True))
-    curves = added([release.curve_at(at) for release in releases])
     excess = tuple(
         {q.name: release.policy.excess_at(at, q.name) for q in release.policy.queries} for release in releases
     )
-    return Spending(dataset, at, spent, limit, least, curves, excess)
+    return Spending(dataset, at, spent, limit, least, promised, excess)
+
+
+def _fixed_in_advance(budget: Budget | None, states: Sequence[ReleaseState]) -> list[Limit]:
+    """Return the limits that were stated before the first of the releases, and have bound all of them ever since.
+
+    An officer's `raise` after a release states all limits anew, those of plans too.
+    """
+    seen = [number for state in states for number in (state.since, *(test.since for test in state.tests))]
+    first = min(seen, default=None)
+    if budget is not None and budget.raised is not None:
+        return budget.stated if first is None or budget.raised < first else []
+    registered = budget.stated if budget is not None and (first is None or budget.since < first) else []
+    return [*registered, *of_plans(budget, [state for state in states if state.since == first])]
 
 
 def _lost(limit: Limit, states: Sequence[ReleaseState]) -> Fraction:

@@ -47,7 +47,7 @@ def _by_query(policy: PolicySum, at: Reference) -> dict[str, float]:
 
 
 def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certified, ...]:
-    """Return the bounds that `certified_json` wrote; older entries hold none, or none of the curves.
+    """Return the bounds of ρ that `certified_json` wrote; older entries hold none.
 
     Raises StateError where a later version of prdp wrote them in a form that is unknown here.
     """
@@ -55,15 +55,7 @@ def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certifie
         return ()
     if data["version"] != VERSION:
         raise StateError(f"release {release}: was charged by a later version of prdp: use that, or a later one")
-    known = data.get("orders") == ORDERS.tolist()
-    return tuple(
-        Certified(
-            at=Limit.from_json(bound["reference"]).at,
-            rho=exact(bound["rho"]),
-            curve=np.array(bound["divergences"]) if known and "divergences" in bound else None,
-        )
-        for bound in data["bounds"]
-    )
+    return tuple(Certified(Limit.from_json(bound["reference"]).at, exact(bound["rho"])) for bound in data["bounds"])
 
 
 @dataclass(frozen=True, kw_only=True)

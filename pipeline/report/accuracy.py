@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.plan.model import Query
 from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import up_text
 
 TOTALS = (0.0, 100.0, 10_000.0, 1_000_000.0)  # at which errors that grow with the total are shown
 RARE = 1e-9  # values may be held at the ends of their range this often without a warning
@@ -47,8 +48,8 @@ def _warnings(mechanism: Mechanism) -> Iterator[str]:
         yield infinite
     if mechanism.saturation > RARE:
         yield (
-            f"a value is held at ±(2⁶³ − 1) steps of its noise with probability {mechanism.saturation:.2g}, which "
-            "changes its mean and its errors; choose lighter tails"
+            f"a value is held at ±(2⁶³ − 1) steps of its noise with probability {up_text(mechanism.saturation, 2)}, "
+            "which changes its mean and its errors; choose lighter tails"
         )
     if mechanism.too_narrow:
         yield (

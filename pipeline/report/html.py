@@ -10,6 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from udfs.numbers.exact import up_text
+
 
 @dataclass(frozen=True)
 class Table:
@@ -28,6 +30,11 @@ def rendered(template: str, **values: Any) -> str:
 def number(value: float | None) -> str:
     """Return a figure in four digits, or in full from 10,000 on; a dash stands for None."""
     return "–" if value is None else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def bound(value: float | None) -> str:
+    """Return an upper bound in four digits, rounded up; a dash stands for None."""
+    return "–" if value is None else up_text(value, 4)
 
 
 def percent(share: float | None) -> str:

@@ -1,7 +1,7 @@
 """The interpretation of a total loss: (ε, δ), the best test, posteriors; as JSON and for people."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any
 
 from pipeline.accounting.convert import (
@@ -17,7 +17,7 @@ from pipeline.accounting.convert import (
 from pipeline.accounting.distributions import ByDistribution
 from pipeline.plan.policy import Loss
 from pipeline.report.text import aligned, upper
-from udfs.numbers.exact import up_float
+from udfs.numbers.exact import up_float, up_probability
 
 PRIORS = (0.01, 0.5)
 NOTES = (
@@ -66,7 +66,8 @@ def interpret(
 def interpretation_text(interpreted: Mapping[str, Any]) -> str:
     """Return (ε, δ) and the best test for people."""
     epsilon = "infinite" if interpreted["epsilon"] is None else upper(interpreted["epsilon"])
-    return f"(ε, δ) = ({epsilon}, {interpreted['delta']:g})   best test {_probability(interpreted['power'])}"
+    delta = upper(interpreted["delta"])
+    return f"(ε, δ) = ({epsilon}, {delta})   best test {up_probability(interpreted['power'])}"
 
 
 def unknown_lines(names: Sequence[str], interpreted: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -83,11 +84,7 @@ def posterior_lines(names: Sequence[str], interpreted: Sequence[Mapping[str, Any
     """Return the posteriors of named losses in columns, one for each prior; no line where there is no loss."""
     heads = ("posterior, prior", *(f"{prior:g}" for prior in PRIORS))
     rows = [
-        (name, *(f"{_probability(each['mean'])} / {_probability(each['largest'])}" for each in loss["posteriors"]))
+        (name, *(f"{up_probability(each['mean'])} / {up_probability(each['largest'])}" for each in loss["posteriors"]))
         for name, loss in zip(names, interpreted, strict=True)
     ]
     return aligned([heads, *rows]) if rows else []
-
-
-def _probability(bound: float) -> str:
-    return "> 0.9999" if bound > 0.9999 else f"{ceil(bound * 10_000) / 10_000:.4f}"

@@ -14,14 +14,21 @@ from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Count
 
+ADDED = (
+    "Over several releases whose plans were all fixed before any of them was seen, a {0}'s losses add up. Where later "
+    "plans were chosen by what earlier releases showed, their sum is no bound; then a limit on the sum holds that was "
+    "fixed before the first release and has refused whatever would exceed it: the {0} loses at most that limit."
+)
+
 WORDS = (
     "Per-record zero-concentrated differential privacy. For each record r, what this release shows would have been "
     "about as likely without r, or with r added: the Rényi divergence between the two distributions of the release "
     "is at most α·P(r), for every order α above 1 and in both directions. Neighbouring databases differ by one whole "
     "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
-    "P(r) depends on r's influence alone, grows with it, and is {least} for a record in no query. The value P(r) of an "
-    "actual record is confidential. Losses add up: a record's loss over several releases is at most the sum of their "
-    "policies, and a group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
+    "P(r) depends on r's influences and, where public parts of a table have mechanisms of their own, on the part that "
+    "r is in; it grows with every influence, and is {least} for a record in no query. The value P(r) of an "
+    f"actual record is confidential. {ADDED.format('record')} A "
+    "group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
     "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
     "release alone has the same guarantee."
 )
@@ -40,8 +47,8 @@ FIRM_WORDS = (
     "removed. P follows from the policy functions in policy.json, which are public and were fixed before any record "
     "was read: in a cell of a query the influences of a firm's records add up, and the losses of cells and queries "
     "add up. P(f) grows with every record of f and its influence, and is {least} for a firm in no query. The value "
-    "P(f) of an actual firm is confidential. Losses add up: a firm's loss over several releases is at most the sum of "
-    "their policies, and several firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
+    f"P(f) of an actual firm is confidential. {ADDED.format('firm')} Several "
+    "firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
     "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
     "same guarantee."
 )

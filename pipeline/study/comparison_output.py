@@ -10,7 +10,7 @@ from pipeline.report.calibrated import groups_json
 from pipeline.report.plots import DASHES, REFERENCE, line_style, write_picture
 from pipeline.study.comparison import ONE_EACH, Comparison, Losses, error_at
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.exact import as_json
+from udfs.numbers.exact import as_json, up_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def _parameters(mechanism: Mechanism) -> str:
 
 
 def _shown(losses: Losses, *figures: float) -> list[str]:
-    return [*(f"{loss:.4g}" for loss in figures), *([] if losses.share is None else [f"{losses.share:.4%}"])]
+    return [*(up_text(loss, 4) for loss in figures), *([] if losses.share is None else [f"{losses.share:.4%}"])]
 
 
 def summary(comparison: Comparison) -> str:

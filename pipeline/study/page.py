@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.report.html import Table, number, rendered
+from pipeline.report.html import Table, bound, number, rendered
 from pipeline.report.plots import Picture
 
 QUANTILES = ("0.1", "0.5", "0.9", "0.99", "0.9999")  # those of the document that the page shows
@@ -48,7 +48,7 @@ def _by_size(entries: list[Json]) -> Table:
             entry["label"],
             _parameters(entry["mechanism"]) + ("" if entry["releasable"] else " (for comparison only)"),
             "none" if entry["variance"] is None else number(entry["variance"]),
-            *(number(loss["rho"]) for loss in entry["losses"]),
+            *(bound(loss["rho"]) for loss in entry["losses"]),
             number(entry["growth"]["factor"]),
         ]
         for entry in entries
@@ -62,8 +62,8 @@ def _quantiles(entries: list[Json]) -> Table:
     rows = [
         [
             entry["label"],
-            *(number(entry["quantiles"].get(q)) for q in QUANTILES),
-            number(entry["largest"]),
+            *(bound(entry["quantiles"].get(q)) for q in QUANTILES),
+            bound(entry["largest"]),
             *(f"{100 * within['share']:.2f}" for within in entry["within"]),
         ]
         for entry in entries

@@ -71,9 +71,20 @@ def up_decimal(number: Fraction) -> int | float:
     return nearest if exact(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
-def up_text(number: Fraction, digits: int = 6) -> str:
-    """Return `number` in at most `digits` significant digits, rounded up: a bound that is shown stays a bound."""
-    return _text(number, digits, ROUND_CEILING)
+# Every bound that people read is printed by the next three: none is shown as less than it is.
+
+
+def up_text(number: Fraction | float, digits: int = 6) -> str:
+    """Return an upper bound in at most `digits` significant digits, rounded up; a double means its exact value."""
+    if isinstance(number, float) and not math.isfinite(number):
+        return "infinite"
+    return _text(Fraction(number), digits, ROUND_CEILING)
+
+
+def up_probability(bound: float) -> str:
+    """Return an upper bound of a probability in four decimals, rounded up; "> 0.9999" where that would be 1."""
+    ceiling = math.ceil(Fraction(bound) * 10_000)
+    return "> 0.9999" if ceiling > 9999 else f"0.{ceiling:04d}"
 
 
 def down_text(number: Fraction, digits: int = 6) -> str:
