@@ -103,9 +103,9 @@ class Ledger:
 
     def register(self, name: str, budget: str | Path) -> None:
         """Register a dataset or family with the limits of a YAML file, as `prdp ledger init`."""
-        from pipeline.release.officers import load_budget  # noqa: PLC0415
+        from pipeline.release.officers import load_budget, register  # noqa: PLC0415
 
-        self._store.register(load_budget(Path(budget), name))
+        register(self._store, load_budget(Path(budget), name))
 
     def raise_limits(self, name: str, budget: str | Path, reason: str) -> None:
         """State the limits of a registered dataset or family anew, for a recorded reason."""

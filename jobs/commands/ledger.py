@@ -165,9 +165,9 @@ def _migrate(arguments: argparse.Namespace) -> None:
 
 
 def _init(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import load_budget  # noqa: PLC0415
+    from pipeline.release.officers import load_budget, register  # noqa: PLC0415
 
-    ledger.register(load_budget(arguments.budget, arguments.dataset))
+    register(ledger, load_budget(arguments.budget, arguments.dataset))
     _show_budget(ledger, arguments)
 
 

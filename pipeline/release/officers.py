@@ -24,6 +24,7 @@ from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
 from pipeline.plan.text import BUDGET, read_text
 from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, source_of
+from pipeline.preparation.same_files import require_new_files
 from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
 from pipeline.release.publish import retract
 from pipeline.storage.location import Location
@@ -38,6 +39,13 @@ class Purged:
     release: str
     root: str
     names: tuple[str, ...]
+
+
+def register(ledger: Ledger, budget: Budget) -> None:
+    """Register a dataset or a family, as `Ledger.register`; StateError also where its files are another dataset's."""
+    if budget.source is not None:
+        require_new_files(ledger, budget.name, budget.source)
+    ledger.register(budget)
 
 
 def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseState:

@@ -26,6 +26,7 @@ from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
 from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_readable, source_of
 from pipeline.preparation.prepared import prepared_for
+from pipeline.preparation.same_files import require_own_files
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
@@ -105,6 +106,7 @@ def check(request: Request) -> ReleaseState | None:
     another release may be reserved first.
     """
     require_output(request)
+    require_own_files(request.ledger, request.plan.dataset.name, request.microdata)
     return request.ledger.check(reservation_of(request), request.registered_only)
 
 
@@ -178,6 +180,7 @@ def _check(job: Job) -> None:
     for warning in (text for query in job.plan.queries for text in warnings(query)):
         job.log.warning(warning)
     if state is None or state.refunded:
+        require_own_files(job.ledger, job.plan.dataset.name, job.microdata)
         prepared_for(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
         require_readable(job.microdata, job.engine, sum_spec(job.plan), job.plan.dataset.record)
         prepare_root(job.staging_root)

@@ -1,0 +1,50 @@
+"""Whether microdata are files of another dataset under other names: links and mounts lead to them too.
+
+A file of this machine is known by its device and number, whatever leads to it. Copies and stores are not known so.
+"""
+
+from collections.abc import Iterable
+from os import stat
+
+from pipeline.errors import PrdpError, StateError
+from pipeline.ledger.store import Ledger
+from pipeline.microdata import source
+from pipeline.preparation.pinned import Microdata
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
+
+
+def require_own_files(ledger: Ledger, dataset: str, microdata: Microdata) -> None:
+    """Return unless a file of `microdata` is one of another registered dataset's; raises StateError then."""
+    registered = ((budget.name, budget.source) for budget in ledger.budgets().values())
+    _require_apart(dataset, microdata, registered)
+
+
+def require_new_files(ledger: Ledger, dataset: str, at: str) -> None:
+    """Return unless a file at `at` is one of another dataset, registered or released; raises StateError then."""
+    registered = ((budget.name, budget.source) for budget in ledger.budgets().values())
+    released = ((state.dataset, state.reservation.get("source")) for state in ledger.states() if state.charges > 0)
+    if not at.startswith(("table ", "DataFrame ")):
+        _require_apart(dataset, locate(at), dict.fromkeys([*registered, *released]))
+
+
+def _require_apart(dataset: str, microdata: Microdata, known: Iterable[tuple[str, str | None]]) -> None:
+    mine = _files(microdata) if isinstance(microdata, Location) else set()
+    for other, at in known:
+        if not mine or other == dataset or at is None or at.startswith(("table ", "DataFrame")):
+            continue
+        if mine & _files(locate(at)):
+            raise StateError(
+                f"dataset {dataset}: its microdata {microdata} are files of dataset {other}, {at}: name that one"
+            )
+
+
+def _files(microdata: Location) -> set[tuple[int, int]]:
+    """Return device and number of each file; none of a store, and none where they cannot be found or read."""
+    if microdata.as_path() is None:
+        return set()
+    try:
+        facts = [stat(str(file)) for file in source.find(microdata).files]
+    except (PrdpError, OSError):
+        return set()
+    return {(each.st_dev, each.st_ino) for each in facts}
