@@ -107,6 +107,12 @@ class Ledger:
 
         register(self._store, load_budget(Path(budget), name))
 
+    def correct(self, name: str, budget: str | Path) -> None:
+        """Register a dataset or family anew while nothing was released under it, as `prdp ledger correct`."""
+        from pipeline.release.officers import correct, load_budget  # noqa: PLC0415
+
+        correct(self._store, load_budget(Path(budget), name))
+
     def raise_limits(self, name: str, budget: str | Path, reason: str) -> None:
         """State the limits of a registered dataset or family anew, for a recorded reason."""
         from pipeline.release.officers import load_budget  # noqa: PLC0415

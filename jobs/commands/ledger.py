@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.commands.ledger_show import show, show_release
+from jobs.commands.ledger_show import print_budget, show, show_release
 from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
+from pipeline.ledger.datasets import Budget
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.site import operator_named, site
 from pipeline.storage.uri import locate
@@ -18,6 +19,7 @@ EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
 EXAMPLES = {  # act → a call, after `prdp ledger`
     "create": "create /srv/prdp/ledger/ledger.sqlite",
     "init": "init cbp-2023 --budget budget.yaml",
+    "correct": "correct cbp-2023 --budget budget.yaml",
     "raise": 'raise cbp-2023 --budget budget.yaml --reason "a second year of tables"',
     "check": "check plan.yaml",
     "show": "show --at employment=10,payroll=500",
@@ -48,8 +50,9 @@ def declare(parser: Parser) -> None:
     add_json(create)
 
     init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _init)
+    mend = _add(acts, "correct", "register anew what has no release yet, in all but its name", _correct)
     change = _add(acts, "raise", "replace the limits of a dataset or family, for a recorded reason", _raise)
-    for stating in (init, change):
+    for stating in (init, mend, change):
         stating.add_argument("dataset", metavar="DATASET", help="the dataset or family")
         stating.add_argument(
             "--budget", type=Path, required=True, metavar="FILE", help="its facts and limits, a YAML file"
@@ -167,7 +170,25 @@ def _migrate(arguments: argparse.Namespace) -> None:
 def _init(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.officers import load_budget, register  # noqa: PLC0415
 
-    register(ledger, load_budget(arguments.budget, arguments.dataset))
+    budget = load_budget(arguments.budget, arguments.dataset)
+    register(ledger, budget)
+    _show_registered(ledger, budget, arguments)
+
+
+def _correct(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from pipeline.release.officers import correct, load_budget  # noqa: PLC0415
+
+    budget = load_budget(arguments.budget, arguments.dataset)
+    correct(ledger, budget)
+    _show_registered(ledger, budget, arguments)
+
+
+def _show_registered(ledger: Ledger, budget: Budget, arguments: argparse.Namespace) -> None:
+    from pipeline.release.officers import unseen  # noqa: PLC0415
+
+    warning = unseen(budget)
+    if warning is not None:
+        arguments.log.warning(warning)
     _show_budget(ledger, arguments)
 
 
@@ -183,7 +204,7 @@ def _show_budget(ledger: Ledger, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(budget.to_json())
     else:
-        print(f"{budget.kind} {budget.name}: limits recorded: {len(budget.limits)}")
+        print_budget(budget)
 
 
 def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
         return
     _print_table(chosen)
     for budget in budgets:
-        _print_budget(budget)
+        print_budget(budget)
     for each in refusals:
         print(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
     for run in runs:
@@ -121,11 +121,12 @@ def _print_table(chosen: Sequence[History]) -> None:
     print_columns(rows)
 
 
-def _print_budget(budget: Budget) -> None:
+def print_budget(budget: Budget) -> None:
+    """Print what is registered, and its limits in words."""
     family = f" of family {budget.family}" if budget.family else ""
     print(f"{budget.kind} {budget.name}{family}, unit {budget.unit}")
     for limit in budget.limits:
-        print(f"    {limit.label}: rho {as_json(limit.rho)}")
+        print(f"    over all releases {limit.label} and every smaller one lose at most rho {as_json(limit.rho)}")
     if budget.reason:
         print(f"    limits replaced: {budget.reason}")
 

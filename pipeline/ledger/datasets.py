@@ -18,7 +18,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Difference
 from udfs.numbers.exact import as_json
 
-INIT, RAISE = "init", "raise"
+INIT, CORRECT, RAISE = "init", "correct", "raise"
 REFUSALS = 10  # of releases of a dataset because of its records, where no officer states another number
 RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: see pipeline/ledger/datasets.py
 WHAT_A_RECORD_IS = ("unit", "record", *RECORD_RULES)
@@ -73,7 +73,7 @@ class Budget:
         }
 
     def act(self, verb: str, reason: str | None = None) -> Act:
-        """Return the act that registers this budget (`init`), or states its limits anew (`raise`) for a reason."""
+        """Return the act that registers this budget (`init`, `correct`), or states its limits anew (`raise`)."""
         facts = {
             "act": verb,
             "kind": self.kind,
@@ -93,7 +93,7 @@ def budget_step(before: Budget | None, entry: Entry) -> Budget:
     facts = entry.facts
     limits = tuple(Limit.from_json(limit) for limit in facts["limits"])
     refusals = int(facts.get("refusals", REFUSALS))  # older entries state none
-    if facts["act"] == INIT and before is None:
+    if (facts["act"] == INIT and before is None) or (facts["act"] == CORRECT and before is not None):
         return Budget(
             name=entry.dataset,
             unit=facts["unit"],
@@ -150,6 +150,21 @@ def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
         raise StateError(f"dataset {budget.name}: its microdata {budget.source} are those of dataset {same.name}")
     if budget.family is not None:
         _require_kin(budgets, budget, budget.family)
+
+
+def require_correctable(budgets: Mapping[str, Budget], wanted: Budget, states: Iterable[ReleaseState]) -> None:
+    """Raise StateError unless `wanted` may take the place of what is registered: nothing was released under it yet."""
+    before = budgets.get(wanted.name)
+    if before is None or before.kind != wanted.kind:
+        raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
+    named = {wanted.name, *members(budgets, wanted.name)}
+    release = next((s.release for s in states if s.dataset in named and (s.tests or not s.refunded)), None)
+    if release is not None:
+        raise StateError(
+            f"{wanted.kind} {wanted.name}: has a release, {release}: state limits anew by prdp ledger raise"
+        )
+    if before.unit != wanted.unit and len(named) > 1:
+        raise StateError(f"family {wanted.name}: its datasets have the unit {before.unit}: correct them first")
 
 
 def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> None:

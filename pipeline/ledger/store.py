@@ -21,11 +21,13 @@ from pipeline.errors import PlanError, StateError, require_package
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
+    CORRECT,
     INIT,
     RAISE,
     Budget,
     budget_step,
     budgets_of,
+    require_correctable,
     require_fits_releases,
     require_like_records,
     require_new,
@@ -244,14 +246,29 @@ class Ledger:
         already.
         """
         with self._writing() as connection:
+            self._register(connection, INIT, budgets_of(connection), None, budget)
+
+    def correct(self, budget: Budget) -> None:
+        """Register a dataset or a family anew, in all but its name, while nothing was released under it.
+
+        Raises StateError where something was, or where it is not registered, and as `register`.
+        """
+        with self._writing() as connection:
             budgets = budgets_of(connection)
-            require_new(budgets, budget)
-            states = list(states_of(connection).values())
-            require_fits_releases(budget, states)
-            kin = budgets | {budget.name: budget}
-            require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
-            require_covers(connection, budgets, budget)
-            append(connection, self._signed(budget.act(INIT)), partial(budget_step, None))
+            require_correctable(budgets, budget, states_of(connection).values())
+            before = budgets.pop(budget.name)
+            self._register(connection, CORRECT, budgets, before, budget)
+
+    def _register(
+        self, connection: Connection, act: str, budgets: dict[str, Budget], before: Budget | None, budget: Budget
+    ) -> None:
+        require_new(budgets, budget)
+        states = list(states_of(connection).values())
+        require_fits_releases(budget, states)
+        kin = budgets | {budget.name: budget}
+        require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
+        require_covers(connection, budgets, budget)
+        append(connection, self._signed(budget.act(act)), partial(budget_step, before))
 
     def raise_limits(self, wanted: Budget, reason: str) -> None:
         """State the limits of a registered dataset or family anew, higher or lower, for a recorded reason.

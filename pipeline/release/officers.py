@@ -48,6 +48,34 @@ def register(ledger: Ledger, budget: Budget) -> None:
     ledger.register(budget)
 
 
+def correct(ledger: Ledger, budget: Budget) -> None:
+    """Register a dataset or a family anew while nothing was released under it, as `Ledger.correct` and `register`."""
+    if budget.source is not None:
+        require_new_files(ledger, budget.name, budget.source)
+    ledger.correct(budget)
+
+
+def unseen(budget: Budget) -> str | None:
+    """Return a warning where nothing lies at the dataset's path, as far as this user sees; None where something does.
+
+    An officer need not see the microdata, so nothing is refused.
+    """
+    if budget.source is None or budget.source.startswith("table "):
+        return None
+    try:
+        there = locate(budget.source).exists()
+    except (OSError, StateError, PlanError):
+        there = False
+    return (
+        None
+        if there
+        else (
+            f"dataset.path: {budget.source} is not there, as far as this user sees: until the first release "
+            "prdp ledger correct can change it"
+        )
+    )
+
+
 def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseState:
     """Approve the held attempt of a release, publish and settle it; return its state.
 
