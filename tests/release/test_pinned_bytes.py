@@ -307,7 +307,7 @@ def test_a_whole_attempt_is_finished_and_never_drawn_again(old: Old, name: str) 
     del staged[f"{attempt}/attempt.json"]
     assert published == staged
     assert old.staged(name) == {}
-    told = json.loads(manifest)
+    told = json.loads(pinned.in_words_of_0_1(manifest.decode()))
     dated = {entry["event"]: entry for entry in old.entries(name)}["published"]
     assert (told.pop("ledger_head"), told.pop("date")) == (dated["hash"], dated["time"][:10])
     assert pinned.sha256(json.dumps(told).encode()) == MANIFESTS[name]

@@ -465,12 +465,16 @@ WORDS_OF_0_1 = {  # now → in 0.1, which said more than is true
 }
 
 
+def in_words_of_0_1(text: str) -> str:
+    """Return a text in which the guarantee is said as version 0.1 said it."""
+    for now, then in WORDS_OF_0_1.items():
+        text = text.replace(now, then)
+    return text
+
+
 def policy_of_0_1(text: bytes) -> bytes:
     """Return policy.json in the words of 0.1 and without the sentence on composition: the bytes of 0.1."""
-    words = text.decode()
-    for now, then in WORDS_OF_0_1.items():
-        words = words.replace(now, then)
-    policy = json.loads(words)
+    policy = json.loads(in_words_of_0_1(text.decode()))
     policy["sum"].pop("composition", None)
     return (json.dumps(policy, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
 
