@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
     from pipeline.release.verify import Verified
+    from prdp.designs import Design, design
     from prdp.explanation import Explanation
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.plans import Plan, diagnose, load_plan, prepare
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
     "pipeline.release.verify": ("Verified",),
+    "prdp.designs": ("Design", "design"),
     "prdp.explanation": ("Explanation",),
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.plans": ("Plan", "diagnose", "load_plan", "prepare"),
@@ -36,6 +38,7 @@ SUBMODULES = ("mechanisms", "spark")
 
 __all__ = [
     "BudgetRefused",
+    "Design",
     "Explanation",
     "Ledger",
     "MicrodataError",
@@ -49,6 +52,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "create_ledger",
+    "design",
     "diagnose",
     "evaluate",
     "gaussian_scales",

@@ -3,10 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from pipeline.accounting.calibrate import offset_of, scale_of, solve
 from pipeline.accounting.targets import AT_A_RECORD, BESIDE, CalibrationError, Target, target_of
 from pipeline.names import hint
+from pipeline.plan.designed import read_weights
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.schema import TARGETS, CalibrateSpec, Spec
 from udfs.mechanisms.base import Mechanism
@@ -19,13 +21,14 @@ from udfs.records.statistics import Statistic
 class Use:
     """What a query uses its mechanisms for: totals of `statistic` in whole `step`s (None: not known).
 
-    `measures` are the names of all in the plan, `coverage` is that of its intervals.
+    `measures` are the names of all in the plan, `coverage` is that of its intervals, `folder` the plan's.
     """
 
     statistic: Statistic
     step: Fraction | None
     measures: Collection[str]
     coverage: Fraction
+    folder: Path
 
 
 def mechanism_of(spec: Spec, use: Use) -> Mechanism:
@@ -36,6 +39,9 @@ def mechanism_of(spec: Spec, use: Use) -> Mechanism:
         CalibrationError: where no scale reaches the target.
     """
     parameters = {name: value for name, value in spec if value is not None}
+    for name, parameter in CATALOGUE[parameters["kind"]].parameters().items():
+        if parameter.kind == "table" and isinstance(parameters[name], str):
+            parameters[name] = read_weights(use.folder / parameters[name], name, use.step or Fraction(1))
     step = use.step or Fraction(1)
     calibrate: CalibrateSpec | None = parameters.pop("calibrate", None)
     if calibrate is None:

@@ -7,6 +7,7 @@ so that all other mistakes are reported in the same run.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import PlanError
@@ -34,8 +35,11 @@ from udfs.records.statistics import RECORDS, STATISTICS, Count
 MOST_SHOWN = 5  # codes that a message names
 
 
-def plan_mistakes(plan: PlanSpec, domain: Domain | None) -> Iterator[Mistake]:
-    """Yield what contradicts itself, another part of the plan, or the domain (None: it could not be read)."""
+def plan_mistakes(plan: PlanSpec, domain: Domain | None, folder: Path) -> Iterator[Mistake]:
+    """Yield what contradicts itself, another part of the plan, or the domain (None: it could not be read).
+
+    Other files that the plan names are relative to `folder`.
+    """
     if _value(plan, "supersedes") and plan.supersedes == _value(plan, "release"):
         yield Mistake(("supersedes",), "must name another release")
     dataset: DatasetSpec | None = _value(plan, "dataset")
@@ -43,7 +47,7 @@ def plan_mistakes(plan: PlanSpec, domain: Domain | None) -> Iterator[Mistake]:
     if dataset is not None:
         yield from dataset_mistakes(dataset, measures or {})
     coverage = _value(plan, "interval") or exact(INTERVAL)  # a broken one has a mistake of its own
-    check = _Check(measures, domain, coverage, _value(plan, "queries") or [])
+    check = _Check(measures, domain, coverage, _value(plan, "queries") or [], folder)
     yield from check.queries_mistakes()
     for i, limit in enumerate(_value(plan, "budget") or []):
         path: KeyPath = ("budget", i, "at")
@@ -93,6 +97,7 @@ class _Check:
     domain: Domain | None
     coverage: Fraction
     queries: Sequence[QuerySpec]
+    folder: Path
 
     def level_rule(self, level: str) -> str | None:
         """Return the rule that `level` breaks: it must be known, and the domain as fine."""
@@ -179,7 +184,7 @@ class _Check:
         steps = [measures[name].step or Fraction(1) for name in statistic.measures if name in measures]
         known = len(steps) == len(statistic.measures)
         step = statistic.step(steps[0] if steps else Fraction(1)) if known else None
-        return Use(statistic, step, measures, self.coverage)
+        return Use(statistic, step, measures, self.coverage, self.folder)
 
     def partition_mistakes(self, query: QuerySpec, spec: PartsSpec, path: KeyPath) -> Iterator[Mistake]:
         """Yield what keeps the parts of a query's mechanism from being a partition of its public cells.

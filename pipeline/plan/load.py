@@ -67,7 +67,7 @@ def plan_of(text: PlanText, path: Path) -> Plan:
         mistakes += islice(shape_mistakes(error.errors(include_url=False)), MOST_SOUGHT)
         spec = _salvage_plan(text.data)
     domain, wrong_files = _domain(spec, path.parent, mistakes)
-    mistakes += islice(plan_mistakes(spec, domain), MOST_SOUGHT)
+    mistakes += islice(plan_mistakes(spec, domain, path.parent), MOST_SOUGHT)
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
     return _resolve(spec, domain, path)
@@ -155,7 +155,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         domain=domain,
         interval=spec.interval,
         max_left_out=spec.max_left_out,
-        queries=tuple(_query(query, measures, domain, spec.interval) for query in spec.queries),
+        queries=tuple(_query(query, measures, domain, spec.interval, path.parent) for query in spec.queries),
         budget=tuple(limit_of(limit, dataset.unit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
     )
@@ -179,11 +179,11 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     )
 
 
-def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, coverage: Fraction) -> Query:
+def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, coverage: Fraction, folder: Path) -> Query:
     (statistic,) = spec.statistics
     read = [measures[name] for name in statistic.measures]
     step = statistic.step(read[0].step if read else Fraction(1))
-    split, parts = _parts(spec, domain, partial(mechanism_of, use=Use(statistic, step, measures, coverage)))
+    split, parts = _parts(spec, domain, partial(mechanism_of, use=Use(statistic, step, measures, coverage, folder)))
     return Query(
         name=spec.name,
         statistic=statistic,

@@ -118,6 +118,8 @@ class Spec(BaseModel):
 def _parameter_type(parameter: Parameter) -> Any:
     if parameter.kind == "choice":
         return Annotated[Literal[parameter.choices], Field(description=parameter.doc)]
+    if parameter.kind == "table":
+        return Annotated[str | dict[str, Any], Field(description=parameter.doc)]
     bounds = {
         "exclusiveMinimum" if parameter.exclusive else "minimum": parameter.minimum,
         "maximum": parameter.maximum,

@@ -1,9 +1,11 @@
 """Text for people: aligned columns, and names of mechanisms and references."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from pipeline.canonical import canonical_json
 from udfs.numbers.exact import meant, up_text
 
 EXACT = 1e-6  # a share that no figure shown would tell
@@ -24,8 +26,15 @@ def upper(bound: float) -> str:
 
 def mechanism_text(described: Mapping[str, Any]) -> str:
     """Return a mechanism's kind and parameters, as JSON has them, for people."""
-    parameters = ", ".join(f"{name} {value}" for name, value in described.items() if name != "kind")
+    parameters = ", ".join(f"{name} {_value_text(value)}" for name, value in described.items() if name != "kind")
     return f"{described['kind']} ({parameters})"
+
+
+def _value_text(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return f"a table of {len(value['steps'])} knots, SHA-256 {digest[:16]}…"
 
 
 def reference_text(at: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:

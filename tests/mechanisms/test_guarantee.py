@@ -57,7 +57,8 @@ def test_every_kind_is_checked_with_several_parameters() -> None:
     assert all(len(sets) >= 5 for sets in PARAMETERS.values())
     for kind, sets in PARAMETERS.items():  # and with every word that it knows
         for name, parameter in CATALOGUE[kind].parameters().items():
-            assert {given.get(name, parameter.default) for given, _ in sets} >= set(parameter.choices)
+            words = [given.get(name, parameter.default) for given, _ in sets]
+            assert all(choice in words for choice in parameter.choices)
 
 
 def wrong_places(table: LatticeTable, noise: LatticeNoise) -> list[int]:
@@ -121,7 +122,8 @@ def test_noise_smaller_by_a_twentieth_is_seen(m: Mechanism) -> None:
     found = [p for p in neighbours(m) if p.shift]
     if is_pure(m):
         seen = pure_violations(less, found, m.pure_loss_at)
-        assert len(seen) == 2 * len(found) if m.additive else seen
+        every = m.additive and m.kind != "designed"  # whose losses need not rise at every shift
+        assert len(seen) == 2 * len(found) if every else seen
     else:
         assert violations(less, found, m.loss_at)
 

@@ -86,10 +86,12 @@ def test_parameters_that_doubles_cannot_hold_are_refused(kind: str) -> None:
         assert caught.value.parameter == name
 
 
-def extremes(parameter: Parameter) -> list[str]:
+def extremes(parameter: Parameter) -> list[Any]:
     """What a parameter may be at most and at least, and something between."""
     if parameter.kind == "choice":
         return list(parameter.choices)
+    if parameter.kind == "table":
+        return [given[parameter.name] for given, _ in REGISTRY["designed"].guarantee]
     ends = ["1e-50", "0", "1", "1e50" if parameter.maximum is None else str(parameter.maximum)]
     return [end for end in dict.fromkeys(ends) if parameter.allows(Fraction(end))]
 

@@ -11,6 +11,8 @@ from tests.support import heavy_sums
 from tests.support.bits import Injected, words_that_draw
 from tests.support.heavy_sums import MP, Family
 from tests.support.kinds import REGISTRY
+from tests.support.lattice import LatticeNoise
+from tests.support.piecewise import of_table
 from tests.support.stable import Stable
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
@@ -20,7 +22,7 @@ STEPS = ["1", "0.01"]
 SPECS: list[dict[str, Any]] = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.stated]
 
 
-def family(spec: dict[str, Any], step: Fraction) -> Family | Stable:
+def family(spec: dict[str, Any], step: Fraction) -> Family | LatticeNoise:
     """The noise in steps, straight from the parameters (docs/mathematics.md, sections 3 and 4)."""
     given = {name: Fraction(spec[name]) for name in ("p", "d", "a") if name in spec}
     if spec["kind"] == "unit_splitting":
@@ -28,6 +30,8 @@ def family(spec: dict[str, Any], step: Fraction) -> Family | Stable:
         return Family("gaussian", sigma / step)
     if spec["kind"] == "symmetric_stable":
         return Stable(Fraction(spec["alpha"]), Fraction(spec["gamma"]) / step)
+    if spec["kind"] == "designed":
+        return of_table(spec["weights"])
     scale = Fraction(spec["sigma"]) / step
     if spec["kind"] == "generalized_gaussian":
         return Family("generalized", scale, **given)
@@ -36,12 +40,12 @@ def family(spec: dict[str, Any], step: Fraction) -> Family | Stable:
     return Family(spec.get("noise", spec["kind"]), scale)
 
 
-def moment(noise: Family | Stable, order: int) -> Any:
-    return MP.convert(noise.moment(order)) if isinstance(noise, Stable) else heavy_sums.moment(noise, order)
+def moment(noise: Family | LatticeNoise, order: int) -> Any:
+    return MP.convert(noise.moment(order)) if isinstance(noise, LatticeNoise) else heavy_sums.moment(noise, order)
 
 
-def beyond(noise: Family | Stable, c: int) -> Any:
-    return MP.convert(noise.beyond(c)) if isinstance(noise, Stable) else heavy_sums.beyond(noise, c)
+def beyond(noise: Family | LatticeNoise, c: int) -> Any:
+    return MP.convert(noise.beyond(c)) if isinstance(noise, LatticeNoise) else heavy_sums.beyond(noise, c)
 
 
 def cases() -> list[tuple[dict[str, Any], Fraction]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.support.heavy import Doubles, HeavyNoise
 from tests.support.lattice import CTX, LatticeNoise, Noise, outward, real
+from tests.support.piecewise import Piecewise
 
 SUMMED = 1 << 16  # heavy tails: places summed on both sides of 0, and twenty shifts more
 UNIT = 2.0**-48  # errors of doubles, with room
@@ -26,6 +27,8 @@ def renyi(noise: LatticeNoise, shift: int, order: Fraction) -> Any:
             return renyi_laplace(noise, shift, order)
         wide = noise.scale > NARROW or abs(shift) > 1000 * noise.scale
         return renyi_poisson(noise, shift, order) if wide else renyi_summed(noise, shift, order)
+    if isinstance(noise, Piecewise):
+        return renyi_piecewise(noise, shift, order)
     assert isinstance(noise, HeavyNoise)
     return CTX.mpf(renyi_heavy(noise, shift, order)[1])
 
@@ -41,6 +44,18 @@ def renyi_summed(noise: Noise, shift: int, order: Fraction) -> Any:
     peak = 0 if noise.power == 1 else round(-(order - 1) * shift)
     sides = outward(term(k) for k in count(peak)), outward(term(k) for k in count(peak - 1, -1))
     return CTX.log(sum(high for _, high in sides) / noise.normaliser) / (a - 1)
+
+
+@cache
+def renyi_piecewise(noise: Piecewise, shift: int, order: Fraction) -> Any:
+    """Term by term up to where both are geometric sequences of the same ratio, and these in closed form."""
+    a, reach = real(order), noise.last + abs(shift)
+
+    def term(k: int) -> Any:
+        return CTX.exp(a * noise.log_weight(k) + (1 - a) * noise.log_weight(k - shift))
+
+    ends = (term(reach) + term(-reach)) / -CTX.expm1(real(noise.slope))
+    return CTX.log((CTX.fsum(map(term, range(1 - reach, reach))) + ends) / noise.normaliser) / (a - 1)
 
 
 def renyi_poisson(noise: Noise, shift: int, order: Fraction) -> Any:

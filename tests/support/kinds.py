@@ -6,12 +6,14 @@ Everything is straight from docs/mathematics.md (sections 3, 4 and 6), in high p
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil, exp
 from random import Random
 from typing import Any
 
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import CTX, LatticeNoise, Noise, real
+from tests.support.piecewise import of_table
 from tests.support.stable import Stable
 
 E = "2.718281828459045"
@@ -68,6 +70,10 @@ def stable_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> L
     return Stable(number["alpha"], number["gamma"] / step)
 
 
+def table_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
+    return of_table(words["weights"])
+
+
 def generalized_noise(number: Numbers, words: Mapping[str, Any], step: Fraction) -> LatticeNoise:
     return GeneralizedGaussian(number["p"], number["sigma"] / step)
 
@@ -119,6 +125,11 @@ def area_sinh(number: Numbers, words: Mapping[str, Any], step: Fraction, influen
     return by_paper(2 * CTX.asinh(real(influence) / (2 * real(number["gamma"]))))
 
 
+def fall_of_table(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
+    assert words.get("policy") == "paper"  # the tight one: tests/losses/test_piecewise.py
+    return by_paper(real(of_table(words["weights"]).pure(int(influence / step))))
+
+
 def rise_of_root(number: Numbers, words: Mapping[str, Any], step: Fraction, influence: Fraction) -> Losses:
     x, a, exponent = real(influence), real(number["a"]), 1 / real(number["k"])
     rise = (x + a) ** exponent - a**exponent + real(step) if number["k"] > 1 else x
@@ -159,6 +170,13 @@ def random_symmetric_stable(spec: dict[str, str], random: Random) -> None:
     spec["alpha"] = random.choice(["1", "1", "1.2", "1.5", "1.99"])
 
 
+def random_table(spec: dict[str, Any], random: Random) -> None:
+    steps = [0, *sorted(random.sample(range(1, 60), 6))]
+    falls = [random.choice([0, random.randint(1, 2000)]) for _ in steps[2:]]
+    logs = accumulate([0, *falls, random.randint(1, 2000)])
+    spec["weights"] = {"steps": steps, "log_weights": [-log / 1000 for log in logs]}
+
+
 def random_root(spec: dict[str, str], random: Random) -> None:
     k = random.choice([1, 2, 3, 4, random.randint(5, 12), random.randint(13, 100)])
     spec |= {"k": str(k), "a": random.choice(["0", decimal(random)])}
@@ -173,6 +191,16 @@ def random_groupwise_noisy(spec: dict[str, str], random: Random) -> None:
 def random_log(spec: dict[str, str], random: Random) -> None:
     if spec["noise"] == "laplace":
         spec["sigma"] = decimal(random, -6, -1)  # the mean needs σ < 1
+
+
+STAIRS = {
+    "steps": [0, 1, 4, 9, 10, 20, 40, 41, 100],
+    "log_weights": [0, -0.2, -0.2, -1.5, -2, -2.5, -4, -5, -9],
+}
+NARROW = {"steps": [0, 1, 2], "log_weights": [0, -2.5, -6]}
+FLAT = {"steps": [0, 30, 31, 60], "log_weights": [0, 0, -3, -4.25]}
+WIDE = {"steps": [0, 30, 100, 250], "log_weights": [0, -0.5, -0.5, -8]}
+STEEP = {"steps": [0, 5, 6, 50, 200], "log_weights": [0, -0.000001, -12, -12.5, -20]}
 
 
 REGISTRY: dict[str, Kind] = {
@@ -287,6 +315,24 @@ REGISTRY: dict[str, Kind] = {
         noise=stable_noise,
         losses=area_sinh,
         adjust=random_symmetric_stable,
+    ),
+    "designed": Kind(
+        example={"weights": STAIRS},
+        guarantee=[
+            ({"weights": STAIRS}, "1"),
+            ({"weights": NARROW}, "1"),
+            ({"weights": FLAT, "policy": "paper"}, "0.25"),
+            ({"weights": WIDE}, "0.01"),
+            ({"weights": STEEP}, "1"),
+        ],
+        released={"designed": {"weights": STAIRS}},
+        published={"designed": {"weights": STAIRS}},
+        shipped=[{"weights": STAIRS}],
+        stated=[{"weights": STAIRS, "policy": "paper"}, {"weights": NARROW, "policy": "paper"}],
+        refusals={"weights"},
+        noise=table_noise,
+        losses=fall_of_table,
+        adjust=random_table,
     ),
     "root": Kind(
         example={"k": 2, "a": 400, "sigma": 0.5},

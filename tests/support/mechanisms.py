@@ -29,7 +29,7 @@ def random_specs(kind: str, random: Random) -> dict[str, str]:
     """Every parameter of a kind at random, the numbers over ten orders of magnitude where its rules leave room."""
 
     declared = CATALOGUE[kind].parameters().values()
-    spec = {p.name: decimal(random) if p.kind == "number" else random.choice(p.choices) for p in declared}
+    spec = {p.name: decimal(random) if p.kind == "number" else random.choice(p.choices or ("",)) for p in declared}
     if "tight" in spec.values() and kind != "laplace":
         spec["policy"] = "paper"  # the tight one is a curve: tests of its own
     REGISTRY[kind].adjust(spec, random)

@@ -12,12 +12,16 @@ import numpy as np
 
 from udfs.losses.curve import laplace_zcdp
 from udfs.losses.nodes import UP, normaliser_bounds
+from udfs.losses.piecewise import moment_below
 from udfs.losses.stable_bends import bends_of
 from udfs.losses.stable_nodes import Stable, alpha_of, falls
 from udfs.losses.tight import LARGEST_EXPONENT, Summed, best_order, is_summable, pure_above
+from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
 
+Bounded = GeneralizedGaussianWeights | PolylogWeights | Stable  # families bounded by sums over distances
 DOWN = 1 - 2.0**-24  # far below the rounding of sums in doubles
 EXACT = 1 - 2.0**-40  # and of formulas
 DENSITY = 11  # distances: all up to 2^DENSITY, then so many to twice as far
@@ -40,19 +44,23 @@ def loss_below(weights: LogWeights, steps: int) -> float:
         return float(laplace_zcdp(np.array([steps / float(weights.scale)]), 1 / weights.scale)[0]) * EXACT
     if isinstance(weights, GaussianWeights):
         return float(steps**2 / (2 * weights.scale**2)) * EXACT
-    if not isinstance(weights, Summed):
-        return 0.0
+    return _summed_below(weights, steps) if isinstance(weights, Summed) else 0.0
+
+
+def _summed_below(weights: Summed, steps: int) -> float:
     pure = pure_above(weights, steps)
     if not (is_summable(weights, pure) and steps < 2**FARTHEST):
         return 0.0
-    mass, ratios = _parts(weights, float(steps))
     excess = best_order(weights, steps, pure)
+    if isinstance(weights, PiecewiseWeights):
+        return moment_below(weights, steps, pure, excess) / (excess * (1 + excess)) * DOWN
+    mass, ratios = _parts(weights, float(steps))
     excess = min(excess, LARGEST_EXPONENT / max(pure, float(ratios.max())))
     sums = float(np.dot(mass, np.expm1(excess * ratios) * -np.expm1(-(1 + excess) * ratios)))
     return float(np.log1p(sums * DOWN)) / (excess * (1 + excess)) * DOWN
 
 
-def _parts(weights: Summed, steps: float) -> tuple[Floats, Floats]:
+def _parts(weights: Bounded, steps: float) -> tuple[Floats, Floats]:
     """Return masses and log-ratios, from below, of the outputs x ≤ 0 and of those between 0 and steps/2."""
     k, density = _distances(weights)
     counts = np.append(1.0, np.diff(k))
@@ -62,7 +70,7 @@ def _parts(weights: Summed, steps: float) -> tuple[Floats, Floats]:
     return np.append(counts * density, (counts * density)[1:inside]), np.append(outer, inner)
 
 
-def _least(weights: Summed, k: Floats, moved: Floats, steps: float) -> Floats:
+def _least(weights: Bounded, k: Floats, moved: Floats, steps: float) -> Floats:
     """Return what L is at least between each distance and the one before."""
     if not isinstance(weights, Stable):
         exactly: Floats = weights.fall(k, moved)  # L falls
@@ -78,7 +86,7 @@ def _least(weights: Summed, k: Floats, moved: Floats, steps: float) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def _distances(weights: Summed) -> tuple[Floats, Floats]:
+def _distances(weights: Bounded) -> tuple[Floats, Floats]:
     """Return distances and lower bounds of the probabilities there."""
     density = np.exp(weights.fast(GRID))
     summed = np.cumsum(np.append(1.0, np.diff(GRID)) * density)

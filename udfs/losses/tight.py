@@ -13,17 +13,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.losses.nodes import UP, nodes_of
+from udfs.losses.nodes import UP, Falling, nodes_of
+from udfs.losses.piecewise import PiecewiseMoments, pure_exactly
 from udfs.losses.stable import envelope
 from udfs.losses.stable_nodes import Stable, stable_nodes
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import laplace_zcdp_above
 from udfs.numbers.exact import up_float, up_text
 
-Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights
+Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights | PiecewiseWeights
 Ints = NDArray[np.int64]
 MOST_STEPS = 2**64
 AT_ONCE = 16  # shifts
@@ -62,7 +64,7 @@ def tight_losses(weights: Summed, steps: Sequence[int]) -> list[float]:
     losses = np.tanh(pure / 2) * pure * WIDER
     known = [i for i, p in enumerate(pure.tolist()) if is_summable(weights, p)]
     for part in (known[i : i + AT_ONCE] for i in range(0, len(known), AT_ONCE)):
-        moments = LogMoments.of(weights, [steps[i] for i in part], pure[part])
+        moments = _moments(weights, [steps[i] for i in part], pure[part])
         losses[part] = np.minimum(losses[part], supremum(moments.psi, pure[part]) * UP)
     return [_rounded(loss) for loss in losses.tolist()]
 
@@ -112,6 +114,8 @@ def pure_above(weights: LogWeights, steps: int) -> float:
         return 2 * math.asinh(_distance(steps) / float(weights.scale) / 2) * WIDER
     if isinstance(weights, StableWeights):
         return float(envelope(weights.alpha)(np.array([_distance(steps) / float(weights.scale)]))[0]) * WIDER
+    if isinstance(weights, PiecewiseWeights):
+        return up_float(pure_exactly(weights, steps))
     return float(-weights.fast(np.array([_distance(steps)]))[0]) * (1 + 2 * _error(weights))
 
 
@@ -136,7 +140,7 @@ class LogMoments:
     largest: Floats
 
     @classmethod
-    def of(cls, weights: Summed, steps: Sequence[int], pure: Floats) -> "LogMoments":
+    def of(cls, weights: Falling | Stable, steps: Sequence[int], pure: Floats) -> "LogMoments":
         """Return those of shifts, of these pure losses; rows are filled up with nodes without mass."""
         nodes = stable_nodes(weights) if isinstance(weights, Stable) else nodes_of(weights)
         found = [nodes.ratios(_distance(n)) for n in steps]
@@ -161,9 +165,15 @@ class LogMoments:
         return np.where(excess <= small, np.minimum(np.log1p(sums), most), most)
 
 
+def _moments(weights: Summed, steps: Sequence[int], pure: Floats) -> LogMoments | PiecewiseMoments:
+    if isinstance(weights, PiecewiseWeights):
+        return PiecewiseMoments.of(weights, steps, pure)
+    return LogMoments.of(weights, steps, pure)
+
+
 def _log_moment(weights: Summed, steps: int, pure: float) -> Callable[[Floats], Floats]:
     """Return ψ̄ of one shift."""
-    moments = LogMoments.of(weights, [steps], np.array([pure]))
+    moments = _moments(weights, [steps], np.array([pure]))
 
     def psi(excess: Floats) -> Floats:
         return moments.psi(np.zeros(excess.size, dtype=np.int64), excess.ravel()).reshape(excess.shape)

@@ -26,6 +26,12 @@ ZERO, ONE = Fraction(0), Fraction(1)
 Losses = tuple[Fraction, Fraction | None]  # rho and epsilon
 
 
+def _as_json(value: Any) -> object:
+    if isinstance(value, Fraction):
+        return as_json(value)
+    return value if isinstance(value, str) else value.to_json()
+
+
 @dataclass(frozen=True)
 class Released:
     """Released values of one query's cells, equally long arrays in cell order.
@@ -143,7 +149,7 @@ class Mechanism(ABC):
     def describe(self) -> dict[str, object]:
         """Return kind and parameters, as JSON values."""
         values = {name: getattr(self, name) for name in self.parameters()}
-        return {"kind": self.kind} | {n: as_json(v) if isinstance(v, Fraction) else v for n, v in values.items()}
+        return {"kind": self.kind} | {name: _as_json(value) for name, value in values.items()}
 
     @property
     @abstractmethod

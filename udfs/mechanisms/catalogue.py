@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.designed import Designed
 from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.groupwise import GroupwiseLog, GroupwiseNoisy
 from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
@@ -25,6 +26,7 @@ CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
             GeneralizedGaussian,
             ExponentialPolylog,
             SymmetricStable,
+            Designed,
             Root,
             Log,
             UnitSplitting,
@@ -50,5 +52,6 @@ def build(spec: Mapping[str, Any], step: Fraction) -> Mechanism:
             raise ParameterError(name, f"absent: {mechanism.kind} has no such parameter")
     for name, parameter in declared.items():
         if parameter.default is None and name not in values:
-            raise ParameterError(name, f"given: {'' if parameter.whole else 'a number '}{parameter.rule}")
+            number = "a number " if parameter.kind == "number" and not parameter.whole else ""
+            raise ParameterError(name, f"given: {number}{parameter.rule}")
     return mechanism(step=step, **values)

@@ -1,6 +1,6 @@
 """How a mechanism's parameters are declared and checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from types import MappingProxyType
@@ -25,7 +25,7 @@ class Parameter:
     """What a plan may say about one parameter of a mechanism."""
 
     name: str
-    kind: Literal["number", "choice"]
+    kind: Literal["number", "choice", "table"]
     rule: str
     doc: str
     default: object | None = None
@@ -34,6 +34,7 @@ class Parameter:
     exclusive: bool = False
     maximum: float | None = None
     whole: bool = False
+    read: Callable[[object], Any] | None = None  # of a table: what the mechanism holds of it; raises ValueError
 
     def allows(self, number: Fraction) -> bool:
         """Return whether a number keeps the rule."""
@@ -43,8 +44,13 @@ class Parameter:
             and (number.denominator == 1 or not self.whole)
         )
 
-    def checked(self, value: object) -> Fraction | str:
-        """Return the value as an exact number, or the word; raises ParameterError where it breaks the rule."""
+    def checked(self, value: object) -> Any:
+        """Return the value as an exact number, the word, or the table; ParameterError where it breaks the rule."""
+        if self.read is not None:
+            try:
+                return self.read(value)
+            except ValueError as error:
+                raise ParameterError(self.name, str(error)) from None
         if self.kind == "choice":
             if value not in self.choices:
                 raise ParameterError(self.name, self.rule)
@@ -82,11 +88,16 @@ def choice(*choices: str, doc: str) -> Any:
     return field(default=choices[0], metadata={"kind": "choice", "rule": rule, "choices": choices, "doc": doc})
 
 
+def table(doc: str, read: Callable[[object], Any]) -> Any:
+    """Declare a table of numbers; `read` returns what the mechanism holds of it, and raises ValueError."""
+    return field(metadata={"kind": "table", "rule": "a table", "doc": doc, "read": read})
+
+
 def declared(mechanism: type) -> Mapping[str, Parameter]:
     """Return the parameters that a mechanism's class declares, by name."""
     result = {}
     for declaration in fields(mechanism):
         if declaration.metadata:
-            default = None if declaration.metadata["kind"] == "number" else declaration.default
+            default = declaration.default if declaration.metadata["kind"] == "choice" else None
             result[declaration.name] = Parameter(name=declaration.name, default=default, **declaration.metadata)
     return MappingProxyType(result)

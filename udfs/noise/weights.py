@@ -54,6 +54,10 @@ class LogWeights(ABC):
         """The t from which w(e^t) is a straight line in t to the last bit: that of a power law, else infinite."""
         return math.inf
 
+    def log_sum(self, n: int, order: int) -> float:
+        """Return ln Σ k^order·exp(w(k)) over k ≥ n ≥ 1; infinite where the sum is, −∞ where it is nothing."""
+        return log_sum(self, n, order)
+
     @property
     def moments(self) -> "Moments":
         """Normaliser, E|Z|, variance, and what lies beyond the range of released values (udfs.noise.weights)."""
@@ -215,7 +219,7 @@ class Moments:
 @lru_cache(maxsize=1024)
 def moments(weights: "LogWeights") -> Moments:
     """Return the moments of the noise with these log-weights."""
-    half = [log_sum(weights, 1, order) for order in (0, 1, 2)]
+    half = [weights.log_sum(1, order) for order in (0, 1, 2)]
     normaliser = float(np.logaddexp(0.0, math.log(2) + half[0]))
 
     def mean(log_half: float) -> float:
@@ -224,12 +228,12 @@ def moments(weights: "LogWeights") -> Moments:
 
     if half[0] == math.inf:
         return Moments(log_normaliser=math.inf, mean_abs=math.inf, variance=math.inf, beyond=1.0, variance_beyond=1.0)
-    lost = log_sum(weights, RANGE + 1, 2)
+    lost = weights.log_sum(RANGE + 1, 2)
     return Moments(
         log_normaliser=normaliser,
         mean_abs=mean(half[1]),
         variance=mean(half[2]),
-        beyond=min(1.0, mean(log_sum(weights, RANGE + 1, 0))),
+        beyond=min(1.0, mean(weights.log_sum(RANGE + 1, 0))),
         variance_beyond=_share(lost, half[2]),
     )
 
@@ -243,7 +247,7 @@ def _share(part: float, whole: float) -> float:
 
 def beyond(weights: "LogWeights", c: int) -> float:
     """Return P(|Z| > c), c ≥ 0."""
-    return math.exp(min(0.0, math.log(2) + log_sum(weights, c + 1, 0) - moments(weights).log_normaliser))
+    return math.exp(min(0.0, math.log(2) + weights.log_sum(c + 1, 0) - moments(weights).log_normaliser))
 
 
 def quantile(weights: "LogWeights", beta: Fraction) -> int:

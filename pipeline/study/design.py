@@ -1,0 +1,215 @@
+"""The noise with the least error under limits on what records may lose: `prdp design`.
+
+Result: a table of weights (kind `designed`) whose certified loss keeps every limit, with less variance or mean absolute
+error than the best named noise found under the same limits. The limits are kept by the table that is returned, not by
+the optimiser's word: weights are rounded to DIGITS decimals first, and what is stated is the tight loss of these
+(docs/design.md).
+
+Only public numbers enter: limits, the measure's step, what is minimised.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import log10
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import PlanError
+from pipeline.study.design_program import Knots, Program
+from udfs.losses.tight import tight_loss
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.designed import Designed, WeightTable
+from udfs.mechanisms.heavy_tailed import ExponentialPolylog
+from udfs.mechanisms.parameters import ParameterError
+from udfs.noise.heavy import PolylogWeights
+from udfs.noise.piecewise import PiecewiseWeights
+from udfs.numbers.arrays import Floats
+from udfs.numbers.exact import as_json, exact, up_float
+
+MINIMISED = {"variance": 2, "mean_absolute_error": 1}  # powers of the distance
+DIGITS = 6  # decimals of a log-weight
+MOST_LIMITS = 12
+PARTS = 10  # knots up to the smallest limit
+EVEN = 6  # multiples of the smallest limit up to which knots are evenly spaced
+GROWTH = 1.12  # of knots beyond
+BEYOND = 2  # multiples of the largest limit up to which weights are free
+TAIL_END = 2**45
+LEAST_TEMPER = 0.5
+SCALES = (-4, 6)  # decimal exponents of noise scales, in an influence, among which a start is sought
+SCALE_ERROR = 1e-3
+HALVINGS = 16
+STARTS = tuple(  # shapes of the noise that a design starts from: p, a, d
+    (p, a, d)
+    for p, a, ds in (
+        ("1.5", "1.64872128", ("0.75", "1.5", "3")),
+        ("2", "2.71828183", ("0.2", "0.3", "0.5", "1", "1.5", "2.5")),
+        ("3", "7.3890561", ("0.05", "0.1", "0.2")),
+    )
+    for d in ds
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Limits (influence, rho), both above 0 and rising together; what is `minimised`; the measure's step."""
+
+    limits: tuple[tuple[Fraction, Fraction], ...]
+    minimise: str = "variance"
+    step: Fraction = Fraction(1)
+
+    def __post_init__(self) -> None:
+        if self.minimise not in MINIMISED:
+            raise PlanError(f"minimise: must be one of {', '.join(MINIMISED)}")
+        if not self.step > 0:
+            raise PlanError("step: must be above 0")
+        if not 1 <= len(self.limits) <= MOST_LIMITS:
+            raise PlanError(f"limits: from 1 to {MOST_LIMITS} are needed")
+        for influence, rho in self.limits:
+            if not (influence > 0 and rho > 0):
+                raise PlanError("limits: an influence and its rho must be above 0")
+            if (influence / self.step).denominator != 1:
+                raise PlanError(f"limits: {as_json(influence)} is not a whole number of steps of {as_json(self.step)}")
+        for (small, less), (large, more) in pairwise(self.limits):
+            if not (small < large and less < more):
+                raise PlanError("limits: influences must rise, and rho with them: a smaller record loses no more")
+        if not self.steps[-1][0] * BEYOND < TAIL_END:
+            raise PlanError("limits: the largest influence has too many steps; design for a coarser step")
+
+    @property
+    def steps(self) -> tuple[tuple[int, float], ...]:
+        """The limits in lattice steps."""
+        return tuple((int(influence / self.step), float(rho)) for influence, rho in self.limits)
+
+    def error(self, mechanism: Mechanism) -> float:
+        """Return what is minimised of a mechanism, in units or squared units."""
+        return mechanism.variance(0.0) if self.minimise == "variance" else mechanism.mean_absolute_error(0.0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """A designed mechanism beside the named one that it started from, both within the wish's limits."""
+
+    wish: Wish
+    mechanism: Designed
+    start: ExponentialPolylog
+
+    def to_json(self) -> dict[str, Any]:
+        """Return for what the table was designed and what came of it, beside the table itself."""
+        return {
+            "minimise": self.wish.minimise,
+            "step": as_json(self.wish.step),
+            "limits": [
+                {"influence": as_json(x), "rho": as_json(rho), "certified": up_float(self.mechanism.loss_at(x))}
+                for x, rho in self.wish.limits
+            ],
+            "variance": self.mechanism.variance(0.0),
+            "mean_absolute_error": self.mechanism.mean_absolute_error(0.0),
+            "start": self.start.describe()
+            | {
+                "variance": self.start.variance(0.0),
+                "mean_absolute_error": self.start.mean_absolute_error(0.0),
+            },
+            "ratio": self.wish.error(self.mechanism) / self.wish.error(self.start),
+        }
+
+
+def design(wish: Wish) -> Design:
+    """Return the noise with the least error found under the wish's limits, which its certified loss keeps.
+
+    Raises PlanError where no named noise keeps the limits to start from.
+    """
+    start = best_start(wish)
+    knots = _knots(wish, start)
+    program = Program(knots, wish.steps, MINIMISED[wish.minimise])
+    logs = program.solve(_weights(start).fast(knots.free.astype(np.float64)))
+    return Design(wish, _within_limits(wish, knots, logs), start)
+
+
+def best_start(wish: Wish) -> ExponentialPolylog:
+    """Return the exponential polylogarithmic noise with the least error among STARTS within the limits."""
+    candidates = list(_within(wish))
+    if not candidates:
+        raise PlanError("limits: no exponential polylogarithmic noise keeps them; state limits that rise more")
+    return min(candidates, key=wish.error)
+
+
+def _within(wish: Wish) -> Iterator[ExponentialPolylog]:
+    for p, a, d in STARTS:
+        shape = {"p": Fraction(p), "a": Fraction(a), "d": Fraction(d)}
+        try:
+            widest = max(_scale(shape, *limit) for limit in wish.steps)
+            yield ExponentialPolylog(sigma=widest * wish.step, step=wish.step, **shape)  # type: ignore[arg-type]
+        except (ParameterError, ArithmeticError):
+            continue  # no noise of this shape has so narrow, or so wide, a scale
+
+
+def _scale(shape: Mapping[str, Fraction], steps: int, rho: float) -> Fraction:
+    """Return a scale in steps, of few digits and next to the least, at which noise of a shape keeps a limit."""
+
+    def loss(exponent: float) -> float:
+        return tight_loss(PolylogWeights(**shape, scale=_decimal(exponent)), steps)
+
+    low, high = (log10(steps) + x for x in SCALES)
+    if not loss(high) <= rho:
+        raise ArithmeticError("no scale is wide enough")
+    while high - low > SCALE_ERROR:
+        middle = (low + high) / 2
+        low, high = (low, middle) if loss(middle) <= rho else (middle, high)
+    return _decimal(high)
+
+
+def _decimal(exponent: float) -> Fraction:
+    """Return 10^exponent in four significant digits."""
+    return exact(f"{10**exponent:.3e}")
+
+
+def _weights(mechanism: ExponentialPolylog) -> PolylogWeights:
+    weights = mechanism.form.noise.weights
+    assert isinstance(weights, PolylogWeights)
+    return weights
+
+
+def _knots(wish: Wish, start: ExponentialPolylog) -> Knots:
+    first, last = wish.steps[0][0], BEYOND * wish.steps[-1][0]
+    gap = max(1, first // PARTS)
+    free = [gap]
+    while free[-1] < last:
+        ahead = free[-1] + gap if free[-1] < EVEN * first else max(free[-1] + gap, int(free[-1] * GROWTH))
+        free.append(min(last, ahead))
+    tail = [2 * last]
+    while tail[-1] < TAIL_END:
+        tail.append(2 * tail[-1])
+    weights = _weights(start)
+    fall = weights.fast(np.array(tail, dtype=np.float64)) - weights.fast(np.array([float(last)]))
+    return Knots(np.array(free), np.array(tail), fall)
+
+
+def _within_limits(wish: Wish, knots: Knots, logs: Floats) -> Designed:
+    """Return the mechanism of the log-weights, flattened (times some t ≤ 1) until its certified loss keeps the limits.
+
+    Flatter weights lose less as a rule, so the largest t is sought by halves; every answer is one that was certified.
+    """
+    low, high = LEAST_TEMPER, 1.0
+    best = None
+    t = high
+    for _ in range(HALVINGS):
+        mechanism = Designed(weights=_table(wish, knots, t * logs), step=wish.step)
+        if all(mechanism.loss_at(influence) <= rho for influence, rho in wish.limits):
+            best, low = mechanism, t
+        else:
+            high = t
+        t = (low + high) / 2
+    if best is None:
+        raise PlanError("limits: the search did not end within them; state other limits")
+    return best
+
+
+def _table(wish: Wish, knots: Knots, logs: Floats) -> WeightTable:
+    """Return the table of log-weights, rounded to DIGITS decimals and kept from rising."""
+    values = np.minimum.accumulate(np.minimum(np.append(logs, logs[-1] + knots.fall), 0.0))
+    decimals = [Fraction(round(value * 10**DIGITS), 10**DIGITS) for value in values.tolist()]
+    steps = (0, *knots.free.tolist(), *knots.tail.tolist())
+    return WeightTable(PiecewiseWeights(steps=steps, logs=(Fraction(0), *decimals)))

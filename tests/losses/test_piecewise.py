@@ -1,0 +1,119 @@
+"""Noise with a table of log-weights: its loss against sums over every integer in high precision."""
+
+from fractions import Fraction
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.support.divergence import max_divergence, renyi
+from tests.support.kinds import FLAT, NARROW, STAIRS, random_table
+from tests.support.piecewise import Piecewise, of_table
+from udfs.losses.below import loss_below
+from udfs.losses.curve import curve_at, tight_curve
+from udfs.losses.piecewise import log_moment, pure_exactly, pure_of
+from udfs.losses.tight import renyi_curve, tight_loss
+from udfs.mechanisms.designed import WeightTable
+from udfs.noise.piecewise import PiecewiseWeights
+
+ORDERS = [Fraction(text) for text in ("1.0001", "1.01", "1.3", "2", "7", "40", "500")]
+SHIFTS = (1, 2, 7, 30, 95)
+
+
+def tables() -> list[Piecewise]:
+    random, result = Random(7), [STAIRS, NARROW, FLAT]
+    for _ in range(5):
+        spec: dict[str, object] = {}
+        random_table(spec, random)  # type: ignore[arg-type]
+        result.append(spec["weights"])  # type: ignore[arg-type]
+    return [of_table(table) for table in result]
+
+
+def weights_of(noise: Piecewise) -> PiecewiseWeights:
+    return PiecewiseWeights(steps=noise.steps, logs=noise.logs)
+
+
+def broken(noise: Piecewise, loss: dict[int, float]) -> list[tuple[int, Fraction]]:
+    """Where a divergence of some order exceeds what is stated."""
+    return [(n, a) for n in SHIFTS for a in ORDERS if renyi(noise, n, a) > float(a) * loss[n]]
+
+
+@pytest.mark.parametrize("noise", tables())
+def test_the_stated_loss_is_the_least_that_bounds_every_order(noise: Piecewise) -> None:
+    stated = {n: tight_loss(weights_of(noise), n) for n in SHIFTS}
+    assert broken(noise, stated) == []
+    for n in SHIFTS:  # a hundredth less is exceeded, at an order between those above, and the bound from below says so
+        assert stated[n] * 0.99 <= loss_below(weights_of(noise), n) <= stated[n]
+    assert broken(noise, {n: 0.5 * loss for n, loss in stated.items()})
+    smaller = {n: tight_loss(weights_of(noise), n - 1) for n in SHIFTS}  # the twin that is off by a step
+    assert broken(noise, smaller)
+
+
+@pytest.mark.parametrize("noise", tables())
+def test_whole_curves_are_the_divergences(noise: Piecewise) -> None:
+    orders = np.array([float(a) for a in ORDERS])
+    for n in SHIFTS:
+        curve = renyi_curve(weights_of(noise), n, orders)
+        exact = np.array([float(renyi(noise, n, a)) for a in ORDERS])
+        assert np.all(curve >= exact * (1 - 1e-12))
+        pure = float(pure_exactly(weights_of(noise), n))
+        pure = np.where((orders - 1) * pure > 600, pure, 0.0)  # where no double holds the sum
+        assert np.all(curve <= np.maximum(exact * (1 + 1e-6) + 1e-7, pure * (1 + 1e-6)))
+
+
+@pytest.mark.parametrize("noise", tables())
+def test_pure_losses_are_the_largest_difference(noise: Piecewise) -> None:
+    weights = weights_of(noise)
+    shifts = np.arange(0.0, 130)
+    exact = [pure_exactly(weights, int(n)) for n in shifts]
+    assert exact == [noise.pure(int(n)) if n < 100 else exact[int(n)] for n in shifts]
+    assert all(low <= high for low, high in pairwise(exact))
+    assert np.allclose(pure_of(weights, shifts), [float(p) for p in exact], rtol=1e-12, atol=1e-15)
+    assert max_divergence(noise, 400) <= float(pure_exactly(weights, 400)) * (1 + 1e-12)
+
+
+def test_a_shift_beyond_the_doubles_has_the_pure_loss() -> None:
+    weights = weights_of(of_table(STAIRS))
+    pure = float(pure_exactly(weights, 2**60))
+    assert log_moment(weights, 2**60, pure)(np.array([0.5]))[0] == 0.5 * pure
+
+
+def test_one_knot_and_the_whole_curve_state_the_same() -> None:
+    weights = weights_of(of_table(STAIRS))
+    curve = tight_curve(weights)
+    for n in (1, 2, 10, 41, 333, 5000):
+        assert curve.at(n) == curve_at(weights, n)
+        assert float(curve.at(n)) >= tight_loss(weights, n)
+
+
+@pytest.mark.parametrize("noise", tables())
+def test_moments_and_quantiles_are_sums(noise: Piecewise) -> None:
+    weights = weights_of(noise)
+    known = weights.moments
+    assert known.mean_abs == pytest.approx(float(noise.moment(1)), rel=1e-13)
+    assert weights.variance() == pytest.approx(float(noise.moment(2)), rel=1e-13)
+    c = weights.quantile(Fraction(1, 20))
+    assert noise.beyond(c) <= Fraction(1, 20) < noise.beyond(c - 1) if c else noise.beyond(0) <= Fraction(1, 20)
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        ({"steps": [0, 1], "log_weights": [0, 1]}, "must not rise"),
+        ({"steps": [0, 1, 2], "log_weights": [0, -1, -1]}, "must fall at the end"),
+        ({"steps": [0, 2, 1], "log_weights": [0, -1, -2]}, "must rise from 0"),
+        ({"steps": [1, 2], "log_weights": [0, -1]}, "must rise from 0"),
+        ({"steps": [0, 2**53], "log_weights": [0, -1]}, "at most 2"),
+        ({"steps": [0, 1], "log_weights": [0, -1, -2]}, "as many"),
+        ({"steps": [0, 1], "log_weights": [-1, -2]}, "begin with 0"),
+        ({"steps": [0, 1], "log_weights": [0, float("nan")]}, "finite"),
+        ({"steps": [0, 1], "log_weights": [0, "-1"]}, "numbers"),
+        ({"steps": [0, 1.5], "log_weights": [0, -1]}, "whole"),
+        ({"steps": [0, 1]}, "a table of steps and log_weights"),
+        ("noise.json", "a table of steps and log_weights"),
+    ],
+)
+def test_a_wrong_table_is_refused(table: object, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        WeightTable.from_json(table)
