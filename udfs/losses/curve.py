@@ -178,7 +178,7 @@ def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
     result = [1]
     for octave in range(_last_octave(weights, unit, pure)):
         slope = min(STEEP, 2 * log2(pure[octave + 1] / pure[octave])) if pure[octave] >= LARGE else STEEP
-        parts = COARSEST * ceil(slope * KNOTS_A_RISE / COARSEST - HAIR)
+        parts = COARSEST * max(1, ceil(slope * KNOTS_A_RISE / COARSEST - HAIR))
         while result[-1] < 2 << octave:
             result.append(min(2 << octave, result[-1] + max(1, result[-1] // parts)))
     return tuple(result)
