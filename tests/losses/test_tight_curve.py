@@ -179,7 +179,7 @@ def test_a_stored_curve_is_read_and_travels(spec: dict[str, Any], monkeypatch: p
 
 def test_policies_that_are_formulas_take_no_curve() -> None:
     for kind, given in EXAMPLES.items():
-        m = build({"kind": kind, **given} | ({"policy": "paper"} if kind in TABLED else {}), ONE)
+        m = build({"kind": kind, **given} | ({"policy": "paper"} if kind in (*TABLED, "designed") else {}), ONE)
         assert m.loss_curve is None
         with pytest.raises(TypeError, match=kind):
             m.with_curve(STEPPED)
