@@ -19,6 +19,7 @@ from pipeline.report.explain import explain
 from pipeline.report.explain_text import render
 from pipeline.report.page import OF_INFINITE, OF_MEANS, OF_MEDIANS, oddities
 from tests.support.world import records, write_world
+from udfs.numbers.exact import up_text
 
 TABLE_1 = Path(__file__).parents[2] / "conf" / "plans" / "table-1.yaml"
 EMPLOYEES = (5, 5, 10, 20, 30, 10_000)
@@ -123,7 +124,7 @@ def test_tails_beyond_the_range_are_warned_of(tmp_path: Path) -> None:
     # P(|Z| > z) ≈ (z/σ + 1)^{1−d}: 2⁶³/20 to the power −½
     probability = (2**63 / 20) ** -0.5
     (first,), (second,), none = (query["warnings"] for query in told["queries"])
-    assert f"with probability {probability:.2g}" in first
+    assert f"with probability {up_text(probability, 2)}, which" in first
     assert "of the variance lies beyond" in second
     assert none == []
     assert render(told, plan).count("\nwarning: ") == 2
