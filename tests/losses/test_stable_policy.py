@@ -13,11 +13,13 @@ from math import asinh, gamma, log, pi, sin, sqrt
 from time import process_time
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 
 from tests.support.lattice import CTX, real
 from tests.support.stable import log_ratio
+from udfs.losses.stable import CauchyShape
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.stable import SymmetricStable
 
@@ -172,3 +174,19 @@ def test_what_is_stated_says_whether_it_is_a_closed_form() -> None:
     assert "sup ln" in stable("1.5").formula
     assert stable("1.5").variance(0.0) == stable("1").mean_absolute_error(0.0) == np.inf
     assert stable("1.5").mean_absolute_error(0.0) < 2
+
+
+def test_bounds_of_derivatives_of_the_cauchy_loss_hold_as_far_as_scales_reach() -> None:
+    # L = ln(1 + x²); LARGEST·1e50/1e-50 is about 1e119, and powers of x overflow long before
+    places = np.concatenate([[0.0, 0.3, 1.0, 1.7], 10.0 ** np.arange(1, 125)])
+    exact = (
+        lambda x: 2 * x / (1 + x * x),
+        lambda x: 2 * abs(1 - x * x) / (1 + x * x) ** 2,
+        lambda x: 4 * x * abs(x * x - 3) / (1 + x * x) ** 3,
+    )
+    with mp.workdps(400):
+        for order, derivative in enumerate(exact, 1):
+            bounds = CauchyShape().bound(order, places)
+            assert all(
+                mp.mpf(b) >= derivative(mp.mpf(x)) for b, x in zip(bounds.tolist(), places.tolist(), strict=True)
+            )

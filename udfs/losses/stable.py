@@ -34,6 +34,7 @@ PIECES = 8  # of a panel: derivatives are bounded on each
 COARSE, FINE = 4, 16  # intervals of a piece, and cuts of one that may hold the maximum
 OF_MOVING = 2.0**-40  # relative error of a polynomial that is written about another point
 ROUNDING = 1 + 2.0**-45  # of the few operations that follow logarithms
+SMALLEST = 2.0**-1022  # a bound that underflows would be none
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +168,10 @@ class CauchyShape:
 
 def _of_cauchy(order: int, x: Floats) -> Floats:
     """Return |L′| = 2x/(1 + x²), |L″| = 2|1 − x²|/(1 + x²)² or |L‴| = 4x|x² − 3|/(1 + x²)³."""
-    square, y = x * x, 1 + x * x
-    above = (2 * x, 2 * np.abs(1 - square) + ROUNDING - 1, 4 * x * (np.abs(square - 3) + ROUNDING - 1))[order - 1]
-    result: Floats = above / y**order
+    square, y = x * x, 1 + x * x  # y to a power would overflow before the quotient is small
+    of_square = np.abs(square - (1, 1, 3)[order - 1]) / y + (ROUNDING - 1) / y
+    factors = (2 * x, 2 * of_square, 4 * x / y * of_square)
+    result: Floats = factors[order - 1] / y + SMALLEST
     return result
 
 
