@@ -16,7 +16,7 @@ import numpy as np
 from tests.support.cases import cases, sizes
 from tests.support.divergence import renyi
 from tests.support.guarantee import ROUNDING, adds, centres, noise_of
-from tests.support.kinds import REGISTRY
+from tests.support.kinds import REGISTRY, random_table
 from tests.support.lattice import real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
@@ -26,10 +26,14 @@ from udfs.numbers.exact import exact
 
 
 def mechanism(random: Random) -> Mechanism:
-    """One of the registry's sets, which hold every policy and lattice, with its scale wider or narrower."""
+    """One of the registry's sets, of every policy and lattice, its scale wider or narrower; or a random table."""
     kind = random.choice(sorted(REGISTRY))
     given, step = random.choice(REGISTRY[kind].guarantee)
     name = CATALOGUE[kind].scale_parameter
+    if name == "weights":
+        table: dict[str, Any] = {}
+        random_table(table, random)
+        return build({"kind": kind, **given, **table}, exact(step))
     while True:
         factor = Fraction(random.randint(40, 250), 100)
         with suppress(ParameterError):  # some kinds have a widest scale

@@ -1,5 +1,6 @@
 """Noise with a table of log-weights: its loss against sums over every integer in high precision."""
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 from random import Random
@@ -14,6 +15,7 @@ from udfs.losses.below import loss_below
 from udfs.losses.curve import curve_at, tight_curve
 from udfs.losses.piecewise import log_moment, pure_exactly, pure_of
 from udfs.losses.tight import renyi_curve, tight_loss
+from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.designed import WeightTable
 from udfs.noise.piecewise import PiecewiseWeights
 
@@ -117,3 +119,29 @@ def test_moments_and_quantiles_are_sums(noise: Piecewise) -> None:
 def test_a_wrong_table_is_refused(table: object, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         WeightTable.from_json(table)
+
+
+def test_log_weights_that_barely_fall_weigh_as_flat_ones() -> None:
+    """The sum of a sequence whose fall no precision shows: a table's normaliser, and with it its loss, hangs on it."""
+    flat, barely = (
+        PiecewiseWeights(steps=(0, 200, 220), logs=(Fraction(0), -fall, Fraction(-20)))
+        for fall in (Fraction(0), Fraction("2.8e-179"))
+    )
+    for order in range(3):
+        assert math.isclose(barely.log_sum(1, order), flat.log_sum(1, order), rel_tol=1e-14)
+    assert math.isclose(tight_loss(barely, 1), tight_loss(flat, 1), rel_tol=1e-6)
+
+
+def test_pure_losses_of_arrays_are_not_below_the_exact_ones() -> None:
+    """Log-weights that are large beside what they fall a step; a cliff where doubles of influences are coarse."""
+    shifts = np.array([0.0, 1, 3, 7, 100, 10**6])
+    for wide in (10**6, 10**9, 10**12):
+        table = {"steps": [0, wide, wide + wide // 2], "log_weights": [0, -4000, -9999]}
+        m = build({"kind": "designed", "weights": table}, Fraction(1))
+        exact = [m.pure_loss_at(Fraction(int(n))) for n in shifts]
+        assert all(Fraction(p) >= q for p, q in zip(m.pure_loss(shifts).tolist(), exact, strict=True))
+        assert m.pure_loss(shifts)[0] == 0
+    far = 2**50
+    table = {"steps": [0, 1, far, far + 1, 2 * far], "log_weights": [0, -500, -501, -1000, -1001]}
+    m = build({"kind": "designed", "weights": table}, Fraction(1))
+    assert m.pure_loss(np.array([far + 1.0]))[0] >= m.pure_loss_at(Fraction(far + 1)) == 1000

@@ -22,6 +22,7 @@ from udfs.numbers.arrays import Floats
 
 LARGEST_EXPONENT = 600.0  # e to it, times any count, is a double with room to spare
 ROUNDING = 2.0**-46  # of one operation, with room for all that follow each other in a term
+OF_LOGS = 2.0**-49  # of the farther of two log-weights: far above the rounding of both in doubles
 MOST_AT_ONCE = 1 << 20  # numbers in an array
 
 
@@ -37,7 +38,7 @@ def pure_exactly(weights: PiecewiseWeights, steps: int) -> Fraction:
 
 
 def pure_of(weights: PiecewiseWeights, steps: Floats) -> Floats:
-    """Return the same for an array of whole numbers of steps, in doubles: within 2⁻⁴⁵ relatively of it."""
+    """Return the same for an array of whole numbers of steps, in doubles, raised by what they lose of log-weights."""
     unique, where = np.unique(steps, return_inverse=True)
     knots = np.array(weights.steps, dtype=np.float64)
     result = np.empty_like(unique)
@@ -47,9 +48,10 @@ def pure_of(weights: PiecewiseWeights, steps: Floats) -> Floats:
         near = np.minimum(knots, np.floor(shift / 2))
         far = np.minimum(np.maximum(shift - knots, 0.0), np.floor(shift / 2))
         before = np.maximum(knots - shift, 0.0)
-        falls = [weights.fast(k) - weights.fast(k + shift) for k in (np.broadcast_to(knots, before.shape), before)]
-        falls += [weights.fast(k) - weights.fast(shift - k) for k in (near, far)]
-        result[start : start + size] = np.max(falls, axis=(0, 2))
+        both = [(k, k + shift) for k in (np.broadcast_to(knots, before.shape), before)]
+        both += [(k, shift - k) for k in (near, far)]
+        falls = [weights.fast(k) - weights.fast(ahead) * (1 + OF_LOGS) for k, ahead in both]
+        result[start : start + size] = np.where(shift[:, 0] > 0, np.max(falls, axis=(0, 2)), 0.0)
     return result[where].reshape(np.shape(steps))
 
 

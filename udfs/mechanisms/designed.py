@@ -17,6 +17,8 @@ from udfs.noise.piecewise import PiecewiseWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, exact
 
+EXACT_STEPS = 2.0**46  # below it doubles of influences lie less than a quarter of a step off them
+
 
 @final
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class DesignedNoise(Noise):
 
     def pure_loss(self, shift: Floats) -> Floats:
         """Return the same, rounded up."""
-        return pure_of(self.weights, np.ceil(shift / float(self.step) * (1 - 2.0**-48))) * (1 + FLOAT_SLACK)
+        steps = shift / float(self.step)
+        off = np.where(steps < EXACT_STEPS, 1 - 2.0**-48, 1 + 2.0**-50)  # not a step too few: it may be a cliff
+        return pure_of(self.weights, np.ceil(steps * off)) * (1 + FLOAT_SLACK)
 
 
 @final

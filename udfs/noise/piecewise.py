@@ -22,6 +22,7 @@ LAST = 2**52  # the last knot: distances up to it and their differences are exac
 MOST_KNOTS = 5000
 MOST_LOG = 10_000  # nats from the first weight to the last knot's
 BITS = 600  # of moments, whose closed forms cancel
+FLAT = Fraction(1, 2**200)  # sequences that fall by less are summed as flat ones: others cancel 400 bits at most
 
 
 @final
@@ -159,7 +160,7 @@ class PiecewiseWeights(LogWeights):
         """
         start, count, log, slope = sequence
         n = count or 0
-        if slope == 0:
+        if count is not None and -slope * count < FLAT:
             s0, s1, s2 = ctx.mpf(n), ctx.mpf(n * (n - 1) // 2), ctx.mpf((n - 1) * n * (2 * n - 1) // 6)
         else:
             r, less = ctx.exp(real(ctx, slope)), -ctx.expm1(real(ctx, slope))
