@@ -14,6 +14,7 @@ from pipeline.accounting.left_out import without_left_out_test
 from pipeline.accounting.references import Limit
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
+from pipeline.ledger.copies import require_no_copies
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import (
     Budget,
@@ -106,7 +107,9 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
     """
     state = state_of(connection, wanted.release)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
-        _require_agreement(budgets_of(connection), wanted, registered_only)
+        budgets = budgets_of(connection)
+        _require_agreement(budgets, wanted, registered_only)
+        require_no_copies(connection, wanted.dataset, wanted.fingerprints, budgets)
     if state is None or state.refunded:
         return None
     if state.status in ENDED:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pipeline.accounting.references import Limit
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import BUDGETED, Act, Entry, entries
+from pipeline.ledger.entries import BUDGETED, FINGERPRINTS, Act, Entry, entries
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Difference
 from udfs.numbers.exact import as_json
@@ -34,6 +34,8 @@ class Budget:
         source: where the microdata lie, as text.
         family: the family that the dataset belongs to.
         refusals: how many releases may be refused because of their records.
+        synthetic: it is of microdata that carry the mark of `prdp generate`, and takes no others.
+        fingerprints: of its files' contents when it was registered, salted; None where they could not be read.
         since: the number of the entry that registered it.
         raised, reason: the number of the last act that stated the limits anew, and its reason.
     """
@@ -45,6 +47,8 @@ class Budget:
     source: str | None = None
     family: str | None = None
     refusals: int = REFUSALS
+    synthetic: bool = False
+    fingerprints: Mapping[str, Any] | None = None
     since: int = 0
     raised: int | None = None
     reason: str | None = None
@@ -69,6 +73,7 @@ class Budget:
             "family": self.family,
             "limits": [{"at": limit.label, "rho": as_json(limit.rho)} for limit in self.limits],
             "refusals": None if self.facts is None else self.refusals,
+            "synthetic": None if self.facts is None else self.synthetic,
             "reason": self.reason,
         }
 
@@ -85,6 +90,8 @@ class Budget:
             "refusals": self.refusals,
             "reason": reason,
         }
+        if self.synthetic:
+            facts["synthetic"] = True
         return Act(BUDGETED, self.name, "", None, facts)
 
 
@@ -102,11 +109,14 @@ def budget_step(before: Budget | None, entry: Entry) -> Budget:
             source=facts["source"],
             family=facts["family"],
             refusals=refusals,
+            synthetic=bool(facts.get("synthetic")),
+            fingerprints=facts.get(FINGERPRINTS),
             since=entry.seq,
         )
     if facts["act"] == RAISE and before is not None:
-        kept = (before.unit, before.facts, before.source, before.family)
-        if (facts["unit"], facts["facts"], facts["source"], facts["family"]) != kept or not facts["reason"]:
+        kept = (before.unit, before.facts, before.source, before.family, before.synthetic)
+        stated = (facts["unit"], facts["facts"], facts["source"], facts["family"], bool(facts.get("synthetic")))
+        if stated != kept or not facts["reason"]:
             raise StateError(f"{before.kind} {before.name}: a new budget gives a reason, and changes the limits alone")
         return replace(before, limits=limits, refusals=refusals, raised=entry.seq, reason=facts["reason"])
     problem = "is registered already: state new limits with prdp ledger raise" if before else "is not registered"
@@ -191,8 +201,8 @@ def require_same_record(before: Budget | None, wanted: Budget) -> Budget:
     """Return `wanted` with the facts as registered; StateError where it is not `before` with other limits."""
     if before is None:
         raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
-    mine = {"kind": wanted.kind, "unit": wanted.unit, "source": wanted.source, "family": wanted.family}
-    known = {"kind": before.kind, "unit": before.unit, "source": before.source, "family": before.family}
+    keys = ("kind", "unit", "source", "family", "synthetic")
+    mine, known = ({key: getattr(budget, key) for key in keys} for budget in (wanted, before))
     there, here = before.facts or {}, wanted.facts or {}
     other = Difference.between(known | {"dataset": _known(there, here)}, mine | {"dataset": _known(here, there)})
     if other is not None:

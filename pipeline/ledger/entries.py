@@ -22,9 +22,10 @@ CHECKED = "checked"  # a check of the microdata, likewise
 REFUSAL_EVENTS = ("refused", "tested")  # events that may refuse a release because of its records
 BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
 
-# A pin is a digest of the input, against which guesses of it could be tested; a salt keeps them from the hashes.
-# Locations say nothing of a record, but how the enclave is built.
-CONFIDENTIAL = ("pin", "source", "staging")
+# A pin is a digest of the input, against which guesses of it could be tested, and so are fingerprints of its files; a
+# salt keeps them from the hashes. Locations say nothing of a record, but how the enclave is built.
+FINGERPRINTS = "fingerprints"
+CONFIDENTIAL = ("pin", "source", "staging", FINGERPRINTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,6 +136,11 @@ class ReleaseState:
         return (*earlier, *mine[1 if self.charges else 0 :])
 
     @property
+    def charged_since(self) -> set[int]:
+        """The numbers of the entries that reserved anything that counts against the budget."""
+        return {test.since for test in self.tests} | ({self.since} if self.charges else set())
+
+    @property
     def counts(self) -> bool:
         """Whether anything of it counts against the budget."""
         return self.charges > 0 or bool(self.tests_alone)

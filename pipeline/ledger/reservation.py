@@ -71,6 +71,8 @@ class Reservation:
         code: the digest of the code.
         staging: where its totals and attempts are staged at first; None: beside the ledger.
         source: where the microdata lie.
+        fingerprints: of their files' contents; none where they are no files.
+        synthetic: whether they carry the mark of `prdp generate`; None where that cannot be known.
         hold: nothing is published before an officer approves.
         test: the test of records left out, whose loss is in `policy`; nothing is drawn before it is passed.
     """
@@ -87,6 +89,8 @@ class Reservation:
     code: str
     staging: str | None = None
     source: str | None = None
+    fingerprints: Sequence[str] = ()
+    synthetic: bool | None = None
     hold: bool = False
     test: LeftOutTest | None = None
 
@@ -95,6 +99,8 @@ class Reservation:
         given: dict[str, Any] = {} if self.staging is None else {"staging": self.staging}
         if self.test is not None:
             given["left_out_test"] = self.test.to_json()
+        if self.synthetic is not None:
+            given["synthetic"] = self.synthetic
         return given | {
             "supersedes": self.supersedes,
             "dataset_facts": dict(self.dataset_facts),

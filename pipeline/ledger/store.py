@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 
 from pipeline.errors import PlanError, StateError, require_package
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
+from pipeline.ledger.copies import require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
     CORRECT,
@@ -239,36 +240,37 @@ class Ledger:
         with self._reading() as connection:
             return verified(entries(connection))
 
-    def register(self, budget: Budget) -> None:
+    def register(self, budget: Budget, fingerprints: Sequence[str] = ()) -> None:
         """Register a dataset or a family with its limits, before or after its first release.
 
-        Raises StateError where the name, the microdata or a release disagree, BudgetRefused where more is spent
-        already.
+        `fingerprints` are those of its files' contents, where they can be read. Raises StateError where the name, the
+        microdata or a release disagree, BudgetRefused where more is spent already.
         """
         with self._writing() as connection:
-            self._register(connection, INIT, budgets_of(connection), None, budget)
+            self._register(connection, INIT, budget, fingerprints)
 
-    def correct(self, budget: Budget) -> None:
+    def correct(self, budget: Budget, fingerprints: Sequence[str] = ()) -> None:
         """Register a dataset or a family anew, in all but its name, while nothing was released under it.
 
         Raises StateError where something was, or where it is not registered, and as `register`.
         """
         with self._writing() as connection:
-            budgets = budgets_of(connection)
-            require_correctable(budgets, budget, states_of(connection).values())
-            before = budgets.pop(budget.name)
-            self._register(connection, CORRECT, budgets, before, budget)
+            require_correctable(budgets_of(connection), budget, states_of(connection).values())
+            self._register(connection, CORRECT, budget, fingerprints)
 
-    def _register(
-        self, connection: Connection, act: str, budgets: dict[str, Budget], before: Budget | None, budget: Budget
-    ) -> None:
+    def _register(self, connection: Connection, act: str, budget: Budget, fingerprints: Sequence[str]) -> None:
+        budgets = budgets_of(connection)
+        before = budgets.pop(budget.name, None) if act == CORRECT else None
         require_new(budgets, budget)
         states = list(states_of(connection).values())
         require_fits_releases(budget, states)
         kin = budgets | {budget.name: budget}
         require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
+        require_no_copies(connection, budget.name, fingerprints, kin)
         require_covers(connection, budgets, budget)
-        append(connection, self._signed(budget.act(act)), partial(budget_step, before))
+        registered = budget.act(act)
+        signed = self._signed(replace(registered, facts={**registered.facts, **salted(fingerprints)}))
+        append(connection, signed, partial(budget_step, before))
 
     def raise_limits(self, wanted: Budget, reason: str) -> None:
         """State the limits of a registered dataset or family anew, higher or lower, for a recorded reason.
@@ -301,7 +303,8 @@ class Ledger:
             if state is not None:
                 return state
             stated = require_reservable(connection, wanted)
-            facts = wanted.facts(stated) | _check_before(connection, wanted.dataset)
+            files = salted(wanted.fingerprints)
+            facts = wanted.facts(stated) | files | _check_before(connection, wanted.dataset)
             act = Act("reserved", wanted.dataset, wanted.release, None, facts)
             return advance(connection, state_of(connection, wanted.release), self._signed(act))
 

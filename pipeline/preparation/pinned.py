@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.engines.protocol import Engine, Input
-from pipeline.errors import MicrodataError, PrdpError
+from pipeline.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.columns import require_types
 from pipeline.microdata.frames import Frame
+from pipeline.microdata.identity import Identity, identity_of
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.storage.location import Location
@@ -23,11 +24,15 @@ class Table:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedRecords:
-    """The records of a DataFrame, sealed in private staging; `source` names them in the ledger, `pin` ties them."""
+    """The records of a DataFrame, sealed in private staging; `source` names them in the ledger, `pin` ties them.
+
+    `synthetic`: True where the frame carries the mark of `prdp generate`; None: that cannot be known.
+    """
 
     chunks: Sequence[Chunk]
     pin: str
     source: str
+    synthetic: bool | None = None
 
 
 Microdata = Location | Table | SealedRecords | Frame
@@ -77,6 +82,22 @@ def pinned(microdata: Microdata, engine: Engine) -> Pinned:
     return Pinned(
         f"microdata {microdata}", list(source.chunks(files)), pin, lambda: source.pin(source.find(files.root))
     )
+
+
+def identity(microdata: Microdata) -> Identity:
+    """Return what is known of the microdata wherever they lie: of a table nothing, of a DataFrame its mark if any.
+
+    Nothing either where files cannot be read: what reads them next says why. Raises StateError where some files are
+    synthetic and others not.
+    """
+    if isinstance(microdata, SealedRecords):
+        return Identity(synthetic=microdata.synthetic)
+    if isinstance(microdata, Table | Frame):
+        return Identity()
+    try:
+        return identity_of(source.find(microdata))
+    except PlanError:
+        return Identity()
 
 
 def source_of(microdata: Microdata) -> str:

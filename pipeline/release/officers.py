@@ -23,7 +23,7 @@ from pipeline.plan.model import RECORD
 from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
 from pipeline.plan.text import BUDGET, read_text
 from pipeline.preparation.frames import FOLDER
-from pipeline.preparation.pinned import Table, source_of
+from pipeline.preparation.pinned import Table, identity, source_of
 from pipeline.preparation.same_files import require_new_files
 from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
 from pipeline.release.publish import retract
@@ -43,16 +43,20 @@ class Purged:
 
 def register(ledger: Ledger, budget: Budget) -> None:
     """Register a dataset or a family, as `Ledger.register`; StateError also where its files are another dataset's."""
-    if budget.source is not None:
-        require_new_files(ledger, budget.name, budget.source)
-    ledger.register(budget)
+    ledger.register(budget, _files_of(ledger, budget))
 
 
 def correct(ledger: Ledger, budget: Budget) -> None:
     """Register a dataset or a family anew while nothing was released under it, as `Ledger.correct` and `register`."""
-    if budget.source is not None:
-        require_new_files(ledger, budget.name, budget.source)
-    ledger.correct(budget)
+    ledger.correct(budget, _files_of(ledger, budget))
+
+
+def _files_of(ledger: Ledger, budget: Budget) -> tuple[str, ...]:
+    """Return the fingerprints of the contents of a dataset's files, as far as this user may read them."""
+    if budget.source is None or budget.source.startswith("table "):
+        return ()
+    require_new_files(ledger, budget.name, budget.source)
+    return identity(locate(budget.source)).fingerprints
 
 
 def unseen(budget: Budget) -> str | None:

@@ -15,16 +15,19 @@ from pipeline.accounting.left_out import SHARE, LeftOutTest
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.errors import MicrodataError, PlanError, PrdpError, StateError
+from pipeline.ledger.copies import same_files
+from pipeline.ledger.entries import FINGERPRINTS
 from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata.frames import Frame
+from pipeline.microdata.identity import Identity
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import left_out_test_of, limits_of, policy_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
-from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, pinned, require_readable, source_of
+from pipeline.preparation.pinned import Microdata, Pinned, SealedRecords, identity, pinned, require_readable, source_of
 from pipeline.preparation.prepared import prepared_for
 from pipeline.preparation.same_files import require_own_files
 from pipeline.release.attempts import (
@@ -73,7 +76,9 @@ class Request:
 
 def reservation_of(request: Request) -> Reservation:
     """Return what the release reserves."""
-    plan = request.plan
+    plan, state = request.plan, request.ledger.state(request.plan.release)
+    read = state is None or state.refunded or state.status in ("reserved", "drawn")  # or may be; else they may be gone
+    files = identity(request.microdata) if read else Identity()
     return Reservation(
         release=plan.release,
         supersedes=plan.supersedes,
@@ -87,6 +92,8 @@ def reservation_of(request: Request) -> Reservation:
         code=code_digest(),
         staging=name_of_root(request.ledger, request.staging_root),
         source=source_of(request.microdata),
+        fingerprints=files.fingerprints,
+        synthetic=files.synthetic,
         hold=request.hold,
         test=left_out_test_of(plan, request.site_share),
     )
@@ -203,12 +210,13 @@ def _sealed(job: Job) -> Iterator[Job]:
 
 
 def _reserve(job: Job) -> ReleaseState:
-    """Reserve the release; a reservation by another build of prdp, whose policies may differ, is made anew."""
-    state = job.ledger.reserve(reservation_of(job), job.registered_only)
-    if state.status == "reserved" and state.draws == 0 and _by_another_build(state):
+    """Reserve the release; anew where another build of prdp reserved it, whose policies may differ, or other files."""
+    wanted = reservation_of(job)
+    state = job.ledger.reserve(wanted, job.registered_only)
+    same = same_files(state.reservation.get(FINGERPRINTS), wanted.fingerprints)
+    if state.status == "reserved" and state.draws == 0 and (_by_another_build(state) or not same):
         job.ledger.abort(state.release)
-        again = replace(reservation_of(job), hold=job.hold or state.hold)
-        state = job.ledger.reserve(again, job.registered_only)
+        state = job.ledger.reserve(replace(wanted, hold=job.hold or state.hold), job.registered_only)
     return state
 
 

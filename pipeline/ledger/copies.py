@@ -1,0 +1,75 @@
+"""Whether a file of microdata is known as one of another dataset: copies at another place would be counted apart.
+
+Reservations and registrations keep the fingerprints of their files' contents, each entry under a salt of its own, so
+that nobody who sees one entry compares it with another, or with files, but by hashing anew.
+"""
+
+import hmac
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from pipeline.errors import StateError
+from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.datasets import Budget, members
+from pipeline.ledger.entries import FINGERPRINTS, entries
+from pipeline.ledger.fold import state_of
+
+
+def require_no_copies(
+    connection: Connection, dataset: str, fingerprints: Collection[str], budgets: Mapping[str, Budget]
+) -> None:
+    """Raise StateError where a file is one of another dataset that is registered or has charged releases.
+
+    Not where both are in one family, over which losses are added up. Older entries know no files.
+    """
+    if not fingerprints:
+        return
+    family = budgets[dataset].family if dataset in budgets else None
+    kin = {dataset, *(members(budgets, family) if family is not None else ())}
+    others = (budget for budget in budgets.values() if budget.name not in kin)
+    other = next((budget.name for budget in others if _holds(budget.fingerprints, fingerprints)), None)
+    other = other or _released_as(connection, kin, fingerprints)
+    if other is not None:
+        raise StateError(
+            f"dataset {dataset}: a file of its microdata is a copy of one of dataset {other}, whose losses would be "
+            "counted apart: name that dataset"
+        )
+
+
+def _released_as(connection: Connection, kin: Collection[str], fingerprints: Collection[str]) -> str | None:
+    """Return a dataset beside `kin` of which a charged release, or a charged test, had one of the files."""
+    with_files = ENTRIES.c.payload.contains(f'"{FINGERPRINTS}"')
+    for entry in entries(connection, (ENTRIES.c.event == "reserved") & ENTRIES.c.dataset.not_in(kin) & with_files):
+        if _holds(entry.facts.get(FINGERPRINTS), fingerprints):
+            state = state_of(connection, entry.release)
+            if state is not None and entry.seq in state.charged_since:
+                return entry.dataset
+    return None
+
+
+def salted(fingerprints: Sequence[str]) -> dict[str, Any]:
+    """Return fingerprints as a fact of an entry: HMAC-SHA-256 of each with a fresh salt, sorted; {} of none."""
+    if not fingerprints:
+        return {}
+    salt = os.urandom(16)
+    return {FINGERPRINTS: {"salt": salt.hex(), "files": _hashed(salt, fingerprints)}}
+
+
+def same_files(known: Mapping[str, Any] | None, fingerprints: Collection[str]) -> bool:
+    """Return whether the fact of an entry, None where it has none, is of exactly these files."""
+    if known is None:
+        return not fingerprints
+    return bool(known["files"] == _hashed(bytes.fromhex(known["salt"]), fingerprints))
+
+
+def _holds(known: Mapping[str, Any] | None, fingerprints: Collection[str]) -> bool:
+    if known is None:
+        return False
+    return not set(known["files"]).isdisjoint(_hashed(bytes.fromhex(known["salt"]), fingerprints))
+
+
+def _hashed(salt: bytes, fingerprints: Collection[str]) -> list[str]:
+    return sorted({hmac.digest(salt, each.encode(), "sha256").hex() for each in fingerprints})
