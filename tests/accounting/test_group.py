@@ -39,6 +39,7 @@ def test_groups_whose_tight_loss_is_rational(losses: list[Fraction], exact: Frac
     assert simple(losses) == len(losses) * sum(losses)
 
 
+@settings(deadline=None)
 @given(losses=LOSSES)
 def test_the_tight_loss_is_an_upper_bound_and_hardly_more(losses: list[Fraction]) -> None:
     with mp.workprec(4 * ROOT_BITS):
@@ -62,6 +63,7 @@ def test_a_loss_with_many_digits_alone_is_itself_and_many_of_them_stay_short() -
         assert exact <= mp.mpf(bound.numerator) / bound.denominator <= exact * (1 + mp.mpf(2) ** -100)
 
 
+@settings(deadline=None)
 @given(x=st.fractions(min_value=0, max_value=10**40) | st.fractions(min_value=0, max_value=Fraction(1, 10**40)))
 def test_roots_are_rounded_up(x: Fraction) -> None:
     root = root_above(x)
