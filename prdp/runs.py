@@ -254,6 +254,7 @@ def check_microdata(
     """Check a plan's microdata, as `Plan.check_microdata` describes."""
     from pipeline.diagnostics.check import CheckJob  # noqa: PLC0415
     from pipeline.diagnostics.check import check as run  # noqa: PLC0415
+    from pipeline.release.site import site  # noqa: PLC0415
     from pipeline.storage.location import Location  # noqa: PLC0415
     from pipeline.storage.uri import locate  # noqa: PLC0415
 
@@ -273,6 +274,7 @@ def check_microdata(
                 engine=engine,
                 report=at,
                 as_json=as_json,
+                site_share=site().max_left_out,
                 log=runner.log,
             )
         )

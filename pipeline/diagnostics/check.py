@@ -7,8 +7,10 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 
+from pipeline.accounting.left_out import SHARE
 from pipeline.build import code_digest
 from pipeline.diagnostics.check_codes import CodeJudge
 from pipeline.diagnostics.check_report import Checked, report, text_of
@@ -23,6 +25,7 @@ from pipeline.microdata import source
 from pipeline.microdata.schema import mistakes, schema_of
 from pipeline.microdata.source import Source
 from pipeline.plan.model import Plan, default_out
+from pipeline.plan.policy import left_out_test_of
 from pipeline.preparation.confidential import release_folders, require_outside
 from pipeline.preparation.duplicates import ByRecord, bucket_count, scratch
 from pipeline.preparation.prepared import prepared_for
@@ -45,6 +48,7 @@ class CheckJob:
     engine: Engine
     report: Path | None = None
     as_json: bool = False
+    site_share: Fraction = SHARE  # of records that may be left out, where the plan states none
     log: Log = field(default_factory=Log)
 
 
@@ -93,7 +97,7 @@ def check(job: CheckJob) -> Outcome:
         raise MicrodataError(
             f"microdata {files.root}: its files changed during the run; retry once nothing writes to them"
         )
-    made = report(plan, judges, checked)
+    made = report(plan, judges, checked, left_out_test_of(plan, job.site_share).share)
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n" if job.as_json else text_of(made)
     try:
         LocalPath(path).write_durably(text.encode())

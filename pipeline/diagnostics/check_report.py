@@ -7,10 +7,11 @@ and references are never proposed: a plan whose parameters follow its microdata 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from pipeline.diagnostics.check_codes import CodeJudge, Wrong
-from pipeline.diagnostics.check_scan import BEYOND, CODE, ROWS, Found
+from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, Found, Seen
 from pipeline.errors import PlanError
 from pipeline.names import nearest
 from pipeline.plan.model import Plan
@@ -61,8 +62,8 @@ class Checked:
     ids: bool
 
 
-def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked) -> dict[str, Any]:
-    """Return the report as JSON; `findings` is empty where nothing is wrong."""
+def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked, share: Fraction) -> dict[str, Any]:
+    """Return the report as JSON; `findings` is empty where nothing is wrong. `share` of the rows may be left out."""
     spec = checked.spec
     made: dict[str, Any] = {
         "confidential": True,
@@ -77,12 +78,13 @@ def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked) -> dict[st
     found = checked.found
     if found is not None:
         made["rows"] = sum(count for seen, count in found.seen.items() if seen.what == ROWS)
+        made["left_out"] = found.seen[Seen(LEFT_OUT)]
         made["rules"] = list(_rules(spec, found.broken))
         made["codes"] = list(_codes(judges, found))
         made["beyond_references"] = {
             seen.of or "any measure": count for seen, count in sorted(found.seen.items()) if seen.what == BEYOND
         }
-    made["findings"] = list(_findings(made))
+    made["findings"] = list(_findings(made, share))
     made["notes"] = list(_notes(plan, made))
     made["repairs"] = {"file": list(_file_repairs(made)), "plan": list(_plan_repairs(made))}
     return made
@@ -168,7 +170,7 @@ def _codes(judges: Sequence[CodeJudge], found: Found) -> Iterator[dict[str, Any]
             }
 
 
-def _findings(made: Mapping[str, Any]) -> Iterator[str]:
+def _findings(made: Mapping[str, Any], share: Fraction) -> Iterator[str]:
     for lines in made["files"][:FILES_SHOWN]:
         yield "; ".join(lines)
     if len(made["files"]) > FILES_SHOWN:
@@ -181,6 +183,11 @@ def _findings(made: Mapping[str, Any]) -> Iterator[str]:
     for kind in made.get("codes", []):
         if kind["kind"] != Wrong.OUTSIDE.name:
             yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}"
+    if (left_out := made.get("left_out", 0)) > share * made.get("rows", 0):
+        yield (
+            f"{_rows(left_out)} of {made['rows']:,} would be left out, bad or outside the domain: more than the share "
+            f"{float(share):g}, beyond which, and beyond chance, a release is refused"
+        )
 
 
 def _notes(plan: Plan, made: Mapping[str, Any]) -> Iterator[str]:

@@ -24,11 +24,11 @@ from udfs.records.sums import Duplicates, combined
 
 SEEN = BROKEN - 1  # the bucket of what is counted beside the broken rules
 MOST_CODES = 1000  # different codes of one kind that a batch tells; the rows of further ones are counted together
-ROWS, CODE, BEYOND = "rows", "code", "beyond"
+ROWS, CODE, BEYOND, LEFT_OUT = "rows", "code", "beyond", "left out"
 
 
 class Seen(NamedTuple):
-    """What is counted: ROWS; what is `wrong` with a CODE `of` a column; rows BEYOND all references `of` a measure."""
+    """What is counted: ROWS, and those LEFT_OUT; what is `wrong` with a CODE; rows BEYOND all references."""
 
     what: str
     of: str = ""
@@ -72,7 +72,7 @@ class LookAt:
 
     def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         records = decoder.records(batch)
-        seen = Counter({Seen(ROWS): len(batch)})
+        seen = Counter({Seen(ROWS): len(batch), Seen(LEFT_OUT): self._left_out(records, len(batch))})
         if not any(rule == Rule.LINE for _, rule, _ in records.faults):
             for judge in self.judges:
                 seen.update(_codes(judge, batch))
@@ -81,6 +81,14 @@ class LookAt:
         if self.by_record is not None:
             rows = self.by_record.rows(batch, records)
         return [(SEEN, _batch(seen)), *rows]
+
+    def _left_out(self, records: Records, count: int) -> int:
+        """Return how many rows a release leaves out; bad ones only where they are dropped."""
+        _, kept = records.cells(self.spec.bases[0])
+        out = np.zeros(count, dtype=np.bool_) if kept is None else ~kept
+        return int(
+            np.count_nonzero(out if self.spec.bad_records == "drop" or records.good is None else out & records.good)
+        )
 
     def _beyond(self, records: Records, count: int) -> Counter[Seen]:
         """Return how many good rows are larger than each reference in some measure, and than all in one measure."""

@@ -20,9 +20,7 @@ def require_outside(out: Path, others: Iterable[Path], option: str = "--out") ->
     releases are published or staged, or where one of those lies in it.
     """
     at = out.resolve()
-    for folder in (at, *at.parents):
-        if os.path.lexists(folder / MANIFEST):
-            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another folder")
+    require_no_release(out, option)
     if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
         raise StateError(f"{option} {out}: it lies in {at.parent}, where releases are published: give another folder")
     for folder in (path.resolve() for path in others):
@@ -30,6 +28,14 @@ def require_outside(out: Path, others: Iterable[Path], option: str = "--out") ->
             raise StateError(
                 f"{option} {out}: it overlaps {folder}, where releases or their drafts lie: give another folder"
             )
+
+
+def require_no_release(out: Path, option: str = "--out") -> None:
+    """Return unless `out` lies in a release's folder, whose files are those of its manifest; raises StateError then."""
+    at = out.resolve()
+    for folder in (at, *at.parents):
+        if os.path.lexists(folder / MANIFEST):
+            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another folder")
 
 
 def require_apart(out: Path, others: Iterable[Path]) -> None:

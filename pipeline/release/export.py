@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import PlanError, StateError
 from pipeline.names import hint
+from pipeline.preparation.confidential import require_no_release
 from pipeline.release.verify import read_manifest, verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -35,13 +36,15 @@ def export(folder: Location, to: str, out: Path | None = None) -> dict[str, Any]
 
     Raises:
         PlanError: The format is unknown.
-        StateError: A file of the release is missing, changed or too many, or `out` is neither absent nor empty.
+        StateError: A file of the release is missing, changed or too many; `out` is neither absent nor empty, or lies in
+            a release's folder.
     """
     if to not in EXPORTS:
         raise PlanError(f"{to}: unknown format{hint(to, EXPORTS, 'format')}")
     verified = verify_release(folder)
     manifest = read_manifest(folder)
     at = out or Path(f"{safe_name('release', verified.release)}-{to}")
+    require_no_release(at)
     made = {}
     with filled(at) as unfinished:
         for table in manifest["tables"]:

@@ -56,8 +56,8 @@ def left_behind(release: str, state: ReleaseState | None) -> str:
     return f"interrupted: release {release} is {state.status} in the ledger: {what}"
 
 
-def not_done(state: ReleaseState, microdata: str, engine: str, hold: bool) -> tuple[str, ...]:
-    """Return what a call asks for and a release that was drawn before it has otherwise.
+def not_done(before: str, state: ReleaseState, microdata: str, engine: str, hold: bool) -> tuple[str, ...]:
+    """Return what a call asks for and a release that was drawn before it, and was in the state `before`, has otherwise.
 
     `microdata` is their name in the ledger. A format that is missing is refused: `require_formats`.
     """
@@ -65,6 +65,8 @@ def not_done(state: ReleaseState, microdata: str, engine: str, hold: bool) -> tu
     made = state.reservation["source"]
     if microdata != made:
         lines.append(f"the microdata {microdata} were not read: the release was made from {made}")
+    elif before == "drawn":
+        lines.append("the microdata were not read again: an earlier run drew and staged these tables, which stand")
     if state.status in PUBLIC:
         used = read_manifest(locate(state.out) / state.release)["engine"]["name"]
         if engine != used:

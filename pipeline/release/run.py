@@ -415,7 +415,7 @@ def _outcome(job: Job, state: ReleaseState, folder: Location, before: str, drew:
         out=job.out,
         tables={query: {"path": str(folder / "tables" / query), "rows": rows} for query, rows in sizes(job.plan)},
         already=before in (state.status, *PUBLIC),
-        not_done=() if drew else not_done(state, source_of(job.microdata), job.engine.name, job.hold),
+        not_done=() if drew else not_done(before, state, source_of(job.microdata), job.engine.name, job.hold),
     )
 
 

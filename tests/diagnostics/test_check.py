@@ -28,6 +28,7 @@ from tests.support import firms
 from tests.support.leaks import forms, found
 from tests.support.spark import PYSPARKS_OWN, shared_engine
 from tests.support.world import records, write_world
+from udfs.numbers.exact import exact
 
 CANARY = "CANARY-KIWI"
 VINTAGE = {"naics": 2022, "county": 2022}
@@ -129,7 +130,8 @@ def test_each_row_that_is_wrong_is_found_once(tmp_path: Path) -> None:
         ("establishment_id", "id"): 1,
     }
     assert made["beyond_references"] == {"any measure": 1, "employment": 1}
-    assert len(made["findings"]) == 13
+    assert made["left_out"] == 7  # of earlier vintages, or outside: bad rows are refused by this plan, not left out
+    assert len(made["findings"]) == 14
     told = {code["code"]: code["meant"] for kind in made["codes"] for code in kind["codes"]}
     assert told == {
         "454110": "2017 to 2021",
@@ -148,6 +150,20 @@ def test_good_microdata_have_nothing_wrong(tmp_path: Path) -> None:
     assert not outcome.found
     made = report(outcome)
     assert made["findings"] == made["notes"] == made["repairs"]["file"] == made["repairs"]["plan"] == []
+
+
+@pytest.mark.parametrize(("share", "site", "found"), [(None, 0.01, True), (None, 0.5, False), (0.5, 0.01, False)])
+def test_what_a_release_would_refuse_is_found(tmp_path: Path, share: float | None, site: float, found: bool) -> None:
+    rows = frame()
+    rows.loc[:7, "county"] = "06039"  # valid, and not in the domain
+    plan = modern(tmp_path, **({} if share is None else {"max_left_out": share}))
+    outcome = checked(plan, written(tmp_path / "raw", rows), tmp_path, site_share=exact(site))
+    assert outcome.found == found
+    made = report(outcome)
+    assert made["left_out"] == 8
+    assert [line.partition(":")[0] for line in made["findings"]] == found * [
+        "8 rows of 40 would be left out, bad or outside the domain"
+    ]
 
 
 @pytest.mark.parametrize("duplicates", ["trust", "reject", "combine"])

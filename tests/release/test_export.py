@@ -54,6 +54,14 @@ def test_a_held_release_says_the_same(tmp_path: Path) -> None:
     assert submit(place, hold=True).not_done == ()
 
 
+def test_an_export_adds_nothing_to_a_release(published: Place) -> None:
+    folder = published.out / RELEASE
+    for out in (folder / "csv", folder / submit(published).attempt / "csv"):
+        with pytest.raises(StateError, match="which is a release's folder: give another folder"):
+            export(locate(str(folder)), "csv", out)
+        assert not out.exists()
+
+
 def test_an_export_has_the_bytes_that_the_release_would_have(published: Place, tmp_path: Path) -> None:
     with_csv = Place(write_world(tmp_path / "world", records(100)), tmp_path / "world")
     attempt = submit(with_csv, csv=True).attempt

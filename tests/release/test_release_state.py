@@ -92,6 +92,14 @@ def test_giving_up_destroys_what_is_staged_and_keeps_the_charge(tmp_path: Path) 
         submit(place)
 
 
+def test_a_draw_of_an_earlier_run_is_told(tmp_path: Path) -> None:
+    outcome = submit(killed_before_publishing(tmp_path), key=None)
+    assert (outcome.state, outcome.already) == ("settled", False)
+    assert outcome.not_done == (
+        "the microdata were not read again: an earlier run drew and staged these tables, which stand",
+    )
+
+
 def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
     place = Place(write_world(tmp_path, records(20)), tmp_path)
     reserved = place.ledger().staging_root / RELEASE / "0123456789abcdef"
