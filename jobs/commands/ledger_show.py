@@ -124,7 +124,7 @@ def _print_table(chosen: Sequence[History]) -> None:
 def print_budget(budget: Budget) -> None:
     """Print what is registered, and its limits in words."""
     family = f" of family {budget.family}" if budget.family else ""
-    print(f"{budget.kind} {budget.name}{family}, unit {budget.unit}")
+    print(f"{budget.kind} {budget.name}{family}, unit {budget.unit}{', synthetic' if budget.synthetic else ''}")
     for limit in budget.limits:
         print(f"    over all releases {limit.label} and every smaller one lose at most rho {as_json(limit.rho)}")
     if budget.reason:

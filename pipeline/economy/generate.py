@@ -22,6 +22,7 @@ from pipeline.economy.firms import Chained, Firms
 from pipeline.economy.model import Economy, Figures
 from pipeline.economy.susb import rounded
 from pipeline.errors import PlanError
+from pipeline.microdata.identity import MARK
 from pipeline.storage.new_folder import filled, require_new
 
 Ints = NDArray[np.int64]
@@ -230,6 +231,8 @@ def ids(letter: str, numbers: Ints) -> pa.StringArray:
 
 
 def write_parquet(table: pa.Table, path: Path, coded: list[str]) -> None:
-    """Write microdata whose columns `coded` have few distinct values."""
+    """Write microdata whose columns `coded` have few distinct values; they carry the mark of synthetic ones."""
     # Without Arrow's schema, in which readers would meet its dictionary type instead of plain strings.
-    pq.write_table(table, path, row_group_size=RECORDS_A_GROUP, use_dictionary=coded, store_schema=False)
+    with pq.ParquetWriter(path, table.schema, use_dictionary=coded, store_schema=False) as writer:
+        writer.add_key_value_metadata(MARK)
+        writer.write_table(table, row_group_size=RECORDS_A_GROUP)

@@ -30,6 +30,7 @@ from pipeline.ledger.datasets import (
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of, states_of
 from pipeline.ledger.refusals import require_refusals_left
 from pipeline.ledger.reservation import Reservation, charged, limits_of, tests_of
+from pipeline.ledger.synthetic import require_one_kind
 from udfs.numbers.exact import as_json, up_text
 
 
@@ -110,6 +111,8 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
         budgets = budgets_of(connection)
         _require_agreement(budgets, wanted, registered_only)
         require_no_copies(connection, wanted.dataset, wanted.fingerprints, budgets)
+        released = charged_states(connection, [wanted.dataset])
+        require_one_kind(wanted.dataset, wanted.synthetic, budgets.get(wanted.dataset), released)
     if state is None or state.refunded:
         return None
     if state.status in ENDED:

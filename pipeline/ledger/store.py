@@ -61,6 +61,7 @@ from pipeline.ledger.fold import (
 from pipeline.ledger.refusals import refusals_of
 from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
 from pipeline.ledger.sqlite import open_file
+from pipeline.ledger.synthetic import require_released_alike
 from pipeline.storage.local import LocalPath
 
 _SERVER = ("postgresql", "postgresql+psycopg")
@@ -267,6 +268,7 @@ class Ledger:
         kin = budgets | {budget.name: budget}
         require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
         require_no_copies(connection, budget.name, fingerprints, kin)
+        require_released_alike(budget.name, budget.synthetic, (s for s in states if s.dataset == budget.name))
         require_covers(connection, budgets, budget)
         registered = budget.act(act)
         signed = self._signed(replace(registered, facts={**registered.facts, **salted(fingerprints)}))

@@ -22,6 +22,7 @@ from pandas.api.types import infer_dtype, is_object_dtype
 from pipeline.canonical import canonical_json
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata.columns import require_columns
+from pipeline.microdata.identity import is_marked
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from udfs.records.contract import MeasureColumn, as_text, in_utf8, whole_steps
@@ -122,6 +123,11 @@ class Frame(ABC):
     def names(self) -> Sequence[Any]:
         """The names of its columns."""
 
+    @property
+    def synthetic(self) -> bool | None:
+        """True where it carries the mark of synthetic microdata; None: that cannot be known."""
+        return None
+
     @abstractmethod
     def require_types(self, columns: FrameColumns) -> None:
         """Return if the columns' types fit, as far as they are known without reading records."""
@@ -157,6 +163,11 @@ class ArrowFrame(Frame):
     """An Arrow table."""
 
     table: pa.Table
+
+    @property
+    def synthetic(self) -> bool | None:
+        """True where the schema has kept the mark of the files that it was read from."""
+        return is_marked(self.table.schema.metadata) or None
 
     @property
     def names(self) -> Sequence[Any]:

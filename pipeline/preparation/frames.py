@@ -101,6 +101,7 @@ def sealed(frame: Frame, plan: Plan, engine: Engine, ledger: Ledger, root: Locat
         yield SealedRecords(
             chunks=[(Piece(str(file), None, seal),) for file in files],
             pin=pin,
+            synthetic=frame.synthetic,
             source=_registered(ledger, contents, _Compared(columns, spec, key), engine) or f"DataFrame {pin}",
         )
     finally:

@@ -90,9 +90,9 @@ def identity(microdata: Microdata) -> Identity:
     Nothing either where files cannot be read: what reads them next says why. Raises StateError where some files are
     synthetic and others not.
     """
-    if isinstance(microdata, SealedRecords):
+    if isinstance(microdata, SealedRecords | Frame):
         return Identity(synthetic=microdata.synthetic)
-    if isinstance(microdata, Table | Frame):
+    if isinstance(microdata, Table):
         return Identity()
     try:
         return identity_of(source.find(microdata))

@@ -33,6 +33,7 @@ from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
+from pipeline.microdata.identity import MARK
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
@@ -50,6 +51,7 @@ from pipeline.preparation.duplicates import (
     rule_rows,
     scratch,
 )
+from pipeline.preparation.pinned import identity
 from pipeline.preparation.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
@@ -116,11 +118,15 @@ class ByIndustry:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SortedFile:
-    """Sorts the records of a bucket, and writes their file into `folder`; `spec` names their columns and steps."""
+    """Sorts the records of a bucket, and writes their file into `folder`; `spec` names their columns and steps.
+
+    `synthetic`: the files carry the mark of `prdp generate`, as those that they are made of.
+    """
 
     spec: SumSpec
     record: str
     folder: Path
+    synthetic: bool = False
 
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Written:
         """Return what was written."""
@@ -141,9 +147,13 @@ class SortedFile:
             columns.setdefault(column, batch.column(mine).dictionary_decode().cast(pa.string()).dictionary_encode())
         for measure in spec.measures:  # two of one column have the same values in it
             columns.setdefault(measure.column, in_units(batch.column(measure.name).to_numpy(), measure.step))
-        sink = pa.BufferOutputStream()
+        table, sink = pa.table(columns), pa.BufferOutputStream()
         pq.write_table(
-            pa.table(columns), sink, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=list(coded)
+            table.replace_schema_metadata(MARK if self.synthetic else None),
+            sink,
+            compression="zstd",
+            row_group_size=ROW_GROUP,
+            use_dictionary=list(coded),
         )
         LocalPath(self.folder / name).write(sink.getvalue())
         return Written(name, len(batch), Counter())
@@ -233,7 +243,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> AllWrit
             require_unbroken(layout, sorted(broken))
         return broken
 
-    merge = SortedFile(spec, dataset.record, _make(work / "files"))
+    merge = SortedFile(spec, dataset.record, _make(work / "files"), identity(job.raw).synthetic is True)
     with contract_checked(job.plan), scratch(LocalPath(work), job.plan.release, "records") as kept:
         if dataset.duplicates == "trust":
             with job.log.stage("sort", "checking and sorting the records"):

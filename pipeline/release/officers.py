@@ -15,6 +15,7 @@ from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.store import Ledger
+from pipeline.ledger.synthetic import require_one_kind
 from pipeline.names import hint
 from pipeline.plan.check import dataset_mistakes
 from pipeline.plan.load import limit_of, resolved_dataset
@@ -52,11 +53,17 @@ def correct(ledger: Ledger, budget: Budget) -> None:
 
 
 def _files_of(ledger: Ledger, budget: Budget) -> tuple[str, ...]:
-    """Return the fingerprints of the contents of a dataset's files, as far as this user may read them."""
+    """Return the fingerprints of the contents of a dataset's files, as far as this user may read them.
+
+    Raises StateError where they are another dataset's, or the budget's file is wrong in whether they are synthetic.
+    """
     if budget.source is None or budget.source.startswith("table "):
         return ()
     require_new_files(ledger, budget.name, budget.source)
-    return identity(locate(budget.source)).fingerprints
+    files = identity(locate(budget.source))
+    if files.synthetic is not None:
+        require_one_kind(budget.name, files.synthetic, budget, ())
+    return files.fingerprints
 
 
 def unseen(budget: Budget) -> str | None:
@@ -217,6 +224,7 @@ class DatasetBudgetSpec(Spec):
 
     dataset: DatasetSpec
     family: Name | None = None
+    synthetic: bool = False
     limits: Limits
     refusals: Annotated[int, Field(ge=0, le=1_000_000)] = REFUSALS
 
@@ -281,4 +289,5 @@ def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path)
         source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve("dataset.path")),
         family=spec.family,
         refusals=spec.refusals,
+        synthetic=spec.synthetic,
     )
