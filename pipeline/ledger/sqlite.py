@@ -177,7 +177,9 @@ def _absent(path: Path) -> StateError:
 def _refuse_shared(path: Path) -> None:
     mode = path.stat().st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StateError(f"{path} can be written by others, who could rewrite the ledger: run chmod go-w on it")
+        for_all = mode & stat.S_ISVTX  # a folder such as /tmp, which is to stay so
+        advice = "name a file in a folder that is yours alone" if for_all else "run chmod go-w on it"
+        raise StateError(f"{path} can be written by others, who could rewrite the ledger: {advice}")
 
 
 def _make(path: Path, wait: float) -> None:

@@ -63,6 +63,15 @@ def test_a_ledger_that_others_can_write_is_refused(ledger: Ledger, mode: int) ->
     create_ledger(str(ledger.path))
 
 
+def test_nobody_is_told_to_change_a_folder_that_is_for_everybody(tmp_path: Path) -> None:
+    folder = tmp_path / "for-all"
+    folder.mkdir()
+    folder.chmod(0o1777)  # as /tmp
+    with pytest.raises(StateError, match="name a file in a folder that is yours alone"):
+        create_ledger(str(folder / "ledger.sqlite"))
+    assert list(folder.iterdir()) == []
+
+
 def no_database(path: Path) -> None:
     path.write_bytes(b"no database at all, whatever its name says" * 100)
 
