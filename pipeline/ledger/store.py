@@ -222,6 +222,11 @@ class Ledger:
         with self._reading() as connection:
             return head_of(connection)
 
+    def identity(self) -> str | None:
+        """Return the hash of the first entry, which no other ledger has, wherever this one lies; None while empty."""
+        with self._reading() as connection:
+            return next((entry.hash for entry in entries(connection, ENTRIES.c.seq == 1)), None)
+
     def budgets(self) -> dict[str, Budget]:
         """Return the registered datasets and families by name."""
         with self._reading() as connection:

@@ -99,6 +99,7 @@ def sealed(frame: Frame, plan: Plan, engine: Engine, ledger: Ledger, root: Locat
         pin = contents.pin(columns, key)
         files = [staging.path / name for part in parts for name in part.files]
         yield SealedRecords(
+            folder=staging.attempt,
             chunks=[(Piece(str(file), None, seal),) for file in files],
             pin=pin,
             synthetic=frame.synthetic,

@@ -26,9 +26,11 @@ class Table:
 class SealedRecords:
     """The records of a DataFrame, sealed in private staging; `source` names them in the ledger, `pin` ties them.
 
-    `synthetic`: True where the frame carries the mark of `prdp generate`; None: that cannot be known.
+    `folder` is the name of the folder that they are sealed in; `synthetic`: True where the frame carries the mark of
+    `prdp generate`; None: that cannot be known.
     """
 
+    folder: str
     chunks: Sequence[Chunk]
     pin: str
     source: str

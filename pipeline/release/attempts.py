@@ -6,6 +6,7 @@ An attempt lies where the ledger says, whatever staging folder a later run names
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
+from pipeline.release.mark import is_own, require_own
 from pipeline.release.publish import build_manifest, copy_to_output, published_attempt
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -26,9 +27,14 @@ def attempt_of(state: ReleaseState) -> str:
 
 
 def live_staging(ledger: Ledger, state: ReleaseState) -> Staging:
-    """Return the staging of the live attempt."""
-    attempt = attempt_of(state)
-    return Staging(root_of_name(ledger, state.stagings[-1]), state.release, attempt)
+    """Return the staging of the live attempt; raises StateError where it is another ledger's."""
+    staging = _staging_of(ledger, state)
+    require_own(ledger, staging.root)
+    return staging
+
+
+def _staging_of(ledger: Ledger, state: ReleaseState) -> Staging:
+    return Staging(root_of_name(ledger, state.stagings[-1]), state.release, attempt_of(state))
 
 
 def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
@@ -37,19 +43,22 @@ def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
     staging.destroy()  # after the entry, which says whether it was exposed; the next run removes what is left
 
 
-def destroy_leftovers(ledger: Ledger, release: str, state: ReleaseState | None, *roots: Location) -> None:
+def destroy_leftovers(ledger: Ledger, state: ReleaseState, *roots: Location, keep: str | None = None) -> None:
     """Remove all that is staged of a release but its live attempt, in `roots` and wherever it was reserved or drawn.
 
-    Such leftovers are totals of a killed run, and attempts that were recorded as destroyed.
+    Such leftovers are totals of a killed run, and attempts that were recorded as destroyed. The folder `keep` stays,
+    and so does all that lies in another ledger's staging.
     """
     for root in {*roots, *(root_of_name(ledger, name) for name in names_of_roots(state))}:
-        for leftover in other_attempts(root, release, None if state is None else state.attempt):
-            leftover.destroy()
+        leftovers = [staged for staged in other_attempts(root, state.release, state.attempt) if staged.attempt != keep]
+        if leftovers and is_own(ledger, root):
+            for leftover in leftovers:
+                leftover.destroy()
 
 
-def names_of_roots(state: ReleaseState | None) -> set[str | None]:
+def names_of_roots(state: ReleaseState) -> set[str | None]:
     """Return the staging roots in which something of a release may lie, as the ledger names them."""
-    return {None} if state is None else {None, state.reservation.get("staging"), *state.stagings}
+    return {None, state.reservation.get("staging"), *state.stagings}
 
 
 def give_up(ledger: Ledger, release: str) -> None:
@@ -61,7 +70,7 @@ def give_up(ledger: Ledger, release: str) -> None:
         state = ledger.state(release)
         if state is not None and state.status == "drawn" and state.attempt is not None:
             destroy(ledger, live_staging(ledger, state), "given up")
-        destroy_leftovers(ledger, release, ledger.abort(release))
+        destroy_leftovers(ledger, ledger.abort(release))
 
 
 def root_of_name(ledger: Ledger, name: str | None) -> Location:
@@ -73,17 +82,19 @@ def finish(ledger: Ledger, state: ReleaseState, out: Location) -> ReleaseState:
     """Publish an approved attempt, copy a published one to its output and settle it; return the state after that.
 
     Call it with the release's lock. A crash anywhere is finished by calling it again. Raises StateError where the
-    staged files are incomplete, or are not those that were held or published.
+    staged files are incomplete, or are not those that were held or published, or lie in another ledger's staging.
     """
-    staging = live_staging(ledger, state)
     if state.status == "held":
-        contents = require_staged(state, staging)
+        contents = require_staged(state, live_staging(ledger, state))
         state = ledger.publish(state.release, attempt_of(state), contents.digest)
     if state.status == "published":
+        staging = live_staging(ledger, state)
         contents = require_staged(state, staging)
         copy_to_output(staging, contents, out, build_manifest(state, contents))
         state = ledger.settle(state.release, attempt_of(state))
-    staging.destroy()
+    staging = _staging_of(ledger, state)
+    if is_own(ledger, staging.root):
+        staging.destroy()
     return state
 
 

@@ -27,6 +27,7 @@ from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, identity, source_of
 from pipeline.preparation.same_files import require_new_files
 from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
+from pipeline.release.mark import is_own, require_own
 from pipeline.release.publish import retract
 from pipeline.storage.location import Location
 from pipeline.storage.staging import Staging, other_attempts
@@ -111,6 +112,7 @@ def reject(ledger: Ledger, release: str, reason: str) -> ReleaseState:
         if state.status != "rejected":
             if state.status != "held":
                 raise StateError(f"release {release}: is {state.status}, and not held for approval")
+            live_staging(ledger, state)  # raises where it is another ledger's, before anything is recorded
             state = ledger.reject(release, attempt_of(state), reason)
         _destroy_rest(ledger, state)
         return state
@@ -136,11 +138,12 @@ def purge(ledger: Ledger, release: str | None = None) -> list[Purged]:
     """Remove, and record, what lies in staging of releases and is no live attempt; return what was removed.
 
     `release` None: of all releases in the ledger, and of those that a killed run sealed a DataFrame for before they
-    were reserved. Raises StateError where a run works on one of them, after the others.
+    were reserved. Raises StateError where a run works on one of them, or where it was drawn lies another ledger's
+    staging, after the others.
     """
     purged: list[Purged] = []
     busy: StateError | None = None
-    known = [state.release for state in ledger.states() if _leftovers(ledger, state)]
+    known = [state.release for state in ledger.states() if any(_staged(ledger, state, names_of_roots(state)).values())]
     for name in [*known, *_frames_alone(ledger)] if release is None else [release]:
         try:
             with ledger.lock(name):
@@ -159,6 +162,9 @@ def out_of(state: ReleaseState) -> Location:
 
 
 def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
+    for root, staged in _staged(ledger, state, set(state.stagings)).items():
+        if staged:
+            require_own(ledger, root_of_name(ledger, root))
     purged = []
     for name, staged in _leftovers(ledger, state).items():
         names = tuple(leftover.attempt for leftover in staged)
@@ -172,6 +178,8 @@ def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
 def _frames_alone(ledger: Ledger) -> list[str]:
     """Return the releases that the ledger does not know, of which sealed DataFrames lie beside it."""
     root, known = ledger.staging_root, {state.release for state in ledger.states()}
+    if not is_own(ledger, root_of_name(ledger, None)):
+        return []
     return sorted({path.parent.name for path in root.glob(f"*/{FOLDER}-*")} - known)
 
 
@@ -181,17 +189,21 @@ def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
     frames = [leftover for leftover in other_attempts(root, release, None) if leftover.attempt.startswith(f"{FOLDER}-")]
     if not frames:
         _known(ledger, release)
+    require_own(ledger, root)
     for leftover in frames:
         leftover.destroy()
     return [Purged(release, str(root), tuple(leftover.attempt for leftover in frames))] if frames else []
 
 
 def _leftovers(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:
+    """Return by root what is staged of a release and not needed, but for roots of other ledgers."""
+    leftovers = _staged(ledger, state, names_of_roots(state))
+    return {name: staged for name, staged in leftovers.items() if staged and is_own(ledger, root_of_name(ledger, name))}
+
+
+def _staged(ledger: Ledger, state: ReleaseState, roots: set[str | None]) -> dict[str | None, list[Staging]]:
     live = state.attempt if state.status in ("drawn", "held", "published") else None
-    leftovers = {
-        name: other_attempts(root_of_name(ledger, name), state.release, live) for name in names_of_roots(state)
-    }
-    return {name: staged for name, staged in leftovers.items() if staged}
+    return {name: other_attempts(root_of_name(ledger, name), state.release, live) for name in roots}
 
 
 def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:

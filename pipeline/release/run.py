@@ -39,6 +39,7 @@ from pipeline.release.attempts import (
     name_of_root,
     require_published,
 )
+from pipeline.release.mark import mark, require_markable, require_own
 from pipeline.release.outcome import Outcome, not_done, require_formats, sizes
 from pipeline.release.publish import require_publishable
 from pipeline.report.accuracy import warnings
@@ -53,6 +54,8 @@ from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.mechanisms.release import rehearse
 from udfs.noise.keystream import SecretKey
 from udfs.records.sums import UNCOUNTED
+
+TO_DRAW = ("reserved", "drawn")  # statuses in which a run stages tables, or destroys what is staged incomplete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +102,16 @@ def reservation_of(request: Request) -> Reservation:
     )
 
 
-def require_output(request: Request) -> None:
-    """Return if the release can be published at its output; raises StateError as `require_publishable`."""
+def require_places(request: Request) -> None:
+    """Return if the release can be staged and published where it is to be.
+
+    Raises StateError as `require_publishable`, and where the staging location is another ledger's.
+    """
     state = request.ledger.state(request.plan.release)
     chosen = state.attempt if state and state.status in PUBLIC else None
     require_publishable(request.out, request.plan.release, request.staging_root, chosen)
+    if state is None or state.refunded or state.status in TO_DRAW:
+        require_own(request.ledger, request.staging_root)
 
 
 def check(request: Request) -> ReleaseState | None:
@@ -112,7 +120,7 @@ def check(request: Request) -> ReleaseState | None:
     Raises BudgetRefused, PlanError and StateError where a run would before it reads a record. It promises nothing:
     another release may be reserved first.
     """
-    require_output(request)
+    require_places(request)
     require_own_files(request.ledger, request.plan.dataset.name, request.microdata)
     return request.ledger.check(reservation_of(request), request.registered_only)
 
@@ -166,7 +174,8 @@ def _advance(job: Job) -> Outcome:
         _require_no_refusal(job)
         state = _reserve(job)
     before, drew = state.status, False
-    if before in ("reserved", "drawn"):
+    if before in TO_DRAW:
+        _mark(job)
         contents = _staged_before(job, state)
         drew = contents is None
         state = _hold_or_publish(job, contents or _draw(job))
@@ -182,7 +191,7 @@ def _advance(job: Job) -> Outcome:
 
 def _check(job: Job) -> None:
     """Return if the release can be made, from these microdata and to this output; nothing is charged before."""
-    require_output(job)
+    require_places(job)
     state = job.ledger.state(job.plan.release)
     for warning in (text for query in job.plan.queries for text in warnings(query)):
         job.log.warning(warning)
@@ -191,17 +200,19 @@ def _check(job: Job) -> None:
         prepared_for(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
         require_readable(job.microdata, job.engine, sum_spec(job.plan), job.plan.dataset.record)
         prepare_root(job.staging_root)
+        require_markable(job.staging_root)
 
 
 @contextmanager
 def _sealed(job: Job) -> Iterator[Job]:
     """Yield the job for a block, with a DataFrame sealed in staging where its records may still be summed."""
     state = job.ledger.state(job.plan.release)
-    unfinished = state is None or state.refunded or state.status in ("reserved", "drawn")
+    unfinished = state is None or state.refunded or state.status in TO_DRAW
     if not unfinished or not isinstance(job.microdata, Frame):
         yield job
         return
-    destroy_leftovers(job.ledger, job.plan.release, state, job.staging_root)  # later the sealed frame is one of them
+    if state is not None:
+        destroy_leftovers(job.ledger, state, job.staging_root)  # also where this frame is refused
     with ExitStack() as stack:
         with job.log.stage("seal", "sealing the DataFrame in private staging"):
             frame = sealed(job.microdata, job.plan, job.engine, job.ledger, job.staging_root)
@@ -220,6 +231,15 @@ def _reserve(job: Job) -> ReleaseState:
     return state
 
 
+def _mark(job: Job) -> None:
+    """Mark the staging location as the ledger's; refund the charge where another ledger was first."""
+    try:
+        mark(job.ledger, job.staging_root)
+    except StateError:
+        _refund(job)
+        raise
+
+
 def _by_another_build(state: ReleaseState) -> bool:
     """Return whether other code reserved the release, such as that of versions without a test of records left out."""
     return state.reservation["code"] != code_digest() or state.test is None
@@ -227,8 +247,9 @@ def _by_another_build(state: ReleaseState) -> bool:
 
 def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
-    if not isinstance(job.microdata, SealedRecords):  # only now: a run that the ledger refuses removes nothing
-        destroy_leftovers(job.ledger, state.release, state, job.staging_root)
+    sealed_in = job.microdata.folder if isinstance(job.microdata, SealedRecords) else None
+    # only now: a run that the ledger refuses removes nothing
+    destroy_leftovers(job.ledger, state, job.staging_root, keep=sealed_in)
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = live_staging(job.ledger, state)

@@ -28,6 +28,7 @@ class LocalPath(Location):
     path: Path
 
     remote: ClassVar[bool] = False
+    conditional: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return str(self.path)
@@ -155,10 +156,10 @@ class LocalPath(Location):
 
         return pa.OSFile(str(self.path), "wb")
 
-    def create(self, data: bytes, writer: str) -> bool:
+    def create(self, data: bytes, writer: str, *, private: bool = False) -> bool:
         """Write a file where there is none, by a link, which is atomic and replaces nothing."""
         # No other writer writes to this name before it is linked.
-        aside = write_partial(self.path.with_name(f"{self.name}.{writer}"), data, 0o644)
+        aside = write_partial(self.path.with_name(f"{self.name}.{writer}"), data, 0o600 if private else 0o644)
         try:
             os.link(aside, self.path)
             created = True

@@ -37,6 +37,11 @@ class Location(ABC):
 
     remote: ClassVar[bool]  # reached over a network: what fails may succeed the next time, and requests are slow
 
+    @property
+    @abstractmethod
+    def conditional(self) -> bool:
+        """Whether `create` can work here: some stores replace what is there."""
+
     # Names
 
     @property
@@ -174,8 +179,8 @@ class Location(ABC):
         """Yield an Arrow stream; the file is there when the block ends, also where it ends by an error."""
 
     @abstractmethod
-    def create(self, data: bytes, writer: str) -> bool:
-        """Write a public file where there is none, durably; return whether this call did.
+    def create(self, data: bytes, writer: str, *, private: bool = False) -> bool:
+        """Write a file where there is none, durably, for everyone to read unless `private`; return whether this did.
 
         Guarantee: a file that is there is never replaced, and of several writers at most one succeeds. In a store an
         answer may be lost: False may stand for one's own object, so compare the contents. `writer` names the caller

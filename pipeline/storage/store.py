@@ -41,6 +41,11 @@ class StorePath(Location):
 
     remote: ClassVar[bool] = True
 
+    @property
+    def conditional(self) -> bool:
+        """Whether it is S3, whose conditional put `create` needs."""
+        return self.scheme == "s3"
+
     def __str__(self) -> str:
         query = f"?{self.query}" if self.query else ""
         return f"{self.root}/{quote(self.path)}".rstrip("/") + query
@@ -163,7 +168,7 @@ class StorePath(Location):
         with self._opened() as (store, path), store.open_output_stream(path) as file:
             yield file
 
-    def create(self, data: bytes, writer: str) -> bool:
+    def create(self, data: bytes, writer: str, *, private: bool = False) -> bool:
         """Put the object where there is none, by one conditional request; one's own lost answer may read False."""
         failure = (0, "")
         for _ in range(CREATE_TRIES):
@@ -181,7 +186,7 @@ class StorePath(Location):
 
     def require_create(self, what: str) -> None:
         """Return if objects can be created below this prefix, and one that is there is kept."""
-        if self.scheme != "s3":
+        if not self.conditional:
             raise StateError(
                 f"{what} {self}: {self.scheme}:// has no create-if-absent here; give a path or an s3:// location"
             )

@@ -14,6 +14,7 @@ from pipeline.release.verify import verify_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 from tests.support.cases import cases, sizes
+from tests.support.ledgers import staged_files
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import records, write_world
 
@@ -60,7 +61,7 @@ def check_published(place: Place) -> None:
     state = ledger.state(RELEASE)
     assert state is not None
     assert (state.status, state.attempt, state.charges) == ("settled", verified.attempt, 1)
-    assert [path for path in ledger.staging_root.rglob("*") if path.is_file()] == []
+    assert staged_files(ledger.staging_root) == []
     leftovers = [path for path in place.out.rglob("*") if "partial" in path.name]
     assert leftovers == []
 

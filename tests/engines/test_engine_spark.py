@@ -26,6 +26,7 @@ from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import Layout, layout_of
 from tests.support.leaks import forms
+from tests.support.ledgers import staged_files
 from tests.support.parity import RELEASE, full, released
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit
@@ -181,7 +182,7 @@ def test_a_release_leaves_no_totals_behind(tmp_path: Path, spark: SparkEngine) -
 
     submit(place, engine=spark, say=look)
     assert [name for name in seen if len(name) > 30]
-    assert not [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+    assert not staged_files(place.ledger().staging_root)
     manifest = (place.out / RELEASE / "release.json").read_text()
     assert '"name": "spark"' in manifest
     assert '"pyspark": "' in manifest

@@ -22,6 +22,7 @@ from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
 from tests.support.dask_cluster import local_cluster
+from tests.support.ledgers import staged_files
 from tests.support.parity import PLANS, RELEASE, attempt_of, on_cluster, released
 from tests.support.spark import PYSPARKS_OWN, Cluster, standalone
 from tests.support.submit import Place, submit
@@ -165,7 +166,7 @@ def test_bad_input_is_told_in_the_same_words(
         state = place.ledger().state(RELEASE)
         assert state is not None
         assert state.refunded
-        assert not [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+        assert not staged_files(place.ledger().staging_root)
     assert told[0] == told[1]
 
 

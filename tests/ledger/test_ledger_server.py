@@ -20,7 +20,7 @@ from pipeline.release.attempts import give_up
 from pipeline.release.verify import verify_release
 from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
-from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation
+from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation, staged_files
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -73,7 +73,7 @@ def test_a_release_runs_from_the_command_and_its_password_is_nowhere(
         main(["ledger", *act, "--ledger", url, "--debug"])
     said = capfd.readouterr()
     assert PASSWORD not in said.out + said.err
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = staged_files(tmp_path)
     assert any(path.name == "release.json" for path in written)
     assert not [path for path in written if PASSWORD.encode() in path.read_bytes()]
     ledger = create_ledger(postgres.url(database))
@@ -140,7 +140,7 @@ def test_no_key_is_made_where_the_draw_cannot_be_recorded(postgres: PostgresServ
     with told("disk is full"):
         submit(place, say=said.append)
     assert [line for line in said if line.startswith("drawing")] == []
-    assert [path for path in place.ledger().staging_root.rglob("*") if path.is_file()] == []
+    assert staged_files(place.ledger().staging_root) == []
     postgres.execute(database_of(url), "DROP TRIGGER a_failure ON prdp.entries")
     submit(place)
     assert place.ledger().state(RELEASE).draws == 1

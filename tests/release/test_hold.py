@@ -41,7 +41,7 @@ def state_of(place: Place) -> ReleaseState:
 
 
 def staged(place: Place) -> dict[str, bytes]:
-    return tree(place.ledger().staging_root)
+    return {path: data for path, data in tree(place.ledger().staging_root).items() if "/" in path}
 
 
 def held(place: Place) -> str:

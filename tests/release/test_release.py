@@ -15,6 +15,7 @@ import pytest
 from pipeline.engines.dask import DaskEngine
 from pipeline.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.ledger.fold import MAX_DRAWS
+from tests.support.ledgers import staged_files
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import BUDGET, COUNTIES, NAICS, QUERIES, records, tree, write_world
 
@@ -103,7 +104,7 @@ def test_input_that_changes_during_the_run_is_refused_and_the_next_run_draws_ane
     assert state is not None
     assert (state.status, state.attempt, state.draws) == ("drawn", None, 1)
     assert not (place.out / RELEASE).exists()
-    assert not [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+    assert not staged_files(place.ledger().staging_root)
     submit(place)
     after = place.ledger().state(RELEASE)
     assert after is not None

@@ -22,6 +22,7 @@ from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import sum_spec
+from tests.support.ledgers import staged_files
 from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import MEASURES, QUERIES, records, write_world
@@ -36,7 +37,7 @@ def state_of(place: Place) -> ReleaseState:
 
 
 def staged(place: Place) -> list[Path]:
-    return [path for path in place.ledger().staging_root.rglob("*") if path.is_file()]
+    return staged_files(place.ledger().staging_root)
 
 
 def reserve_by_another_build(place: Place) -> None:
@@ -101,17 +102,21 @@ def test_a_draw_of_an_earlier_run_is_told(tmp_path: Path) -> None:
 
 
 def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
-    place = Place(write_world(tmp_path, records(20)), tmp_path)
+    place = killed_before_publishing(tmp_path)
     reserved = place.ledger().staging_root / RELEASE / "0123456789abcdef"
-    reserved.mkdir(parents=True)
-    for folder in (reserved, reserved.parent, reserved.parent.parent):
-        folder.chmod(0o700)
+    reserved.mkdir(mode=0o700)
     (reserved / "report.html").write_text("noise that was drawn and destroyed")
     submit(place)
     assert not staged(place)
 
 
-def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_release(tmp_path: Path) -> None:
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool
+) -> None:
+    if not marked:  # the broken twin, and a store without conditional puts
+        monkeypatch.setattr("pipeline.release.mark.is_own", lambda ledger, root: True)
+        monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
     plan = load_plan(write_world(tmp_path / "world", records(50)))
     mine, theirs = (create_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
     job = Job(
@@ -127,9 +132,10 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
         if stage == "drawing payroll_state":  # two tables are staged
             run(replace(job, ledger=theirs, out=locate(tmp_path / "their-out")))
 
-    with pytest.raises(StateError, match="give another --staging"):
+    with pytest.raises(StateError, match="is another ledger's" if marked else "give another --staging"):
         run(replace(job, log=log_for(meanwhile)))
     assert not (tmp_path / "my-out").exists()
+    assert (theirs.state(plan.release) is None) == marked
     published = run(job)
     assert verify_release(locate(published.out / plan.release)).attempt == published.attempt
     state = mine.state(plan.release)
@@ -150,7 +156,7 @@ def test_a_run_that_its_ledger_refuses_removes_no_attempt_of_another_ledger(tmp_
         hold=True,
     )
     assert run(job).state == "held"
-    with pytest.raises(StateError, match="not registered"):
+    with pytest.raises(StateError, match="is another ledger's"):
         run(replace(job, ledger=theirs, registered_only=True))
     approve(mine, plan.release)
     state = mine.state(plan.release)

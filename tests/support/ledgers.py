@@ -102,6 +102,11 @@ def append(ledger: Ledger, entry: Entry) -> None:
         )
 
 
+def staged_files(root: Path) -> list[Path]:
+    """All files that are staged of releases; the mark of the ledger beside them is of none."""
+    return [path for path in root.rglob("*") if path.is_file() and path.parent != root]
+
+
 def drawn_and_destroyed(ledger: Ledger, release: str, times: int, exposed: bool = False) -> None:
     for _ in range(times):
         ledger.destroyed(release, ledger.draw(release, "sha256:pin"), "incomplete", exposed)

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     plan, folder, uri, step = sys.argv[1:]
     create = StorePath.create
     if step == "manifest":
-        StorePath.create = lambda at, data, writer: kill() if at.name == MANIFEST else create(at, data, writer)
+        StorePath.create = lambda at, *given, **named: kill() if at.name == MANIFEST else create(at, *given, **named)
     if step == "staged":
         Staging.complete = kill
     store = locate(uri)

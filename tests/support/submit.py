@@ -58,6 +58,7 @@ class Place:
     folder: Path
     store: StorePath | None = None  # holds microdata, staging and output
     address: str | None = None  # of the ledger; None: a file in the folder
+    staged_at: Path | None = None  # None: in the store, or beside the ledger
 
     @property
     def out(self) -> Any:
@@ -68,8 +69,8 @@ class Place:
         return self.store and self.store / "microdata"
 
     @property
-    def staging(self) -> StorePath | None:
-        return self.store and self.store / "staging"
+    def staging(self) -> Any:
+        return locate(self.staged_at) if self.staged_at else self.store and self.store / "staging"
 
     @property
     def ledger_path(self) -> Path:
@@ -141,8 +142,8 @@ def _in_child(place: Place, die_at: int | None, work: Callable[[], object]) -> t
 def submit_at_once(places: Sequence[Place]) -> list[int | None]:
     """Release in a process for each place, all begun at the same moment; return their exit codes."""
     start = FORK_SERVER.Barrier(len(places))
-    state = os.environ.get("XDG_STATE_HOME")
-    racers = [FORK_SERVER.Process(target=_race, args=(place, start, state)) for place in places]
+    set_since = {name: value for name, value in os.environ.items() if name.startswith(("XDG_STATE", "AWS_"))}
+    racers = [FORK_SERVER.Process(target=_race, args=(place, start, set_since)) for place in places]
     for racer in racers:
         racer.start()
     for racer in racers:
@@ -150,9 +151,8 @@ def submit_at_once(places: Sequence[Place]) -> list[int | None]:
     return [racer.exitcode for racer in racers]
 
 
-def _race(place: Place, start: Any, state: str | None) -> None:
-    if state is not None:
-        os.environ["XDG_STATE_HOME"] = state
+def _race(place: Place, start: Any, set_since: dict[str, str]) -> None:
+    os.environ.update(set_since)  # the server of forks began before a test set them
     start.wait(PATIENCE)
     try:
         submit(place, key=None, engine=DaskEngine(workers=1))
