@@ -36,7 +36,7 @@ class Ledger:
             dataset: Only this dataset's.
 
         Returns:
-            Columns release, dataset, state, attempt, draws, charges, plan_digest, out, approved, reason.
+            The columns are the keys of `prdp ledger show --json`: release, dataset, state, attempt, draws and so on.
 
         Raises:
             StateError: The ledger holds no such dataset.
@@ -44,18 +44,15 @@ class Ledger:
         import pandas as pd  # noqa: PLC0415
 
         from pipeline.ledger.entries import unknown  # noqa: PLC0415
+        from pipeline.ledger.history import COLUMNS, histories  # noqa: PLC0415
 
         states = self._store.states()
         known = [*self._store.budgets(), *(state.dataset for state in states)]
         if dataset is not None and dataset not in known:
             raise unknown("dataset", dataset, known)
-        columns = ["release", "dataset", "state", "attempt", "draws", "charges", "plan_digest", "out"]
-        rows = [
-            (s.release, s.dataset, s.status, s.attempt, s.draws, s.charges, s.digest, s.out, s.approved, s.reason)
-            for s in states
-            if dataset in (None, s.dataset)
-        ]
-        return pd.DataFrame(rows, columns=[*columns, "approved", "reason"])
+        shown = histories(self._store.entries()).values()
+        rows = [each.to_json() for each in shown if dataset in (None, each.state.dataset)]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def refusals(self) -> dict[str, int]:
         """Return how many releases were refused because of their records, by dataset; few are allowed."""

@@ -7,7 +7,6 @@ from typing import Any
 from jobs.output import print_columns, print_json
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
-from pipeline.ledger.fold import Tested
 from pipeline.ledger.history import History, Spending, histories
 from pipeline.ledger.store import Ledger
 from pipeline.report.interpretation import interpretation_text
@@ -38,7 +37,7 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     refusals = [_refusals_json(name, n, known.get(name)) for name, n in counted.items()]
     if json:
         stated = (budget.to_json() for budget in budgets)
-        print_json([*map(_history_json, chosen), *map(_run_json, runs), *stated, *refusals])
+        print_json([*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals])
         return
     _print_table(chosen)
     for budget in budgets:
@@ -62,34 +61,6 @@ def _require_known(ledger: Ledger, release: str | None, dataset: str | None) -> 
         name, known = named[kind]
         if name is not None and name not in known:
             raise unknown(kind, name, known)
-
-
-def _history_json(history: History) -> dict[str, Any]:
-    state = history.state
-    return {
-        "release": state.release,
-        "dataset": state.dataset,
-        "state": state.status,
-        "attempt": state.attempt,
-        "draws": state.draws,
-        "charges": state.charges,
-        "tests": [_test_json(test) for test in state.tests],
-        "plan_digest": state.digest,
-        "out": state.out,
-        "supersedes": state.reservation["supersedes"],
-        "code": state.reservation["code"],
-        "hold": state.hold,
-        "check": state.check,
-        "approved": state.approved,
-        "reason": state.reason,
-        "attempts": [attempt.to_json() for attempt in history.attempts],
-        "acts": [{"time": time, "event": event, "operator": operator} for time, event, operator in history.acts],
-    }
-
-
-def _test_json(tested: Tested) -> dict[str, Any]:
-    counts = {"kept": tested.kept, "left_out": tested.left_out, "passed": tested.passed}
-    return counts | tested.test.to_json()
 
 
 def _refusals_json(dataset: str, counted: int, budget: Budget | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pipeline.errors import PlanError, StateError
 from pipeline.ledger.admission import binding, of_plans
 from pipeline.ledger.datasets import Budget, members
 from pipeline.ledger.entries import Entry, unknown
-from pipeline.ledger.fold import ReleaseState, step
+from pipeline.ledger.fold import ReleaseState, Tested, step
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger
 from pipeline.plan.model import owner_of
@@ -20,6 +20,12 @@ from udfs.numbers.exact import as_json, up_float
 
 # An entry of these ends the live attempt, or records how far it came.
 _STAGES = ("held", "destroyed", "rejected", "published", "settled", "withdrawn")
+
+# What is shown of a release, as `prdp ledger show --json` and `prdp.Ledger.show` have it.
+COLUMNS = (
+    *("release", "dataset", "state", "attempt", "draws", "charges", "tests", "plan_digest", "out", "supersedes"),
+    *("code", "hold", "check", "approved", "reason", "attempts", "acts"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,24 @@ class History:
     state: ReleaseState
     attempts: tuple[Attempt, ...]
     acts: tuple[tuple[str, str, str | None], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The release as JSON, a key for each of COLUMNS."""
+        state = self.state
+        values = (
+            *(state.release, state.dataset, state.status, state.attempt, state.draws, state.charges),
+            [_test_json(test) for test in state.tests],
+            *(state.digest, state.out, state.reservation["supersedes"], state.reservation["code"]),
+            *(state.hold, state.check, state.approved, state.reason),
+            [attempt.to_json() for attempt in self.attempts],
+            [{"time": time, "event": event, "operator": operator} for time, event, operator in self.acts],
+        )
+        return dict(zip(COLUMNS, values, strict=True))
+
+
+def _test_json(tested: Tested) -> dict[str, Any]:
+    counts = {"kept": tested.kept, "left_out": tested.left_out, "passed": tested.passed}
+    return counts | tested.test.to_json()
 
 
 def histories(entries: Iterable[Entry]) -> dict[str, History]:

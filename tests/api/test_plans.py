@@ -111,7 +111,9 @@ def test_a_release_is_published_read_and_verified(
         prdp.read_release(made.path)
 
 
-def test_a_ledger_shows_what_is_spent_and_lets_officers_act(path: Path, tmp_path: Path) -> None:
+def test_a_ledger_shows_what_is_spent_and_lets_officers_act(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ledger = prdp.create_ledger(tmp_path / "state" / "ledger.sqlite", operator="o")
     ledger.register("small-world", budget_file(tmp_path, 200))
     assert list(ledger.budgets()) == ["small-world"]
@@ -122,6 +124,10 @@ def test_a_ledger_shows_what_is_spent_and_lets_officers_act(path: Path, tmp_path
     assert ledger.approve(held.name) == "settled"
     shown = ledger.show()
     assert shown[["release", "state"]].to_numpy().tolist() == [["small-release", "settled"]]
+    capsys.readouterr()
+    assert main(["ledger", "show", held.name, "--ledger", str(tmp_path / "state" / "ledger.sqlite"), "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)  # of the command: the same keys and values
+    assert shown.to_dict("records") == [printed]
     (spent,) = ledger.spent(at=AT)
     assert 0 < spent["spent"] < 200 - spent["left"] + 1e-6
     assert ledger.verify(held.path)["releases"] == ["small-release"]
