@@ -13,8 +13,8 @@ from pipeline.accounting.targets import (
     BOUNDS,
     OF_NAME,
     AtRecord,
-    CalibrationError,
     Target,
+    WrongNumber,
     target_of,
 )
 from pipeline.errors import PlanError
@@ -224,9 +224,9 @@ def _target(arguments: argparse.Namespace) -> Target:
         numbers["influence"] = _number("at", arguments.at)
     try:
         return target_of(name, numbers, arguments.bound)
-    except CalibrationError as error:
-        field, _, rule = str(error).replace("influence:", "at:").partition(":")
-        raise PlanError(f"{_option(field)}:{rule}") from None
+    except WrongNumber as error:
+        field = "at" if error.field == "influence" else error.field
+        raise PlanError(f"{_option(field)}: must be {error.rule}") from None
 
 
 def _fixed(texts: list[str]) -> dict[str, Fraction | str]:

@@ -27,6 +27,15 @@ class CalibrationError(ValueError):
     """The target cannot be met; the message states the best that can be."""
 
 
+class WrongNumber(CalibrationError):
+    """A number of a target breaks its rule; carries both, so that a message can name the option."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field}: must be {rule}")
+        self.field = field
+        self.rule = rule
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Target:
     """Numbers, each exact and above 0, but for a total, which may be 0. The first is the value that is wanted."""
@@ -41,9 +50,9 @@ class _Target:
             number = exact(getattr(self, field.name))
             least = field.name == "total"
             if not (number > 0 or (least and number == 0)):
-                raise CalibrationError(f"{field.name}: must be {'at least' if least else 'above'} 0")
+                raise WrongNumber(field.name, f"{'at least' if least else 'above'} 0")
             if number and not SMALLEST <= number <= 1 / SMALLEST:
-                raise CalibrationError(f"{field.name}: must be between 1e-50 and 1e50")
+                raise WrongNumber(field.name, "between 1e-50 and 1e50")
             object.__setattr__(self, field.name, number)
 
     @property
@@ -106,7 +115,7 @@ class IntervalTarget(_Target):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.coverage < 1:
-            raise CalibrationError("coverage: must be below 1")
+            raise WrongNumber("coverage", "below 1")
 
     def value(self, mechanism: Mechanism) -> float:
         """Return the width that `mechanism` has."""
@@ -146,7 +155,7 @@ class RelativeErrorTarget(_Target):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.total > 0:
-            raise CalibrationError("total: must be above 0: an error relative to nothing has no bound")
+            raise WrongNumber("total", "above 0: an error relative to nothing has no bound")
 
     def value(self, mechanism: Mechanism) -> float:
         """Return the mean absolute error of `mechanism` over the total."""
@@ -240,9 +249,9 @@ class ApproximateTarget(_Target):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.delta < 1:
-            raise CalibrationError("delta: must be below 1")
+            raise WrongNumber("delta", "below 1")
         if not self.epsilon <= LARGEST_EPSILON:
-            raise CalibrationError(f"epsilon: must be at most {LARGEST_EPSILON}")
+            raise WrongNumber("epsilon", f"at most {LARGEST_EPSILON}")
 
     def value(self, mechanism: Mechanism) -> Fraction:
         """Return the δ that `mechanism` has at ε, rounded up."""
@@ -334,7 +343,7 @@ BESIDE = (("delta", "epsilon"), ("bound", "delta"), ("group_loss", "relative_err
 def target_of(name: str, given: Mapping[str, Fraction | None], bound: str | None = None) -> Target:
     """Return the target of a name in OF_NAME, from the numbers `given` by the names of its fields; others are left out.
 
-    Raises CalibrationError where a number breaks its rule.
+    Raises WrongNumber where a number breaks its rule.
     """
     kind = OF_NAME[name]
     if name == "epsilon" and given.get("delta") is not None:

@@ -8,7 +8,8 @@ from typing import Any
 from pipeline.accounting.calibrate import Number, offset_of, scale_of, solve
 from pipeline.accounting.gaussian import GaussianScales
 from pipeline.accounting.targets import ApproximateTarget, CalibrationError, ClosedTarget, Target
-from pipeline.errors import PlanError, PrdpError, StateError
+from pipeline.errors import PlanError, PrdpError, StateError, in_a_line
+from pipeline.names import hint
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.text import read_text, written
@@ -17,6 +18,7 @@ from pipeline.report.explain_text import error_lines
 from pipeline.report.policies import COUNTS, SIZES
 from pipeline.report.text import aligned, mechanism_text, upper
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, up_float
 
@@ -59,6 +61,12 @@ def resolved_text(resolved: Mapping[str, Any]) -> str:
 
 def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
     """Return the mechanism that meets `target`; raises PlanError where there is none, with the best that can be had."""
+    if kind not in CATALOGUE:
+        raise PlanError(f"--kind {in_a_line(kind)}: unknown kind{hint(kind, CATALOGUE, 'kind')}")
+    known = CATALOGUE[kind].parameters()
+    for name in fixed:
+        if name not in known:
+            raise PlanError(f"--set {in_a_line(name)}: {kind} has no such parameter{hint(name, known, 'parameter')}")
     try:
         return solve(kind, fixed, step, target)
     except ParameterError as error:
