@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import LatticeNoise, Noise
+from tests.support.piecewise import Piecewise
 from tests.support.stable import Stable
 from tests.support.statistics import binned_fit
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 
@@ -42,6 +44,8 @@ def weights_of(noise: LatticeNoise) -> LogWeights:
         return PolylogWeights(p=noise.p, d=noise.d, a=noise.a, scale=noise.scale)
     if isinstance(noise, Stable):
         return stable_weights(noise.alpha, noise.scale)
+    if isinstance(noise, Piecewise):
+        return PiecewiseWeights(steps=noise.steps, logs=noise.logs)
     assert isinstance(noise, Noise)
     return LaplaceWeights(scale=noise.scale) if noise.power == 1 else GaussianWeights(scale=noise.scale)
 
