@@ -30,7 +30,9 @@ class Design:
         return mechanisms.Designed(weights=found.weights, step=found.step)
 
     def to_json(self) -> dict[str, Any]:
-        """Return limits with certified losses, errors, and the best named noise beside it, as `prdp design --json`."""
+        """Return limits with certified losses, errors, a lower bound of what is minimised for every noise within the
+        limits (`lower_bound`), and the best named noise beside it, as `prdp design --json`.
+        """
         return self._designed.to_json()
 
     def save(self, path: str | Path) -> Path:
@@ -56,13 +58,16 @@ class Design:
         return exact(number)
 
 
-def design(limits: Mapping[Number, Number], *, minimise: str = "variance", step: Number = 1) -> Design:
+def design(
+    limits: Mapping[Number, Number], *, minimise: str = "variance", step: Number = 1, coverage: Number = 0.95
+) -> Design:
     """Return the additive noise with the least error found within limits on losses; reads no microdata.
 
     Args:
         limits: influence → the most, in zCDP ρ, that a record of it may lose; each binds all smaller ones too.
-        minimise: "variance" or "mean_absolute_error".
+        minimise: "variance", "mean_absolute_error" or "interval", the width of intervals.
         step: The step of the measure, of which influences are whole multiples.
+        coverage: That of intervals, between 0 and 1.
 
     Raises:
         PlanError: Where limits do not rise together, or no named noise keeps them to start from.
@@ -71,7 +76,7 @@ def design(limits: Mapping[Number, Number], *, minimise: str = "variance", step:
     from pipeline.study.design import design as run  # noqa: PLC0415
 
     pairs = sorted((_number("influence", x), _number("rho", rho)) for x, rho in limits.items())
-    return Design(run(Wish(tuple(pairs), minimise, _number("step", step))))
+    return Design(run(Wish(tuple(pairs), minimise, _number("step", step), _number("coverage", coverage))))
 
 
 def _number(name: str, value: Number) -> Fraction:

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json
@@ -25,8 +26,9 @@ def declare(parser: Parser) -> None:
         "--minimise",
         default="variance",
         metavar="ERROR",
-        help="what is to be least: variance or mean_absolute_error (default: variance)",
+        help="what is to be least: variance, mean_absolute_error or interval (default: variance)",
     )
+    parser.add_argument("--coverage", default="0.95", metavar="C", help="the coverage of intervals (default: 0.95)")
     parser.add_argument("--step", default="1", metavar="S", help="the step of the measure (default: 1)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write; it must not exist")
     add_json(parser)
@@ -39,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise PlanError("--limit: an influence stands twice")
     if arguments.out.exists():
         raise PlanError(f"--out {arguments.out}: exists already; name another file")
-    found = design(limits, minimise=arguments.minimise, step=arguments.step)
+    found = design(limits, minimise=arguments.minimise, step=arguments.step, coverage=arguments.coverage)
     found.save(arguments.out)
     if arguments.json:
         print_json(found.to_json() | {"file": str(arguments.out)})
@@ -65,10 +67,20 @@ def _lines(found: Design, out: Path) -> list[str]:
     return [
         *lines,
         "",
-        f"    standard error {facts['variance'] ** 0.5:.6g}, mean absolute error {facts['mean_absolute_error']:.6g}",
+        f"    standard error {facts['variance'] ** 0.5:.6g}, mean absolute error {facts['mean_absolute_error']:.6g}, "
+        f"{facts['coverage']} intervals {facts['interval']:.6g} wide",
         f"    {facts['minimise'].replace('_', ' ')}: {facts['ratio']:.4g} times that of the best exponential "
         "polylogarithmic noise",
         f"    within the same limits ({shape})",
+        *_least(facts),
         "",
         f"in a plan: mechanism: {{kind: designed, weights: {out.name}}}",
     ]
+
+
+def _least(facts: dict[str, Any]) -> list[str]:
+    bound = facts["lower_bound"]
+    if not bound:
+        return []
+    excess = 100 * (facts[facts["minimise"]] / bound - 1)
+    return [f"    at most {excess:.2g} % above the least possible within the limits ({bound:.6g})"]

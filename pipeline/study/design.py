@@ -1,7 +1,8 @@
 """The noise with the least error under limits on what records may lose: `prdp design`.
 
-Result: a table of weights (kind `designed`) whose certified loss keeps every limit, with less variance or mean absolute
-error than the best named noise found under the same limits. The limits are kept by the table that is returned, not by
+Result: a table of weights (kind `designed`) whose certified loss keeps every limit, with less variance, mean absolute
+error or width of intervals than the best named noise found under the same limits, beside a lower bound of what any
+noise within them has. The limits are kept by the table that is returned, not by
 the optimiser's word: weights are rounded to DIGITS decimals first, and what is stated is the tight loss of these
 (docs/design.md).
 
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import PlanError
-from pipeline.study.design_program import Knots, Program
+from pipeline.study.design_bound import LARGEST, Certificate
+from pipeline.study.design_program import Cost, Knots, Program
 from udfs.losses.tight import tight_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.designed import Designed, WeightTable
@@ -29,7 +31,9 @@ from udfs.noise.piecewise import PiecewiseWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, exact, up_float
 
-MINIMISED = {"variance": 2, "mean_absolute_error": 1}  # powers of the distance
+MINIMISED = ("variance", "mean_absolute_error", "interval")
+COSTS = {"variance": Cost(power=2), "mean_absolute_error": Cost(power=1)}
+MOST_SOLVES = 8  # of programs on the way to the narrowest interval
 DIGITS = 6  # decimals of a log-weight
 MOST_LIMITS = 12
 PARTS = 10  # knots up to the smallest limit
@@ -54,17 +58,23 @@ STARTS = tuple(  # shapes of the noise that a design starts from: p, a, d
 
 @dataclass(frozen=True)
 class Wish:
-    """Limits (influence, rho), both above 0 and rising together; what is `minimised`; the measure's step."""
+    """Limits (influence, rho), both above 0 and rising together; what is `minimised`; the measure's step.
+
+    `coverage` is that of the interval whose width is stated, and minimised where it is `interval`.
+    """
 
     limits: tuple[tuple[Fraction, Fraction], ...]
     minimise: str = "variance"
     step: Fraction = Fraction(1)
+    coverage: Fraction = Fraction(95, 100)
 
     def __post_init__(self) -> None:
         if self.minimise not in MINIMISED:
             raise PlanError(f"minimise: must be one of {', '.join(MINIMISED)}")
         if not self.step > 0:
             raise PlanError("step: must be above 0")
+        if not 0 < self.coverage < 1:
+            raise PlanError("coverage: must be above 0 and below 1")
         if not 1 <= len(self.limits) <= MOST_LIMITS:
             raise PlanError(f"limits: from 1 to {MOST_LIMITS} are needed")
         for influence, rho in self.limits:
@@ -85,16 +95,29 @@ class Wish:
 
     def error(self, mechanism: Mechanism) -> float:
         """Return what is minimised of a mechanism, in units or squared units."""
-        return mechanism.variance(0.0) if self.minimise == "variance" else mechanism.mean_absolute_error(0.0)
+        return self.errors(mechanism)[self.minimise]
+
+    def errors(self, mechanism: Mechanism) -> dict[str, float]:
+        """Return variance (squared units), mean absolute error, and width of the interval (units)."""
+        return {
+            "variance": mechanism.variance(0.0),
+            "mean_absolute_error": mechanism.mean_absolute_error(0.0),
+            "interval": 2 * float(_half_width(self, mechanism) * self.step),
+        }
 
 
 @dataclass(frozen=True)
 class Design:
-    """A designed mechanism beside the named one that it started from, both within the wish's limits."""
+    """A designed mechanism beside the named one that it started from, both within the wish's limits.
+
+    `lower_bound`: what is minimised is no less for any symmetric noise within the limits whose probabilities do not
+    rise with the distance; None where limits have too many steps for a bound.
+    """
 
     wish: Wish
     mechanism: Designed
     start: ExponentialPolylog
+    lower_bound: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return for what the table was designed and what came of it, beside the table itself."""
@@ -105,14 +128,11 @@ class Design:
                 {"influence": as_json(x), "rho": as_json(rho), "certified": up_float(self.mechanism.loss_at(x))}
                 for x, rho in self.wish.limits
             ],
-            "variance": self.mechanism.variance(0.0),
-            "mean_absolute_error": self.mechanism.mean_absolute_error(0.0),
-            "start": self.start.describe()
-            | {
-                "variance": self.start.variance(0.0),
-                "mean_absolute_error": self.start.mean_absolute_error(0.0),
-            },
+            "coverage": as_json(self.wish.coverage),
+            **self.wish.errors(self.mechanism),
+            "start": self.start.describe() | self.wish.errors(self.start),
             "ratio": self.wish.error(self.mechanism) / self.wish.error(self.start),
+            "lower_bound": self.lower_bound,
         }
 
 
@@ -123,9 +143,53 @@ def design(wish: Wish) -> Design:
     """
     start = best_start(wish)
     knots = _knots(wish, start)
-    program = Program(knots, wish.steps, MINIMISED[wish.minimise])
-    logs = program.solve(_weights(start).fast(knots.free.astype(np.float64)))
-    return Design(wish, _within_limits(wish, knots, logs), start)
+    logs = _weights(start).fast(knots.free.astype(np.float64))
+    if wish.minimise == "interval":
+        logs = _narrowest(wish, knots, logs, _half_width(wish, start))
+    else:
+        logs = Program(knots, wish.steps, COSTS[wish.minimise]).solve(logs)
+    mechanism = _within_limits(wish, knots, logs)
+    return Design(wish, mechanism, start, _lower_bound(wish, mechanism))
+
+
+def _half_width(wish: Wish, mechanism: Mechanism) -> int:
+    """Return the half-width of the interval in steps."""
+    return round(mechanism.interval_around(0.0, wish.coverage)[1] / float(wish.step))
+
+
+def _narrowest(wish: Wish, knots: Knots, logs: Floats, half_width: int) -> Floats:
+    """Return log-weights of a narrow interval.
+
+    The least P(|Z| > c) is a program of its own. The noise that solves it for one step less than what is reached has
+    a half-width of at most that, or there is no such noise: so c falls, in some long steps, until it stays.
+    """
+    for _ in range(MOST_SOLVES):
+        if half_width == 0:
+            break
+        found = Program(knots, wish.steps, Cost(beyond=half_width - 1)).solve(logs)
+        reached = _half_width(wish, Designed(weights=_table(wish, knots, found), step=wish.step))
+        if reached >= half_width:
+            break
+        logs, half_width = found, reached
+    return logs
+
+
+def _lower_bound(wish: Wish, mechanism: Designed) -> float | None:
+    """Return the lower bound of what is minimised, in units or squared units."""
+    if wish.steps[-1][0] > LARGEST:
+        return None
+    certificate = Certificate(mechanism.weights.weights, wish.steps)
+    step = float(wish.step)
+    if wish.minimise != "interval":
+        cost = COSTS[wish.minimise]
+        return certificate.least(cost) * step**cost.power
+    # the first half-width for which it is not certain that more than 1 − coverage lies beyond
+    low, high = 0, _half_width(wish, mechanism)
+    while low < high:
+        middle = (low + high) // 2
+        impossible = certificate.least(Cost(beyond=middle)) > 1 - wish.coverage
+        low, high = (middle + 1, high) if impossible else (low, middle)
+    return 2 * low * step
 
 
 def best_start(wish: Wish) -> ExponentialPolylog:

@@ -2,7 +2,7 @@
 
 With p the noise's probabilities and v its log-weights at the knots, straight between them,
 
-    minimise    ln Σ_k c(|k|)·p(k),                     c(k) = k² or k,
+    minimise    ln Σ_k c(|k|)·p(k),                     c(k) = k², k, or 1 beyond a distance,
     such that   D_α(p ‖ p shifted by Δ_i) ≤ α·ρ_i       for every limit i and every order α of a grid,
                 v does not rise with the distance.
 
@@ -24,6 +24,25 @@ DENSE = 64  # distances up to it are points of their own
 POINTS = 48  # in a distance's growth by the factor e, beyond
 TOLERANCE = 1e-9
 MOST_ITERATIONS = 500
+
+
+@dataclass(frozen=True)
+class Cost:
+    """c(k): a power of the distance, or, with `beyond`, 1 beyond that distance and 0 up to it."""
+
+    power: int = 0
+    beyond: int | None = None
+
+    def at(self, distances: Floats) -> Floats:
+        """Return c at distances."""
+        if self.beyond is None:
+            return distances**self.power
+        return (distances > self.beyond).astype(np.float64)
+
+    @property
+    def points(self) -> Floats:
+        """The distances beside a jump: with both, a function with the jump is straight between points."""
+        return np.array([] if self.beyond is None else [self.beyond, self.beyond + 1.0])
 
 
 @dataclass(frozen=True)
@@ -64,12 +83,12 @@ def _masses(points: Floats) -> Floats:
 class Program:
     """Objective and constraints as functions of v, with their gradients."""
 
-    def __init__(self, knots: Knots, limits: Sequence[tuple[int, float]], power: int) -> None:
+    def __init__(self, knots: Knots, limits: Sequence[tuple[int, float]], cost: Cost) -> None:
         self.knots = knots
-        points = _distances(knots)
+        points = np.union1d(_distances(knots), cost.points)
         self.matrix, self.offset = knots.lines(points)
         self.log_mass = np.log(2 * _masses(points))  # half a gap at 0, twice: once
-        self.cost = points**power
+        self.cost = cost.at(points)
         self.loss_limits = np.array([rho for _, rho in limits])
         self.pairs = [self._pair(points, shift) for shift, _ in limits]
         size = len(knots.free)

@@ -11,7 +11,7 @@ import prdp
 from pipeline.errors import PlanError
 from pipeline.plan.designed import digest_of, read_weights
 from pipeline.study.design import Wish, best_start, design
-from pipeline.study.design_program import ORDERS, Knots, Program
+from pipeline.study.design_program import ORDERS, Cost, Knots, Program
 from udfs.mechanisms.parameters import ParameterError
 
 
@@ -30,11 +30,12 @@ def test_limits_are_kept_and_the_error_is_less(designed: prdp.Design) -> None:
     assert all(start.loss_at(x) <= rho for x, rho in ((4, 1), (12, 3)))
     assert facts["ratio"] == pytest.approx(designed.mechanism.variance() / start.variance())
     assert facts["ratio"] < 0.9
+    assert 0.8 * facts["variance"] < facts["lower_bound"] < facts["variance"]
 
 
 def test_the_program_s_gradients_are_differences_of_its_values() -> None:
     knots = Knots(np.array([1, 2, 4, 7, 11, 20, 40]), np.array([80, 400, 2**20]), np.array([-3.0, -9.0, -40.0]))
-    program = Program(knots, [(3, 0.5), (10, 2.0)], power=2)
+    program = Program(knots, [(3, 0.5), (10, 2.0)], Cost(power=2))
     v = -np.linspace(0.1, 9, len(knots.free))
     value, gradient = program.objective(v)
     slack, rows = program.slack(v), program.slack_gradient(v)
@@ -50,6 +51,18 @@ def test_one_limit_of_small_loss_is_nearly_gaussian_noise() -> None:
     found = design(Wish(((Fraction(3), Fraction("0.1")),)))
     gaussian = 3**2 / (2 * 0.1)
     assert 0.9 * gaussian < found.mechanism.variance(0.0) < best_start(found.wish).variance(0.0)
+
+
+def test_the_narrowest_interval_is_narrower_than_that_of_least_variance(designed: prdp.Design) -> None:
+    found = prdp.design({4: 1, 12: 3}, minimise="interval", coverage="0.95")
+    facts = found.to_json()
+    lower, upper = found.mechanism.interval_around(0, 0.95)
+    assert facts["interval"] == upper - lower
+    other_lower, other_upper = designed.mechanism.interval_around(0, 0.95)
+    assert 0 < facts["lower_bound"] <= facts["interval"] < other_upper - other_lower
+    assert all(limit["certified"] <= limit["rho"] for limit in facts["limits"])
+    with pytest.raises(PlanError, match="coverage: must be"):
+        prdp.design({4: 1}, coverage=1)
 
 
 @pytest.mark.parametrize(
