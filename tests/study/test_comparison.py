@@ -26,6 +26,7 @@ from pipeline.study.comparison import (
 )
 from pipeline.study.comparison_output import notes, table
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.numbers.exact import up_text
 
 TARGET = StandardErrorTarget(standard_error=Fraction(30), total=Fraction(500))
 NO_VARIANCE, COUNTS_ONLY = {"symmetric_stable"}, {"groupwise_log", "groupwise_noisy"}
@@ -88,7 +89,7 @@ def test_beside_a_tight_policy_stands_the_papers_bound(found: Comparison) -> Non
     (heads, *lines) = table(found, (500.0,)).splitlines()
     assert heads.count("paper: ") == 3
     for line, candidate in zip(lines, found.best, strict=True):
-        assert candidate.paper is None or f" {candidate.paper.mean:.4g} " in line
+        assert candidate.paper is None or f" {up_text(candidate.paper.mean, 4)} " in line
 
 
 def test_all_have_the_accuracy_that_was_asked(found: Comparison) -> None:
