@@ -1,11 +1,9 @@
 """Text for people: aligned columns, and names of mechanisms and references."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pipeline.canonical import canonical_json
 from udfs.numbers.exact import meant, up_text
 
 EXACT = 1e-6  # a share that no figure shown would tell
@@ -31,10 +29,7 @@ def mechanism_text(described: Mapping[str, Any]) -> str:
 
 
 def _value_text(value: object) -> str:
-    if not isinstance(value, Mapping):
-        return str(value)
-    digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
-    return f"a table of {len(value['steps'])} knots, SHA-256 {digest[:16]}…"
+    return f"a table of {len(value['steps'])} knots" if isinstance(value, Mapping) else str(value)
 
 
 def reference_text(at: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
