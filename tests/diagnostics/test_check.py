@@ -339,7 +339,7 @@ def test_a_release_names_the_check_that_came_before(tmp_path: Path, capsys: pyte
     ledger = prdp.create_ledger(tmp_path / "state" / "ledger.sqlite", operator="anna")
     write_world(tmp_path, records(30))
     plan = prdp.load_plan(tmp_path / "plan.yaml")
-    other = prdp.load_plan(write_world(tmp_path / "other", records(30), release="b", dataset={"name": "another"}))
+    other = prdp.load_plan(write_world(tmp_path / "other", records(31), release="b", dataset={"name": "another"}))
     plan.check_microdata(ledger=ledger)
     assert plan.check_microdata(ledger=ledger)["found"] is False
     entries = ledger.entries()
