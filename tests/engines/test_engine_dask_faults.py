@@ -229,7 +229,7 @@ def test_nothing_confidential_in_what_a_cluster_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.dask_talk", str(tmp_path), str(TOTAL), RAW.decode()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     said = done.stdout + done.stderr
-    for heard, times in (("Compute Failed", 5), ("ContractBroken", 2), ("TaskFailed", 8), ("good: done", 2)):
+    for heard, times in (("Compute Failed", 5), ("ColumnUnfit", 2), ("TaskFailed", 8), ("good: done", 2)):
         assert said.count(heard) >= times, heard
     assert "DEBUG" in said
     assert not found(said, [str(TOTAL), f"{TOTAL:,}", str(TOTAL + 1), f"{TOTAL:x}", *forms(RAW)])

@@ -16,7 +16,7 @@ from pipeline.engines.spark_failures import Failure, Guarded, WorkerFailure, job
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from tests.support.leaks import told
-from tests.support.ledgers import ledger_file
+from tests.support.ledgers import is_bare, ledger_file
 from tests.support.spark import standalone
 from tests.support.world import records, write_world
 from udfs.records.contract import ContractBroken
@@ -64,7 +64,7 @@ def test_a_remote_master_is_refused_before_anything_is_reserved(
     call = ["release", str(write_world(tmp_path, records(9))), "--engine", "spark", "--master", master]
     assert main([*call, "--ledger", ledger_file(ledger)]) == 2
     assert capsys.readouterr().err.startswith(f"error: --master {master}: only local[N] or a spark:// of this machine")
-    assert not ledger.exists()
+    assert is_bare(ledger)
 
 
 def test_no_master_at_a_loopback_port_is_met_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:

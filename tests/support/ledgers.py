@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+import prdp
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.entries import Entry
@@ -126,6 +127,11 @@ def filled(staging: Staging) -> AttemptContents:
 def modes(folder: Path) -> set[tuple[bool, int]]:
     """Whether a folder, and which mode, of everything from `folder` down."""
     return {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]}
+
+
+def is_bare(path: Path) -> bool:
+    """Whether nothing was recorded in a ledger file, if there is one."""
+    return not path.exists() or prdp.open_ledger(path).entries() == []
 
 
 def ledger_file(path: Path) -> str:

@@ -182,7 +182,7 @@ def rejected(folder: Path) -> Path:
         {"name": "all", "count": "records", "by": ["nation"], "mechanism": MECHANISMS["gaussian"]},
     ]
     dataset = {"duplicates": "reject", "bad_records": "drop", "unit": "firm_id"}
-    return _world(folder, table, as_csv, dataset=dataset, queries=queries, budget=OF_FIRMS)
+    return _world(folder, table, as_csv, dataset=dataset, queries=queries, budget=OF_FIRMS, max_left_out=0.99)
 
 
 def none(folder: Path) -> Path:
