@@ -17,7 +17,9 @@ from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.release.attempts import give_up
+from pipeline.release.mark import mark
 from pipeline.release.verify import verify_release
+from pipeline.storage.local import LocalPath
 from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
 from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation, staged_files
@@ -343,6 +345,7 @@ def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
 def test_a_release_is_given_up_with_what_it_staged(url: str) -> None:
     ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
+    mark(ledger, LocalPath(ledger.staging_root))
     drawn_and_destroyed(ledger, "r", 1)
     stray = ledger.staging_root / "r" / "0123456789abcdef"
     stray.mkdir(parents=True)
