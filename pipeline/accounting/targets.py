@@ -184,37 +184,46 @@ class GroupTarget(RelativeErrorTarget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossTarget(_Target):
+class _Bound(_Target):
+    """What a mechanism may have at most, decided exactly: the first field."""
+
+    extremes: ClassVar[tuple[str, str]] = ("largest", "least")
+    may_be_narrow: ClassVar[bool] = True
+
+    def gap(self, mechanism: Mechanism) -> float:
+        """Return ln(wanted / value)."""
+        return -_log_ratio(self.value(mechanism), self._most)
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether the value is at most the wanted one, exactly."""
+        return bool(self.value(mechanism) <= self._most)
+
+    @property
+    def _most(self) -> Fraction:
+        most: Fraction = getattr(self, fields(self)[0].name)
+        return most
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTarget(_Bound):
     """A PRzCDP loss that a record of `influence`, in the measure's unit, may have at most."""
 
     loss: Fraction
     influence: Fraction
     what: ClassVar[str] = "loss"
-    extremes: ClassVar[tuple[str, str]] = ("largest", "least")
-    may_be_narrow: ClassVar[bool] = True
 
     def value(self, mechanism: Mechanism) -> Fraction:
         """Return the certified loss that `mechanism` has."""
         return mechanism.loss_at(self.influence)
 
-    def gap(self, mechanism: Mechanism) -> float:
-        """Return ln(wanted / loss)."""
-        return -_log_ratio(self.value(mechanism), self.loss)
-
-    def reached(self, mechanism: Mechanism) -> bool:
-        """Return whether the loss is at most the wanted one, exactly."""
-        return self.value(mechanism) <= self.loss
-
 
 @dataclass(frozen=True, kw_only=True)
-class PureTarget(_Target):
+class PureTarget(_Bound):
     """A pure loss ε that a record of `influence`, in the measure's unit, may have at most."""
 
     epsilon: Fraction
     influence: Fraction
     what: ClassVar[str] = "pure loss"
-    extremes: ClassVar[tuple[str, str]] = ("largest", "least")
-    may_be_narrow: ClassVar[bool] = True
 
     def value(self, mechanism: Mechanism) -> Fraction:
         """Return the pure loss that `mechanism` has; raises CalibrationError where it has none."""
@@ -222,14 +231,6 @@ class PureTarget(_Target):
         if pure is None:
             raise CalibrationError("this noise has no pure loss; name a delta beside epsilon")
         return pure
-
-    def gap(self, mechanism: Mechanism) -> float:
-        """Return ln(wanted / pure loss)."""
-        return -_log_ratio(self.value(mechanism), self.epsilon)
-
-    def reached(self, mechanism: Mechanism) -> bool:
-        """Return whether the pure loss is at most the wanted one, exactly."""
-        return self.value(mechanism) <= self.epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
