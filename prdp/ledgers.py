@@ -153,7 +153,7 @@ class Ledger:
 
 def is_in_a_file(ledger: LedgerLike) -> bool:
     """Whether a ledger is, or would be, a file of this machine."""
-    from pipeline.ledger.store import in_a_file  # noqa: PLC0415
+    from pipeline.ledger.address import in_a_file  # noqa: PLC0415
     from pipeline.release.site import site  # noqa: PLC0415
 
     if isinstance(ledger, Ledger):

@@ -6,7 +6,6 @@ The way of a release: `reserve` charges its policy, `draw` begins an attempt, `p
 
 import copy
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from sqlalchemy import Connection
 
-from pipeline.errors import PlanError, StateError, require_package
+from pipeline.errors import StateError
+from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.copies import require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
@@ -60,47 +59,7 @@ from pipeline.ledger.fold import (
 )
 from pipeline.ledger.refusals import refusals_of
 from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
-from pipeline.ledger.sqlite import open_file
 from pipeline.ledger.synthetic import require_released_alike
-from pipeline.storage.local import LocalPath
-
-_SERVER = ("postgresql", "postgresql+psycopg")
-
-
-def in_a_file(url: str | None) -> bool:
-    """Return whether the ledger at `url` would be a file of the machine that opens it."""
-    return url is None or "://" not in url or url.startswith("sqlite:")
-
-
-def database_at(url: str | None, wait: float, make: bool) -> Database:
-    """Return the ledger's database at `url`, of whatever version; with `make`, made where it is absent."""
-    if _scheme(url) in _SERVER:
-        require_package("psycopg", "a ledger on PostgreSQL")  # loaded only where it is used
-        from pipeline.ledger.postgres import open_server  # noqa: PLC0415
-
-        return open_server(str(url), wait, make)
-    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make)
-
-
-def _scheme(url: str | None) -> str | None:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url or "")
-    return None if scheme is None else scheme.group(1)
-
-
-def _path(url: str | None) -> Path:
-    if url is None:
-        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
-    scheme = _scheme(url)
-    if scheme is None and url:
-        return Path(url)
-    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
-        return Path(url.removeprefix("sqlite:///"))
-    # The address may hold a password: only its scheme is shown.
-    kind = f"{scheme}://…" if scheme is not None else "an empty address"
-    raise PlanError(
-        f"--ledger: {kind} is not supported: give a file as a path or as sqlite:///path, "
-        "or a server as postgresql://user@host/database"
-    )
 
 
 def verified(chain: Iterable[Entry]) -> tuple[int, str]:

@@ -8,9 +8,10 @@ import pytest
 
 from pipeline.errors import StateError
 from pipeline.ledger import database
+from pipeline.ledger.address import database_at
 from pipeline.ledger.database import SCHEMA_VERSION, WRITERS
 from pipeline.ledger.entries import Act, Entry, next_entry
-from pipeline.ledger.store import Ledger, create_ledger, database_at, migrate_ledger
+from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger
 from tests.jobs.test_cli import run_json
 from tests.support.ledgers import append, entries, raw, reservation
 

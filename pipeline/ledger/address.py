@@ -1,0 +1,49 @@
+"""Where a ledger lies: the address that a command names, and the database there."""
+
+import re
+from pathlib import Path
+
+import platformdirs
+
+from pipeline.errors import PlanError, require_package
+from pipeline.ledger.database import Database
+from pipeline.ledger.sqlite import open_file
+from pipeline.storage.local import LocalPath
+
+_SERVER = ("postgresql", "postgresql+psycopg")
+
+
+def in_a_file(url: str | None) -> bool:
+    """Return whether the ledger at `url` would be a file of the machine that opens it."""
+    return url is None or "://" not in url or url.startswith("sqlite:")
+
+
+def database_at(url: str | None, wait: float, make: bool) -> Database:
+    """Return the ledger's database at `url`, of whatever version; with `make`, made where it is absent."""
+    if _scheme(url) in _SERVER:
+        require_package("psycopg", "a ledger on PostgreSQL")  # loaded only where it is used
+        from pipeline.ledger.postgres import open_server  # noqa: PLC0415
+
+        return open_server(str(url), wait, make)
+    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make)
+
+
+def _scheme(url: str | None) -> str | None:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url or "")
+    return None if scheme is None else scheme.group(1)
+
+
+def _path(url: str | None) -> Path:
+    if url is None:
+        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+    scheme = _scheme(url)
+    if scheme is None and url:
+        return Path(url)
+    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///"))
+    # The address may hold a password: only its scheme is shown.
+    kind = f"{scheme}://…" if scheme is not None else "an empty address"
+    raise PlanError(
+        f"--ledger: {kind} is not supported: give a file as a path or as sqlite:///path, "
+        "or a server as postgresql://user@host/database"
+    )
