@@ -152,8 +152,8 @@ def check(
     runner: Runner,
 ) -> dict[str, Any]:
     """Ask whether a release would be reserved, as `Plan.check` describes."""
-    from pipeline.release.run import Request  # noqa: PLC0415
-    from pipeline.release.run import check as run  # noqa: PLC0415
+    from pipeline.release.request import Request  # noqa: PLC0415
+    from pipeline.release.request import check as run  # noqa: PLC0415
     from pipeline.release.site import site  # noqa: PLC0415
 
     opened = open_logged(ledger, operator, runner)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline.release.officers
-import pipeline.release.run
+import pipeline.release.request
 from jobs.cli import main
 from pipeline.errors import StateError
 from pipeline.ledger.copies import salted, same_files
@@ -22,7 +22,7 @@ from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.microdata import identity, source
 from pipeline.microdata.identity import Identity, identity_of
 from pipeline.plan.load import load_plan
-from pipeline.release.run import Request, reservation_of
+from pipeline.release.request import Request, reservation_of
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 from tests.support.ledgers import ledger_file, reservation
@@ -84,7 +84,7 @@ def test_who_knows_no_contents_releases_copies(
     tmp_path: Path, registered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broken twin."""
-    monkeypatch.setattr(pipeline.release.run, "identity", lambda microdata: Identity())
+    monkeypatch.setattr(pipeline.release.request, "identity", lambda microdata: Identity())
     plan = copied(tmp_path, registered)
     assert main(["release", str(plan), "--ledger", str(tmp_path / "state" / "ledger.sqlite")]) == 0
 

@@ -14,7 +14,8 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.load import load_plan
 from pipeline.release.officers import approve, purge, reject, withdraw
 from pipeline.release.publish import NOTE
-from pipeline.release.run import Job, reservation_of
+from pipeline.release.request import reservation_of
+from pipeline.release.run import Job
 from pipeline.release.verify import published_folders, require_in_chain, verify_release
 from pipeline.storage.staging import MANIFEST, Staging
 from pipeline.storage.uri import locate

@@ -17,7 +17,8 @@ from pipeline.ledger.store import create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.officers import approve
-from pipeline.release.run import Job, reservation_of, run
+from pipeline.release.request import reservation_of
+from pipeline.release.run import Job, run
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate

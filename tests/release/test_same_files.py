@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import pipeline.release.run
+import pipeline.release.request
 from jobs.cli import main
 from pipeline.microdata.identity import Identity
 from pipeline.preparation import same_files
@@ -64,5 +64,5 @@ def test_who_compares_names_alone_releases_them(
 ) -> None:
     """The broken twin."""
     monkeypatch.setattr(same_files, "_files", lambda microdata: {(0, hash(str(microdata)))})
-    monkeypatch.setattr(pipeline.release.run, "identity", lambda microdata: Identity())  # nor contents
+    monkeypatch.setattr(pipeline.release.request, "identity", lambda microdata: Identity())  # nor contents
     assert main(["release", str(another(tmp_path, LINKS["hard"])), *ledger]) == 0
