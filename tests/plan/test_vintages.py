@@ -20,7 +20,7 @@ CONNECTICUT = {f"{code:05d}" for code in range(9001, 9016, 2)}
 PLANNING_REGIONS = {f"{code:05d}" for code in range(9110, 9191, 10)}
 ROOT = Path(__file__).parents[2]
 LISTS = ROOT / "conf" / "codes"
-LISTS_OF_CODES = sorted(path for path in LISTS.glob("*.csv") if path.name != TABLE)
+LISTS_OF_CODES = sorted(path for path in LISTS.glob("*.csv") if path.name not in (TABLE, "county_levels.csv"))
 # From the Census Bureau's concordances: industries of NAICS 2017, and what became of them in 2022.
 REPLACED = {
     "212111": "212114",
@@ -112,6 +112,22 @@ def test_counties_before_and_after_connecticuts_change() -> None:
         assert {state: sum(code[:2] == state for code in counties) for state in by_state} == by_state
         assert {"02063", "02066", "02158", "12086", "46102"} <= counties.keys()
         assert not {"02261", "02270", "12025", "46113", "51515"} & counties.keys()
+
+
+def test_every_county_has_its_state_and_areas_add_up_to_combined_ones() -> None:
+    with (LISTS / "county_levels.csv").open(encoding="utf-8", newline="") as file:
+        levels = {row["code"]: row for row in csv.DictReader(file)}
+    assert levels.keys() == rows("counties_2020.csv").keys() | rows("counties_2022.csv").keys()
+    assert all(row["state"] == code[:2] for code, row in levels.items())
+    combined: dict[str, set[str]] = {}
+    for row in levels.values():
+        combined.setdefault(row["cbsa"], set()).add(row["csa"])
+    assert combined.pop("") == {""}
+    assert all(len(areas) == 1 for areas in combined.values())
+    # Bulletin 13-01: 381 metropolitan and 536 micropolitan areas, 166 combined ones, without Puerto Rico's
+    assert (len(combined), len(set.union(*combined.values()) - {""})) == (381 + 536, 166)
+    known = {"36061": ("35620", "408"), "11001": ("47900", "548"), "06037": ("31080", "348"), "01005": ("", "")}
+    assert {code: (levels[code]["cbsa"], levels[code]["csa"]) for code in known} == known
 
 
 def test_statewide_and_unclassified_are_valid_besides_the_lists() -> None:
