@@ -123,8 +123,9 @@ def foreign_codes(domain: Domain, files: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _advice(dimension: Dimension, foreign: list[str]) -> str:
+    latest_first = vintages(dimension.key)[::-1]
     for_all, for_some = (
-        next((vintage for vintage in vintages(dimension.key) if not vintage.lacks(codes, dimension.level)), None)
+        next((vintage for vintage in latest_first if not vintage.lacks(codes, dimension.level)), None)
         for codes in (dimension.listed, foreign)
     )
     if for_all is not None:

@@ -75,7 +75,7 @@ def test_the_table_names_every_list_and_its_years_do_not_meet() -> None:
 
 def test_industries_number_what_the_census_bureau_counts() -> None:
     beyond = rows("naics_not_in_cbp.csv").keys()
-    for year, count, manufacturing in ((2017, 1057, 360), (2022, 1012, 346)):
+    for year, count, manufacturing in ((2007, 1175, 472), (2017, 1057, 360), (2022, 1012, 346)):
         covered = rows(f"naics_{year}.csv").keys()
         assert not covered & beyond
         assert len(covered | beyond) == count
@@ -150,6 +150,9 @@ def test_statewide_and_unclassified_are_valid_besides_the_lists() -> None:
 @pytest.mark.parametrize(
     ("key", "year", "first"),
     [
+        ("naics", 2006, None),
+        ("naics", 2011, 2007),
+        ("naics", 2012, None),
         ("naics", 2016, None),
         ("naics", 2017, 2017),
         ("naics", 2021, 2017),
@@ -309,8 +312,8 @@ def test_listed_cells_are_checked_too(tmp_path: Path) -> None:
         (
             {"naics": 2012, "county": 2019},
             [
-                "plan.yaml: domain.vintage.naics: no list of this year; known years: 2017 to 2021, 2022 to 2026; "
-                "or leave it out",
+                "plan.yaml: domain.vintage.naics: no list of this year; known years: 2007 to 2011, 2017 to 2021, "
+                "2022 to 2026; or leave it out",
                 "plan.yaml: domain.vintage.county: no list of this year; known years: 2020 to 2021, 2022 and later; "
                 "or leave it out",
             ],
