@@ -29,7 +29,7 @@ from udfs.numbers.exact import up_float
 
 Floats = NDArray[np.float64]
 Units = NDArray[Any]  # whole numbers, of 64 bits or, where these are too few, of any size
-Prices = tuple[Floats, Floats]  # f, of shape (m,), and y, of shape (records, m)
+Prices = tuple[Floats, Floats]  # f, of shape (m,), and y of one record of each lot, of shape (lots, m)
 
 ANYWHERE = -1  # the cell of a record that may be in several
 EXACT = 2**53  # below it whole numbers are doubles
@@ -51,10 +51,13 @@ class Fineness:
 class Exposure:
     """What the records of a firm put into the cells of one policy, or of several with the same cells.
 
+    Equal records are one lot: arrays have an entry for each lot.
+
     Attributes:
         policies: a record is in the cells of all of them or of none.
         by: what tells their cells apart; None: not known.
-        influences: of each record, at least 0.
+        influences: of each record of a lot, at least 0.
+        times: how many records a lot has.
         cells: the number of the one cell in which each record can be, or ANYWHERE.
         sure: whether each record is in that cell at any rate.
         kinds: of each record the number of its codes.
@@ -67,6 +70,7 @@ class Exposure:
     policies: QuerySet
     by: tuple[str, ...] | None
     influences: Sequence[Fraction]
+    times: NDArray[np.int64]
     cells: NDArray[np.int64]
     sure: NDArray[np.bool_]
     kinds: NDArray[np.int64]
@@ -86,7 +90,13 @@ class Exposure:
         """The influences in units."""
         over, under = self.unit.numerator, self.unit.denominator
         units = [x.numerator * under // (x.denominator * over) for x in self.influences]
-        return np.array(units, dtype=np.int64 if 4 * sum(units) < EXACT else object)
+        total = sum(map(int.__mul__, units, self.times.tolist()))
+        return np.array(units, dtype=np.int64 if 4 * total < EXACT else object)
+
+    @property
+    def together(self) -> Units:
+        """The influences of all records of each lot, in units."""
+        return np.asarray(self.units * self.times)
 
     def at(self, sums: Units) -> Floats:
         """Return the losses at sums of at least one unit, each computed once."""
@@ -99,13 +109,13 @@ class Exposure:
             m = self.loss(np.array([1]), self.unit).shape[1]
             return [(np.zeros(m), np.zeros((len(self.units), m)))]
         known, priced = self.cells != ANYWHERE, self.units > 0
-        here = _sums(self.cells, self.units, known & self.sure)  # what is in a cell at any rate
+        here = _sums(self.cells, self.together, known & self.sure)  # what is in a cell at any rate
         # a cell that holds the record has a sum in [low, high], and, unless it is low, at least the least one more
         low = np.array([here.get(cell, 0) for cell in self.cells.tolist()], dtype=self.units.dtype)
         low[~(known & self.sure)] += self.units[~(known & self.sure)]
         high = self._highest(known)
         prices = [self._shared(priced, low, high)]
-        if self.room is not None and self.room < np.count_nonzero(priced):
+        if self.room is not None and self.room < self.times[priced].sum():
             prices += self._rationed(priced, low, int(high.max()))
         if 0 < len(set(here.values())) <= KNOWN_SUMS and not (self.sure & known)[priced].all():
             prices.append(self._on_top(priced & ~(self.sure & known), here))
@@ -113,8 +123,8 @@ class Exposure:
 
     def _highest(self, known: NDArray[np.bool_]) -> Units:
         """Return the largest sum, in units, of a cell that holds each record: one known cell and what may be there."""
-        of_cell = _sums(self.cells, self.units, known)
-        of_kind = _sums(self.kinds, self.units, ~known)
+        of_cell = _sums(self.cells, self.together, known)
+        of_kind = _sums(self.kinds, self.together, ~known)
         pairs = list(zip(self.kinds.tolist(), self.cells.tolist(), strict=True))
         cell_of = {(kind, cell) for kind, cell in pairs if cell != ANYWHERE}
         highest = {}
@@ -144,7 +154,7 @@ class Exposure:
         assert self.room is not None
         whole = self.at(np.array([sums]))[0]
         grid = self._grid(int(low[priced].min()), sums)
-        total = int(self.units.sum())
+        total = int(self.together.sum())
         prices = [(self.room * whole * UP, np.zeros((len(self.units), len(whole))))]
         for mean in {min(sums, max(1, int(total * share / self.room))) for share in SHARES.tolist()}:
             near = max(mean + 1, int(mean * self.fineness.ratio))
@@ -161,7 +171,7 @@ class Exposure:
         base = self.at(np.array(sums, dtype=self.units.dtype)).sum(axis=0)
         if not priced.any():
             return base * UP, self._paid(priced, np.zeros((0, len(base))))[1]
-        low, rest = int(self.units[priced].min()), int(self.units[priced].sum())
+        low, rest = int(self.units[priced].min()), int(self.together[priced].sum())
         rates = np.zeros((int(np.count_nonzero(priced)), len(base)))
         for known in sorted({0, *sums}):
             grid = self._grid(low, rest, known)
@@ -242,53 +252,55 @@ def _floats(numbers: Units) -> Floats:
 def most_lost(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySet]]) -> Floats:
     """Return an upper bound of Σ over exposures and cells of P(S), of shape (m,), wherever the records lie.
 
-    `options`: of each record the query sets that its cell can have, of which it meets one; none: no query.
+    `options`: of the records of each lot the query sets that its cell can have, of which it meets one; none: no query.
     """
     if not exposures:
         return np.zeros(1)
     joined = [_joined(group) for group in _of_same_cells(exposures, frozenset(options))]
     with np.errstate(over="ignore"):  # infinite is a bound
         offers = {each.policies: each.prices() for each in exposures}
-        bound = _least(offers, options)
+        bound = _least(offers, options, exposures[0].times)
         for each in joined:
             if each is not None:
                 rest = {policies: kinds for policies, kinds in offers.items() if not policies <= each.policies}
-                bound = np.minimum(bound, _least(rest | {each.policies: each.prices()}, options))
+                bound = np.minimum(bound, _least(rest | {each.policies: each.prices()}, options, each.times))
     return bound
 
 
-def _least(offers: Mapping[QuerySet, Sequence[Prices]], options: Sequence[frozenset[QuerySet]]) -> Floats:
+def _least(
+    offers: Mapping[QuerySet, Sequence[Prices]], options: Sequence[frozenset[QuerySet]], times: NDArray[np.int64]
+) -> Floats:
     """Return the least bound that is found among prices offered for each set of policies."""
     members: dict[frozenset[QuerySet], list[int]] = {}
     for j, sets in enumerate(options):
-        members.setdefault(sets, []).append(j)
+        if sets:
+            members.setdefault(sets, []).append(j)
 
-    def total(chosen: Mapping[QuerySet, Prices]) -> Floats:
-        whole = sum((fixed for fixed, _ in chosen.values()), np.zeros(1))
-        for sets, records in members.items():
-            of_sets = [
-                sum((y[records] for policies, (_, y) in chosen.items() if policies <= met), _NONE) for met in sets
-            ]
-            if of_sets:
-                whole = whole + np.maximum.reduce(np.broadcast_arrays(np.zeros((len(records), 1)), *of_sets)).sum(
-                    axis=0
-                )
-        return np.asarray(whole * UP)
+    chosen = {
+        policies: min(kinds, key=lambda prices: prices[0].sum() + times @ prices[1].sum(axis=1))
+        for policies, kinds in offers.items()
+    }
 
-    chosen = {policies: min(kinds, key=_size) for policies, kinds in offers.items()}
-    best = total(chosen)
+    def totals(policies: QuerySet, kinds: Sequence[Prices]) -> list[Floats]:
+        """Return the bound by each of these prices, with those chosen of the others."""
+        rest = {other: prices for other, prices in chosen.items() if other != policies}
+        wholes = [sum((f for f, _ in rest.values()), fixed) for fixed, _ in kinds]
+        for sets, lots in members.items():
+            others = {met: sum((y[lots] for each, (_, y) in rest.items() if each <= met), _NONE) for met in sets}
+            for k, (_, y) in enumerate(kinds):
+                paid = [each + y[lots] if policies <= met else each for met, each in others.items()]
+                most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *paid))
+                wholes[k] = wholes[k] + times[lots] @ most
+        return [np.asarray(whole * UP) for whole in wholes]
+
+    best: Floats | None = None
     for policies, kinds in offers.items():
-        for prices in kinds:
-            if prices is not chosen[policies]:
-                tried = total(chosen | {policies: prices})
-                if tried.sum() < best.sum():
-                    chosen[policies] = prices
-                best = np.minimum(best, tried)
+        wholes = totals(policies, kinds)
+        least = min(range(len(kinds)), key=lambda k: wholes[k].sum())
+        chosen[policies] = kinds[least]
+        best = np.minimum.reduce(wholes if best is None else [best, *wholes])
+    assert best is not None
     return best
-
-
-def _size(prices: Prices) -> float:
-    return float(prices[0].sum() + prices[1].sum())
 
 
 def _of_same_cells(exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]) -> Iterator[list[Exposure]]:

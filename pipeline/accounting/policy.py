@@ -43,14 +43,13 @@ from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import as_json, up_float
 from udfs.records.statistics import Count, Statistic, Sum, statistic_of
 
-Options = Sequence[tuple[ReferenceRecord, Sequence[QuerySet]]]  # records, and the query sets that each can have
+Options = Sequence[tuple[ReferenceRecord, tuple[QuerySet, ...]]]  # records, and the query sets that each can have
 ArrayLosses = Callable[[int, Units, Fraction], Floats]  # of a policy, at multiples of a unit: arrays (numbers, m)
 Together = Callable[[Iterable[Fraction]], Fraction]
 PolicyFunction = Callable[[int, Fraction], Fraction]  # of a policy, by its index, at an influence
 
 
 MOST_STEPS = 200  # records, of which the bound by steps is looked at
-MOST_OF_CURVES = 1000  # records, whose curve is priced at each order; of more the losses say all
 OF_LOSSES, OF_CURVES = Fineness(), Fineness(sums=128, ratio=1 + 2.0**-5)
 
 
@@ -118,12 +117,12 @@ class PolicySum:
 
     def query_loss_at(self, at: Reference, query: str) -> Fraction:
         """Return the PRzCDP loss in the query of this name."""
-        return self._bound(at, self._of_query(at, query), self._rho, tight)
+        return self._bound(at, query, self._rho, tight)
 
     def query_pure_loss_at(self, at: Reference, query: str) -> Fraction | None:
         """Return the pure loss in the query; None where a part that one of the records can meet has none."""
         try:
-            return self._bound(at, self._of_query(at, query), self._epsilon, pure)
+            return self._bound(at, query, self._epsilon, pure)
         except _NoPureLoss:
             return None
 
@@ -134,14 +133,14 @@ class PolicySum:
         """
         if at.listed:
             return None
-        ((record, sets),) = self._of_query(at, query)
+        ((record, sets),) = self._options(at.records, query)
         met = {i for each in sets for i in each}
         found = [self.queries[i].mechanism.excess_at(self.queries[i].influence(record)) for i in met]
         return None if None in found else max((share for share in found if share is not None), default=0.0)
 
     def influence_at(self, at: Reference, query: str) -> Fraction:
         """Return the most by which the records can change the sum of all cells of the query of this name."""
-        met = [(record, sets) for record, sets in self._of_query(at, query) if sets]
+        met = [(record, sets) for record, sets in self._options(at.records, query) if sets]
         return sum((self.queries[min(sets[0])].influence(record) for record, sets in met), Fraction(0))
 
     def curve_at(self, at: Reference) -> Floats:
@@ -204,67 +203,75 @@ class PolicySum:
         pure_loss = self.pure_loss_at(at)
         if pure_loss is not None:
             curve = np.minimum(curve, of_pure(up_float(pure_loss), ORDERS))
-        if len(at.records) > MOST_OF_CURVES:
-            return curve
-        options = [(each, self._query_sets(each)) for each in at.records]
-        return np.minimum(curve, self._priced(at, options, curves, OF_CURVES))
+        return np.minimum(curve, self._priced(at, None, curves, OF_CURVES))
 
     def _query_sets(self, record: ReferenceRecord) -> tuple[QuerySet, ...]:
         return self.query_sets if record.query_sets is None else record.query_sets
 
-    def _of_query(self, at: Reference, name: str) -> list[tuple[ReferenceRecord, tuple[QuerySet, ...]]]:
-        """Return each record with the parts of the query that it can be in, each as a query set of one policy."""
+    def _options(self, records: Iterable[ReferenceRecord], name: str | None) -> Options:
+        """Return each record with its query sets, or with the parts of one query that it can be in, each as a set."""
+        if name is None:
+            return [(each, self._query_sets(each)) for each in records]
         parts = frozenset(i for i, query in enumerate(self.queries) if query.name == name)
-        return [(each, tuple({met & parts for met in self._query_sets(each)} - {frozenset()})) for each in at.records]
+
+        @cache
+        def of_query(sets: tuple[QuerySet, ...]) -> tuple[QuerySet, ...]:
+            return tuple({met & parts for met in sets} - {frozenset()})
+
+        return [(each, of_query(self._query_sets(each))) for each in records]
 
     def _total(self, at: Reference, loss: PolicyFunction, together: Together) -> Fraction:
         loss = cache(loss)  # an evaluation may take milliseconds, and many query sets share a policy
-        at_once = self._bound(at, [(each, self._query_sets(each)) for each in at.records], loss, together)
+        at_once = self._bound(at, None, loss, together)
         if len(at.records) == 1:
             return at_once  # the worst query set: never more than the sum of every query's worst part
         if len(at.records) > MOST_STEPS:
             return at_once
         names = dict.fromkeys(query.name for query in self.queries)
-        one_by_one = (self._group_bound(self._of_query(at, name), loss, together) for name in names)
+        one_by_one = (self._group_bound(self._options(at.records, name), loss, together) for name in names)
         return min(sum(one_by_one, Fraction(0)), at_once)
 
-    def _bound(self, at: Reference, options: Options, loss: PolicyFunction, together: Together) -> Fraction:
-        if len(options) < 2:
-            return self._group_bound(options, loss, together)
+    def _bound(self, at: Reference, query: str | None, loss: PolicyFunction, together: Together) -> Fraction:
+        """Return the smaller one of both bounds, of the release or of one query."""
+        if len(at.records) < 2:
+            return self._group_bound(self._options(at.records, query), loss, together)
 
         def arrays(i: int, numbers: Units, unit: Fraction) -> Floats:
             mechanism = self.queries[i].mechanism
             losses = mechanism.loss if together is tight else mechanism.pure_loss
             return losses(multiples(numbers, unit))[:, None]
 
-        by_prices = float(self._priced(at, options, arrays)[0])
+        by_prices = float(self._priced(at, query, arrays)[0])
         if len(at.records) > MOST_STEPS and isfinite(by_prices):
             return Fraction(by_prices)
-        by_steps = self._group_bound(options, loss, together)
+        by_steps = self._group_bound(self._options(at.records, query), loss, together)
         return min(by_steps, Fraction(by_prices)) if isfinite(by_prices) else by_steps
 
-    def _priced(self, at: Reference, options: Options, losses: ArrayLosses, fineness: Fineness = OF_LOSSES) -> Floats:
+    def _priced(self, at: Reference, query: str | None, losses: ArrayLosses, fineness: Fineness = OF_LOSSES) -> Floats:
         """Return the bound by prices, of shape (m,); `losses` of a policy, by its index, at m orders."""
+        options = self._options((record for record, _, _ in at.lots), query)
+        kinds, times = (np.array([lot[i] for lot in at.lots]) for i in (1, 2))
         sets = [frozenset(sets) for _, sets in options]
         exposures = []
         for i in sorted(frozenset[int]().union(*(met for each in set(sets) for met in each))):
-            query, cells = self.queries[i], [dict(record.cells).get(i, ANYWHERE) for record, _ in options]
-            of_query = (None, None) if query.cells is None else (query.cells.by, query.cells.number)
+            policy, cells = self.queries[i], [dict(record.cells).get(i, ANYWHERE) for record, _ in options]
+            by, number = (None, None) if policy.cells is None else (policy.cells.by, policy.cells.number)
             sure = {each: bool(each) and all(i in met for met in each) for each in set(sets)}
             met = {each: any(i in met for met in each) for each in sure}
             exposures.append(
                 Exposure(
                     policies=frozenset({i}),
-                    by=of_query[0],
+                    by=by,
                     influences=[
-                        query.influence(record) if met[each] else Fraction(0)
+                        policy.influence(record) if met[each] else Fraction(0)
                         for (record, _), each in zip(options, sets, strict=True)
                     ],
+                    times=times,
                     cells=np.array(cells),
                     sure=np.array([sure[each] for each in sets]),
-                    kinds=np.array(at.reach[i].kinds if at.reach else [0] * len(options)),
+                    kinds=kinds,
                     apart=at.reach[i].apart if at.reach else frozenset(),
-                    room=at.reach[i].room if at.reach else of_query[1],
+                    room=at.reach[i].room if at.reach else number,
                     loss=partial(losses, i),
                     fineness=fineness,
                 )

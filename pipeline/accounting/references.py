@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from pipeline.canonical import FrozenMap
@@ -18,6 +19,10 @@ from pipeline.names import hint
 from udfs.numbers.exact import as_json, exact
 
 QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets
+Lot = tuple["ReferenceRecord", int, int]  # a record, its kind, and how many there are of it
+_Sizes = tuple[tuple[str, int, int], ...]  # of each measure the numerator and the denominator
+MOST_LOTS = 1000
+COARSE = (10, 9, 8)  # bits that are kept of values, of which more than MOST_LOTS are distinct, rounded away from 0
 _PLAIN_NUMBER = re.compile(r"[-+0-9.eE]+")  # Python would also read 1_000, and digits of other scripts
 
 
@@ -124,6 +129,32 @@ class Reference:
         """What two references have in common that list the same records, in whatever order."""
         return self.listed, frozenset(Counter(self.records).items())
 
+    @cached_property
+    def lots(self) -> Sequence[Lot]:
+        """These records, equal ones as one lot; of very many different ones with values larger by at most 1 in 128.
+
+        Losses rise with every value: a bound of what the lots lose is one of what the records do.
+        """
+        kinds = self.reach[0].kinds if self.reach else (0,) * len(self.records)
+        first: dict[Hashable, tuple[ReferenceRecord, int]] = {}
+        times: Counter[tuple[Hashable, _Sizes]] = Counter()
+        for kind, record in zip(kinds, self.records, strict=True):
+            place: Hashable = kind if self.reach else (record.query_sets, record.cells)
+            first.setdefault(place, (record, kind))
+            times[place, tuple([(name, x.numerator, x.denominator) for name, x in record.values.items()])] += 1
+        for bits in COARSE:
+            if len(times) > MOST_LOTS:
+                larger: Counter[tuple[Hashable, _Sizes]] = Counter()
+                for (place, sizes), number in times.items():
+                    larger[place, tuple([(name, _coarser(x, bits), unit) for name, x, unit in sizes])] += number
+                times = larger
+        lots = []
+        for (place, sizes), number in times.items():
+            record, kind = first[place]
+            values = FrozenMap(tuple((name, Fraction(x, unit)) for name, x, unit in sizes))
+            lots.append((replace(record, values=values), kind, number))
+        return lots
+
     def covers(self, other: "Reference") -> bool:
         """Return whether each record of `other` can be matched with a record here of its own that covers it."""
         if self.listed != other.listed or len(other.records) > len(self.records):
@@ -195,6 +226,15 @@ class Limit:
             for record in data.get("firm", [data])
         )
         return cls(Reference(records, listed="firm" in data), exact(data["rho"]), data["label"])
+
+
+def _coarser(x: int, bits: int) -> int:
+    """Return `x`, or a number of this many bits and zeros that is farther from 0."""
+    shift = x.bit_length() - bits
+    if shift <= 0:
+        return x
+    size = -(-abs(x) >> shift) << shift
+    return size if x > 0 else -size
 
 
 class UnknownName(PlanError):

@@ -94,6 +94,7 @@ def located(plan: Plan, at: Reference) -> Reference:
         sets = query_sets_of(plan, record.keys) if record.keys else None
         return Reference((ReferenceRecord(record.values, query_sets=sets),))
     kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
+    kind_of = tuple(kinds[record.keys] for record in at.records)
     query_sets = [query_sets_of(plan, keys) for keys in kinds]
     cells: list[list[tuple[int, int]]] = [[] for _ in kinds]
     reach = []
@@ -104,14 +105,14 @@ def located(plan: Plan, at: Reference) -> Reference:
             if len(naics) == len(county) == 1:
                 known.append((i, int(query.numbers(naics, county)[0])))
         room = min(query.size, sum(len(naics) * len(county) for naics, county in positions))
-        reach.append(Reach(tuple(kinds[record.keys] for record in at.records), _apart(positions), room))
+        reach.append(Reach(kind_of, _apart(positions), room))
     for known in cells:  # the test's: all records in one of its two counts, for no other way costs as much
         known.append((len(reach), 0))
-    reach.append(Reach(tuple(kinds[record.keys] for record in at.records), frozenset(), 1))
+    reach.append(Reach(kind_of, frozenset(), 1))
+    known_cells = list(map(tuple, cells))
     records = (
-        ReferenceRecord(record.values, query_sets=query_sets[kind], cells=tuple(cells[kind]))
-        for record in at.records
-        for kind in [kinds[record.keys]]
+        ReferenceRecord(record.values, query_sets=query_sets[kind], cells=known_cells[kind])
+        for record, kind in zip(at.records, kind_of, strict=True)
     )
     return Reference(tuple(records), True, tuple(reach))
 

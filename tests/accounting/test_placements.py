@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.accounting import references
 from pipeline.accounting.accountant import Certified, Charged, tightest
 from pipeline.accounting.convert import ORDERS
 from pipeline.accounting.placements import ANYWHERE, Exposure, Floats, most_lost, multiples
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
-from pipeline.accounting.references import Limit, Reference
+from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.records.statistics import Sum
@@ -67,6 +68,7 @@ def exposure(mechanism: Mechanism, sizes: Sequence[int], room: int | None = None
         policies=frozenset({policy}),
         by=("county",),
         influences=[Fraction(x) for x in sizes],
+        times=np.ones(len(sizes), dtype=np.int64),
         cells=np.full(len(sizes), ANYWHERE),
         sure=np.ones(len(sizes), dtype=bool),
         kinds=np.zeros(len(sizes), dtype=np.int64),
@@ -184,6 +186,34 @@ def test_a_long_list_covers_another_in_another_order() -> None:
     sizes = list(range(1, 1501))
     assert firm(*sizes).covers(firm(*reversed(sizes)))
     assert not firm(*sizes).covers(firm(*sizes[1:], 1501))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "log", "polylog"])
+def test_very_many_records_are_priced_as_few_lots_of_somewhat_larger_ones(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [37 * i + 11 for i in range(1, 5001)]
+    in_one, many = policy(1, kind), policy(3000, kind)
+    lots = firm(*sizes).lots
+    assert len(lots) <= references.MOST_LOTS
+    assert sum(times for *_, times in lots) == 5000
+    exact = [KINDS[kind].loss_at(Fraction(sum(sizes)))]
+    of_lots = [each.loss_at(firm(*sizes)) for each in (in_one, many)]
+    assert exact[0] <= of_lots[0] <= exact[0] * Fraction(104, 100)
+    with monkeypatch.context() as changed:  # the broken twin: rounded towards 0
+        changed.setattr(references, "_coarser", lambda x, bits: x >> 8 << 8)
+        assert in_one.loss_at(firm(*sizes)) < exact[0]
+    monkeypatch.setattr(references, "MOST_LOTS", 10**6)
+    assert float(many.loss_at(firm(*sizes)) / of_lots[1]) == pytest.approx(1, abs=0.04)
+
+
+def test_lots_keep_signs_and_what_records_can_meet() -> None:
+    values = {"x": Fraction(-1001, 7)}
+    known, other = (ReferenceRecord(values, query_sets=(frozenset(),), cells=((0, cell),)) for cell in (4, 5))
+    lots = Reference((known, other, known), True).lots
+    assert [(record, times) for record, _, times in lots] == [(known, 2), (other, 1)]
+    assert references._coarser(-1001, 8) == -1004
+    assert references._coarser(1023, 8) == 1024
 
 
 def test_thousands_of_records_take_no_long() -> None:
