@@ -32,6 +32,7 @@ def calibrate(
     out: "str | Path | None" = None,
     kind: str | None = None,
     parameters: Mapping[str, Number] | None = None,
+    best_alpha: str | None = None,
     step: Number = 1,
     standard_error: Number | None = None,
     mean_absolute_error: Number | None = None,
@@ -62,6 +63,8 @@ def calibrate(
         out: Write the plan here, in its own folder, with every `calibrate:` replaced by its solution.
         kind: The kind of mechanism, as in a plan.
         parameters: The kind's fixed parameters.
+        best_alpha: Of symmetric_stable: find the alpha too, with the least "error" (mean absolute) or "interval" (its
+            width) at a loss or epsilon, or with the least "loss" of a record of influence `at` at an accuracy.
         step: The step of the measure.
         standard_error: A standard error at `total`, in the measure's unit; or one of the following targets.
         mean_absolute_error: A mean absolute error at `total`.
@@ -100,17 +103,27 @@ def calibrate(
     given = {name: value for name, value in stated.items() if value is not None}
     beside = {"delta": delta, "group_loss": group_loss, "group": group}
     more = {name: _exact(name, value) for name, value in beside.items() if value is not None}
-    target = _target(given, total, at, coverage, more, bound)
+    target = _target(given, total, at, coverage, more, bound, best_alpha)
     if kind is not None:
-        from pipeline.report.calibrated import calibrated, mechanism_json  # noqa: PLC0415
+        from pipeline.accounting.best_alpha import Least  # noqa: PLC0415
+        from pipeline.report.calibrated import best_alpha_json, calibrated, mechanism_json  # noqa: PLC0415
         from udfs.mechanisms.catalogue import CATALOGUE  # noqa: PLC0415
 
         if total is at is None and kind in CATALOGUE and not CATALOGUE[kind].additive:
             raise PlanError("calibrate: total is missing; the error of this kind grows with the true total")
         fixed = {name: _exact_or_text(value) for name, value in (parameters or {}).items()}
+        if best_alpha is not None:
+            influence, tell = None if at is None else _exact("at", at), (plain_log() if progress else Log()).progress
+            least = Least(what=best_alpha, coverage=_exact("coverage", coverage), influence=influence)
+            described = {"kind": kind, **fixed}
+            return best_alpha_json(
+                described, _exact("step", step), target, least, lambda tried: tell(f"{tried} exponents tried")
+            )
         mechanism = calibrated(kind, fixed, _exact("step", step), target)
         totals = () if total is None else (float(_exact("total", total)),)
         return mechanism_json(mechanism, totals, _exact("coverage", coverage), target)
+    if best_alpha is not None:
+        raise PlanError("calibrate: best_alpha goes with a kind, symmetric_stable")
     if at is not None or total is None:
         raise PlanError(
             "calibrate: a comparison is at equal accuracy; give a standard_error, for instance, and a total"
@@ -214,13 +227,14 @@ def _target(
     coverage: Number,
     more: Mapping[str, Fraction],
     bound: str | None,
+    best_alpha: str | None,
 ) -> Any:
     from pipeline.accounting import targets  # noqa: PLC0415
 
     if len(stated) != 1:
         raise PlanError(f"calibrate: give exactly one of {', '.join(targets.OF_NAME)}")
     ((name, value),) = stated.items()
-    if (at is None) == (name in targets.AT_A_RECORD):
+    if at is None if name in targets.AT_A_RECORD else at is not None and best_alpha != "loss":
         raise PlanError("calibrate: at is the influence at which a loss is meant: give both or neither")
     if name in targets.AT_A_RECORD and total is not None:
         raise PlanError(f"calibrate: total means nothing with {name}; leave it out")

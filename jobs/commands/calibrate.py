@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json
+from pipeline.accounting.best_alpha import LEAST, Least
 from pipeline.accounting.targets import (
     AT_A_RECORD,
     BESIDE,
@@ -19,6 +21,7 @@ from pipeline.accounting.targets import (
 )
 from pipeline.errors import PlanError
 from pipeline.report.calibrated import (
+    best_alpha_json,
     calibrated,
     mechanism_json,
     mechanism_lines,
@@ -45,6 +48,12 @@ def declare(parser: Parser) -> None:
     one.add_argument("--kind", metavar="KIND", help="the kind, as in a plan")
     one.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter that is fixed (repeatable)"
+    )
+    one.add_argument(
+        "--best-alpha",
+        choices=tuple(LEAST),
+        help="symmetric_stable: the alpha too, of the least mean absolute error or interval at a --loss or --epsilon, "
+        "or the least loss of a record of influence --at at an accuracy",
     )
     one.add_argument("--step", default=DEFAULTS["step"], metavar="S", help="the step of the measure (default: 1)")
     target = parser.add_argument_group("target, exactly one of the first six")
@@ -101,7 +110,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the scales of a plan, one mechanism, or a comparison."""
     of_target = ("step", *TARGETS, "total", "at", "coverage")
-    of_kind = ("set", *of_target, "delta", "bound", "group_loss", "group")
+    of_kind = ("set", "best_alpha", *of_target, "delta", "bound", "group_loss", "group")
     forms = {  # form of the call → whether it is this one, what does it, the options that it takes
         "PLAN": (arguments.plan, _plan, ("out",)),
         "--kind": (arguments.kind, _one, of_kind),
@@ -131,9 +140,15 @@ def _one(arguments: argparse.Namespace) -> None:
     kind = CATALOGUE.get(arguments.kind)
     if kind is not None and not kind.additive and arguments.total is None and arguments.at is None:
         raise PlanError("--total: missing; the error of this kind grows with the true total")
-    mechanism = calibrated(arguments.kind, _fixed(arguments.set), _number("step", arguments.step), target)
-    totals = () if arguments.total is None else (float(_number("total", arguments.total)),)
-    result = mechanism_json(mechanism, totals, coverage, target)
+    fixed, step = _fixed(arguments.set), _number("step", arguments.step)
+    if arguments.best_alpha is not None:
+        at = None if arguments.at is None else _number("at", arguments.at)
+        least = Least(what=arguments.best_alpha, coverage=coverage, influence=at)
+        described = {"kind": arguments.kind, **fixed}
+        result = best_alpha_json(described, step, target, least, _progress("exponents", 5))
+    else:
+        totals = () if arguments.total is None else (float(_number("total", arguments.total)),)
+        result = mechanism_json(calibrated(arguments.kind, fixed, step, target), totals, coverage, target)
     if arguments.json:
         print_json(result)
     else:
@@ -184,7 +199,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is not None:
             raise PlanError(f"--{name}: means nothing with --count; leave it out")
     sizes = ONE_EACH if arguments.count else read_sizes(arguments.sizes or BUILT_IN)
-    comparison = compare(target, sizes, objective, _number("step", arguments.step), _progress)
+    comparison = compare(target, sizes, objective, _number("step", arguments.step), _progress("shapes", 20))
     if not comparison.candidates:
         raise PlanError("--compare: no family can have this accuracy; ask for another")
     totals = tuple(sorted({0.0, float(target.total), 100 * float(target.total)}))
@@ -196,9 +211,12 @@ def _compare(arguments: argparse.Namespace) -> None:
         print("\n".join([summary(comparison), "", table(comparison, totals), "", *notes(comparison)]))
 
 
-def _progress(tried: int) -> None:
-    if tried and tried % 20 == 0:
-        print(f"{tried} shapes tried", file=sys.stderr)
+def _progress(what: str, every: int) -> Callable[[int], None]:
+    def tell(tried: int) -> None:
+        if tried and tried % every == 0:
+            print(f"{tried} {what} tried", file=sys.stderr)
+
+    return tell
 
 
 def _target(arguments: argparse.Namespace) -> Target:
@@ -207,7 +225,7 @@ def _target(arguments: argparse.Namespace) -> Target:
         raise PlanError("give exactly one of " + ", ".join(map(_option, TARGETS)))
     name = chosen[0]
     argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
-    if getattr(arguments, other) is not None:
+    if getattr(arguments, other) is not None and not (other == "at" and arguments.best_alpha == "loss"):
         raise PlanError(f"--{other}: means nothing with {_option(name)}; give --{argument}")
     for option, beside in BESIDE:
         if getattr(arguments, option) is not None and getattr(arguments, beside) is None:

@@ -1,10 +1,13 @@
 """The results of `prdp calibrate`: the scales that a plan asks for, and a single mechanism; no microdata are read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from pipeline.accounting.best_alpha import KIND, LEAST, Least, best_alpha
 from pipeline.accounting.calibrate import Number, offset_of, scale_of, solve
 from pipeline.accounting.gaussian import GaussianScales
 from pipeline.accounting.targets import ApproximateTarget, CalibrationError, ClosedTarget, Target
@@ -61,6 +64,33 @@ def resolved_text(resolved: Mapping[str, Any]) -> str:
 
 def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
     """Return the mechanism that meets `target`; raises PlanError where there is none, with the best that can be had."""
+    with _refusals(kind, fixed):
+        return solve(kind, fixed, step, target)
+
+
+def best_alpha_json(
+    described: Mapping[str, Number], step: Fraction, target: Target, least: Least, on_try: Callable[[int], None]
+) -> dict[str, Any]:
+    """Return, as `mechanism_json`, stable noise with the α that is best, and what the others that were tried have.
+
+    `described`: the kind, and parameters that are fixed. Raises PlanError as `calibrated`, and for another kind.
+    """
+    kind, fixed = str(described["kind"]), {name: value for name, value in described.items() if name != "kind"}
+    with _refusals(kind, fixed):
+        if kind != KIND:
+            raise CalibrationError(f"best alpha: {KIND} alone has one")
+        best = best_alpha(fixed, step, target, least, on_try)
+    tried = [
+        {"alpha": noise["alpha"], "gamma": noise["gamma"], "value": value if isfinite(value) else None}
+        for noise, value in ((mechanism.describe(), value) for mechanism, value in best.tried)
+    ]
+    return mechanism_json(best.mechanism, (), least.coverage, target) | {
+        "best_alpha": {"least": least.what, "tried": tried}
+    }
+
+
+@contextmanager
+def _refusals(kind: str, fixed: Mapping[str, Number]) -> Iterator[None]:
     if kind not in CATALOGUE:
         raise PlanError(f"--kind {in_a_line(kind)}: unknown kind{hint(kind, CATALOGUE, 'kind')}")
     known = CATALOGUE[kind].parameters()
@@ -68,7 +98,7 @@ def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: T
         if name not in known:
             raise PlanError(f"--set {in_a_line(name)}: {kind} has no such parameter{hint(name, known, 'parameter')}")
     try:
-        return solve(kind, fixed, step, target)
+        yield
     except ParameterError as error:
         option = f"--{error.parameter}" if error.parameter in ("kind", "step") else f"--set {error.parameter}"
         raise PlanError(f"{option}: must be {error.rule}") from None
@@ -143,6 +173,11 @@ def mechanism_lines(mechanism: Mapping[str, Any], interval: Fraction) -> str:
         if spent["bound"] == "closed":
             lines.append("    the closed form is proved for continuous noise; on this lattice (ε, δ) was checked")
     lines += error_lines(mechanism["accuracy"], interval)
+    if "best_alpha" in mechanism:
+        best = mechanism["best_alpha"]
+        rows = [[f"{e['alpha']}", f"{e['gamma']}", _figure(e["value"])] for e in best["tried"]]
+        lines += [f"alpha is that of the least {LEAST[best['least']]}; tried:"]
+        lines += aligned([["alpha", "gamma", LEAST[best["least"]]], *rows])
     return "\n".join([*lines, *(f"warning: {text}" for text in mechanism["warnings"])])
 
 
@@ -198,6 +233,10 @@ def _write(text: str, out: Path, plan: Plan) -> None:
     if load_plan(out).digest != plan.digest:
         out.unlink()
         raise PrdpError(f"--out {out}: it would not be the same plan; write the scales by hand")
+
+
+def _figure(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.6g}"
 
 
 def _values(values: Mapping[str, Any]) -> str:

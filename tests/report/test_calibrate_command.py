@@ -52,6 +52,14 @@ def test_scales_are_compared_and_drawn(capsys: pytest.CaptureFixture[str], tmp_p
     assert "not proved from ε = 1 on, it is NOT enough here" in run(capsys, *asked)
 
 
+def test_the_best_alpha_is_shown_among_those_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--kind", "symmetric_stable", "--set", "policy=paper", "--interval", 9, "--at", 30, "--best-alpha", "loss")
+    found = run_json(capsys, *asked)
+    tried = {entry["alpha"]: entry["value"] for entry in found["best_alpha"]["tried"]}
+    assert tried[found["mechanism"]["alpha"]] == min(tried.values())
+    assert "alpha is that of the least loss (rho); tried:\n    alpha   gamma" in run(capsys, *asked)
+
+
 def test_kinds_for_counts_tell_losses_by_groups(capsys: pytest.CaptureFixture[str]) -> None:
     asked = (
         "--kind",
@@ -153,6 +161,9 @@ WRONG = [
     (f"{ONE} --loss 1 --at 3 --delta 0.1", "--delta: means nothing without --epsilon; leave it out"),
     ("--kind laplace --epsilon 1 --at 3 --bound exact", "--bound: means nothing without --delta; leave it out"),
     ("--compare --epsilon 1 --at 4", "--epsilon: a comparison is at equal accuracy; give --standard-error"),
+    ("--compare --interval 3 --total 9 --best-alpha loss", "--best-alpha: means nothing with --compare; leave it out"),
+    ("--kind symmetric_stable --interval 3 --best-alpha loss", "symmetric_stable: best alpha: loss needs at"),
+    (f"{ONE} --loss 3 --at 9 --best-alpha error", "gaussian: best alpha: symmetric_stable alone has one"),
     ("--scales --epsilon 1", "--delta: missing; scales are those for (ε, δ)"),
     ("--scales --epsilon 1 --delta 2", "--delta: must be above 0 and below 1"),
     ("--scales --epsilon 1 --delta 0.1 --at 0", "--at: must be a finite number above 0"),
