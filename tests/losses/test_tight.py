@@ -117,9 +117,9 @@ def _at_ends(*given: Any) -> Any:
 
 
 def _without_between(ratios: Any) -> Any:
-    def outer_only(self: Nodes, steps: float) -> Any:
+    def outer_only(self: Nodes, steps: Any) -> Any:
         mass, found, rest = ratios(self, steps)
-        return mass[: len(self.k)], found[: len(self.k)], rest
+        return mass[:, : len(self.k)], found[:, : len(self.k)], rest
 
     return outer_only
 
@@ -178,7 +178,7 @@ def test_bends_bound_second_differences(noise: Polylog, share: float) -> None:
         def ratio(j: int, steps: int = steps) -> Any:
             return noise.log_weight(j) - noise.log_weight(j + steps)
 
-        bound = share * float(weights.bend(np.array([float(k)]), float(steps))[0])
+        bound = share * float(weights.bend(np.array([float(k)]), np.array([float(steps)]))[0])
         farther = (k, k + 1, 2 * k, 5 * k)
         seen.append(all(2 * ratio(j + 1) - ratio(j) - ratio(j + 2) <= bound for j in farther))
     assert all(seen) if share == 1 else not all(seen)
@@ -203,6 +203,31 @@ def test_sums_over_nodes_are_above_sums_over_places() -> None:
     assert float(found.mass.sum() * 2 - found.mass[0]) == pytest.approx(1, abs=2e-3)
     assert float(found.mass.sum() * 2 - found.mass[0]) >= 1
     assert found.k[-1] < 1e5  # all but a millionth of the mass is nearer
+
+
+@pytest.mark.parametrize("terms", [42, 16])
+def test_sums_of_many_orders_in_one_pass_are_those_of_each(monkeypatch: pytest.MonkeyPatch, terms: int) -> None:
+    monkeypatch.setattr(loss, "TERMS", terms)
+    monkeypatch.setattr(loss, "BEYOND", 1.05 if terms == 42 else 1.0)  # the twin: too few terms, nothing in their place
+    weights: Any = weights_of(WIDE)
+    steps = [1, 2, 40]
+    moments = loss.LogMoments.of(weights, steps, np.array([pure_above(weights, n) for n in steps]))
+    found = moments.series()
+    assert found.shape[1] > 100
+    assert float(moments.ratios.max() * orders.excess_order(np.array([found.shape[1]]))[0]) > loss.REACH
+    too_low = []
+    for row, place in product(range(3), (1, 40, found.shape[1] - 1)):
+        e = CTX.mpf(float(orders.excess_order(np.array([place]))[0]))
+        exactly = CTX.log1p(e * moments.rest[row] + CTX.fdot(_terms(moments, row, e)))
+        assert float(found[row, place]) <= min(float(exactly), float(e) * moments.pure[row]) * (1 + 1e-12)
+        too_low.append(float(found[row, place]) < min(float(exactly), float(e) * moments.pure[row]) * (1 - 1e-12))
+    assert any(too_low) == (terms != 42)
+
+
+def _terms(moments: Any, row: int, e: Any) -> list[tuple[Any, Any]]:
+    ratios = [CTX.mpf(ratio) for ratio in moments.ratios[row].tolist()]
+    terms = [CTX.expm1(e * ratio) * -CTX.expm1(-(1 + e) * ratio) for ratio in ratios]
+    return list(zip(map(CTX.mpf, moments.mass[row].tolist()), terms, strict=True))
 
 
 @pytest.mark.parametrize("scale", ["0.05", "1", "3.7", "1000"])

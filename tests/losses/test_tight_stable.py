@@ -101,9 +101,9 @@ class _Outer:
     def __init__(self, found: StableNodes) -> None:
         self.found = found
 
-    def ratios(self, steps: float) -> Any:
+    def ratios(self, steps: Any) -> Any:
         mass, ratios, rest = self.found.ratios(steps)
-        return mass[: len(self.found.k)], ratios[: len(self.found.k)], rest
+        return mass[:, : len(self.found.k)], ratios[:, : len(self.found.k)], rest
 
 
 BROKEN: dict[str, tuple[Any, Stable, int]] = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
 from udfs.noise.weights import LogWeights
@@ -21,6 +22,7 @@ from udfs.numbers.exact import context
 
 Falling = GeneralizedGaussianWeights | PolylogWeights  # families whose w is convex, with `fall` and `bend`
 
+Ints = NDArray[np.int64]
 FARTHEST = 2.0**64
 DENSITY = 16  # nodes: all distances up to it, then steps of k/DENSITY
 TAIL = 2.0**-20  # mass that may be left to the last node
@@ -56,41 +58,44 @@ class Nodes:
     chord: Floats
     allowance: Floats
 
-    def ratios(self, steps: float) -> tuple[Floats, Floats, float]:
-        """Return masses m, log-ratios ℓ > 0 and a rest Γ that bound, for a shift, every sum below.
+    def ratios(self, steps: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return masses m, log-ratios ℓ ≥ 0 and a rest Γ that bound, for each shift, every sum below: a row each.
 
             Σ_{x < steps/2} p(x)·Ψ_ε(L(x))  ≤  Σ_i m_i·Ψ_ε(ℓ_i) + ε·Γ,        Ψ_ε(L) = (e^{εL} − 1)(1 − e^{−(1 + ε)L}),
 
         L(x) = ln p(x) − ln p(x − steps). Points x ≤ 0 come first, then those between 0 and steps/2. All three grow
         with `steps`.
         """
-        bends = self.chord * self.weights.bend(self.k, steps) * UP
-        outer = self.weights.fall(self.k, np.full_like(self.k, steps))
-        inside = 1 + int(np.count_nonzero(2 * self.k[1:] < steps))  # nodes beyond have Ψ(0) = 0
-        k = self.k[: min(inside + 1, len(self.k))]
-        inner = self.weights.fall(k, np.maximum(steps - 2 * k, 0.0))
-        parts = [self._part(outer, bends, 0), self._part(inner, bends[: len(k)], 1)]
-        return (
-            np.concatenate([mass for mass, _, _ in parts]),
-            np.concatenate([ratios for _, ratios, _ in parts]),
-            sum(rest for _, _, rest in parts),
-        )
+        bends = self.chord * self.weights.bend(self.k, steps[:, None]) * UP
+        last = last_inside(self.k, steps)
+        k = self.k[: last.max() + 1]
+        outer = self.weights.fall(self.k, steps[:, None])
+        inner = self.weights.fall(k, np.maximum(steps[:, None] - 2 * k, 0.0))
+        everywhere = np.full_like(last, len(self.k) - 1)
+        parts = self._part(outer, bends, everywhere), self._part(inner, bends[..., : len(k)], last, first=1)
+        mass, ratios = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+        return mass, ratios, parts[0][2] + parts[1][2]
 
-    def _part(self, ratios: Floats, bends: Floats, first: int) -> tuple[Floats, Floats, float]:
-        """Return m, ℓ and Γ of the nodes from number `first` on, which has nothing between it and the next."""
+    def _part(self, ratios: Floats, bends: Floats, last: Ints, first: int = 0) -> tuple[Floats, Floats, Floats]:
+        """Return m, ℓ and Γ of the nodes from number `first`, which has nothing between it and the next, to `last`."""
         # in a block L ≤ ℓ, the chord of L + bend, and Ψ(ℓ) ≤ chord of Ψ + ε·allowance where ℓ exceeds 2
-        rises = np.where(ratios + bends > CONCAVE_FROM, self.allowance[: len(ratios)], 0.0)
-        mass = self.mass[first : len(ratios)]
-        return (
-            mass,
-            (ratios + larger_of_both_sides(bends))[first:],
-            float(np.dot(mass, larger_of_both_sides(rises)[first:])),
-        )
+        size = ratios.shape[1]
+        rises = np.where(ratios + bends > CONCAVE_FROM, self.allowance[:size], 0.0)
+        mass = np.where(np.arange(size) <= last[:, None], self.mass[:size], 0.0)[:, first:]
+        raised = np.where(mass > 0, (ratios + larger_of_both_sides(bends))[:, first:], 0.0)
+        return mass, raised, np.einsum("ij,ij->i", mass, larger_of_both_sides(rises)[:, first:])
+
+
+def last_inside(k: Floats, steps: Floats) -> Ints:
+    """Return, for each shift, the number of the first node from steps/2 on, where Ψ is 0; or of the last node."""
+    last: Ints = np.minimum(1 + np.searchsorted(2 * k[1:], steps), len(k) - 1)
+    return last
 
 
 def larger_of_both_sides(blocks: Floats) -> Floats:
-    """Return the larger of each node's two blocks."""
-    larger: Floats = np.maximum(blocks, np.append(0.0, blocks[:-1]))
+    """Return the larger of each node's two blocks, of nodes in the last dimension."""
+    larger = blocks.copy()
+    np.maximum(blocks[..., 1:], blocks[..., :-1], out=larger[..., 1:])
     return larger
 
 

@@ -23,7 +23,9 @@ from udfs.losses.nodes import (
     SMALLEST,
     TAIL,
     UP,
+    Ints,
     larger_of_both_sides,
+    last_inside,
     normaliser,
 )
 from udfs.losses.stable_bends import Bends, bends_of
@@ -56,36 +58,37 @@ class StableNodes:
     third: Floats
     allowance: Floats
 
-    def ratios(self, steps: float) -> tuple[Floats, Floats, float]:
+    def ratios(self, steps: Floats) -> tuple[Floats, Floats, Floats]:
         """Return masses m, log-ratios ℓ ≥ 0 and a rest Γ as `Nodes.ratios` does; all grow with `steps`."""
-        u = steps / float(self.weights.scale)
+        u = steps[:, None] / float(self.weights.scale)
         bends = np.minimum(2 * self.second, u * self.third) * UP
-        outer = self._part(np.full_like(self.k, steps), bends, 0)
-        inside = 1 + int(np.count_nonzero(2 * self.k[1:] < steps))  # nodes beyond have Ψ(0) = 0
-        count = min(inside + 1, len(self.k))
-        inner = self._part(np.maximum(steps - 2 * self.k[:count], 0.0), bends[: count - 1], 1)
-        parts = (outer, inner)
-        return (
-            np.concatenate([mass for mass, _, _ in parts]),
-            np.concatenate([ratios for _, ratios, _ in parts]),
-            sum(rest for _, _, rest in parts),
-        )
+        last = last_inside(self.k, steps)
+        k, everywhere = self.k[: last.max() + 1], np.full_like(last, len(self.k) - 1)
+        outer, inner = np.repeat(steps[:, None], len(self.k), axis=1), np.maximum(steps[:, None] - 2 * k, 0.0)
+        parts = self._part(outer, bends, everywhere), self._part(inner, bends[:, : len(k) - 1], last, first=1)
+        mass, ratios = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+        return mass, ratios, parts[0][2] + parts[1][2]
 
-    def _part(self, moved: Floats, bends: Floats, first: int) -> tuple[Floats, Floats, float]:
-        """Return m, ℓ and Γ of the nodes from number `first` on, from which the totals lie `moved` farther away."""
-        last = len(moved) - 1
-        fall, error = falls(self.weights, self.k[: last + 1], self.w[: last + 1], moved)
+    def _part(self, moved: Floats, bends: Floats, last: Ints, first: int = 0) -> tuple[Floats, Floats, Floats]:
+        """Return m, ℓ and Γ of the nodes from number `first` to `last`, from which the totals lie `moved` farther."""
+        size = moved.shape[1]
+        fall, error = falls(self.weights, self.k[:size], self.w[:size], moved)
         ratios = fall + error
-        if last == len(self.k) - 1:  # from there on a bound of L that falls
-            growth = moved[-1:] / self.k[-1:]
-            ratios[-1] = self.bends.beyond(float(self.k[-1]) / float(self.weights.scale), growth)[0] * UP
-        ratios += larger_of_both_sides(np.append(bends, 0.0))
-        mass = np.append(self.near[:last], 0.0) + np.append(0.0, self.far[:last])
-        if last == len(self.k) - 1:
-            mass[-1] += self.tail
-        concave = np.maximum(ratios[:-1], ratios[1:]) > CONCAVE_FROM
-        rest = np.dot(self.allowance[:last] * concave, self.near[:last] + self.far[:last])
-        return mass[first:], ratios[first:], float(rest)
+        tail = last == len(self.k) - 1
+        if tail.any():  # from there on a bound of L that falls
+            growth = moved[tail, -1] / self.k[-1]
+            ratios[tail, -1] = self.bends.beyond(float(self.k[-1]) / float(self.weights.scale), growth) * UP
+        blocks, mass = np.arange(size - 1) < last[:, None], np.zeros_like(ratios)
+        raised = np.zeros_like(ratios)
+        raised[:, :-1] = bends * blocks
+        ratios += larger_of_both_sides(raised)
+        near, far = self.near[: size - 1] * blocks, self.far[: size - 1] * blocks
+        mass[:, :-1] += near
+        mass[:, 1:] += far
+        mass[tail, -1] += self.tail
+        concave = np.maximum(ratios[:, :-1], ratios[:, 1:]) > CONCAVE_FROM
+        rest = np.einsum("ij,ij->i", self.allowance[: size - 1] * concave, near + far)
+        return mass[:, first:], np.where(mass > 0, ratios, 0.0)[:, first:], rest
 
 
 def falls(weights: Stable, k: Floats, w: Floats, moved: Floats) -> tuple[Floats, Floats]:
@@ -94,7 +97,7 @@ def falls(weights: Stable, k: Floats, w: Floats, moved: Floats) -> tuple[Floats,
         x, u = k / float(weights.scale), moved / float(weights.scale)
         fall = np.log1p(u * ((2 * x + u) / (1 + x * x)))
         return fall, fall * (UP - 1)
-    ahead = weights.fast(k + moved)
+    ahead = weights.fast((k + moved).ravel()).reshape(moved.shape)
     fall = np.where(moved > 0, np.maximum(w - ahead, 0.0), 0.0)
     return fall, np.where(moved > 0, -3 * weights.fast_error * ahead, 0.0)
 

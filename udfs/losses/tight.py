@@ -28,7 +28,10 @@ from udfs.numbers.exact import up_float, up_text
 Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights | PiecewiseWeights
 Ints = NDArray[np.int64]
 MOST_STEPS = 2**64
-AT_ONCE = 16  # shifts
+AT_ONCE = 20  # shifts
+IN_CACHE = 24  # sums whose terms stay in the processor's cache
+REACH, TERMS = 8.0, 42  # of the series in ε·L: how far, and how many terms
+BEYOND = 1.05  # 1 + r + r² + …, r = REACH²/(TERMS·(TERMS − 1)), is less
 WIDEST = 2**1000  # scales beyond are no doubles
 EXACT = 2**53
 DIGITS = 7  # of a stated loss, rounded up
@@ -60,12 +63,12 @@ def tight_loss(weights: LogWeights, steps: int) -> float:
 
 def tight_losses(weights: Summed, steps: Sequence[int]) -> list[float]:
     """Return `tight_loss` at shifts of 1 to 2⁶⁴ steps: many at once take a fraction of the time."""
-    pure = np.array([pure_above(weights, n) for n in steps])
+    pure = _pure_above(weights, steps)
     losses = np.tanh(pure / 2) * pure * WIDER
-    known = [i for i, p in enumerate(pure.tolist()) if is_summable(weights, p)]
+    known = np.flatnonzero(_are_summable(weights, pure)).tolist()
     for part in (known[i : i + AT_ONCE] for i in range(0, len(known), AT_ONCE)):
         moments = _moments(weights, [steps[i] for i in part], pure[part])
-        losses[part] = np.minimum(losses[part], supremum(moments.psi, pure[part]) * UP)
+        losses[part] = np.minimum(losses[part], supremum(_on_grid(moments), pure[part]) * UP)
     return [_rounded(loss) for loss in losses.tolist()]
 
 
@@ -98,34 +101,40 @@ def _rounded(loss: float) -> float:
 
 def is_summable(weights: Summed, pure: float) -> bool:
     """Return whether sums in doubles bound the loss, of a pure loss `pure`."""
-    return _error(weights) <= LARGEST_ERROR and weights.scale <= WIDEST and LEAST_PURE <= pure <= MOST_PURE
+    return bool(_are_summable(weights, np.array(pure)))
+
+
+def _are_summable(weights: Summed, pure: Floats) -> NDArray[np.bool_]:
+    known = weights.fast_error <= LARGEST_ERROR and weights.scale <= WIDEST
+    return known & (pure >= LEAST_PURE) & (pure <= MOST_PURE)
 
 
 def best_order(weights: Summed, steps: int, pure: float) -> float:
     """Return the ε = α − 1 at which the upper bound of D_α/α is about largest: where to look for a lower one."""
-    orders = excess_order(np.arange(1, CHUNK * 4))
+    orders = excess_order(np.arange(1, SOUGHT))
     orders = orders[: 1 + int(np.count_nonzero(orders * pure < LARGEST_EXPONENT))]
     return float(orders[np.argmax(_log_moment(weights, steps, pure)(orders) / (orders * (1 + orders)))])
 
 
 def pure_above(weights: LogWeights, steps: int) -> float:
     """Return an upper bound of the pure loss: of w(0) − w(steps), where w is convex."""
-    if isinstance(weights, CauchyWeights):
-        return 2 * math.asinh(_distance(steps) / float(weights.scale) / 2) * WIDER
-    if isinstance(weights, StableWeights):
-        return float(envelope(weights.alpha)(np.array([_distance(steps) / float(weights.scale)]))[0]) * WIDER
+    return float(_pure_above(weights, [steps])[0])
+
+
+def _pure_above(weights: LogWeights, steps: Sequence[int]) -> Floats:
     if isinstance(weights, PiecewiseWeights):
-        return up_float(pure_exactly(weights, steps))
-    return float(-weights.fast(np.array([_distance(steps)]))[0]) * (1 + 2 * _error(weights))
+        return np.array([up_float(pure_exactly(weights, n)) for n in steps])
+    distances = np.array([_distance(n) for n in steps])
+    if isinstance(weights, CauchyWeights):
+        scale = float(weights.scale)
+        return np.array([2 * math.asinh(d / scale / 2) for d in distances.tolist()]) * WIDER
+    if isinstance(weights, StableWeights):
+        return envelope(weights.alpha)(distances / float(weights.scale)) * WIDER
+    return -weights.fast(distances) * (1 + 2 * weights.fast_error)
 
 
 def _distance(steps: int) -> float:
     return float(steps) if steps < EXACT else up_float(Fraction(steps))
-
-
-@lru_cache(maxsize=64)
-def _error(weights: LogWeights) -> float:
-    return weights.fast_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,34 +150,70 @@ class LogMoments:
 
     @classmethod
     def of(cls, weights: Falling | Stable, steps: Sequence[int], pure: Floats) -> "LogMoments":
-        """Return those of shifts, of these pure losses; rows are filled up with nodes without mass."""
+        """Return those of shifts, of these pure losses."""
         nodes = stable_nodes(weights) if isinstance(weights, Stable) else nodes_of(weights)
-        found = [nodes.ratios(_distance(n)) for n in steps]
-        shape = len(found), max(len(mass) for mass, _, _ in found)
-        mass, ratios = np.zeros(shape), np.zeros(shape)
-        for row, (some, their, _) in enumerate(found):
-            mass[row, : len(some)] = some
-            ratios[row, : len(their)] = their
-        rest = np.array([rest for _, _, rest in found])
+        mass, ratios, rest = nodes.ratios(np.array([_distance(n) for n in steps]))
         largest = np.maximum(pure, ratios.max(axis=1)) if isinstance(weights, Stable) else pure
         return cls(mass * UP, ratios, -np.expm1(-ratios), rest * UP, pure, largest)
 
+    def series(self) -> Floats:
+        """Return ψ̄ at the places 0, 1, … of the grid of orders with ε·L ≤ REACH, L the largest log-ratio, in one pass.
+
+            Σ m·Ψ_ε(ℓ) = Σ_{n ≥ 1} M_n·(ε·L)^n/n!,    M_n = Σ m·(ℓ/L)^n·(1 + (−1)^n·e^{−ℓ}),
+
+        where all terms are ≥ 0. M_{n+2} ≤ M_n, so the last two, raised by BEYOND, stand for all that follow them.
+        """
+        top = float(self.ratios.max())
+        orders = excess_order(np.arange(1 + int(FINENESS * math.asinh(math.sqrt(REACH / top)))))
+        t = self.ratios / top
+        both = np.stack([self.mass * (2 - self.spared), self.mass * self.spared * t], axis=-1)
+        moments = np.empty((len(t), TERMS // 2, 2))
+        powers = np.ones((TERMS // 2, t.shape[1]))
+        for row, square in enumerate(t * t):
+            done, power = 1, square
+            while done < len(powers):
+                np.multiply(powers[: min(done, len(powers) - done)], power, out=powers[done : 2 * done])
+                done, power = 2 * done, power * power
+            np.matmul(powers, both[row], out=moments[row])
+        terms: Floats = np.multiply.accumulate(orders * top / np.arange(1.0, TERMS)[:, None])
+        terms[-2:] *= BEYOND
+        sums = moments.reshape(len(t), -1)[:, 1:] @ terms + np.multiply.outer(self.rest, orders)
+        return np.minimum(np.log1p(sums), np.multiply.outer(self.pure, orders))
+
     def psi(self, rows: Ints, excess: Floats) -> Floats:
         """Return ψ̄ of each of these rows at its ε > 0."""
-        most = excess * self.pure[rows]
-        small = np.minimum(excess, LARGEST_EXPONENT / self.largest[rows])
-        # (e^{εL} − 1)(1 − e^{−(1+ε)L}) = E·(E + 1 − e^{−L})/(1 + E), E = e^{εL} − 1
-        grown = np.expm1(small[:, None] * self.ratios[rows])
-        terms = (grown + self.spared[rows]) / (1 + grown)
-        terms *= grown
-        sums = np.einsum("ij,ij->i", terms, self.mass[rows]) + small * self.rest[rows]
-        return np.where(excess <= small, np.minimum(np.log1p(sums), most), most)
+        result: Floats = excess * self.pure[rows]
+        summed = np.flatnonzero(excess * self.largest[rows] <= LARGEST_EXPONENT)
+        for some in np.array_split(summed, 1 + len(summed) // IN_CACHE):
+            # (e^{εL} − 1)(1 − e^{−(1+ε)L}) = E·(E + 1 − e^{−L})/(1 + E), E = e^{εL} − 1
+            row, order = rows[some], excess[some]
+            grown = np.expm1(order[:, None] * self.ratios[row])
+            terms = grown + self.spared[row]
+            terms /= 1 + grown
+            terms *= grown
+            sums = np.einsum("ij,ij->i", terms, self.mass[row]) + order * self.rest[row]
+            result[some] = np.minimum(np.log1p(sums), result[some])
+        return result
 
 
 def _moments(weights: Summed, steps: Sequence[int], pure: Floats) -> LogMoments | PiecewiseMoments:
     if isinstance(weights, PiecewiseWeights):
         return PiecewiseMoments.of(weights, steps, pure)
     return LogMoments.of(weights, steps, pure)
+
+
+def _on_grid(moments: LogMoments | PiecewiseMoments) -> Callable[[Ints, Ints], Floats]:
+    """Return ψ̄ of rows at places on the grid of orders, from the series as far as it reaches."""
+    series = moments.series() if isinstance(moments, LogMoments) else np.zeros((len(moments.of_shift), 0))
+
+    def psi(rows: Ints, places: Ints) -> Floats:
+        near, far = (np.flatnonzero(part) for part in (places < series.shape[1], places >= series.shape[1]))
+        values = np.empty(len(places))
+        values[near] = series[rows[near], places[near]]
+        values[far] = moments.psi(rows[far], excess_order(places[far]))
+        return values
+
+    return psi
 
 
 def _log_moment(weights: Summed, steps: int, pure: float) -> Callable[[Floats], Floats]:
@@ -190,8 +235,9 @@ def _log_moment(weights: Summed, steps: int, pure: float) -> Callable[[Floats], 
 
 
 FINENESS = 48
-STRIDE = 4  # fine intervals in one that is looked at first
-CHUNK = 24 * STRIDE
+STRIDE = 16  # fine intervals in one that is looked at first
+CHUNK = 4 * STRIDE
+SOUGHT = 384  # places among which the best order is sought
 ALMOST = 1 - 2.0**-10  # intervals with a bound so near the best quotient are looked at
 LARGEST_ORDER = 1e60
 
@@ -202,10 +248,10 @@ def excess_order(j: Ints) -> Floats:
     return root * root
 
 
-def supremum(psi: Callable[[Ints, Floats], Floats], pure: Floats) -> Floats:
+def supremum(psi: Callable[[Ints, Ints], Floats], pure: Floats) -> Floats:
     """Return max over fine intervals of the bound of D_α/α there, in each row, `pure` being the max divergences.
 
-    `psi` gives upper bounds of ψ at an array of rows and of ε > 0, none above ε·`pure`.
+    `psi` gives upper bounds of ψ at an array of rows and of places > 0 on the grid of orders, none above ε·`pure`.
     """
     best = np.zeros(len(pure))
     rows, lefts, values_left, values_right = _long_intervals(psi, pure, best)
@@ -220,14 +266,14 @@ def supremum(psi: Callable[[Ints, Floats], Floats], pure: Floats) -> Floats:
         stride //= 2
         middles = lefts + stride
         order = excess_order(middles)
-        values = psi(rows, order)
+        values = psi(rows, middles)
         np.maximum.at(best, rows, values / (order * (1 + order)))
         rows, lefts = np.concatenate([rows, rows]), np.concatenate([lefts, middles])
         values_left, values_right = np.concatenate([values_left, values]), np.concatenate([values, values_right])
 
 
 def _long_intervals(
-    psi: Callable[[Ints, Floats], Floats], pure: Floats, best: Floats
+    psi: Callable[[Ints, Ints], Floats], pure: Floats, best: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """Return rows, left ends and values at both ends of long intervals, up to where P/α decides; raise `best` D_α/α."""
     active, before, end = np.arange(len(pure)), np.zeros(len(pure)), 0
@@ -236,7 +282,7 @@ def _long_intervals(
         ends = np.arange(end + STRIDE, end + CHUNK + 1, STRIDE)
         order = excess_order(ends)
         rows = np.repeat(active, len(ends))
-        values = psi(rows, np.tile(order, len(active))).reshape(len(active), -1)
+        values = psi(rows, np.tile(ends, len(active))).reshape(len(active), -1)
         best[active] = np.maximum(best[active], np.max(values / (order * (1 + order)), axis=1))
         left = np.column_stack([before[active], values[:, :-1]])
         parts.append((rows, np.tile(ends - STRIDE, len(active)), left.ravel(), values.ravel()))

@@ -47,7 +47,7 @@ class GeneralizedGaussianWeights(LogWeights):
             fall = -self.fast(k) * np.expm1(float(self.p) * np.log1p(steps / k))
         return np.where(k > 0, fall, -self.fast(steps))
 
-    def bend(self, k: NDArray[np.float64], steps: float) -> NDArray[np.float64]:
+    def bend(self, k: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return 0: w(j) − w(j + steps) is convex in j, since w‴ ≤ 0."""
         return np.zeros_like(k)
 
@@ -114,7 +114,7 @@ class PolylogWeights(LogWeights):
         p, t = float(self.p), self._log(k)
         return float(self.d) * np.power(t, p) * np.expm1(p * np.log1p(r / t))
 
-    def bend(self, k: NDArray[np.float64], steps: float) -> NDArray[np.float64]:
+    def bend(self, k: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
         """Bound minus the second derivative of w(j) − w(j + steps) over all j ≥ k, where ln(k/s + a) ≥ p − 1.
 
         It is w″(j + steps) − w″(j). With t = ln(j/s + a), y = j + s·a, and t ≥ p − 1,
