@@ -53,9 +53,9 @@ def add_data(parser: Parser) -> None:
     parser.add_argument("--data", metavar="URI", help="location of the microdata (default: dataset.path of the plan)")
 
 
-def add_new_folder(parser: Parser) -> None:
+def add_new_folder(parser: Parser, *, required: bool = True) -> None:
     """Add --out, a folder that the command writes."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
+    parser.add_argument("--out", type=Path, required=required, metavar="DIR", help="folder to write, new or empty")
 
 
 def add_ledger(parser: Parser) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.plans import Plan, diagnose, load_plan, prepare
     from prdp.releases import PublishedRelease, Release, read_release, verify
-    from prdp.studies import calibrate, evaluate, gaussian_scales, generate
+    from prdp.studies import calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
 
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
@@ -31,7 +31,7 @@ HOMES = {
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.plans": ("Plan", "diagnose", "load_plan", "prepare"),
     "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
-    "prdp.studies": ("calibrate", "evaluate", "gaussian_scales", "generate"),
+    "prdp.studies": ("calibrate", "evaluate", "gaussian_scales", "generate", "generate_like", "withheld_today"),
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 SUBMODULES = ("mechanisms", "spark")
@@ -57,6 +57,7 @@ __all__ = [
     "evaluate",
     "gaussian_scales",
     "generate",
+    "generate_like",
     "load_plan",
     "mechanisms",
     "open_ledger",
@@ -64,6 +65,7 @@ __all__ = [
     "read_release",
     "spark",
     "verify",
+    "withheld_today",
 ]
 
 

@@ -1,6 +1,6 @@
 """Without microdata: synthetic records, parameters from an accuracy or a loss, and studies of mechanisms."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +24,29 @@ def generate(records: int, out: str | Path, *, seed: int = 0) -> Path:
     from pipeline.economy.generate import generate as run  # noqa: PLC0415
 
     return run(records, seed, Path(out)).plan
+
+
+def generate_like(figures: str, out: str | Path, *, states: Sequence[str] = (), seed: int = 0) -> Path:
+    """Write synthetic establishments that add up to published figures by state and NAICS 6; return the plan's path.
+
+    docs/cbp.md says what holds exactly and what is assumed.
+
+    Args:
+        figures: "cbp-2010" or "cbp-2011", County Business Patterns of that year.
+        out: The folder to write, new or empty.
+        states: Two-digit codes of states, such as "56"; all where there are none.
+        seed: The same seed gives the same bytes.
+    """
+    from pipeline.economy.like import generate_like as run  # noqa: PLC0415
+
+    return run(figures, seed, Path(out), states=states).plan
+
+
+def withheld_today(figures: str) -> dict[str, Any]:
+    """Return how much of published figures is withheld, by level, as `prdp generate --like … --describe --json`."""
+    from pipeline.economy.published import withheld_today as run  # noqa: PLC0415
+
+    return run(figures)
 
 
 def calibrate(

@@ -137,6 +137,12 @@ class Generated:
     files: int
     seed: int
 
+    @classmethod
+    def at(cls, out: Path, *, records: int, files: int, seed: int) -> "Generated":
+        """Return the data set in a folder."""
+        naics, counties = (out / "domain" / name for name in DOMAIN)
+        return cls(out / "plan.yaml", out / "microdata", naics, counties, records, files, seed)
+
 
 def generate(
     records: int,
@@ -174,10 +180,7 @@ def generate(
     with filled(out) as folder:
         _write_public(folder)
         _write_microdata(folder, batches, threads, on_file)
-    domain = out / "domain"
-    return Generated(
-        out / "plan.yaml", out / "microdata", domain / "naics.csv", domain / "counties.csv", records, files, seed
-    )
+    return Generated.at(out, records=records, files=files, seed=seed)
 
 
 def _write_public(folder: Path) -> None:

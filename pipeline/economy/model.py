@@ -113,7 +113,7 @@ class Economy:
 
     def _counties(self, rng: np.random.Generator, counties: Sequence[str]) -> None:
         """Groups are s · sectors + j: a sector's counties in a state."""
-        people = _population(self.figures)
+        people = population(self.figures)
         base = np.array([people[code] for code in counties])
         weights = base * np.exp(self.figures.county_spread * rng.standard_normal((self.shape[1], len(counties))))
         homes = np.array([self.table.states.index(code[:2]) for code in counties])
@@ -203,7 +203,8 @@ def _states(table: Susb) -> Choice:
     return Choice([np.arange(states)] * len(cells), list(cells))
 
 
-def _population(figures: Figures) -> dict[str, float]:
+def population(figures: Figures) -> dict[str, float]:
+    """Return the inhabitants of each county of 2022 that an establishment's county is drawn by."""
     columns = _columns(POPULATION)
     people = dict(zip(columns["county"], map(float, columns["population"]), strict=True))
     people["36061"] *= figures.most_of_population  # New York County: Manhattan

@@ -1,0 +1,245 @@
+"""Synthetic establishments like published figures, whose sums are read here anew; counts of what is withheld."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import prdp
+from pipeline.economy.allocation import allocated, divided
+from pipeline.economy.like import shared
+from pipeline.economy.published import FIGURES, published
+from pipeline.errors import PlanError, PrdpError
+from pipeline.microdata.identity import is_marked
+from tests.support.pinned import prdp as command
+
+FOLDER = Path(__file__).parents[2] / "conf" / "economy"
+STATES = ("50", "56")  # Vermont and Wyoming
+# The Census Bureau's key of 2011: employment that a letter stands for.
+LEAST = {"A": 0, "B": 20, "C": 100, "E": 250, "F": 500, "G": 1_000, "H": 2_500, "I": 5_000, "J": 10_000, "K": 25_000}
+MOST = {letter: least - 1 for letter, least in zip(LEAST, [*LEAST.values()][1:], strict=False)}
+
+
+def figures(year: int) -> pd.DataFrame:
+    table: pd.DataFrame = pq.read_table(FOLDER / f"cbp_{year}.parquet").to_pandas()
+    return table.set_index(["naics", "state"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("like") / "data"
+    code, text, _ = command("generate", "--like", "cbp-2011", "--states", ",".join(STATES), "--seed", 3, "--out", out)
+    assert code == 0
+    assert "prdp release" in text
+    return out
+
+
+@pytest.fixture(scope="module")
+def records(folder: Path) -> pd.DataFrame:
+    table: pd.DataFrame = pq.read_table(folder / "microdata").to_pandas()
+    return table.assign(state=table["county"].str[:2], establishments=1)
+
+
+def misses(records: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """The published figures of 2011 (industry, state, measure), coarse or fine, that the records' sums do not meet."""
+    published = figures(2011).query("state in @STATES").reset_index()
+    sector = records["naics"].str[:2].replace({"32": "31", "33": "31", "45": "44", "49": "48"})
+    total = pd.Series("00", index=records.index)
+    codes = [total, sector, *(records["naics"].str[:digits] for digits in (3, 4, 5, 6))]
+    measures = ["establishments", "employment", "payroll"]
+    sums = pd.concat([records.groupby([code, "state"])[measures].sum() for code in codes])
+    sums = sums.reindex(pd.MultiIndex.from_frame(published[["naics", "state"]]), fill_value=0)
+    wrong = []
+    for row, ours in zip(published.itertuples(), sums.itertuples(), strict=True):
+        fits = {
+            "establishments": ours.establishments == row.establishments,
+            "employment": ours.employment == row.employment
+            if row.employment_flag in "GH"
+            else LEAST[row.size] <= ours.employment <= MOST[row.size],
+            "payroll": row.payroll_flag == "D" or ours.payroll == row.payroll,
+        }
+        wrong += [(row.naics, row.state, measure) for measure, fit in fits.items() if not fit]
+    return wrong
+
+
+def test_sums_are_the_published_ones(records: pd.DataFrame) -> None:
+    assert len(records) == 41_519
+    assert misses(records) == []
+
+
+def test_sums_of_other_records_are_not(records: pd.DataFrame) -> None:
+    published = figures(2011)
+    one = records.index[records["naics"] == "722110"][:1]
+    moved = records.copy()
+    moved.loc[one, "naics"] = "722211"
+    state = records.loc[one[0], "state"]
+    wrong = {code for code, where, measure in misses(moved) if (where, measure) == (state, "establishments")}
+    assert wrong == {"7221", "7222", "722211"}
+    larger = records.copy()
+    larger.loc[one, "employment"] += 1
+    assert {code for code, _, _ in misses(larger)} == {"00", "72", "722", "7221"}
+    withheld = published.query("state == '56' and employment_flag == 'D' and size == 'A'").index
+    code = next(code for code, _ in withheld if len(code) == 6)
+    beyond = records.copy()
+    beyond.loc[beyond.index[(beyond["naics"] == code) & (beyond["state"] == "56")][0], "employment"] += 20
+    assert (code, "56", "employment") in misses(beyond)
+
+
+def test_records_and_lists(folder: Path, records: pd.DataFrame) -> None:
+    lists = {path.stem: pd.read_csv(path, dtype=str).set_index("code") for path in (folder / "domain").iterdir()}
+    assert set(lists) == {"naics", "counties", "zips", "forms"}
+    assert records["establishment_id"].is_unique
+    assert records["naics"].isin(lists["naics"].index).all()
+    assert set(records["county"]) == set(lists["counties"].index)
+    assert set(records["lfo"]) == set(lists["forms"].index)
+    assert (lists["zips"].loc[records["zip"], "county"].to_numpy() == records["county"].to_numpy()).all()
+    assert lists["zips"]["name"].str.startswith("Made-up ZIP code ").all()
+    assert lists["zips"].index.is_unique
+    assert ((records["payroll_q1"] >= 0) & (records["payroll_q1"] <= records["payroll"])).all()
+    assert records["payroll_q1"].sum() / records["payroll"].sum() == pytest.approx(0.24, abs=0.01)
+    several = records["firm_id"] >= "F900000000"
+    assert (records.loc[~several, "firm_id"].str[1:] == records.loc[~several, "establishment_id"].str[1:]).all()
+    assert 0.2 < several.mean() < 0.3
+    owned = records[several].groupby("firm_id")
+    assert (owned["naics"].agg(lambda codes: codes.str[:4].nunique()) == 1).all()
+    for path in (folder / "microdata").iterdir():
+        assert is_marked(pq.read_schema(path).metadata)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_same_seed_same_bytes_and_a_state_is_the_same_alone(folder: Path, tmp_path: Path) -> None:
+    wyoming = prdp.generate_like("cbp-2011", tmp_path / "alone", states=["56"], seed=3).parent
+    assert digest(wyoming / "microdata/part-00000.parquet") == digest(folder / "microdata/part-00001.parquet")
+    other = prdp.generate_like("cbp-2011", tmp_path / "other", states=STATES, seed=4).parent
+    drawn = pq.read_table(other / "microdata").to_pandas()
+    assert misses(drawn.assign(state=drawn["county"].str[:2], establishments=1)) == []
+    assert digest(other / "microdata/part-00001.parquet") != digest(folder / "microdata/part-00001.parquet")
+
+
+def test_the_plan_can_be_released_as_it_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = prdp.load_plan(folder / "plan.yaml")
+    assert plan.name == "cbp-2011-synthetic"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    code, _, errors = command("release", folder / "plan.yaml", "--out", tmp_path / "out")
+    assert code == 0, errors
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_of_both_years_lies_within_its_bounds_and_adds_up(name: str) -> None:
+    known = published(name)
+    solved = allocated(known)
+    for values, bounds in ((solved.employment, known.employment), (solved.payroll, known.payroll)):
+        assert ((bounds.least <= values) & (values <= bounds.most)).all()
+        for parent in np.unique(known.parent[1:]):
+            assert (values[known.parent == parent].sum(axis=0) == values[parent]).all()
+    if name == "cbp-2011":  # as the Census Bureau gives them for the United States
+        totals = known.establishments[0].sum(), solved.employment[0].sum(), solved.payroll[0].sum()
+        assert totals == (7_354_043, 113_425_965, 5_164_897_905)
+
+
+def test_bounds_that_contradict_each_other_are_refused() -> None:
+    known = published("cbp-2011")
+    known.employment.least[known.codes.index("722"), 3] += 10
+    with pytest.raises(PrdpError, match="contradict each other: 722 in state 05"):
+        allocated(known)
+
+
+CHILD = st.tuples(st.integers(0, 50), st.integers(0, 40), st.floats(0.01, 1_000))
+
+
+@given(st.lists(st.lists(CHILD, min_size=1, max_size=6), min_size=1, max_size=5), st.floats(0, 1))
+def test_children_add_up_within_their_bounds(families: list[list[tuple[int, int, float]]], where: float) -> None:
+    children = [child for family in families for child in family]
+    least = np.array([[low] for low, _, _ in children])
+    most = least + np.array([[width] for _, width, _ in children])
+    expected = np.array([[size] for _, _, size in children])
+    starts = np.cumsum([0, *map(len, families)])[:-1]
+    low, high = np.add.reduceat(least, starts), np.add.reduceat(most, starts)
+    totals = np.rint(low + where * (high - low)).astype(np.int64)
+    values = divided(totals, expected, least, most, starts)
+    assert ((least <= values) & (values <= most)).all()
+    assert (np.add.reduceat(values, starts) == totals).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 20)), min_size=1, max_size=8), st.integers(0, 99))
+def test_establishments_add_up_to_their_cell(cells: list[tuple[int, int]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = np.array([count for _, count in cells])
+    totals = np.array([total if count else 0 for total, count in cells])
+    weights = np.exp(3 * rng.standard_normal(counts.sum()))
+    values = shared(rng, totals, counts, weights)
+    cell = np.repeat(np.arange(len(cells)), counts)
+    assert (values >= 0).all()
+    assert np.bincount(cell, values, len(cells)).tolist() == totals.tolist()
+    if len(values):
+        ideal = totals[cell] * weights / np.bincount(cell, weights, len(cells))[cell]
+        assert np.abs(values - ideal).max() < 1 + 1e-6
+
+
+def test_what_is_withheld_today() -> None:
+    code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--json")
+    assert code == 0
+    told = json.loads(text)
+    assert told == prdp.withheld_today("cbp-2011")
+    shares = {level["level"]: level for level in told["levels"]}
+    table = figures(2011).reset_index()
+    for digits in range(2, 7):
+        listed = shares[f"naics{digits}"]["listed"]
+        cells = table[(table["naics"].str.len() == digits) & (table["naics"] != "00")]
+        withheld = cells["employment"].isna()
+        assert listed["cells"] == len(cells)
+        assert listed["flags"] == {flag: (cells["employment_flag"] == flag).sum() for flag in "GHDS"}
+        assert listed["cells_share"] == pytest.approx(withheld.mean())
+        assert listed["establishments_withheld"] == cells.loc[withheld, "establishments"].sum()
+
+    def percent(level: str, kind: str) -> tuple[float, float]:
+        counted = shares[level][kind]
+        return round(100 * counted["cells_share"], 1), round(100 * counted["establishments_share"], 1)
+
+    # counted by others from the published file
+    assert [percent(level, "listed") for level in ("naics6", "naics4", "naics3")] == [
+        (46.3, 4.1),
+        (18.3, 1.2),
+        (9.6, 0.2),
+    ]
+    assert percent("naics6", "filled_in") == (36.6, 3.2)
+    assert shares["naics6"]["codes_listed"] == 635
+    page = (FOLDER.parents[1] / "docs" / "cbp.md").read_text(encoding="utf-8")
+    for name in FIGURES:
+        assert command("generate", "--like", name, "--describe")[1] in page
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (["--like", "cbp-2012", "--out", "x"], "choose from 'cbp-2010', 'cbp-2011'"),
+        (["--like", "cbp-2011", "--records", "5", "--out", "x"], "not allowed with argument --"),
+        (["--out", "x"], "one of the arguments --records --like is required"),
+        (["--like", "cbp-2011"], "--out: a folder to write"),
+        (["--records", "5", "--describe"], "--describe: it goes with --like alone"),
+        (["--records", "5", "--states", "56", "--out", "x"], "--states: it goes with --like alone"),
+        (["--like", "cbp-2011", "--states", "56,72", "--out", "x"], "--states: 72 is no state of the figures"),
+    ],
+)
+def test_wrong_calls(call: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = command("generate", *call)
+    assert code == 2
+    assert message in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_figures_and_seeds(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="known: cbp-2010, cbp-2011"):
+        prdp.withheld_today("cbp-1999")
+    with pytest.raises(PlanError, match="--seed"):
+        prdp.generate_like("cbp-2011", tmp_path, states=["56"], seed=-1)
