@@ -250,7 +250,8 @@ def prepare(
         **options: As of `Plan.release`.
 
     Returns:
-        dataset, out and manifest, as `prdp prepare --json`.
+        dataset, out, manifest, and registered: the place from which alone a registered dataset is released (None
+        where it is not registered), as `prdp prepare --json`.
     """
     from prdp.runs import prepare as run  # noqa: PLC0415
 

@@ -180,20 +180,15 @@ def prepare(
     from pipeline.preparation.prepare import prepare as run  # noqa: PLC0415
 
     with runner.started() as engine:
-        manifest = run(
-            PrepareJob(
-                plan=plan,
-                raw=location(raw, "the raw microdata"),
-                out=Path(out).absolute(),
-                ledger=open_lasting(ledger, operator, engine, runner)._store,
-                engine=engine,
-                log=runner.log,
-            )
-        )
+        store = open_lasting(ledger, operator, engine, runner)._store
+        raws, folder = location(raw, "the raw microdata"), Path(out).absolute()
+        manifest = run(PrepareJob(plan=plan, raw=raws, out=folder, ledger=store, engine=engine, log=runner.log))
+        registered = store.budgets().get(plan.dataset.name)
     return {
         "dataset": plan.dataset.name,
         "out": str(manifest.parent),
         "manifest": str(manifest),
+        "registered": None if registered is None else registered.source,
         "confidential": True,
     }
 

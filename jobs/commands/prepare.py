@@ -28,4 +28,10 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(prepared)
     else:
         print(f"prepared microdata of {prepared['dataset']}, confidential\nmanifest {prepared['manifest']}")
-        print(f"release from them: prdp release {arguments.plan} --data {prepared['out']}")
+        if prepared["registered"] in (None, prepared["out"]):
+            print(f"release from them: prdp release {arguments.plan} --data {prepared['out']}")
+        else:
+            print(
+                f"the ledger registers the dataset with {prepared['registered']}, and releases it from there alone: "
+                f"before its first release an officer can register {prepared['out']} instead, by prdp ledger correct"
+            )

@@ -23,7 +23,7 @@ from tests.support.parity import RELEASE, combined
 from tests.support.prepare import files, prepare_in_child, prepared, raw_forms
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit
-from tests.support.world import NAICS, QUERIES, records, tree, write_world
+from tests.support.world import NAICS, QUERIES, budget_file, records, tree, write_world
 
 pytestmark = PYSPARKS_OWN
 CANARY = "CANARY-4711"
@@ -218,6 +218,28 @@ def test_what_was_prepared_of_one_dataset_is_not_released_as_another(tmp_path: P
     with pytest.raises(PlanError, match="was prepared of dataset small-world, not of alias"):
         submit(alias, microdata=out)
     assert alias.ledger().state(RELEASE) is None
+
+
+def test_a_registered_dataset_is_not_said_to_be_released_from_what_was_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(write_world(tmp_path / "w", records(20)), tmp_path)
+    raw = raw_forms(tmp_path, records(20))["parquet"]
+    address = ["--ledger", str(place.ledger().path)]
+
+    def said(out: str) -> str:
+        assert main(["prepare", str(raw), "--plan", str(place.plan), "--out", str(tmp_path / out), *address]) == 0
+        return capsys.readouterr().out
+
+    assert f"--data {tmp_path / 'first'}" in said("first")
+    microdata = place.plan.parent / "microdata"
+    assert main(["ledger", "init", "small-world", "--budget", str(budget_file(place.plan.parent)), *address]) == 0
+    capsys.readouterr()
+    told = said("second")
+    assert f"registers the dataset with {microdata}" in told
+    assert "--data" not in told
+    release = ["release", str(place.plan), "--data", str(tmp_path / "second"), *address]
+    assert main([*release, "--out", str(tmp_path / "out")]) == 5  # which the command does not suggest
 
 
 def test_what_another_contract_proved_is_refused(tmp_path: Path) -> None:
