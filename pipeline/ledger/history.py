@@ -152,10 +152,17 @@ def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spe
     Raises StateError where the dataset, or a measure of it, is unknown, PlanError where the reference names too few.
     """
     budgets = ledger.budgets()
-    states = [state for state in ledger.states() if state.counts]
+    of_all = ledger.states()
+    states = [state for state in of_all if state.counts]
     known = dict.fromkeys([*(b.name for b in budgets.values() if b.kind == "dataset"), *(s.dataset for s in states)])
+    refunded = {state.dataset for state in of_all} - known.keys()
+    if dataset in refunded or (dataset is None and refunded and not known):
+        named = ", ".join(sorted(refunded)) if dataset is None else dataset
+        raise StateError(
+            f"--at {text}: nothing is spent: all releases of {named} were refunded, and no limit is registered"
+        )
     if dataset is not None and dataset not in known:
-        raise unknown("dataset", dataset, known)
+        raise unknown("dataset", dataset, [*known, *refunded])
     if not known:
         raise StateError(f"--at {text}: the ledger holds no dataset")
     return [_spending(budgets, states, text, name) for name in ([dataset] if dataset else known)]

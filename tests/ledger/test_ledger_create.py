@@ -151,6 +151,18 @@ def test_an_empty_ledger_spends_nothing_at_no_reference(tmp_path: Path, capsys: 
     assert main(["ledger", "show", "--ledger", ledger]) == 0  # a list of nothing is what it holds
 
 
+def test_where_all_was_refunded_nothing_is_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = ledger_file(tmp_path / "state" / "ledger.sqlite")
+    ledger = open_ledger(address)
+    ledger.reserve(reservation("r"))
+    ledger.abort("r")
+    for named in ([], ["r"], ["--dataset", "d"]):
+        assert main(["ledger", "show", *named, "--at", "payroll=1", "--ledger", address]) == 5
+        assert "nothing is spent: all releases of d were refunded, and no limit is" in capsys.readouterr().err
+    assert main(["ledger", "show", "--dataset", "e", "--at", "payroll=1", "--ledger", address]) == 5
+    assert "dataset e: is not in the ledger" in capsys.readouterr().err
+
+
 def test_python_refuses_unknown_names(tmp_path: Path) -> None:
     ledger = prdp.create_ledger(tmp_path / "state" / "ledger.sqlite")
     for use in (lambda: ledger.show("d"), lambda: ledger.spent({"employment": 1}, "d"), lambda: ledger.abort("r")):
