@@ -30,6 +30,7 @@ from pipeline.report.calibrated import (
     scales_text,
 )
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import exact
 
 EXAMPLE = "prdp calibrate --kind log --set a=100 --standard-error 30 --total 500"
@@ -164,8 +165,8 @@ def _scales(arguments: argparse.Namespace) -> None:
     epsilon, delta = (float(_number(name, getattr(arguments, name))) for name in ("epsilon", "delta"))
     try:
         scales = gaussian_scales(epsilon, delta, float(_number("at", arguments.at or "1")))
-    except ValueError as error:
-        raise PlanError("--" + str(error).replace("influence", "at")) from None
+    except ParameterError as error:
+        raise _broken(error.parameter, error.rule) from None
     if arguments.plot is not None:
         from pipeline.study.gaussian_scales import plot_scales  # noqa: PLC0415
 
@@ -243,8 +244,11 @@ def _target(arguments: argparse.Namespace) -> Target:
     try:
         return target_of(name, numbers, arguments.bound)
     except WrongNumber as error:
-        field = "at" if error.field == "influence" else error.field
-        raise PlanError(f"{_option(field)}: must be {error.rule}") from None
+        raise _broken(error.field, error.rule) from None
+
+
+def _broken(name: str, rule: str) -> PlanError:
+    return PlanError(f"{_option('at' if name == 'influence' else name)}: must be {rule}")
 
 
 def _fixed(texts: list[str]) -> dict[str, Fraction | str]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf, log, log1p, pi, sqrt
 
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import context
 
 SLACK = 1e-13  # relative, above the error of a handful of operations on doubles
@@ -23,7 +24,7 @@ def closed_scale(epsilon: float, delta: float, influence: float = 1.0) -> float:
 
         σ = Δ/(ε√2)·(√(az + ε) + s·√(az)),   z = −ln(4δ(1 − δ)),   (a, s) = (1, 1) for δ ≤ ½, else (π/4, −1)
 
-    Raises ValueError unless ε > 0, 0 < δ < 1 and influence > 0, all finite.
+    Raises ParameterError unless ε > 0, 0 < δ < 1 and influence > 0, all finite.
     """
     _require(epsilon, delta, influence)
     surprise = _surprise(delta)
@@ -108,8 +109,8 @@ def _meets(shift: float, epsilon: float, delta: float) -> bool:
 
 def _require(epsilon: float, delta: float, influence: float) -> None:
     if not 0 < epsilon < inf:
-        raise ValueError("epsilon: must be a finite number above 0")
+        raise ParameterError("epsilon", "a finite number above 0")
     if not 0 < delta < 1:
-        raise ValueError("delta: must be above 0 and below 1")
+        raise ParameterError("delta", "above 0 and below 1")
     if not 0 < influence < inf:
-        raise ValueError("influence: must be a finite number above 0")
+        raise ParameterError("influence", "a finite number above 0")
