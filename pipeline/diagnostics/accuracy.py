@@ -18,8 +18,8 @@ from pipeline.errors import PrdpError, StateError
 from pipeline.plan.model import Query
 from pipeline.tables.files import Block
 from udfs.mechanisms.base import Mechanism
-from udfs.noise.lattice import LARGEST
 from udfs.numbers.floating import in_units
+from udfs.numbers.wide import LARGEST
 
 Floats = NDArray[np.float64]
 

@@ -24,7 +24,7 @@ from pipeline.tables.files import VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.release import rehearse, release_cells
 from udfs.noise.keystream import MAX_QUERIES, SecretKey
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST
 
 
 class WithMechanism(Protocol):

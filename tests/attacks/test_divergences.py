@@ -21,8 +21,8 @@ from tests.support.lattice import real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import ParameterError
-from udfs.noise.lattice import LARGEST
 from udfs.numbers.exact import exact
+from udfs.numbers.wide import LARGEST
 
 
 def mechanism(random: Random) -> Mechanism:

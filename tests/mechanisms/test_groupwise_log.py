@@ -18,7 +18,7 @@ from tests.support.lattice import CTX, real
 from tests.support.mechanisms import INTERVAL
 from udfs.mechanisms.groupwise import GroupwiseLog, sigma_for_relative_error
 from udfs.mechanisms.log import Log
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST
 
 ONE = Fraction(1)
 COARSE = GroupwiseLog(a=Fraction(2**34), sigma=Fraction("3.5e-10"))  # one record is half a lattice step

@@ -16,7 +16,7 @@ from tests.support.mechanisms import EXAMPLES, INTERVAL, KINDS, ONE, numbers, ra
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import Parameter, ParameterError
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,8 @@ from tests.support.lattice import CTX, real
 from tests.support.mechanisms import ADDITIVE, INTERVAL, KINDS, example
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.release import release_cells, release_parts
-from udfs.noise.lattice import LARGEST, draw_noise
+from udfs.noise.lattice import draw_noise
+from udfs.numbers.wide import LARGEST
 
 
 @pytest.mark.parametrize("kind", KINDS)

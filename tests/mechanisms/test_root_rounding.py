@@ -10,7 +10,7 @@ import pytest
 from tests.support.bits import Injected, words_that_draw
 from tests.support.mechanisms import root_of
 from udfs.mechanisms.root import Root, RootCurve
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST
 
 INTERVAL = Fraction(19, 20)
 

@@ -17,7 +17,8 @@ from tests.support.stable import Stable
 from tests.support.statistics import binned_fit, chi_square, dependence, fit, level, moments, repeats
 from udfs.noise import lattice
 from udfs.noise.keystream import Bits, CellBits
-from udfs.noise.lattice import CHUNK, LARGEST, REACH, LatticeTable, add_noise, build_table, draw_noise
+from udfs.noise.lattice import CHUNK, REACH, LatticeTable, add_noise, build_table, draw_noise
+from udfs.numbers.wide import LARGEST
 
 DRAWS = 300_000
 OTHER = Fraction(105, 100)

@@ -14,7 +14,8 @@ from tests.support.divergence import renyi_of
 from tests.support.heavy_sums import MP, Family, beyond, normaliser, sum_from
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.noise import FINE, fineness_of
-from udfs.noise.lattice import LARGEST, REACH, rounded_distance, rounded_moments, rounded_quantile
+from udfs.noise.lattice import REACH, rounded_distance, rounded_moments, rounded_quantile
+from udfs.numbers.wide import LARGEST
 
 INTERVAL = Fraction(19, 20)
 BY_TERMS = 1 << 21

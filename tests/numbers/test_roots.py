@@ -13,8 +13,8 @@ from tests.support.bits import Injected, words_that_draw
 from tests.support.mechanisms import root_of
 from udfs.mechanisms.parameters import ParameterError
 from udfs.mechanisms.root import Root
-from udfs.noise.lattice import LARGEST
 from udfs.noise.powers import unbiased_estimate
+from udfs.numbers.wide import LARGEST
 
 CTX: Any = MPContext()
 CTX.prec = 120

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pipeline.report.text import upper
 from tests.support.lattice import CTX, real
 from udfs.mechanisms.log import Log, LogCurve
-from udfs.noise.lattice import LARGEST
 from udfs.numbers.exact import up_float
 from udfs.numbers.floating import FINENESS, MARGIN, exp, floor_log2, lattice_step, round_decided
+from udfs.numbers.wide import LARGEST
 
 LOGS = [
     Log(a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step))

@@ -13,7 +13,8 @@ from tests.support.bits import Injected, words_that_draw
 from tests.support.guarantee import CASES, centres, named, noise_of
 from tests.support.lattice import real
 from udfs.mechanisms.base import Mechanism, Released
-from udfs.noise.lattice import LARGEST, draw_noise
+from udfs.noise.lattice import draw_noise
+from udfs.numbers.wide import LARGEST
 
 SHARE = Fraction(19, 20)
 TOP = 1 << 62

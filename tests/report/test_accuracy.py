@@ -16,7 +16,7 @@ from tests.support.piecewise import of_table
 from tests.support.stable import Stable
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST
 
 STEPS = ["1", "0.01"]
 SPECS: list[dict[str, Any]] = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.stated]

@@ -8,8 +8,9 @@ import numpy as np
 
 from udfs.mechanisms.base import Form, Released
 from udfs.noise.keystream import Bits
-from udfs.noise.lattice import LARGEST, add_noise
+from udfs.noise.lattice import add_noise
 from udfs.numbers.arrays import Floats, Int64s
+from udfs.numbers.wide import LARGEST
 
 if TYPE_CHECKING:
     from udfs.noise.continuous import ContinuousNoise

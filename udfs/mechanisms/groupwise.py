@@ -14,10 +14,11 @@ from udfs.mechanisms.log import LogCurve
 from udfs.mechanisms.parameters import above
 from udfs.mechanisms.transformed import Transformed
 from udfs.noise.keystream import Bits, SecondNoise
-from udfs.noise.lattice import LARGEST, add_noise
+from udfs.noise.lattice import add_noise
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.exact import context, real
 from udfs.numbers.floating import in_units
+from udfs.numbers.wide import LARGEST
 
 FACTOR_STEP = Fraction(1, 2**30)  # lattice of the proportional noise W, which has variance 1
 ENDS = 2.0**-48  # relative error of a released value in doubles, far above

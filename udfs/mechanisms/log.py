@@ -12,11 +12,11 @@ import numpy as np
 from udfs.mechanisms.base import ZERO, Mechanism
 from udfs.mechanisms.parameters import ParameterError, above
 from udfs.mechanisms.transformed import Curve, Transformed, estimator_choice, noise_choice
-from udfs.noise.lattice import LARGEST
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.bounds import log1p_above
 from udfs.numbers.exact import context, fraction, real
 from udfs.numbers.floating import exp, floor_log2, lattice_step, round_decided
+from udfs.numbers.wide import LARGEST
 
 if TYPE_CHECKING:
     from udfs.noise.continuous_transformed import LogEstimate

@@ -12,12 +12,12 @@ import numpy as np
 from udfs.mechanisms.base import ZERO, Mechanism
 from udfs.mechanisms.parameters import ParameterError, above, at_least
 from udfs.mechanisms.transformed import Curve, Transformed, estimator_choice, noise_choice
-from udfs.noise.lattice import LARGEST
 from udfs.noise.powers import clipped_variance, power, unbiased_estimate, unit_variance_of_power
 from udfs.numbers import floating as dd
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.bounds import power_above, root_rise_above
 from udfs.numbers.floating import FINENESS, floor_log2, round_decided
+from udfs.numbers.wide import LARGEST
 
 if TYPE_CHECKING:
     from udfs.noise.continuous_transformed import RootEstimate

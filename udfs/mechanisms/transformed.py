@@ -27,9 +27,10 @@ from udfs.mechanisms.laplace import LaplaceNoise
 from udfs.mechanisms.noise import Noise
 from udfs.mechanisms.parameters import choice
 from udfs.noise.keystream import Bits
-from udfs.noise.lattice import LARGEST, REACH, add_noise
+from udfs.noise.lattice import REACH, add_noise
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.floating import in_units
+from udfs.numbers.wide import LARGEST
 
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off

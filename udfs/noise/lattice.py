@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from udfs.noise.keystream import Bits
 from udfs.noise.weights import DIRECT, LARGEST_LOG, LogWeights, log_sum, moments
 from udfs.numbers.exact import context, fraction, real
+from udfs.numbers.wide import LARGEST
 
 REACH = 2**64 - 1  # a total and a released value of 63 bits each differ by less: such noise always saturates
-LARGEST = 2**63 - 1  # released lattice values lie in [−LARGEST, LARGEST]
 WORD = 2**64
 DROP = 0.125  # fall of w inside a bucket: about one try in twenty is rejected for it
 BUILD_BITS = 192

@@ -13,7 +13,7 @@ from udfs.numbers.arrays import Int64s, Mask
 
 LIMB = 32  # binary digits of a limb: fewer than 2³¹ limbs are added up in 64 bits without a carry
 LOW = (1 << LIMB) - 1
-LARGEST = 2**63 - 1  # of a number's magnitude, where it is held in 63 bits
+LARGEST = 2**63 - 1  # of a number's magnitude, where it is held in 63 bits: of totals, and of released values in steps
 
 
 @dataclass(frozen=True, eq=False, repr=False)

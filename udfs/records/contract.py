@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.noise.lattice import LARGEST
+from udfs.numbers.wide import LARGEST
 
 Int64s = NDArray[np.int64]
 
