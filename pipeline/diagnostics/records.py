@@ -36,10 +36,11 @@ from pipeline.engines.tasks import decoded, reading
 from pipeline.errors import PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
+from udfs.numbers.arrays import Mask
 from udfs.numbers.floating import in_units
-from udfs.records.contract import Mask, as_text, buckets_of, distinct
 from udfs.records.decoding import Decoder, Records
 from udfs.records.influence import QueryLoss, RecordLosses, UnitRows, in_domain, record_losses, summed, unit_losses
+from udfs.records.names import as_text, buckets_of, distinct
 
 BUCKETS = 64  # a bucket's records are in memory together
 OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names

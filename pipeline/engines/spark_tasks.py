@@ -29,7 +29,7 @@ from pipeline.tables.files import FILE_CELLS, Block, ranges
 from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
 from udfs.numbers.wide import Wide
-from udfs.records.contract import text_in_utf8
+from udfs.records.names import text_in_utf8
 from udfs.records.sums import CELL, HIGH, ExactSums, RecordCounts, broken_of, counts_of, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16

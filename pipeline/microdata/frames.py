@@ -25,7 +25,8 @@ from pipeline.microdata.columns import require_columns
 from pipeline.microdata.identity import is_marked
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
-from udfs.records.contract import MeasureColumn, as_text, in_utf8, whole_steps
+from udfs.records.contract import MeasureColumn, whole_steps
+from udfs.records.names import as_text, in_utf8
 
 FILE_RECORDS = 1 << 20  # of a sealed file, which a task holds in memory
 MODULUS = 1 << 256

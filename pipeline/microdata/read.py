@@ -12,8 +12,9 @@ from pipeline.microdata.columns import require_columns
 from pipeline.microdata.source import Chunk, Piece, shown
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from udfs.records.contract import NO_RECORDS, text_in_utf8
+from udfs.records.contract import NO_RECORDS
 from udfs.records.decoding import SumSpec
+from udfs.records.names import text_in_utf8
 
 BATCH_RECORDS = 1 << 20
 NULL = "__HIVE_DEFAULT_PARTITION__"  # the name of a folder for records without a value

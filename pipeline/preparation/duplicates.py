@@ -29,9 +29,10 @@ from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import Layout, layout_of, require_unbroken
-from udfs.records.contract import Fault, Rule, as_coded_text, as_text, buckets_of
+from udfs.records.contract import Fault, Rule
 from udfs.records.decoding import Records as Decoded
 from udfs.records.decoding import SumSpec
+from udfs.records.names import as_coded_text, as_text, buckets_of
 from udfs.records.sums import Combined, Duplicates, Rows, combined
 
 BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records

@@ -57,8 +57,9 @@ from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
 from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import is_naics, roll_up
-from udfs.records.contract import as_coded_text, as_text, decimal_digits, in_units, ranked
+from udfs.records.contract import decimal_digits, in_units
 from udfs.records.decoding import LEFT_OUT, Decoder, SumSpec
+from udfs.records.names import as_coded_text, as_text, ranked
 
 ROW_GROUP = 1 << 17  # records
 LEVEL = "naics3"

@@ -23,9 +23,9 @@ from pipeline.study.equal import Line
 from pipeline.study.model import Panel, Study
 from pipeline.tables.totals import Layout, Table
 from udfs.numbers.exact import up_float
-from udfs.records.contract import as_text, distinct
 from udfs.records.decoding import Decoder, SumSpec
 from udfs.records.influence import in_domain
+from udfs.records.names import as_text, distinct
 
 BUCKETS = 16  # a bucket's records are in memory together
 CELL, OWNER, INFLUENCE = "(cell)", "(owner)", "(influence)"  # columns of the rows that go to buckets

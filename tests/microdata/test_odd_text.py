@@ -21,7 +21,7 @@ from tests.support.prepare import prepared
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place
 from tests.support.world import COUNTIES, NAICS, write_world
-from udfs.records.contract import in_utf8
+from udfs.records.names import in_utf8
 from udfs.records.sums import CELL, RecordCounts, counts_of
 
 pytestmark = PYSPARKS_OWN

@@ -1,4 +1,8 @@
-"""Names of records and of their owners: compared as text, exactly, and hashed to buckets alike on every worker."""
+"""The contract of a record: text codes that are well formed, measures that are whole numbers of their step.
+
+Checked record by record, never on totals, so that leaving bad records out is a per-record rule
+(docs/architecture.md, rule 7). Nothing raised here shows a value: Arrow's and Python's own parsers would print it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,94 +13,18 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from udfs.numbers.arrays import Int64s, Mask
 from udfs.numbers.wide import LARGEST
-
-Int64s = NDArray[np.int64]
-
-
-def in_utf8(values: pa.Array) -> pa.Array:
-    """Return text with bytes that are not UTF-8 replaced (REPLACED), so that only their own record breaks the contract.
-
-    Views of text become plain text; other values are returned as they are. Files and engines hand text on unchecked,
-    and Arrow and Python would fail on it.
-    """
-    if pa.types.is_dictionary(values.type):
-        texts = in_utf8(values.dictionary)
-        return values if texts is values.dictionary else pa.DictionaryArray.from_arrays(values.indices, texts)
-    if not _is_text(values.type):
-        return values
-    try:
-        values.validate(full=True)
-        return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
-    except pa.ArrowInvalid:
-        raw = values.cast(pa.large_binary()).to_pylist()
-    kind = pa.string() if pa.types.is_string(values.type) else pa.large_string()
-    return pa.array([None if each is None else each.decode(errors="replace") for each in raw], kind)
-
-
-def text_in_utf8(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with all its text in UTF-8, as `in_utf8` makes it."""
-    return pa.record_batch([in_utf8(column) for column in batch.columns], names=batch.schema.names)
-
-
-def as_text(names: pa.Array) -> pa.Array:
-    """Return names, which are text or whole numbers, as plain text."""
-    plain = names.dictionary_decode() if pa.types.is_dictionary(names.type) else names
-    return plain.cast(pa.large_string())
-
-
-def as_coded_text(values: pa.Array) -> pa.DictionaryArray:
-    """Return text or whole numbers as dictionary-coded text, in which no text stands twice."""
-    if not pa.types.is_dictionary(values.type):
-        return as_text(values).dictionary_encode()
-    inner = values.dictionary.cast(pa.large_string()).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(inner.indices.take(values.indices), inner.dictionary)
-
-
-def buckets_of(names: pa.Array, count: int) -> Int64s:
-    """Return the bucket of each name, below `count`: a hash of its text, the same on every worker; of null it is 0."""
-    texts = pc.fill_null(names, "").to_numpy(zero_copy_only=False)
-    hashed = (pd.util.hash_array(texts, categorize=False) % np.uint64(count)).astype(np.int64)
-    return np.where(np.asarray(names.is_null()), 0, hashed) if names.null_count else hashed
-
-
-def distinct(names: pa.Array) -> tuple[pa.Array, Int64s]:
-    """Return the distinct names in order, and each row's place among them; null comes last."""
-    coded = names.dictionary_encode("encode")
-    order = pc.sort_indices(coded.dictionary)
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[np.asarray(order)] = np.arange(len(order))
-    return coded.dictionary.take(order), rank[np.asarray(coded.indices)]
-
-
-def ranked(values: pa.DictionaryArray) -> tuple[int, Int64s]:
-    """Return how many texts there are, and the rank of each row's among them; null has the last."""
-    order = pc.sort_indices(values.dictionary)
-    rank = np.empty(len(order) + 1, dtype=np.int64)
-    rank[np.asarray(order)] = np.arange(len(order))
-    rank[-1] = len(order)
-    return len(order), rank[np.asarray(values.indices.fill_null(len(order)))]
-
-
-# The contract of a record: text codes that are well formed, measures that are whole numbers of their step.
-#
-# Checked record by record, never on totals, so that leaving bad records out is a per-record rule
-# (docs/architecture.md, rule 7).
-# Nothing raised here shows a value: Arrow's and Python's own parsers would print it.
-
+from udfs.records.names import REPLACED, is_text
 
 PLAIN_TEXT = r"^[+-]?[0-9]+(\.[0-9]+)?$"
 INTEGER_TEXT = r"^[+-]?[0-9]{1,18}$"
 DECIMAL_TEXT = r"^[+-]?[0-9]{1,20}(\.[0-9]{1,18})?$"
-REPLACED = "\ufffd"  # stands in text that was read from bytes that are not UTF-8
 TEXT_DECIMAL = pa.decimal128(38, 18)
-
-Mask = NDArray[np.bool_]
 
 
 class ContractBroken(Exception):
@@ -163,7 +91,7 @@ NO_RECORDS = b"no records"  # in the metadata of a batch: a row of nulls for eac
 Fault = tuple[str, Rule, Mask]  # a column, the rule, and which records of a batch break it
 
 
-def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[NDArray[np.int64], list[Fault]]:
+def whole_steps(values: pa.Array, measure: MeasureColumn) -> tuple[Int64s, list[Fault]]:
     """Return the values as whole numbers of the measure's step (0 where bad), and what breaks the contract.
 
     Takes integers, floats, decimals and decimal text; raises ColumnUnfit on any other type. A float counts as the
@@ -202,7 +130,7 @@ def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RE
     """
     require_name_type(values.type, column)
     plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    if _is_text(plain.type):
+    if is_text(plain.type):
         bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
         none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
         # two names that are no text must not become one
@@ -222,13 +150,13 @@ def require_number_type(kind: pa.DataType, column: str) -> None:
 
 def require_code_type(kind: pa.DataType, column: str) -> None:
     """Return if a type can hold codes; raises ColumnUnfit otherwise."""
-    if not _is_text(_inner(kind)):
+    if not is_text(_inner(kind)):
         raise ColumnUnfit(column, "is not text: codes are text, with their leading zeros")
 
 
 def require_name_type(kind: pa.DataType, column: str) -> None:
     """Return if a type can hold names of records or owners; raises ColumnUnfit otherwise."""
-    if not _is_text(_inner(kind)) and not pa.types.is_integer(_inner(kind)):
+    if not is_text(_inner(kind)) and not pa.types.is_integer(_inner(kind)):
         raise ColumnUnfit(column, "is neither text nor whole numbers, as records and owners are named")
 
 
@@ -236,16 +164,12 @@ def _inner(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def _rules(values: pa.Array, off: Mask, step: Fraction) -> dict[Rule, Mask]:
     """Return which of the values that are off break which rule, each by itself."""
     odd = values.filter(pa.array(off))
     if pa.types.is_floating(odd.type):
         rules = _rules_of_floats(np.asarray(odd).astype(np.float64), step)
-    elif _is_text(odd.type):
+    elif is_text(odd.type):
         rules = _rules_of_text(odd, step)
     else:
         rules = np.where(_beyond(odd, step), Rule.RANGE, Rule.STEP)
@@ -287,7 +211,7 @@ def _filled(values: pa.Array, zero: object) -> NDArray[Any]:
     return np.asarray(filled)
 
 
-def _from_integers(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+def _from_integers(values: pa.Array, step: Fraction) -> tuple[Int64s, Mask | None]:
     numbers = _filled(values, 0)
     too_large = numbers > np.uint64(LARGEST) if numbers.dtype == np.uint64 else numbers < -LARGEST
     if not too_large.any():
@@ -295,7 +219,7 @@ def _from_integers(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64],
     return _scaled(np.where(too_large, 0, numbers).astype(np.int64), 1 / step, too_large)
 
 
-def _scaled(numbers: NDArray[np.int64], factor: Fraction, bad: Mask | None) -> tuple[NDArray[np.int64], Mask | None]:
+def _scaled(numbers: Int64s, factor: Fraction, bad: Mask | None) -> tuple[Int64s, Mask | None]:
     """Return numbers·factor where that is a whole number within 63 bits, 0 and a mark elsewhere."""
     if factor == 1:
         return numbers, bad
@@ -307,16 +231,14 @@ def _scaled(numbers: NDArray[np.int64], factor: Fraction, bad: Mask | None) -> t
     return steps, off if bad is None else off | bad
 
 
-def _scaled_exactly(
-    numbers: Sequence[int], factor: Fraction, bad: Mask | None
-) -> tuple[NDArray[np.int64], Mask | None]:
+def _scaled_exactly(numbers: Sequence[int], factor: Fraction, bad: Mask | None) -> tuple[Int64s, Mask | None]:
     exact = [number * factor for number in numbers]
     off = np.array([x.denominator != 1 or abs(x) > LARGEST for x in exact], dtype=np.bool_)
     steps = np.array([0 if o else int(x) for x, o in zip(exact, off, strict=True)], dtype=np.int64)
     return steps, off if bad is None else off | bad
 
 
-def _from_floats(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask]:
+def _from_floats(values: pa.Array, step: Fraction) -> tuple[Int64s, Mask]:
     numbers = _filled(values, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         steps = np.rint(numbers.astype(np.float64) / float(step))
@@ -333,7 +255,7 @@ def _inside(steps: NDArray[np.float64], step: Fraction) -> Mask:
     return inside
 
 
-def _from_decimals(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+def _from_decimals(values: pa.Array, step: Fraction) -> tuple[Int64s, Mask | None]:
     if values.type.bit_width > 128:
         unscaled = [0 if value is None else _unscaled(value) for value in values.to_pylist()]
         return _scaled_exactly(unscaled, 1 / (step * 10**values.type.scale), None)
@@ -359,7 +281,7 @@ def _shortened(values: pa.Array, step: Fraction) -> tuple[pa.Array, Mask | None]
     return short, np.asarray(lost)
 
 
-def _from_words(values: pa.Array, factor: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+def _from_words(values: pa.Array, factor: Fraction) -> tuple[Int64s, Mask | None]:
     """Scale the unscaled numbers of decimals of at most 128 bits."""
     wide = pc.fill_null(values.cast(pa.decimal128(38, values.type.scale)), 0) if values.null_count else values
     if wide.type.bit_width != 128:
@@ -377,7 +299,7 @@ def _unscaled(value: Decimal) -> int:
     return -magnitude if sign else magnitude
 
 
-def _from_text(values: pa.Array, step: Fraction) -> tuple[NDArray[np.int64], Mask | None]:
+def _from_text(values: pa.Array, step: Fraction) -> tuple[Int64s, Mask | None]:
     integers = pc.fill_null(pc.match_substring_regex(values, INTEGER_TEXT), True)
     if pc.all(integers, min_count=0).as_py():
         return _from_integers(_unsigned_text(values).cast(pa.int64()), step)

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from udfs.numbers.arrays import Mask
 from udfs.records.codes import is_code, roll_up
 from udfs.records.contract import (
     LINE,
     NO_RECORDS,
     RULE_TEXT,
     Fault,
-    Mask,
     MeasureColumn,
     Rule,
     name_faults,

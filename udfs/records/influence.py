@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.noise import FLOAT_SLACK
+from udfs.numbers.arrays import Mask
 from udfs.numbers.wide import LIMB, LOW
-from udfs.records.contract import Mask
 from udfs.records.decoding import BaseCells, Records
 
 Int64s = NDArray[np.int64]

@@ -18,9 +18,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
+from udfs.numbers.arrays import Int64s, Mask
 from udfs.numbers.wide import LARGEST, Wide
-from udfs.records.contract import Fault, Int64s, Mask, Rule, distinct, ranked
+from udfs.records.contract import Fault, Rule
 from udfs.records.decoding import KEPT, LEFT_OUT, Decoder, Records, SumSpec
+from udfs.records.names import distinct, ranked
 
 CELL = "(cell)"
 HIGH = "2⁶⁴·"  # no addend's name begins with it
