@@ -73,6 +73,7 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.influence
 	$(BIN)/python -m benchmarks.tight
+	$(BIN)/python -m benchmarks.curves
 	$(BIN)/python -m benchmarks.spark
 	$(BIN)/python -m benchmarks.prepared
 

@@ -23,7 +23,7 @@ from udfs.numbers.arrays import Floats
 LARGEST_EXPONENT = 600.0  # e to it, times any count, is a double with room to spare
 ROUNDING = 2.0**-46  # of one operation, with room for all that follow each other in a term
 OF_LOGS = 2.0**-49  # of the farther of two log-weights: far above the rounding of both in doubles
-MOST_AT_ONCE = 1 << 20  # numbers in an array
+MOST_AT_ONCE, IN_CACHE = 1 << 20, 1 << 13  # numbers in an array: in memory, and in the processor's cache
 
 
 @lru_cache(maxsize=1 << 14)
@@ -34,7 +34,18 @@ def pure_exactly(weights: PiecewiseWeights, steps: int) -> Fraction:
     knots = set(weights.steps) | {steps - k for k in weights.steps} | {k - steps for k in weights.steps}
     # by symmetry x ≤ steps/2, where ln p(x) is the larger one: x = −k, or 0 ≤ x ≤ steps/2
     points = {-k for k in knots if k >= 0} | {k for k in knots if 0 <= 2 * k <= steps} | {steps // 2}
-    return max(weights.at(abs(x)) - weights.at(abs(x - steps)) for x in points)
+    return max(weights.at(abs(x)) - weights.at(abs(x - steps)) for x in _likely(weights, sorted(points), steps))
+
+
+def _likely(weights: PiecewiseWeights, points: list[int], steps: int) -> list[int]:
+    """Return the points at which ln p(x) − ln p(x − steps) may be largest: those that doubles do not rule out."""
+    if steps > LAST:
+        return points
+    x = np.array(points, dtype=np.float64)
+    ahead = weights.fast(np.abs(x - steps))
+    falls = weights.fast(np.abs(x)) - ahead
+    near = falls >= np.max(falls) + 4 * OF_LOGS * np.min(ahead)
+    return [points[i] for i in np.flatnonzero(near)]
 
 
 def pure_of(weights: PiecewiseWeights, steps: Floats) -> Floats:
@@ -55,51 +66,52 @@ def pure_of(weights: PiecewiseWeights, steps: Floats) -> Floats:
     return result[where].reshape(np.shape(steps))
 
 
-def log_moment(weights: PiecewiseWeights, steps: int, pure: float) -> Callable[[Floats], Floats]:
-    """Return ψ̄: upper bounds of ε·D_{1+ε}(Z ‖ Z + steps) at arrays of ε > 0, none above ε·`pure`.
-
-    Beyond 2⁵² steps, where points are no doubles, ε·`pure` itself.
-    """
-    if steps > LAST:
-        return lambda excess: excess * pure
-    p, q, count = _pieces(weights, steps)
-    normaliser = weights.moments.log_normaliser
-    with np.errstate(invalid="ignore"):
-        whole = np.where(np.isfinite(count), count - 1, 0.0)  # steps from a piece's first point to its last
-    sizes = [8.0 + np.abs(line.log) + np.abs(line.slope) * whole for line in (p, q)]
-    fall, slope_of_fall = p.log - q.log, p.slope - q.slope
-
-    def psi(excess: Floats) -> Floats:
-        small = np.minimum(excess, LARGEST_EXPONENT / pure)
-        # of p·e^{ε(ln p − ln q)} on each piece: the slope, and the logarithm at the end where it is larger
-        slope = p.slope + np.multiply.outer(small, slope_of_fall)
-        log = p.log - normaliser + np.multiply.outer(small, fall) + np.maximum(slope, 0.0) * whole
-        sums = np.exp(log) * _geometric(-np.abs(slope), count)
-        errors = sizes[0] + np.multiply.outer(small, sizes[0] + sizes[1])
-        values = np.log((sums * (1 + errors * ROUNDING)).sum(axis=-1)) + ROUNDING
-        return np.where(excess <= small, np.minimum(values, excess * pure), excess * pure)
-
-    return psi
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PiecewiseMoments:
-    """ψ̄ of some shifts, a row each."""
+    """ψ̄ of some shifts, a row each: upper bounds of ε·D_{1+ε}(Z ‖ Z + steps), none above ε·`pure`.
 
-    of_shift: tuple[Callable[[Floats], Floats], ...]
+    A column is a piece, of `count` points; one without a point adds nothing. `log` and `slope` are of p on it, at its
+    first point, `fall` and `bend` those of ln p − ln q, and `sizes` those of the logarithms of p and of both, for what
+    doubles lose.
+    """
+
+    count: Floats
+    log: Floats
+    slope: Floats
+    fall: Floats
+    bend: Floats
+    sizes: tuple[Floats, Floats]
+    pure: Floats
+    known: NDArray[np.bool_]
 
     @classmethod
     def of(cls, weights: PiecewiseWeights, steps: Sequence[int], pure: Floats) -> "PiecewiseMoments":
-        """Return those of shifts, of these pure losses."""
-        return cls(tuple(log_moment(weights, n, p) for n, p in zip(steps, pure.tolist(), strict=True)))
+        """Return those of shifts, of these pure losses; beyond 2⁵² steps, where points are no doubles, ε·`pure`."""
+        (p, slope_p), (q, slope_q), count = _pieces(weights, np.array([min(n, LAST) for n in steps], dtype=np.int64))
+        of_p, of_q = (8.0 + np.abs(log) + np.abs(slope) * _whole(count) for log, slope in ((p, slope_p), (q, slope_q)))
+        log, known = p - weights.moments.log_normaliser, np.array([n <= LAST for n in steps])
+        return cls(count, log, slope_p, p - q, slope_p - slope_q, (of_p, of_p + of_q), pure, known)
 
     def psi(self, rows: NDArray[np.int64], excess: Floats) -> Floats:
         """Return ψ̄ of each of these rows at its ε > 0."""
-        result = np.empty_like(excess)
-        for row in np.unique(rows):
-            here = rows == row
-            result[here] = self.of_shift[row](excess[here])
+        result: Floats = excess * self.pure[rows]
+        summed = np.flatnonzero(self.known[rows] & (result <= LARGEST_EXPONENT))
+        for some in np.array_split(summed, 1 + len(summed) * self.count.shape[1] // IN_CACHE):
+            row, order = rows[some], excess[some, None]
+            # of p·e^{ε(ln p − ln q)} on each piece: the slope, and the logarithm at the end where it is larger
+            slope, count = self.slope[row] + order * self.bend[row], self.count[row]
+            log = self.log[row] + order * self.fall[row] + np.maximum(slope, 0.0) * _whole(count)
+            sums = np.exp(log) * _geometric(-np.abs(slope), count)
+            errors = self.sizes[0][row] + order * self.sizes[1][row]
+            values = np.log((sums * (1 + errors * ROUNDING)).sum(axis=-1)) + ROUNDING
+            result[some] = np.minimum(values, result[some])
         return result
+
+
+def log_moment(weights: PiecewiseWeights, steps: int, pure: float) -> Callable[[Floats], Floats]:
+    """Return ψ̄ of one shift: upper bounds of ε·D_{1+ε}(Z ‖ Z + steps) at arrays of ε > 0, none above ε·`pure`."""
+    moments = PiecewiseMoments.of(weights, [steps], np.array([pure]))
+    return lambda excess: moments.psi(np.zeros(len(excess), dtype=np.int64), excess)
 
 
 def moment_below(weights: PiecewiseWeights, steps: int, pure: float, excess: float) -> float:
@@ -119,29 +131,32 @@ def _geometric(slope: Floats, count: Floats) -> Floats:
     return result
 
 
-@dataclass(frozen=True, eq=False)
-class _Line:
-    """w(|x − shift|) on pieces: the value at the first point, and the change a step."""
-
-    log: Floats
-    slope: Floats
+def _whole(count: Floats) -> Floats:
+    """Return the steps from a piece's first point to its last; 0 of endless ones."""
+    return np.where(np.isfinite(count), np.maximum(count - 1, 0.0), 0.0)
 
 
-def _pieces(weights: PiecewiseWeights, steps: int) -> tuple[_Line, _Line, Floats]:
+Line = tuple[Floats, Floats]  # w(|x − shift|) on pieces: the value at the first point, and the change a step
+
+
+def _pieces(weights: PiecewiseWeights, shifts: NDArray[np.int64]) -> tuple[Line, Line, Floats]:
     """Return ln p + ln S and ln q + ln S on pieces of the integers where both are straight, and the pieces' lengths.
 
-    The first and the last piece are endless; the first runs leftwards, so that it too begins at a point.
+    A row is a shift. The first and the last piece are endless; the first runs leftwards, so that it too begins at a
+    point.
     """
-    knots = np.array(weights.steps, dtype=np.int64)
-    cuts = np.unique(np.concatenate([knots, -knots, knots + steps, steps - knots]))
-    starts = np.append(cuts[0] - 1, cuts)
-    rightwards = np.append(False, np.ones(len(cuts), dtype=np.bool_))
-    count = np.concatenate([[np.inf], np.diff(cuts).astype(np.float64), [np.inf]])
+    knots, moved = np.array(weights.steps, dtype=np.int64), shifts[:, None]
+    of_p = np.concatenate([knots, -knots[1:]])
+    of_q = of_p + moved
+    cuts = np.sort(np.concatenate([np.broadcast_to(of_p, of_q.shape), of_q], axis=1), axis=1)
+    starts = np.concatenate([cuts[:, :1] - 1, cuts], axis=1)
+    rightwards = np.append(False, np.ones(cuts.shape[1], dtype=np.bool_))
+    count = np.pad(np.diff(cuts).astype(np.float64), ((0, 0), (1, 1)), constant_values=np.inf)
 
-    def line(x: NDArray[np.int64]) -> _Line:
+    def line(x: NDArray[np.int64]) -> Line:
         outward = (x >= 0) == rightwards  # the distance grows along the piece; else it falls from |x| to |x| − 1
         distance = np.abs(x)
         slope = weights.slope(np.where(outward, distance, distance - 1).astype(np.float64))
-        return _Line(weights.fast(distance.astype(np.float64)), np.where(outward, slope, -slope))
+        return weights.fast(distance.astype(np.float64)), np.where(outward, slope, -slope)
 
-    return line(starts), line(starts - steps), count
+    return line(starts), line(starts - moved), count

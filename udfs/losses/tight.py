@@ -204,7 +204,7 @@ def _moments(weights: Summed, steps: Sequence[int], pure: Floats) -> LogMoments 
 
 def _on_grid(moments: LogMoments | PiecewiseMoments) -> Callable[[Ints, Ints], Floats]:
     """Return ψ̄ of rows at places on the grid of orders, from the series as far as it reaches."""
-    series = moments.series() if isinstance(moments, LogMoments) else np.zeros((len(moments.of_shift), 0))
+    series = moments.series() if isinstance(moments, LogMoments) else np.zeros((len(moments.pure), 0))
 
     def psi(rows: Ints, places: Ints) -> Floats:
         near, far = (np.flatnonzero(part) for part in (places < series.shape[1], places >= series.shape[1]))

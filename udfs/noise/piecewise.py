@@ -129,6 +129,14 @@ class PiecewiseWeights(LogWeights):
             result.append(sums[::-1])
         return result
 
+    def __hash__(self) -> int:
+        """Return that of the numbers, computed once: what is remembered by weights asks for it often."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.steps, self.logs))
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is computed in high precision: it is only kept."""
         return {"steps": self.steps, "logs": self.logs}
