@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the microdata, the domain and a plan, or describe figures."""
     if not arguments.like and (arguments.describe or arguments.states):
         raise PlanError(f"--{'describe' if arguments.describe else 'states'}: it goes with --like alone")
+    if arguments.describe and (arguments.out or arguments.states):
+        raise PlanError("--describe: it writes nothing and counts all states: leave out --out and --states")
     if arguments.describe:
         described = withheld_today(arguments.like)
         if arguments.json:

@@ -7,12 +7,11 @@ fine to coarse says exactly what each figure may be, and going back, children al
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipeline.economy.published import Bounds, Ints, Published
+from pipeline.economy.published import Bounds, Published
+from pipeline.economy.susb import Floats, Ints
 from pipeline.errors import PrdpError
 
-Floats = NDArray[np.float64]
 HALVINGS = 100  # of the interval of exponents below, which brings its ends together
 WIDEST = 60.0  # a withheld figure is within a factor e⁶⁰ of what is expected of it
 

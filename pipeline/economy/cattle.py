@@ -15,10 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.economy.generate import DOMAIN, codes, ids, write_parquet
-from pipeline.economy.susb import evenly
+from pipeline.economy.susb import Ints, evenly
 from pipeline.errors import PlanError
-
-Ints = NDArray[np.int64]
 
 RANCHES, FEEDLOTS, DAIRIES = range(3)
 INDUSTRIES: Final = {

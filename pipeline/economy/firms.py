@@ -4,13 +4,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.economy.model import LARGEST, Economy
-from pipeline.economy.susb import CLASSES, evenly, rounded
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from pipeline.economy.susb import CLASSES, Floats, Ints, evenly, rounded
 
 REFERENCE: Final = 3_000_000  # establishments of the economy by whose largest firms the sectors are balanced
 ROUNDS: Final = 8  # of balancing

@@ -3,7 +3,6 @@
 Establishments are drawn in batches, one a file, each from the seed and its number alone.
 """
 
-import csv
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +15,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from pipeline.economy.firms import Chained, Firms
 from pipeline.economy.model import Economy, Figures
-from pipeline.economy.susb import rounded
+from pipeline.economy.susb import Ints, read_rows, rounded
 from pipeline.errors import PlanError
 from pipeline.microdata.identity import MARK
 from pipeline.storage.new_folder import filled, require_new
-
-Ints = NDArray[np.int64]
 
 # Firms below this number own the establishment of that number alone; from here on they may own several.
 CHAIN_NUMBERS_FROM: Final = 900_000_000
@@ -205,8 +201,7 @@ def _write_microdata(folder: Path, batches: Batches, threads: int, on_file: Call
 
 def codes(path: Path) -> list[str]:
     """Return the codes of a list of conf/codes, in its order."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        return [row["code"] for row in csv.DictReader(lines)]
+    return [row["code"] for row in read_rows(path)]
 
 
 def _table(drawn: Establishments, industries: list[str], counties: list[str]) -> pa.Table:

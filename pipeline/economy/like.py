@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.economy.allocation import Allocated, Floats, allocated
+from pipeline.economy.allocation import Allocated, allocated
 from pipeline.economy.generate import CHAIN_NUMBERS_FROM, DOMAIN, PLAN, Generated, codes, ids, write_parquet
 from pipeline.economy.model import Figures, population
-from pipeline.economy.published import INDUSTRIES, Bools, Ints, Published, published, read_rows
+from pipeline.economy.published import INDUSTRIES, Bools, Published, published
+from pipeline.economy.susb import Floats, Ints, read_rows
 from pipeline.errors import PlanError
 from pipeline.storage.new_folder import filled, require_new
 

@@ -1,20 +1,14 @@
 """The model of the synthetic economy: sizes, industries and locations of establishments, all from public figures."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipeline.economy.susb import CLASSES, HEAD_OFFICES, TABLE, Pareto, Susb, WithinClass, susb
+from pipeline.economy.susb import CLASSES, HEAD_OFFICES, TABLE, Floats, Ints, Pareto, Susb, WithinClass, read_rows, susb
 from udfs.records.codes import roll_up
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 POPULATION: Final = TABLE.with_name("counties_2022.csv")
 LARGEST_INDUSTRIES: Final = TABLE.with_name("largest_industries.csv")
@@ -100,7 +94,7 @@ class Economy:
         wages = np.exp(self.figures.industry_wages * rng.standard_normal(len(industries)))
         groups = [np.flatnonzero(homes == j) for j in range(self.shape[1])]
         index = {code: i for i, code in enumerate(industries)}
-        largest = _columns(LARGEST_INDUSTRIES)["code"]
+        largest = [row["code"] for row in read_rows(LARGEST_INDUSTRIES)]
         for group in groups:
             leaders = [index[code] for code in largest if index.get(code) in group]
             others = rng.permutation(np.setdiff1d(group, leaders))
@@ -205,13 +199,6 @@ def _states(table: Susb) -> Choice:
 
 def population(figures: Figures) -> dict[str, float]:
     """Return the inhabitants of each county of 2022 that an establishment's county is drawn by."""
-    columns = _columns(POPULATION)
-    people = dict(zip(columns["county"], map(float, columns["population"]), strict=True))
+    people = {row["county"]: float(row["population"]) for row in read_rows(POPULATION)}
     people["36061"] *= figures.most_of_population  # New York County: Manhattan
     return people
-
-
-def _columns(path: Path) -> dict[str, list[str]]:
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return {name: [row[name] for row in rows] for name in rows[0]}

@@ -1,6 +1,5 @@
 """County Business Patterns as published by state and industry: the figures, their tree, and what is withheld today."""
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.economy.susb import Ints, read_rows
 from pipeline.errors import PlanError
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
@@ -113,12 +112,6 @@ def published(name: str) -> Published:
     )
     _fill(figures)
     return figures
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a list in conf/."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def _tree() -> tuple[tuple[str, ...], Ints]:

@@ -101,20 +101,25 @@ def divide(donors: Floats, totals: Floats) -> Floats:
 Cells = dict[tuple[str, str], Floats]
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a list in conf/."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
 def _read() -> tuple[Cells, Cells]:
     """Return by state and sector the four totals of undivided sectors, and the measures × classes of the others."""
     numbers = {size.name: k for k, size in enumerate(CLASSES)}
     totals: Cells = {}
     classes: Cells = {}
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            cell = (row["state"], row["sector"])
-            figures = np.array([float(row[measure]) for measure in MEASURES])
-            if row["size"] == "total":
-                totals[cell] = figures
-            else:
-                by_class = classes.setdefault(cell, np.zeros((len(MEASURES), len(CLASSES))))
-                by_class[:, numbers[row["size"]]] = figures
+    for row in read_rows(TABLE):
+        cell = (row["state"], row["sector"])
+        figures = np.array([float(row[measure]) for measure in MEASURES])
+        if row["size"] == "total":
+            totals[cell] = figures
+        else:
+            by_class = classes.setdefault(cell, np.zeros((len(MEASURES), len(CLASSES))))
+            by_class[:, numbers[row["size"]]] = figures
     return totals, classes
 
 

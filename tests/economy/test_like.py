@@ -225,6 +225,7 @@ def test_what_is_withheld_today() -> None:
         (["--like", "cbp-2011", "--records", "5", "--out", "x"], "not allowed with argument --"),
         (["--out", "x"], "one of the arguments --records --like is required"),
         (["--like", "cbp-2011"], "--out: a folder to write"),
+        (["--like", "cbp-2011", "--describe", "--out", "x"], "leave out --out and --states"),
         (["--records", "5", "--describe"], "--describe: it goes with --like alone"),
         (["--records", "5", "--states", "56", "--out", "x"], "--states: it goes with --like alone"),
         (["--like", "cbp-2011", "--states", "56,72", "--out", "x"], "--states: 72 is no state of the figures"),
