@@ -63,6 +63,7 @@ class Exposure:
         kinds: of each record the number of its codes.
         apart: pairs of kinds that share no cell, in both orders; of kinds in one cell each the cells say it.
         room: the number of cells in which the records can be; None: not known.
+        whole: the cells are all that the levels `by` have; False: not known.
         loss: of whole numbers above 0 and a unit, an array (numbers, m) of the losses at these multiples of it.
         fineness: where they are looked at.
     """
@@ -78,6 +79,7 @@ class Exposure:
     room: int | None
     loss: Callable[[Units, Fraction], Floats]
     fineness: Fineness = Fineness()
+    whole: bool = False
 
     @cached_property
     def unit(self) -> Fraction:
@@ -313,6 +315,18 @@ def _of_same_cells(exposures: Sequence[Exposure], options: frozenset[frozenset[Q
     yield from (group for group in groups.values() if len(group) > 1)
 
 
+def most_cells(group: Sequence[Exposure]) -> int | None:
+    """Return in how many cells the records may be taken to be, where each is one of all tables; None: not known.
+
+    A cell that only the first of two tables has may be taken as one with a cell that only the second has, for more
+    records in a cell never lose less. Of three and more tables, such cells may meet each other in turn.
+    """
+    rooms = [each.room for each in group if each.room is not None]
+    if len(rooms) < len(group):
+        return None
+    return max(rooms) if len(group) < 3 or any(each.whole for each in group) else sum(rooms)
+
+
 def _joined(group: Sequence[Exposure]) -> Exposure | None:
     """Return policies of the same cells as one: a sum S of the first means at most S·max(x_ji/x_j1) of the i-th."""
     first = group[0]
@@ -323,7 +337,6 @@ def _joined(group: Sequence[Exposure]) -> Exposure | None:
         max((y / x for x, y in zip(first.influences, each.influences, strict=True) if x), default=Fraction(0))
         for each in group
     ]
-    rooms = [each.room for each in group if each.room is not None]  # a cell of any of them is one of all
 
     def loss(sums: Units, unit: Fraction) -> Floats:
         return np.asarray(sum(each.loss(sums, unit * x) for each, x in zip(group, most, strict=True) if x))
@@ -333,6 +346,6 @@ def _joined(group: Sequence[Exposure]) -> Exposure | None:
         policies=frozenset[int]().union(*(each.policies for each in group)),
         cells=np.where(np.all([each.cells != ANYWHERE for each in group], axis=0), first.cells, ANYWHERE),
         apart=frozenset[tuple[int, int]].intersection(*(each.apart for each in group)),
-        room=max(rooms) if len(rooms) == len(group) else None,
+        room=most_cells(group),
         loss=loss,
     )

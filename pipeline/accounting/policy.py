@@ -35,6 +35,7 @@ import numpy as np
 
 from pipeline.accounting.convert import ORDERS, Floats, added
 from pipeline.accounting.groups import one_cell, pure, tight
+from pipeline.accounting.partitions import most_in_partitions
 from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, most_lost, multiples
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
 from udfs.losses.curve import TightCurve, of_pure, of_zcdp
@@ -274,9 +275,11 @@ class PolicySum:
                     room=at.reach[i].room if at.reach else number,
                     loss=partial(losses, i),
                     fineness=fineness,
+                    whole=by == ("nation",) or (bool(at.reach) and at.reach[i].whole),
                 )
             )
-        return most_lost(exposures, sets)
+        bound, of_few = most_lost(exposures, sets), most_in_partitions(exposures, sets)
+        return bound if of_few is None else np.minimum(bound, of_few)
 
     def _group_bound(self, options: Options, loss: PolicyFunction, together: Together) -> Fraction:
         """Return together(Σ_cells P(ΣΔ) of located records, the loss of each other one at its worst query set)."""

@@ -76,11 +76,13 @@ class Reach:
         kinds: of each record the number of its codes; records with the same codes are of one kind.
         apart: kinds, of which one can be in several cells, that share no cell, as pairs in both orders.
         room: the number of cells in which some record can be, or more.
+        whole: the policy's table has no filter.
     """
 
     kinds: tuple[int, ...]
     apart: frozenset[tuple[int, int]]
     room: int
+    whole: bool
 
 
 @dataclass(frozen=True)

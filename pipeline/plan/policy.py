@@ -105,10 +105,10 @@ def located(plan: Plan, at: Reference) -> Reference:
             if len(naics) == len(county) == 1:
                 known.append((i, int(query.numbers(naics, county)[0])))
         room = min(query.size, sum(len(naics) * len(county) for naics, county in positions))
-        reach.append(Reach(kind_of, _apart(positions), room))
+        reach.append(Reach(kind_of, _apart(positions), room, not where))
     for known in cells:  # the test's: all records in one of its two counts, for no other way costs as much
         known.append((len(reach), 0))
-    reach.append(Reach(kind_of, frozenset(), 1))
+    reach.append(Reach(kind_of, frozenset(), 1, True))
     known_cells = list(map(tuple, cells))
     records = (
         ReferenceRecord(record.values, query_sets=query_sets[kind], cells=known_cells[kind])
