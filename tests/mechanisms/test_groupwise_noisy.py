@@ -14,7 +14,7 @@ from tests.support.lattice import Noise
 from tests.support.mechanisms import INTERVAL
 from tests.support.mixture import masses, ranks
 from tests.support.statistics import chi_square, dependence, level
-from udfs.mechanisms.groupwise import GroupwiseNoisy
+from udfs.mechanisms.groupwise import GroupwiseNoisy, told_share
 from udfs.noise.keystream import MAX_DRAWS, SECOND, CellBits, SecondNoise
 from udfs.noise.lattice import draw_noise
 from udfs.numbers.wide import LARGEST
@@ -198,3 +198,51 @@ def test_the_second_noise_only_takes_away(order: int) -> None:
         narrow, wide = (divergence_of_values(x, y, order, r, "1") for r in (0.003, 0.05))
         assert 0 < wide < narrow <= order / 2  # α/(2σ²), which the first noise alone reaches
         assert divergence_of_values(x, y, order, 0.003, "0.9") > order / 2  # the twin: a narrower first noise
+
+
+def told(x: int, shift: int, r: Fraction, sigma: str, factor: int) -> tuple[Floats, Floats, Floats]:
+    """The probabilities of all values of Y for the counts x and x + shift, W in steps of 1/factor, and those of X."""
+    j = np.arange(-8 * factor, 8 * factor + 1)
+    weight = np.exp(-((j / factor) ** 2) / 2)
+    ratio = r / factor
+    first = masses(sigma)
+    counts = [k for k in range(x + min(first), x + shift + max(first) + 1) if {k - x, k - x - shift} <= set(first)]
+    p, q = (np.array([first[k - at] for k in counts]) for at in (x, x + shift))
+    values = np.concatenate([k * (ratio.denominator + ratio.numerator * j) for k in counts])
+    _, index = np.unique(values, return_inverse=True)
+    of_y = (np.bincount(index, np.concatenate([m * weight / weight.sum() for m in each])) for each in (p, q))
+    return *of_y, np.array([p, q])
+
+
+@pytest.mark.parametrize(("r", "sigma", "shift"), [("0.1", "0.5", 1), ("0.062675964", "1.5", 1), ("1", "0.8", 3)])
+def test_at_large_counts_values_lose_what_the_noisy_count_loses(r: str, sigma: str, shift: int) -> None:
+    x, factor = 200_000, 1 << 12
+    share = told_share(shift, Fraction(sigma), x, Fraction(factor))
+    p, q, of_x = told(x, shift, Fraction(r), sigma, factor)
+    stated = float(mechanism(r, sigma).loss_at(Fraction(shift)))
+    assert 0.9 < share < 1
+    for one, other in ((p, q), (q, p)):
+        found = float(np.sum(one * np.log(one / other)))
+        assert share * stated <= found <= stated * (1 + 1e-9)
+        for order in (1.001, 1.5, 4.0):  # the twin: a loss that counts the second noise for a tenth
+            d = log(float(np.sum(one**order * other ** (1 - order)))) / (order - 1)
+            assert d <= order * stated * (1 + 1e-9)
+            assert d > order * stated * 0.9 or order > 2
+    # at small counts W hides something: the bound is needed, and a claim that it hides nothing would be wrong
+    p, q, of_x = told(30, shift, Fraction(1), sigma, 4)
+    assert float(np.sum(p * np.log(p / q))) < 0.999 * float(np.sum(of_x[0] * np.log(of_x[0] / of_x[1])))
+    assert told_share(shift, Fraction(sigma), 30, Fraction(4)) == 0
+
+
+def test_released_doubles_tell_the_noisy_count() -> None:
+    m, x = mechanism("0.1", "3"), 1_000_000
+    value = m.release(np.full(SIZE, x), cell_bits(SIZE), INTERVAL).value
+    distance, negative = draw_noise(m.form.noise.table, cell_bits(SIZE), SIZE)
+    counts = np.arange(x - 20, x + 21)
+    w = (value[:, None] / counts - 1) * (2.0**30 / float(m.r))
+    off = np.abs(w - np.rint(w))
+    read = counts[np.argmin(off, axis=1)]
+    assert np.mean(read == x + np.where(negative, -1, 1) * distance.astype(np.int64)) > 0.99
+    finer = value * (1 + np.random.default_rng(5).random(SIZE) * 2.0**-33)  # the twin: a W between the steps
+    w = (finer[:, None] / counts - 1) * (2.0**30 / float(m.r))
+    assert np.mean(counts[np.argmin(np.abs(w - np.rint(w)), axis=1)] == read) < 0.2

@@ -66,8 +66,13 @@ class Form(ABC):
         """Return how far a record of this influence moves the noise's centre at some totals; None where it may not."""
         return None
 
+    def least_loss_at(self, influence: Fraction) -> float:
+        """Return a lower bound of the PRzCDP loss of what is drawn; 0 where none is known."""
+        shift = self.least_shift_at(influence)
+        return 0.0 if shift is None else self.noise.least_loss_at(shift)
+
     def shift(self, influence: Floats) -> Floats:
-        """Return the same for whole arrays, within 2⁻⁴⁵ relatively."""
+        """Return `shift_at` for whole arrays, within 2⁻⁴⁵ relatively."""
         return influence
 
     def shift_by_factor(self, factor: Fraction) -> Fraction | None:
@@ -202,10 +207,10 @@ class Mechanism(ABC):
         0.01 is one per cent. The true loss is that of the noise as it is drawn, on its lattice, before estimators and
         rounding, which can only lower it; a certified lower bound stands in its place (docs/tight.md, section 10).
         """
-        stated, shift = self.loss_at(influence), self.form.least_shift_at(influence)
+        stated = self.loss_at(influence)
         if not stated:
             return 0.0
-        least = 0.0 if shift is None else self.form.noise.least_loss_at(shift)
+        least = self.form.least_loss_at(influence)
         return float(up_text(stated / Fraction(least) - 1, EXCESS_DIGITS)) if least > 0 else None
 
     def change_losses_at(self, low: Fraction, high: Fraction) -> Losses:

@@ -74,6 +74,11 @@ class NoiseOnNoise(Form):
         slack = (np.abs(value) / far + c) * ENDS
         return np.clip(low - slack, 0.0, top), np.clip(high + slack, 0.0, top)
 
+    def least_loss_at(self, influence: Fraction) -> float:
+        """Return that of X, but for the share that W may hide at counts of 2⁶² steps: next to nothing."""
+        steps = math.floor(influence / self.noise.step)
+        return self.noise.least_loss_at(influence) * told_share(steps, self.noise.steps, LARGEST // 2)
+
     def variance(self, total: float) -> float:
         """Return r²x² + σ²(1 + r²)."""
         return float(self.r) ** 2 * (total**2 + self.noise.variance) + self.noise.variance
@@ -91,6 +96,20 @@ class NoiseOnNoise(Form):
         return float(np.sum(np.array(errors) * mass) / np.sum(mass))
 
 
+def told_share(shift: int, scale: Fraction, total: int, factor: Fraction = 1 / FACTOR_STEP) -> float:
+    """Return 1 − β: of the loss Δ²/(2σ²) of X, Y = X·(1 + r·W) has this share or more, at the counts x and x + Δ.
+
+        β = n·(1/(2G) + n/(x − 2Δ − 18σ)),    n = 5Δ + 36σ + 1
+
+    Δ, σ and x are in steps of X; G = `factor` is the scale of W in steps of its own lattice. W lies on a lattice, so
+    that X times it tells X: but for a share β of the values of Y only one of the n whole numbers about the two counts
+    can be X, whatever r. 0 where β ≥ 1. Proof: docs/mathematics.md, section 4.
+    """
+    n, least = 5 * shift + math.ceil(36 * scale) + 1, total - 2 * shift - math.ceil(18 * scale)
+    hidden = n * (1 / (2 * factor) + Fraction(n, least)) if least > 0 else ONE
+    return max(0.0, float(1 - hidden) - ENDS)
+
+
 def _folded(mu: float, s: float) -> float:
     """Return E|N(μ, s²)|, μ ≥ 0."""
     if not s > 0:
@@ -105,7 +124,8 @@ class GroupwiseNoisy(Mechanism):
     """Y = X·(1 + r·W): X a count plus discrete Gaussian noise of scale σ, W Gaussian of variance 1, drawn apart.
 
     PRzCDP with P(Δ) = Δ²/(2σ²), no pure loss, the same for groups of all sizes: X has this loss, and Y is computed from
-    X and bits that owe nothing to the microdata. Y tells less than X. Source: paper 5, algorithm 1; docs/groupwise.md.
+    X and bits that owe nothing to the microdata. There is no smaller bound: at large counts Y tells X (`told_share`).
+    Source: paper 5, algorithm 1; docs/groupwise.md.
     """
 
     r: Fraction = above(0, "relative standard error that large counts have", at_most=1)
