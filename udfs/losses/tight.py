@@ -7,6 +7,7 @@ sampled. Shifts are in lattice steps, so ρ depends on how fine the lattice is.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from functools import lru_cache
 
@@ -23,7 +24,7 @@ from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import laplace_zcdp_above
-from udfs.numbers.exact import up_float, up_text
+from udfs.numbers.exact import up_float
 
 Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights | PiecewiseWeights
 Ints = NDArray[np.int64]
@@ -34,7 +35,7 @@ REACH, TERMS = 8.0, 42  # of the series in ε·L: how far, and how many terms
 BEYOND = 1.05  # 1 + r + r² + …, r = REACH²/(TERMS·(TERMS − 1)), is less
 WIDEST = 2**1000  # scales beyond are no doubles
 EXACT = 2**53
-DIGITS = 7  # of a stated loss, rounded up
+DIGITS = Context(prec=7, rounding=ROUND_CEILING)  # of a stated loss
 LARGEST_EXPONENT = 700.0  # e to it is a double with room to spare
 LEAST_PURE, MOST_PURE = 1e-100, 1e9  # squares of smaller ones leave the doubles; larger ones are the loss itself
 LARGEST_ERROR = 2.0**-38  # of a family's log-weights, relatively, that UP covers
@@ -69,7 +70,8 @@ def tight_losses(weights: Summed, steps: Sequence[int]) -> list[float]:
     for part in (known[i : i + AT_ONCE] for i in range(0, len(known), AT_ONCE)):
         moments = _moments(weights, [steps[i] for i in part], pure[part])
         losses[part] = np.minimum(losses[part], supremum(_on_grid(moments), pure[part]) * UP)
-    return [_rounded(loss) for loss in losses.tolist()]
+    # last bits depend on the processor
+    return [float(DIGITS.create_decimal_from_float(loss)) for loss in losses.tolist()]
 
 
 def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
@@ -92,11 +94,6 @@ def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     if not is_summable(weights, pure):
         return np.full_like(excess, pure)
     return np.minimum(_log_moment(weights, steps, pure)(excess) / excess * UP, pure)
-
-
-def _rounded(loss: float) -> float:
-    """Return `loss` in DIGITS digits, rounded up: its last bits depend on the processor."""
-    return float(up_text(Fraction(loss), DIGITS))
 
 
 def is_summable(weights: Summed, pure: float) -> bool:
