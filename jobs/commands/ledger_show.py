@@ -122,7 +122,7 @@ def _print_history(history: History) -> None:
 
 def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.ledger.history import spendings  # noqa: PLC0415
-    from pipeline.report.text import excess_text  # noqa: PLC0415
+    from pipeline.report.text import excess_text, gap_text  # noqa: PLC0415
 
     dataset = arguments.dataset
     if arguments.release is not None:
@@ -135,9 +135,10 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
     for spending in spent:
         print(f"dataset {spending.dataset}, at {spending.at.label}")
         rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
-        for (s, loss), shares in zip(spending.spent, spending.excess, strict=True):
+        for (s, loss), shares, found in zip(spending.spent, spending.excess, spending.found, strict=True):
             worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
-            rows.append((f"    {s.release}", s.status, str(s.charges), up_text(loss), excess_text(worst)))
+            above = gap_text(loss, found) if found else excess_text(worst)
+            rows.append((f"    {s.release}", s.status, str(s.charges), up_text(loss), above))
         print_columns([*rows, ("    spent", "", "", up_text(spending.total), "")])
         if spending.limit is None or spending.left is None:
             print("    no limit binds it: its loss may grow without bound")

@@ -18,10 +18,14 @@ MOST_NAMED = 10  # releases in a refusal
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """The bound at a reference as it was stated when a release was charged."""
+    """The bound at a reference as it was stated when a release was charged.
+
+    `found`: what the records lose in a placement that the domain allows; 0: not known.
+    """
 
     at: Reference
     rho: Fraction
+    found: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,14 @@ class Charged:
         if not self.times:
             return before
         loss = self.policy.loss_at(at)
-        stated = [known.rho for known in self.certified if known.at.unordered == at.unordered]
-        return before + self.times * max([loss, *stated])
+        return before + self.times * max([loss, *(known.rho for known in self._known(at))])
+
+    def found_at(self, at: Reference) -> Fraction:
+        """Return what the records lose at least by this release in some placement, its tests aside; 0: not known."""
+        return self.times * max((known.found for known in self._known(at)), default=Fraction(0))
+
+    def _known(self, at: Reference) -> list[Certified]:
+        return [known for known in self.certified if known.at.unordered == at.unordered]
 
 
 @dataclass(frozen=True)

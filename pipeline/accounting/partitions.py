@@ -129,11 +129,12 @@ def _most_of_chain(
     def most(inside: Mapping[int, int]) -> Floats:
         """Return the most that each collection loses, of which only those inside are in a table."""
         finer: Floats = np.zeros(1)
+        possible = _whole(exposures[policies[0]].cells, every) if len(policies) == 1 else None
         for level in chain:
             kept = {i: np.minimum(every.counts, every.counts[inside[i]]) @ every.strides for i in level if i in inside}
             in_one = np.sum([losses[i][kept[i]] if i in kept else losses[i] for i in level], axis=0)
             room = most_cells([exposures[i] for i in level])
-            finer = _parted(in_one + finer, every, int(every.counts[-1].sum()) if room is None else room)
+            finer = _parted(in_one + finer, every, int(every.counts[-1].sum()) if room is None else room, possible)
         return finer
 
     in_chain = members[:, policies]
@@ -144,12 +145,23 @@ def _most_of_chain(
     return np.array(each)[which.reshape(-1)]
 
 
-def _parted(in_one: Floats, every: _Collections, room: int) -> Floats:
+def _whole(cells: Ints, every: _Collections) -> NDArray[np.bool_]:
+    """Return which parts hold all records of a known cell that there are, or none of them."""
+    possible = np.ones(len(every.parts), dtype=bool)
+    for cell in set(cells.tolist()) - {ANYWHERE}:
+        inside, left = (every.counts[each][:, cells == cell].sum(axis=1) for each in (every.parts, every.rests))
+        possible &= (inside == 0) | (left == 0)
+    return possible
+
+
+def _parted(in_one: Floats, every: _Collections, room: int, possible: NDArray[np.bool_] | None) -> Floats:
     """Return for each collection the largest sum over its partitions into at most `room` cells."""
     best, unlimited = in_one, room >= every.counts[-1].sum()
     for _ in range(room - 1):
-        part = best if unlimited else in_one
-        more = np.maximum.reduceat(part[every.parts] + best[every.rests], every.starts, axis=0)
+        sums = (best if unlimited else in_one)[every.parts] + best[every.rests]
+        if possible is not None:
+            sums[~possible] = 0
+        more = np.maximum.reduceat(sums, every.starts, axis=0)
         if (more <= best[1:]).all():
             break
         best = np.concatenate([best[:1], more])

@@ -105,7 +105,7 @@ class Spending:
     before the first release that it counts: the only one that says what all of them lose together, for later ones may
     have been chosen by what earlier ones showed (docs/mathematics.md, section 5). All losses are upper bounds.
     `excess`: of each release, by query, the share by which its mechanism's stated loss may be too high, at most; None
-    where it is not known.
+    where it is not known. `found`: what several records lose by each release at least in some placement; 0: not known.
     """
 
     dataset: str
@@ -115,6 +115,7 @@ class Spending:
     left: Fraction | None
     promised: Limit | None
     excess: tuple[dict[str, float | None], ...]
+    found: tuple[Fraction, ...]
 
     @property
     def total(self) -> Fraction:
@@ -138,7 +139,8 @@ class Spending:
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
                 | {"excess": shares}
-                for (state, loss), shares in zip(self.spent, self.excess, strict=True)
+                | ({"rho_found": -up_float(-found)} if found else {})
+                for (state, loss), shares, found in zip(self.spent, self.excess, self.found, strict=True)
             ],
             "limit": None if self.limit is None else {"at": self.limit.label, "rho": as_json(self.limit.rho)},
             "left": None if self.left is None else -up_float(-self.left),
@@ -194,7 +196,8 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
     excess = tuple(
         {q.name: release.policy.excess_at(at, q.name) for q in release.policy.queries} for release in releases
     )
-    return Spending(dataset, at, spent, limit, least, promised, excess)
+    found = tuple(release.found_at(at) for release in releases)
+    return Spending(dataset, at, spent, limit, least, promised, excess, found)
 
 
 def _fixed_in_advance(budget: Budget | None, states: Sequence[ReleaseState]) -> list[Limit]:

@@ -1,7 +1,7 @@
 """What a release reserves before any record is read, the bounds certified with it, and their form in the ledger."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.metadata import version
@@ -22,10 +22,14 @@ VERSION = 1  # of the form in which policies and bounds are kept
 LARGEST = Fraction(sys.float_info.max)  # what is lost beyond it is in no limit's reach
 
 
-def certified_json(policy: PolicySum, limits: Sequence[Limit]) -> dict[str, Any]:
+Found = Callable[[Reference], float]  # what several records lose in a placement that the domain allows
+
+
+def certified_json(policy: PolicySum, limits: Sequence[Limit], found: Found | None = None) -> dict[str, Any]:
     """Return upper bounds of the policy and of each query at every reference of `limits`, at the worst cells.
 
-    They are certified when a release is charged, so that no later version lowers them.
+    They are certified when a release is charged, so that no later version lowers them. Beside those of several records
+    stands what was found that they lose, which no bound can be below.
     """
     anywhere = {limit.at.anywhere(): limit.anywhere() for limit in reversed(limits)}  # the first label of each
     bounds = []
@@ -33,6 +37,8 @@ def certified_json(policy: PolicySum, limits: Sequence[Limit]) -> dict[str, Any]
         if at.missing(policy.measures) or (loss := policy.loss_at(at)) > LARGEST:
             continue
         bound = {"reference": anywhere[at].to_json(), "rho": up_decimal(loss), "queries": _by_query(policy, at)}
+        if found is not None and len(at.records) > 1:
+            bound["found"] = found(at)
         curve = np.minimum(policy.curve_at(at), float(LARGEST)).tolist()
         bounds.append(bound | {"divergences": curve})
     return {"version": VERSION, "prdp": version("prdp"), "orders": ORDERS.tolist(), "bounds": bounds}
@@ -55,7 +61,10 @@ def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certifie
         return ()
     if data["version"] != VERSION:
         raise StateError(f"release {release}: was charged by a later version of prdp: use that, or a later one")
-    return tuple(Certified(Limit.from_json(bound["reference"]).at, exact(bound["rho"])) for bound in data["bounds"])
+    return tuple(
+        Certified(Limit.from_json(bound["reference"]).at, exact(bound["rho"]), exact(bound.get("found", 0)))
+        for bound in data["bounds"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,7 @@ class Reservation:
         synthetic: whether they carry the mark of `prdp generate`; None where that cannot be known.
         hold: nothing is published before an officer approves.
         test: the test of records left out, whose loss is in `policy`; nothing is drawn before it is passed.
+        found: what several records are found to lose; None: nothing is looked for.
     """
 
     release: str
@@ -93,6 +103,7 @@ class Reservation:
     synthetic: bool | None = None
     hold: bool = False
     test: LeftOutTest | None = None
+    found: Found | None = None
 
     def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
         """Return the reservation as the ledger keeps it, with bounds also at the references of the limits `stated`."""
@@ -113,7 +124,7 @@ class Reservation:
             "code": self.code,
             "source": self.source,
             "hold": self.hold,
-            "certified": certified_json(self.policy, [*self.limits, *stated]),
+            "certified": certified_json(self.policy, [*self.limits, *stated], self.found),
         }
 
 

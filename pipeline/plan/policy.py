@@ -101,10 +101,14 @@ def located(plan: Plan, at: Reference) -> Reference:
     for i, (by, where) in enumerate((query.by, where) for query in plan.queries for where in query.filters):
         positions = [plan.domain.positions(by, where, keys) for keys in kinds]
         query = plan.domain.query_cells(by, where)
+        room, one = 0, set()
         for known, (naics, county) in zip(cells, positions, strict=True):
             if len(naics) == len(county) == 1:
                 known.append((i, int(query.numbers(naics, county)[0])))
-        room = min(query.size, sum(len(naics) * len(county) for naics, county in positions))
+                one.add(known[-1])
+            else:
+                room += len(naics) * len(county)
+        room = min(query.size, room + len(one))
         reach.append(Reach(kind_of, _apart(positions), room, not where))
     for known in cells:  # the test's: all records in one of its two counts, for no other way costs as much
         known.append((len(reach), 0))

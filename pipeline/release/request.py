@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from pipeline.accounting.left_out import SHARE
 from pipeline.build import code_digest
@@ -10,6 +11,7 @@ from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.microdata.identity import Identity
 from pipeline.plan.model import Plan
+from pipeline.plan.placements import loss_found
 from pipeline.plan.policy import left_out_test_of, limits_of, policy_of
 from pipeline.preparation.pinned import Microdata, identity, source_of
 from pipeline.preparation.same_files import require_own_files
@@ -44,6 +46,7 @@ class Request:
 def reservation_of(request: Request) -> Reservation:
     """Return what the release reserves."""
     plan, state = request.plan, request.ledger.state(request.plan.release)
+    policy = policy_of(plan)
     read = state is None or state.refunded or state.status in TO_DRAW  # or may be; else they may be gone
     files = identity(request.microdata) if read else Identity()
     return Reservation(
@@ -53,7 +56,7 @@ def reservation_of(request: Request) -> Reservation:
         dataset_facts=plan.dataset.facts(),
         digest=plan.digest,
         plan=plan.resolved(),
-        policy=policy_of(plan),
+        policy=policy,
         limits=limits_of(plan),
         out=str(request.out),
         code=code_digest(),
@@ -63,6 +66,7 @@ def reservation_of(request: Request) -> Reservation:
         synthetic=files.synthetic,
         hold=request.hold,
         test=left_out_test_of(plan, request.site_share),
+        found=partial(loss_found, plan, policy),
     )
 
 

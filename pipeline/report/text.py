@@ -43,8 +43,13 @@ def loss_text(loss: Mapping[str, Any]) -> str:
     epsilon = "-" if loss["epsilon"] is None else upper(loss["epsilon"])
     simple = f"   simple group bound {upper(loss['rho_simple'])}" if "rho_simple" in loss else ""
     found = loss.get("rho_found", 0)
-    above = f"   at most {up_text(Fraction(loss['rho']) / Fraction(found), 3)} times the true one" if found else ""
+    above = f"   {gap_text(Fraction(loss['rho']), Fraction(found))}" if found else ""
     return f"rho {upper(loss['rho']):<12} epsilon {epsilon}{simple}{above}"
+
+
+def gap_text(rho: Fraction, found: Fraction) -> str:
+    """Return for people how far a bound over all placements may lie above the largest loss of one."""
+    return f"at most {up_text(rho / found, 3)} times the true one"
 
 
 def excess_text(share: float | None) -> str:

@@ -147,6 +147,16 @@ def test_records_of_different_cells_are_in_no_cell_together() -> None:
     assert true <= found([apart], ONE, 3) <= true * (1 + ROUNDING)
 
 
+def test_records_of_one_known_cell_are_in_it_together() -> None:
+    sizes = [20, 30, 40]
+    known = replace(exposure(KINDS["square root"], sizes), cells=np.array([1, 1, -1]))
+    true = loss("square root", sizes, [[0, 1], [2]])
+    assert true <= found([known], ONE, 3) <= true * (1 + ROUNDING)
+    assert found([replace(known, times=np.array([2, 1, 1]))], ONE, 3) == pytest.approx(
+        loss("square root", [70, 40], [[0], [1]])
+    )
+
+
 def test_which_levels_tell_others() -> None:
     refines = partitions._refines
     assert refines(("naics6", "county"), ("naics2", "state"))

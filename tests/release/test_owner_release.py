@@ -1,6 +1,7 @@
 """Releases whose unit is the firm: the same tables, another promise, and a contract of owners."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.cli import main
 from pipeline.errors import MicrodataError, PlanError
+from pipeline.ledger.history import spendings
+from pipeline.ledger.reservation import charged
 from tests.support.firms import owned, world
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree
@@ -37,6 +41,29 @@ def test_firms_change_the_promise_and_not_the_tables(tmp_path: Path) -> None:
     assert (
         "firm is all records" not in files["record"]["policy.json"].decode() + files["record"]["report.html"].decode()
     )
+
+
+def test_the_ledger_keeps_what_a_firm_is_found_to_lose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = [{"at": [{"employment": 10, "payroll": 0}, {"employment": 20, "payroll": 0}], "rho": 1000}]
+    place = Place(world(tmp_path, microdata=owned(), budget=limits), tmp_path)
+    submit(place)
+    at = "employment=20,payroll=0;employment=10,payroll=0"  # in another order
+    (spending,) = spendings(place.ledger(), at)
+    (release,) = spending.to_json()["releases"]
+    assert 0 < release["rho_found"] <= release["rho"] <= 1.1 * release["rho_found"]
+    assert main(["ledger", "show", "--at", at, "--ledger", str(place.ledger_path)]) == 0
+    assert "times the true one" in capsys.readouterr().out
+    assert "rho_found" not in spendings(place.ledger(), "employment=9,payroll=0")[0].to_json()["releases"][0]
+    (state,) = place.ledger().states()
+    (bound,) = state.reservation["certified"]["bounds"]
+    # An entry of an earlier version has no such key, and states the same loss.
+    earlier = {key: value for key, value in bound.items() if key != "found"}
+    certified = state.reservation["certified"] | {"bounds": [earlier]}
+    now, then = (
+        charged(s, 1) for s in (state, replace(state, reservation=state.reservation | {"certified": certified}))
+    )
+    assert now.loss_at(spending.at) == then.loss_at(spending.at)
+    assert (now.found_at(spending.at) > 0, then.found_at(spending.at)) == (True, 0)
 
 
 @pytest.mark.parametrize("owners", [["F1", None, "F2"], ["F1", "", "F2"], ["F1", " ", "F2"], [1, None, 2]])
