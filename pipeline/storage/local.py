@@ -41,23 +41,19 @@ class LocalPath(Location):
 
     @property
     def root(self) -> str:
-        """The root of all paths: "file"."""
         return "file"
 
     @property
     def key(self) -> str:
-        """The path."""
         return self.path.as_posix()
 
     def resolve(self, what: str = "the location") -> "LocalPath":
-        """Return this path without links; PlanError, which begins with `what`, where they lead in a circle."""
         try:
             return LocalPath(self.path.resolve())
         except (OSError, RuntimeError):  # Python 3.13 raises the first, older ones the second
             raise PlanError(f"{what} {self}: its links lead in a circle; give another path") from None
 
     def as_path(self) -> Path:
-        """Return the path."""
         return self.path
 
     def exists(self) -> bool:
@@ -65,19 +61,15 @@ class LocalPath(Location):
         return os.path.lexists(self.path)
 
     def is_file(self) -> bool:
-        """Whether a file is there, or a link to one."""
         return self.path.is_file()
 
     def is_plain_file(self) -> bool:
-        """Whether it is a file itself: no link, folder or device."""
         return stat.S_ISREG(self.path.lstat().st_mode)
 
     def is_link(self) -> bool:
-        """Whether it is a link."""
         return self.path.is_symlink()
 
     def is_partial(self) -> bool:
-        """Whether it is one of the names of `partial`."""
         return self.name.startswith(".") and self.name.endswith(_PARTIAL)
 
     def is_exposed(self) -> bool:
@@ -89,7 +81,6 @@ class LocalPath(Location):
         return not (ours and not stat.S_IMODE(facts.st_mode) & 0o077)
 
     def files(self) -> list["LocalPath"]:
-        """Return everything below that is no folder, links included, sorted."""
         if not self.exists():
             return []
         files = []
@@ -99,45 +90,36 @@ class LocalPath(Location):
         return sorted(files)
 
     def children(self) -> list[str]:
-        """Return the names in the folder, sorted."""
         return sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Yield (path below this folder, names of folders, names of files), as `os.walk` does."""
         for folder, folders, names in os.walk(self.path, onerror=_raise):
             yield os.path.relpath(folder, self.path), folders, names
 
     def size(self) -> int:
-        """Return the size of the file in bytes."""
         return self.path.stat().st_size
 
     def fingerprint(self) -> list[object]:
-        """Return the file's size and its time of change in nanoseconds."""
         facts = self.path.stat()
         return [facts.st_size, facts.st_mtime_ns]
 
     def digest(self) -> FileDigest:
-        """Return the digest of the contents."""
         with self.path.open("rb") as file:
             return FileDigest(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
     def open(self) -> Any:
-        """Return the contents as an Arrow file."""
         import pyarrow as pa  # noqa: PLC0415 — `explain` knows locations too, and reads none
 
         return pa.OSFile(str(self.path), "rb")
 
     def read(self) -> bytes:
-        """Return all contents."""
         return self.path.read_bytes()
 
     def copy_to(self, writer: BinaryIO) -> None:
-        """Write all contents to `writer`, piece by piece."""
         with self.path.open("rb") as reader:
             shutil.copyfileobj(reader, writer)
 
     def write(self, *parts: Any) -> None:
-        """Write a file of this user alone, at once; it is not synced."""
         aside = self.path.with_name(f".{self.name}.{uuid.uuid4().hex}")
         with os.fdopen(_new_file(aside, 0o600), "wb") as file:
             file.writelines(parts)
@@ -151,7 +133,6 @@ class LocalPath(Location):
         sync_folder(self.path.parent)
 
     def writing(self) -> Any:
-        """Yield an Arrow stream into the file."""
         import pyarrow as pa  # noqa: PLC0415
 
         return pa.OSFile(str(self.path), "wb")
@@ -192,7 +173,6 @@ class LocalPath(Location):
         return True
 
     def delete(self) -> None:
-        """Remove the file; nothing happens where there is none."""
         self.path.unlink(missing_ok=True)
 
     def delete_tree(self) -> None:
@@ -203,7 +183,6 @@ class LocalPath(Location):
             shutil.rmtree(self.path)
 
     def make_folder(self) -> None:
-        """Make the folder, and what is missing above it, with mode 0755 less the umask."""
         make_folder(self.path, 0o755)
 
     def make_private(self) -> None:
@@ -225,23 +204,19 @@ class LocalPath(Location):
             pass
 
     def secure_file(self) -> None:
-        """Make the file durable, with mode 0600."""
         self.path.chmod(0o600)
         sync_file(self.path)
 
     def secure_folders(self) -> None:
-        """Make the names in this folder and those below it durable, each folder with mode 0700."""
         for folder in self._folders():
             folder.chmod(0o700)
             sync_folder(folder)
 
     def sync_folders(self) -> None:
-        """Make the names in this folder and those below it durable."""
         for folder in self._folders():
             sync_folder(folder)
 
     def delete_if_empty(self) -> None:
-        """Make the removal of what lay in the folder durable, then remove the folder if it is empty."""
         if self.path.is_dir():
             sync_folder(self.path)
             if not any(self.path.iterdir()):

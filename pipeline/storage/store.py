@@ -55,12 +55,10 @@ class StorePath(Location):
 
     @property
     def root(self) -> str:
-        """The bucket's URI."""
         return f"{self.scheme}://{self.authority}"
 
     @property
     def key(self) -> str:
-        """The key of the object or prefix."""
         return self.path
 
     def resolve(self, what: str = "the location") -> "StorePath":
@@ -71,32 +69,25 @@ class StorePath(Location):
         """Return None: it does not lie on this machine."""
 
     def exists(self) -> bool:
-        """Whether there is any object of this key or below it."""
         return self.is_file() or bool(self.files())
 
     def is_file(self) -> bool:
-        """Whether there is an object of just this key."""
         with self._opened() as (store, path):
             return bool(store.get_file_info(path).is_file)
 
     def is_plain_file(self) -> bool:
-        """Return True: a store has objects alone."""
-        return True
+        return True  # a store has objects alone
 
     def is_link(self) -> bool:
-        """Return False: a store has no links."""
         return False
 
     def is_partial(self) -> bool:
-        """Return False: an object is never there in part."""
-        return False
+        return False  # an object is never there in part
 
     def is_exposed(self) -> bool:
-        """Return False: who has access is for the bucket's policy, and cannot be seen here."""
-        return False
+        return False  # who has access is for the bucket's policy, and cannot be seen here
 
     def files(self) -> list["StorePath"]:
-        """Return all objects below this prefix, sorted."""
         from pyarrow.fs import FileSelector  # noqa: PLC0415
 
         with self._opened() as (store, path):
@@ -112,7 +103,6 @@ class StorePath(Location):
         yield ".", [], [at.relative_to(self) for at in self.files()]
 
     def size(self) -> int:
-        """Return the object's size in bytes."""
         with self._opened() as (store, path):
             return int(store.get_file_info(path).size or 0)
 
@@ -125,16 +115,13 @@ class StorePath(Location):
             return [info.size, info.mtime_ns, bytes(tag).decode(errors="replace")]
 
     def digest(self) -> FileDigest:
-        """Return the digest of the object's contents."""
         return _digest(self.read())
 
     def open(self) -> Any:
-        """Return the object's contents as an Arrow file."""
         with self._opened() as (store, path):
             return store.open_input_file(path)
 
     def read(self) -> bytes:
-        """Return the object's contents: a connection that ends early is no end of the object."""
         with self._opened() as (store, path):
             for _ in range(TRIES):
                 with store.open_input_file(path) as file:
@@ -144,7 +131,6 @@ class StorePath(Location):
             raise ConnectionError(CUT_OFF)
 
     def copy_to(self, writer: BinaryIO) -> None:
-        """Write the object's contents to `writer`."""
         writer.write(self.read())
 
     def write(self, *parts: Any) -> None:
@@ -159,12 +145,10 @@ class StorePath(Location):
             raise ConnectionError(CUT_OFF)
 
     def write_durably(self, data: bytes, *, private: bool = True) -> None:
-        """Put the object, as `write` does."""
         self.write(data)
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        """Yield a stream; the object is there when the block ends, also where it ends by an error."""
         with self._opened() as (store, path), store.open_output_stream(path) as file:
             yield file
 
@@ -210,7 +194,6 @@ class StorePath(Location):
         return self.digest() == digest
 
     def delete(self) -> None:
-        """Remove the object; nothing happens where there is none."""
         with self._opened() as (store, path):
             try:
                 store.delete_file(path)
@@ -225,7 +208,6 @@ class StorePath(Location):
             rest.delete()
 
     def try_writing(self) -> None:
-        """Put an object and remove it."""
         probe = self / f"probe-{uuid.uuid4().hex}"
         probe.write(b"1")
         probe.delete()
