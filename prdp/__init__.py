@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
     from prdp.ledgers import Ledger, create_ledger, open_ledger
-    from prdp.plans import Plan, diagnose, load_plan, prepare
+    from prdp.microdata import diagnose, prepare
+    from prdp.plans import Plan, load_plan
     from prdp.releases import PublishedRelease, Release, read_release, verify
     from prdp.studies import calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
 
@@ -29,7 +30,8 @@ HOMES = {
     "prdp.designs": ("Design", "design"),
     "prdp.explanation": ("Explanation",),
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
-    "prdp.plans": ("Plan", "diagnose", "load_plan", "prepare"),
+    "prdp.microdata": ("diagnose", "prepare"),
+    "prdp.plans": ("Plan", "load_plan"),
     "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
     "prdp.studies": ("calibrate", "evaluate", "gaussian_scales", "generate", "generate_like", "withheld_today"),
 }

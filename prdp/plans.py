@@ -1,17 +1,19 @@
-"""Plans: loaded from YAML or a mapping, explained without microdata, released, and used to prepare and to diagnose."""
+"""Plans: loaded from YAML or a mapping, explained without microdata, checked, and released."""
 
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan import model
+from pipeline.errors import Interrupted, PlanError
 from pipeline.plan.load import plan_of
+from pipeline.plan.model import Plan as Model
 from pipeline.plan.text import read_text, text_of
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
 from prdp.ledgers import LedgerLike
-from prdp.runs import DataLike, LocationLike, Runner
+from prdp.runs import DataLike, LocationLike, Runner, location, microdata_of, open_lasting, open_logged, out_of
 
 if TYPE_CHECKING:
     from prdp.releases import Release
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 class Plan:
     """A resolved plan: frozen before any record is read; equal digests mean equal plans."""
 
-    _model: model.Plan
+    _model: Model
     _data: Mapping[str, Any]
 
     @property
@@ -119,10 +121,35 @@ class Plan:
             PlanError: The call is wrong, or a DataFrame has columns of a type that does not fit.
             StateError: Another run is at work, or the ledger's state forbids it.
         """
-        from prdp.runs import release  # noqa: PLC0415 — engines and tables load when something is released
+        from pipeline.release.lineage import recorded_lineage  # noqa: PLC0415
+        from pipeline.release.outcome import left_behind  # noqa: PLC0415
+        from pipeline.release.run import Job, run  # noqa: PLC0415
+        from pipeline.release.site import site  # noqa: PLC0415
+        from prdp.releases import Release  # noqa: PLC0415
 
-        runner = Runner(engine=engine, **options)
-        return release(self._model, data, runner, ledger, out, staging, hold, csv, lineage, operator)
+        model, runner = self._model, Runner(engine=engine, **options)
+
+        with runner.started(data) as started:
+            runner.log.about(release=model.release)
+            opened = open_lasting(ledger, operator, started, runner)
+            job = Job(
+                plan=model,
+                microdata=microdata_of(model, data, runner),
+                out=out_of(model, out, runner),
+                staging=None if staging is None else location(staging, runner.name("staging")),
+                engine=started,
+                ledger=opened._store,
+                formats=("csv",) if csv else (),
+                hold=hold,
+                registered_only=opened._registered_only,
+                site_share=site().max_left_out,
+                log=runner.log,
+            )
+            try:
+                with recorded_lineage(model, job.ledger, None if lineage is None else Path(lineage)):
+                    return Release(run(job))
+            except KeyboardInterrupt:
+                raise Interrupted(left_behind(model.release, job.ledger.state(model.release))) from None
 
     def check(
         self,
@@ -132,6 +159,7 @@ class Plan:
         out: LocationLike | None = None,
         staging: LocationLike | None = None,
         operator: str | None = None,
+        **options: Any,
     ) -> dict[str, Any]:
         """Return whether a release would be reserved, as `prdp ledger check --json`; reads no record, reserves nothing.
 
@@ -141,6 +169,7 @@ class Plan:
             out: Where the release would be published. Default: releases/ beside the plan.
             staging: Where its draws would lie. Default: beside the ledger.
             operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
+            **options: As of `release`; no engine starts.
 
         Returns:
             release, dataset, plan_digest and state: None where it would be reserved now, else its present state.
@@ -149,9 +178,26 @@ class Plan:
             BudgetRefused: Where a limit would be exceeded.
             StateError: Where the ledger's state forbids it.
         """
-        from prdp.runs import check  # noqa: PLC0415
+        from pipeline.release.request import Request  # noqa: PLC0415
+        from pipeline.release.request import check as run  # noqa: PLC0415
+        from pipeline.release.site import site  # noqa: PLC0415
 
-        return check(self._model, data, ledger, out, staging, operator, Runner())
+        model, runner = self._model, Runner(**options)
+
+        opened = open_logged(ledger, operator, runner)
+        state = run(
+            Request(
+                plan=model,
+                microdata=microdata_of(model, data, runner),
+                out=out_of(model, out, runner),
+                ledger=opened._store,
+                staging=None if staging is None else location(staging, runner.name("staging")),
+                registered_only=opened._registered_only,
+                site_share=site().max_left_out,
+            )
+        )
+        status = None if state is None else state.status
+        return {"release": model.release, "dataset": model.dataset.name, "plan_digest": model.digest, "state": status}
 
     def check_microdata(
         self,
@@ -187,10 +233,38 @@ class Plan:
             StateError: Where the report's place is taken, or releases are published or staged there.
             MicrodataError: Where the files changed during the run, or cannot be read.
         """
-        from prdp.runs import check_microdata  # noqa: PLC0415
+        from pipeline.diagnostics.check import CheckJob  # noqa: PLC0415
+        from pipeline.diagnostics.check import check as run  # noqa: PLC0415
+        from pipeline.release.site import site  # noqa: PLC0415
+        from pipeline.storage.location import Location  # noqa: PLC0415
+        from pipeline.storage.uri import locate  # noqa: PLC0415
 
-        runner = Runner(engine=engine, **options)
-        return check_microdata(self._model, data, report, as_json, runner, ledger, operator)
+        model, runner = self._model, Runner(engine=engine, **options)
+
+        microdata = microdata_of(model, data, runner)
+        if not isinstance(microdata, Location):
+            name = runner.name("data")
+            raise PlanError(f"a check reads files: give a copy of the table or DataFrame with {name}")
+        at = None if report is None else locate(os.fspath(report), what=runner.name("report")).as_path()
+        if report is not None and at is None:
+            raise PlanError(
+                f"{runner.name('report')} {report}: a report is a file of mode 0600; name one of this machine"
+            )
+        with runner.started() as started:
+            outcome = run(
+                CheckJob(
+                    plan=model,
+                    microdata=microdata,
+                    ledger=open_lasting(ledger, operator, started, runner)._store,
+                    engine=started,
+                    report=at,
+                    as_json=as_json,
+                    site_share=site().max_left_out,
+                    log=runner.log,
+                )
+            )
+        made = {"release": model.release, "dataset": model.dataset.name, "plan_digest": model.digest}
+        return made | {"report": str(outcome.report), "confidential": True, "found": outcome.found}
 
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()
@@ -226,69 +300,3 @@ def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | 
         path = Path(source)
         text = read_text(path)
     return Plan(plan_of(text, path), text.data)
-
-
-def prepare(
-    plan: "str | Path | Mapping[str, Any] | Plan",
-    raw: LocationLike,
-    out: str | Path,
-    *,
-    ledger: LedgerLike = None,
-    engine: str | None = None,
-    operator: str | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Write checked, typed, sorted microdata for repeated releases, as `prdp prepare`; they are confidential.
-
-    Args:
-        plan: A plan of the dataset.
-        raw: The location of the raw microdata, Parquet or CSV.
-        out: The folder to write, new or empty; it gets mode 0700.
-        ledger: A ledger, or its path or URL: the microdata may not lie where it publishes.
-        engine: "dask" (default) or "spark".
-        operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-        **options: As of `Plan.release`.
-
-    Returns:
-        dataset, out, manifest, and registered: the place from which alone a registered dataset is released (None
-        where it is not registered), as `prdp prepare --json`.
-    """
-    from prdp.runs import prepare as run  # noqa: PLC0415
-
-    return run(load_plan(plan)._model, raw, out, Runner(engine=engine, **options), ledger, operator)
-
-
-def diagnose(
-    plan: "str | Path | Mapping[str, Any] | Plan",
-    out: str | Path,
-    data: LocationLike | None = None,
-    *,
-    release: str | Path | None = None,
-    per_record: bool = False,
-    ledger: LedgerLike = None,
-    engine: str | None = None,
-    operator: str | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Write the losses of the actual records, and errors against the truth, as `prdp diagnose`; confidential.
-
-    The ledger records the run before any record is read.
-
-    Args:
-        plan: The plan.
-        out: The folder to write, new or empty; it gets mode 0700.
-        data: The location of the microdata. Default: the plan's dataset.path.
-        release: A published release of the plan to compare. Default: releases/ beside the plan, if there.
-        per_record: Write every record's and firm's losses, as Parquet.
-        ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
-        engine: "dask" (default) or "spark".
-        operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-        **options: As of `Plan.release`.
-
-    Returns:
-        The locations of what was written, as `prdp diagnose --json`; their contents are confidential.
-    """
-    from prdp.runs import diagnose as run  # noqa: PLC0415
-
-    runner = Runner(engine=engine, **options)
-    return run(load_plan(plan)._model, out, data, release, per_record, runner, ledger, operator)

@@ -14,7 +14,7 @@ from jobs.options import (
     ledger_options,
 )
 from jobs.output import print_json
-from prdp.plans import diagnose, load_plan
+from prdp.microdata import diagnose
 
 EXAMPLE = "prdp diagnose plan.yaml --out confidential/cbp-2023"
 
@@ -42,7 +42,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the diagnostics, then print where they are: their contents stay there."""
     made = diagnose(
-        load_plan(arguments.plan),
+        arguments.plan,
         arguments.out,
         arguments.data,
         release=arguments.release,

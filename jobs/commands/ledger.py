@@ -223,12 +223,11 @@ def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from pipeline.plan.load import load_plan  # noqa: PLC0415
-    from prdp.runs import Runner, check  # noqa: PLC0415
+    from prdp.plans import load_plan  # noqa: PLC0415
 
     locations = {name: getattr(arguments, name) for name in ("data", "out", "staging")}
-    runner = Runner(command_log=arguments.log)
-    checked = check(load_plan(arguments.plan), **locations, **ledger_options(arguments), runner=runner)
+    options = ledger_options(arguments) | {"command_log": arguments.log}
+    checked = load_plan(arguments.plan).check(**locations, **options)
     if arguments.json:
         print_json(checked)
     else:

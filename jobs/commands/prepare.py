@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jobs.options import Parser, add_engine, add_json, add_ledger, add_new_folder, engine_options, ledger_options
 from jobs.output import print_json
-from prdp.plans import prepare
+from prdp.microdata import prepare
 
 EXAMPLE = "prdp prepare raw.csv --plan plan.yaml --out prepared"
 
