@@ -94,6 +94,18 @@ def ledger_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"ledger": arguments.ledger, "operator": arguments.operator}
 
 
+def add_run(parser: Parser) -> None:
+    """Add what every run over microdata takes: an engine, a ledger, --json and --debug."""
+    add_engine(parser)
+    add_ledger(parser)
+    add_json(parser)
+
+
+def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_run` as the functions of prdp take them."""
+    return engine_options(arguments) | ledger_options(arguments)
+
+
 def count(text: str) -> int:
     """Return a whole number of at least 0."""
     return _whole_number(text, 0)

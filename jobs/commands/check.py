@@ -2,16 +2,7 @@
 
 import argparse
 
-from jobs.options import (
-    Parser,
-    add_data,
-    add_engine,
-    add_json,
-    add_ledger,
-    add_plan,
-    engine_options,
-    ledger_options,
-)
+from jobs.options import Parser, add_data, add_plan, add_run, run_options
 from jobs.output import print_json
 from pipeline.errors import MicrodataError
 from prdp.plans import load_plan
@@ -28,9 +19,7 @@ def declare(parser: Parser) -> None:
         metavar="FILE",
         help="file to write, a new one, with --json as JSON (default: one in checks/ beside the ledger's staging)",
     )
-    add_engine(parser)
-    add_ledger(parser)
-    add_json(parser)
+    add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -39,8 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.data,
         report=arguments.report,
         as_json=arguments.json,
-        **engine_options(arguments),
-        **ledger_options(arguments),
+        **run_options(arguments),
     )
     found = made.pop("found")
     if arguments.json:

@@ -3,16 +3,7 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import (
-    Parser,
-    add_data,
-    add_engine,
-    add_json,
-    add_ledger,
-    add_plan,
-    engine_options,
-    ledger_options,
-)
+from jobs.options import Parser, add_data, add_plan, add_run, run_options
 from jobs.output import print_json
 from prdp.microdata import diagnose
 
@@ -34,9 +25,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--per-record", action="store_true", help="also write the losses of every record and firm, as Parquet"
     )
-    add_engine(parser)
-    add_ledger(parser)
-    add_json(parser)
+    add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,8 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.data,
         release=arguments.release,
         per_record=arguments.per_record,
-        **engine_options(arguments),
-        **ledger_options(arguments),
+        **run_options(arguments),
     )
     if arguments.json:
         print_json(made)

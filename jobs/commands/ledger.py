@@ -10,7 +10,6 @@ from jobs.commands.ledger_show import print_budget, show, show_release
 from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
-from pipeline.ledger.datasets import Budget
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.site import operator_named, site
 from pipeline.storage.uri import locate
@@ -49,9 +48,9 @@ def declare(parser: Parser) -> None:
     )
     add_json(create)
 
-    init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _init)
-    mend = _add(acts, "correct", "register anew what has no release yet, in all but its name", _correct)
-    change = _add(acts, "raise", "replace the limits of a dataset or family, for a recorded reason", _raise)
+    init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _state_limits)
+    mend = _add(acts, "correct", "register anew what has no release yet, in all but its name", _state_limits)
+    change = _add(acts, "raise", "replace the limits of a dataset or family, for a recorded reason", _state_limits)
     for stating in (init, mend, change):
         stating.add_argument("dataset", metavar="DATASET", help="the dataset or family")
         stating.add_argument(
@@ -87,14 +86,14 @@ def declare(parser: Parser) -> None:
         acts, "migrate", "bring the ledger's schema to this version of prdp; older versions refuse it afterwards", None
     )
 
-    approve = _add_for_release(acts, "approve", "approve a held release, and publish it", _approve)
+    approve = _add_for_release(acts, "approve", "approve a held release, and publish it", _decide)
     approve.add_argument(
         "--record-only", action="store_true", help="only record it: the next prdp release of the plan publishes"
     )
-    reject = _add_for_release(acts, "reject", "never publish a held release; it stays charged", _reject)
+    reject = _add_for_release(acts, "reject", "never publish a held release; it stays charged", _decide)
     _add_reason(reject, "why, for the record")
-    _add_for_release(acts, "abort", "give up a release that is not published", _abort)
-    withdraw = _add_for_release(acts, "withdraw", "take a published release back; it stays charged", _withdraw)
+    _add_for_release(acts, "abort", "give up a release that is not published", _decide)
+    withdraw = _add_for_release(acts, "withdraw", "take a published release back; it stays charged", _decide)
     _add_reason(withdraw, "why; it is published in the notice of withdrawal")
 
     export = _add(acts, "export", "print every entry as a line of JSON, without confidential facts", _export)
@@ -167,44 +166,21 @@ def _migrate(arguments: argparse.Namespace) -> None:
 # Imports inside the acts below take up to a second, which `prdp ledger show` does not need.
 
 
-def _init(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import load_budget, register  # noqa: PLC0415
+def _state_limits(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from pipeline.release.officers import correct, load_budget, register, unseen  # noqa: PLC0415
 
     budget = load_budget(arguments.budget, arguments.dataset)
-    register(ledger, budget)
-    _show_registered(ledger, budget, arguments)
-
-
-def _correct(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import correct, load_budget  # noqa: PLC0415
-
-    budget = load_budget(arguments.budget, arguments.dataset)
-    correct(ledger, budget)
-    _show_registered(ledger, budget, arguments)
-
-
-def _show_registered(ledger: Ledger, budget: Budget, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import unseen  # noqa: PLC0415
-
-    warning = unseen(budget)
-    if warning is not None:
-        arguments.log.warning(warning)
-    _show_budget(ledger, arguments)
-
-
-def _raise(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import load_budget  # noqa: PLC0415
-
-    ledger.raise_limits(load_budget(arguments.budget, arguments.dataset), arguments.reason)
-    _show_budget(ledger, arguments)
-
-
-def _show_budget(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    budget = ledger.budgets()[arguments.dataset]
-    if arguments.json:
-        print_json(budget.to_json())
+    if arguments.act == "raise":
+        ledger.raise_limits(budget, arguments.reason)
     else:
-        print_budget(budget)
+        (register if arguments.act == "init" else correct)(ledger, budget)
+        if (warning := unseen(budget)) is not None:
+            arguments.log.warning(warning)
+    registered = ledger.budgets()[arguments.dataset]
+    if arguments.json:
+        print_json(registered.to_json())
+    else:
+        print_budget(registered)
 
 
 def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
@@ -235,32 +211,18 @@ def _check(arguments: argparse.Namespace) -> None:
         print(f"release {checked['release']}: {state}")
 
 
-def _approve(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import approve  # noqa: PLC0415
-
-    approve(ledger, arguments.release, arguments.record_only)
-    show_release(ledger, arguments.release, arguments.json)
-
-
-def _reject(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import reject  # noqa: PLC0415
-
-    reject(ledger, arguments.release, arguments.reason)
-    show_release(ledger, arguments.release, arguments.json)
-
-
-def _abort(ledger: Ledger, arguments: argparse.Namespace) -> None:
+def _decide(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.attempts import give_up  # noqa: PLC0415
+    from pipeline.release.officers import approve, reject, withdraw  # noqa: PLC0415
 
-    give_up(ledger, arguments.release)
-    show_release(ledger, arguments.release, arguments.json)
-
-
-def _withdraw(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officers import withdraw  # noqa: PLC0415
-
-    withdraw(ledger, arguments.release, arguments.reason)
-    show_release(ledger, arguments.release, arguments.json)
+    release = arguments.release
+    if arguments.act == "approve":
+        approve(ledger, release, arguments.record_only)
+    elif arguments.act == "abort":
+        give_up(ledger, release)
+    else:
+        (reject if arguments.act == "reject" else withdraw)(ledger, release, arguments.reason)
+    show_release(ledger, release, arguments.json)
 
 
 def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:

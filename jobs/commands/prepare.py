@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import Parser, add_engine, add_json, add_ledger, add_new_folder, engine_options, ledger_options
+from jobs.options import Parser, add_new_folder, add_run, run_options
 from jobs.output import print_json
 from prdp.microdata import prepare
 
@@ -15,15 +15,12 @@ def declare(parser: Parser) -> None:
     parser.add_argument("raw", metavar="RAW", help="the microdata, Parquet or CSV, a file or a folder")
     parser.add_argument("--plan", type=Path, required=True, metavar="PLAN", help="a plan of the dataset, a YAML file")
     add_new_folder(parser)
-    add_engine(parser)
-    add_ledger(parser)
-    add_json(parser)
+    add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Prepare the microdata, then print where they are; their number stays in the confidential manifest."""
-    options = engine_options(arguments) | ledger_options(arguments)
-    prepared = prepare(arguments.plan, arguments.raw, arguments.out, **options)
+    prepared = prepare(arguments.plan, arguments.raw, arguments.out, **run_options(arguments))
     if arguments.json:
         print_json(prepared)
     else:

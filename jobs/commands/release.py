@@ -5,16 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from jobs.options import (
-    Parser,
-    add_data,
-    add_engine,
-    add_json,
-    add_ledger,
-    add_plan,
-    engine_options,
-    ledger_options,
-)
+from jobs.options import Parser, add_data, add_plan, add_run, run_options
 from jobs.output import print_json
 from pipeline.storage.uri import locate
 from prdp.plans import load_plan
@@ -32,8 +23,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--staging", metavar="URI", help="where draws lie until they are published (default: beside the ledger)"
     )
-    add_engine(parser)
-    add_ledger(parser)
     parser.add_argument(
         "--hold", action="store_true", help="publish nothing before an officer approves (prdp ledger approve)"
     )
@@ -44,7 +33,7 @@ def declare(parser: Parser) -> None:
         help="append the release's inputs and outputs to FILE, as OpenLineage events, one a line",
     )
     parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
-    add_json(parser)
+    add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,8 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         hold=arguments.hold,
         csv=arguments.csv,
         lineage=arguments.lineage,
-        **engine_options(arguments),
-        **ledger_options(arguments),
+        **run_options(arguments),
     )
     if arguments.json:
         print_json(released.to_json())

@@ -6,21 +6,18 @@ Nothing is summed, drawn or charged. What is found leaves nowhere but in the rep
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.build import code_digest
 from pipeline.diagnostics.check_codes import CodeJudge
 from pipeline.diagnostics.check_report import Checked, report, text_of
 from pipeline.diagnostics.check_scan import Found, LookAt, OneId
+from pipeline.diagnostics.recorded import RecordedJob
 from pipeline.engines.buckets import grouped
-from pipeline.engines.protocol import Engine
-from pipeline.errors import MicrodataError, PlanError, StateError
-from pipeline.ledger.entries import CHECKED, Diagnosed
-from pipeline.ledger.store import Ledger
-from pipeline.log import Log
+from pipeline.errors import PlanError, StateError
+from pipeline.ledger.entries import CHECKED
 from pipeline.microdata import source
 from pipeline.microdata.schema import mistakes, schema_of
 from pipeline.microdata.source import Source
@@ -30,7 +27,6 @@ from pipeline.preparation.confidential import release_folders, require_outside
 from pipeline.preparation.duplicates import ByRecord, bucket_count, scratch
 from pipeline.preparation.prepared import prepared_for
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location
 from pipeline.storage.staging import prepare_root
 from pipeline.tables.totals import contract_checked, sum_spec
 from udfs.records.decoding import SumSpec
@@ -39,17 +35,12 @@ FOLDER = "checks"  # of reports, beside the ledger's staging
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckJob:
+class CheckJob(RecordedJob):
     """One check; `report`: the file to write (None: a new one in a private folder beside the ledger's staging)."""
 
-    plan: Plan
-    microdata: Location
-    ledger: Ledger
-    engine: Engine
     report: Path | None = None
     as_json: bool = False
     site_share: Fraction = SHARE  # of records that may be left out, where the plan states none
-    log: Log = field(default_factory=Log)
 
 
 @dataclass(frozen=True)
@@ -75,28 +66,15 @@ def check(job: CheckJob) -> Outcome:
     path = _report_path(job)
     files = source.find(job.microdata)
     prepared = prepared_for(job.microdata, plan) is not None
-    pin = source.pin(files)
-    engine, code = job.engine.name, code_digest()
-    job.ledger.diagnosed(
-        Diagnosed(
-            dataset=plan.dataset.name,
-            release=plan.release,
-            digest=plan.digest,
-            pin=pin,
-            code=code,
-            engine=engine,
-            event=CHECKED,
-        )
-    )
     spec = sum_spec(plan)
     keys = ((spec.naics, plan.domain.naics), (spec.county, plan.domain.county))
     judges = tuple(CodeJudge.of(key, dimension, plan.domain) for key, dimension in keys)
-    with job.log.stage("check", "looking at the microdata"), contract_checked(plan):
+    with (
+        job.recorded(files, event=CHECKED),
+        job.log.stage("check", "looking at the microdata"),
+        contract_checked(plan),
+    ):
         checked = _look(job, files, spec, judges, prepared)
-    if source.pin(source.find(files.root)) != pin:
-        raise MicrodataError(
-            f"microdata {files.root}: its files changed during the run; retry once nothing writes to them"
-        )
     made = report(plan, judges, checked, left_out_test_of(plan, job.site_share).share)
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n" if job.as_json else text_of(made)
     try:

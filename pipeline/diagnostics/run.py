@@ -3,14 +3,14 @@
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.build import code_digest
 from pipeline.diagnostics.accuracy import published_tables, task_for
 from pipeline.diagnostics.document import document
 from pipeline.diagnostics.losses import LossSpec
 from pipeline.diagnostics.page import diagnostics_page
+from pipeline.diagnostics.recorded import RecordedJob
 from pipeline.diagnostics.records import (
     ByOwner,
     FirmSummary,
@@ -20,11 +20,7 @@ from pipeline.diagnostics.records import (
     RecordTask,
 )
 from pipeline.engines.buckets import grouped
-from pipeline.engines.protocol import Engine
-from pipeline.errors import MicrodataError, StateError
-from pipeline.ledger.entries import Diagnosed
-from pipeline.ledger.store import Ledger
-from pipeline.log import Log
+from pipeline.errors import StateError
 from pipeline.microdata import source
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
@@ -34,7 +30,6 @@ from pipeline.preparation.duplicates import RECORD, records_of, scratch
 from pipeline.preparation.prepared import prepared_for
 from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST, Staging
 from pipeline.tables.totals import Layout, contract_checked, require_unbroken, sum_spec
 
@@ -43,17 +38,12 @@ SCRATCH = ".scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnosticsJob:
+class DiagnosticsJob(RecordedJob):
     """One run of diagnostics; `published`: the folder of the release to compare with the truth (None: none)."""
 
-    plan: Plan
-    microdata: Location
     out: Path
-    ledger: Ledger
-    engine: Engine
     published: Path | None = None
     per_record: bool = False
-    log: Log = field(default_factory=Log)
 
 
 @dataclass(frozen=True)
@@ -87,20 +77,8 @@ def diagnose(job: DiagnosticsJob) -> Path:
     require_apart(job.out, [default_out(plan), *published, *release_folders(job.ledger)])
     files = source.find(job.microdata)
     require_schema(files, sum_spec(plan), plan.dataset.record)
-    pin = source.pin(files)
-    with private_folder(job.out):
-        job.ledger.diagnosed(
-            Diagnosed(
-                dataset=plan.dataset.name,
-                release=plan.release,
-                digest=plan.digest,
-                pin=pin,
-                code=code_digest(),
-                engine=job.engine.name,
-                per_record=job.per_record,
-                compared=compared.attempt if compared else None,
-            )
-        )
+    facts = {"per_record": job.per_record, "compared": compared.attempt if compared else None}
+    with private_folder(job.out), job.recorded(files, **facts):
         root, proved = LocalPath(job.out / SCRATCH), prepared_for(job.microdata, plan) is not None
         chunks = list(source.chunks(files))
         # the records are those that a release sums
@@ -108,10 +86,6 @@ def diagnose(job: DiagnosticsJob) -> Path:
             assert isinstance(records, Sequence)
             _write(job, layout, records, compared)
         root.delete_if_empty()
-        if source.pin(source.find(files.root)) != pin:
-            raise MicrodataError(
-                f"microdata {files.root}: its files changed during the run; retry once nothing writes to them"
-            )
     return job.out
 
 
