@@ -8,7 +8,6 @@ from typing import Any
 
 from pipeline.errors import PlanError
 from pipeline.log import Log, plain_log
-from udfs.numbers.exact import exact
 
 Number = int | float | str | Fraction
 
@@ -117,41 +116,19 @@ def calibrate(
         >>> solution["mechanism"]["kind"], solution["losses"][0]["influence"]
         ('laplace', 1)
     """
+    asked = dict(locals())
     if plan is not None:
         from pipeline.report.calibrated import resolved_plan  # noqa: PLC0415
 
         return resolved_plan(Path(plan), None if out is None else Path(out))
-    stated = {"standard_error": standard_error, "mean_absolute_error": mean_absolute_error}
-    stated |= {"relative_error": relative_error, "interval": interval, "loss": loss, "epsilon": epsilon}
-    given = {name: value for name, value in stated.items() if value is not None}
-    beside = {"delta": delta, "group_loss": group_loss, "group": group}
-    more = {name: _exact(name, value) for name, value in beside.items() if value is not None}
-    target = _target(given, total, at, coverage, more, bound, best_alpha)
-    if kind is not None:
-        from pipeline.accounting.best_alpha import Least  # noqa: PLC0415
-        from pipeline.report.calibrated import best_alpha_json, calibrated, mechanism_json  # noqa: PLC0415
-        from udfs.mechanisms.catalogue import CATALOGUE  # noqa: PLC0415
+    from pipeline.study.asked import Asked  # noqa: PLC0415
+    from pipeline.study.comparison import to_json  # noqa: PLC0415
 
-        if total is at is None and kind in CATALOGUE and not CATALOGUE[kind].additive:
-            raise PlanError("calibrate: total is missing; the error of this kind grows with the true total")
-        fixed = {name: _exact_or_text(value) for name, value in (parameters or {}).items()}
-        if best_alpha is not None:
-            influence, tell = None if at is None else _exact("at", at), (plain_log() if progress else Log()).progress
-            least = Least(what=best_alpha, coverage=_exact("coverage", coverage), influence=influence)
-            described = {"kind": kind, **fixed}
-            return best_alpha_json(
-                described, _exact("step", step), target, least, lambda tried: tell(f"{tried} exponents tried")
-            )
-        mechanism = calibrated(kind, fixed, _exact("step", step), target)
-        totals = () if total is None else (float(_exact("total", total)),)
-        return mechanism_json(mechanism, totals, _exact("coverage", coverage), target)
-    if best_alpha is not None:
-        raise PlanError("calibrate: best_alpha goes with a kind, symmetric_stable")
-    if at is not None or total is None:
-        raise PlanError(
-            "calibrate: a comparison is at equal accuracy; give a standard_error, for instance, and a total"
-        )
-    return _comparison(target, _exact("step", step), sizes, count, objective, limit, progress)
+    call, log = Asked(asked, str), plain_log() if progress else Log()
+    if kind is not None:
+        return call.one(lambda tried: log.progress(f"{tried} exponents tried"))
+    compared = call.comparison(lambda tried: log.progress(f"{tried} shapes tried"))
+    return dict(to_json(compared, compared.totals))
 
 
 def gaussian_scales(
@@ -215,79 +192,3 @@ def evaluate(
     read = replace(read, data=replace(read.data, records=records, seed=read.data.seed if seed is None else seed))
     with runner.started() as started:
         return dict(run(StudyJob(study=read, out=Path(out), engine=started, log=runner.log)))
-
-
-def _comparison(
-    target: Any,
-    step: Fraction,
-    sizes: "str | Path | None",
-    count: bool,
-    objective: str,
-    limit: Number | None,
-    progress: bool,
-) -> dict[str, Any]:
-    from pipeline.study.comparison import BUILT_IN, ONE_EACH, Objective, compare, read_sizes, to_json  # noqa: PLC0415
-
-    if count and sizes is not None:
-        raise PlanError("calibrate: sizes mean nothing for a count, in which every record has an influence of 1")
-    try:
-        wanted = Objective(objective, None if limit is None else _exact("limit", limit))
-    except ValueError as error:
-        raise PlanError(f"calibrate: {error}") from None
-    log = plain_log() if progress else Log()
-    known = ONE_EACH if count else read_sizes(Path(sizes) if sizes else BUILT_IN)
-    compared = compare(target, known, wanted, step, lambda tried: log.progress(f"{tried} shapes tried"))
-    if not compared.candidates:
-        raise PlanError("calibrate: no family can have this accuracy; ask for another")
-    totals = sorted({0.0, float(target.total), 100 * float(target.total)})
-    return dict(to_json(compared, tuple(totals)))
-
-
-def _target(
-    stated: Mapping[str, Number],
-    total: Number | None,
-    at: Number | None,
-    coverage: Number,
-    more: Mapping[str, Fraction],
-    bound: str | None,
-    best_alpha: str | None,
-) -> Any:
-    from pipeline.accounting import targets  # noqa: PLC0415
-
-    if len(stated) != 1:
-        raise PlanError(f"calibrate: give exactly one of {', '.join(targets.OF_NAME)}")
-    ((name, value),) = stated.items()
-    if at is None if name in targets.AT_A_RECORD else at is not None and best_alpha != "loss":
-        raise PlanError("calibrate: at is the influence at which a loss is meant: give both or neither")
-    if name in targets.AT_A_RECORD and total is not None:
-        raise PlanError(f"calibrate: total means nothing with {name}; leave it out")
-    given: dict[str, Fraction | None] = {name: _exact(name, value), "coverage": _exact("coverage", coverage), **more}
-    for field, beside in targets.BESIDE:
-        present = bound is not None if field == "bound" else field in more
-        if present and beside not in given:
-            raise PlanError(f"calibrate: {field} goes with {beside}; give both or neither")
-    if "group_loss" in more and "group" not in more:
-        raise PlanError("calibrate: group is missing: the number of records of the group that may lose so much")
-    if bound not in (None, *targets.BOUNDS):
-        raise PlanError(f"calibrate: bound must be one of {', '.join(targets.BOUNDS)}")
-    given |= {} if total is None else {"total": _exact("total", total)}
-    given |= {} if at is None else {"influence": _exact("at", at)}
-    try:
-        return targets.target_of(name, given, bound)
-    except targets.CalibrationError as error:
-        raise PlanError(f"calibrate: {error}") from None
-
-
-def _exact(name: str, value: Number) -> Fraction:
-    """Return a number as the decimal that was written, exactly."""
-    try:
-        return value if isinstance(value, Fraction) else exact(str(value))
-    except ValueError:
-        raise PlanError(f"calibrate: {name} must be a number") from None
-
-
-def _exact_or_text(value: Number) -> Fraction | str:
-    try:
-        return value if isinstance(value, Fraction) else exact(str(value))
-    except ValueError:
-        return str(value)

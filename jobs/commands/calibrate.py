@@ -3,35 +3,15 @@
 import argparse
 import sys
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json
-from pipeline.accounting.best_alpha import LEAST, Least
-from pipeline.accounting.targets import (
-    AT_A_RECORD,
-    BESIDE,
-    BOUNDS,
-    OF_NAME,
-    AtRecord,
-    Target,
-    WrongNumber,
-    target_of,
-)
+from pipeline.accounting.best_alpha import LEAST
+from pipeline.accounting.targets import BOUNDS, OF_NAME
 from pipeline.errors import PlanError
-from pipeline.report.calibrated import (
-    best_alpha_json,
-    calibrated,
-    mechanism_json,
-    mechanism_lines,
-    resolved_plan,
-    resolved_text,
-    scales_text,
-)
-from udfs.mechanisms.catalogue import CATALOGUE
+from pipeline.report.calibrated import mechanism_lines, resolved_plan, resolved_text, scales_text
 from udfs.mechanisms.parameters import ParameterError
-from udfs.numbers.exact import exact
 
 EXAMPLE = "prdp calibrate --kind log --set a=100 --standard-error 30 --total 500"
 OBJECTIVES = ("largest", "mean", "share")
@@ -137,36 +117,28 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _one(arguments: argparse.Namespace) -> None:
-    target, coverage = _target(arguments), _number("coverage", arguments.coverage)
-    kind = CATALOGUE.get(arguments.kind)
-    if kind is not None and not kind.additive and arguments.total is None and arguments.at is None:
-        raise PlanError("--total: missing; the error of this kind grows with the true total")
-    fixed, step = _fixed(arguments.set), _number("step", arguments.step)
-    if arguments.best_alpha is not None:
-        at = None if arguments.at is None else _number("at", arguments.at)
-        least = Least(what=arguments.best_alpha, coverage=coverage, influence=at)
-        described = {"kind": arguments.kind, **fixed}
-        result = best_alpha_json(described, step, target, least, _progress("exponents", 5))
-    else:
-        totals = () if arguments.total is None else (float(_number("total", arguments.total)),)
-        result = mechanism_json(calibrated(arguments.kind, fixed, step, target), totals, coverage, target)
+    from pipeline.study.asked import Asked  # noqa: PLC0415 — here and below: for this form alone
+
+    call = Asked(vars(arguments) | {"parameters": _fixed(arguments.set)}, _option)
+    result = call.one(_progress("exponents", 5))
     if arguments.json:
         print_json(result)
     else:
-        print(mechanism_lines(result, coverage))
+        print(mechanism_lines(result, call.number("coverage")))
 
 
 def _scales(arguments: argparse.Namespace) -> None:
-    from pipeline.accounting.gaussian import gaussian_scales  # noqa: PLC0415 — and the next: for this form alone
+    from pipeline.accounting.gaussian import gaussian_scales  # noqa: PLC0415
+    from pipeline.study.asked import Asked  # noqa: PLC0415
 
+    call = Asked(vars(arguments) | {"at": arguments.at or "1"}, _option)
     for name in ("epsilon", "delta"):
-        if getattr(arguments, name) is None:
-            raise PlanError(f"--{name}: missing; scales are those for (ε, δ)")
-    epsilon, delta = (float(_number(name, getattr(arguments, name))) for name in ("epsilon", "delta"))
+        call.require(name, "scales are those for (ε, δ)")
+    epsilon, delta, at = (float(call.number(name)) for name in ("epsilon", "delta", "at"))
     try:
-        scales = gaussian_scales(epsilon, delta, float(_number("at", arguments.at or "1")))
+        scales = gaussian_scales(epsilon, delta, at)
     except ParameterError as error:
-        raise _broken(error.parameter, error.rule) from None
+        raise call.broken(error.parameter, error.rule) from None
     if arguments.plot is not None:
         from pipeline.study.gaussian_scales import plot_scales  # noqa: PLC0415
 
@@ -178,38 +150,22 @@ def _scales(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from pipeline.report.plots import require_format  # noqa: PLC0415 — all of these: for this form alone
-    from pipeline.study.comparison import BUILT_IN, ONE_EACH, Objective, compare, read_sizes, to_json  # noqa: PLC0415
+    from pipeline.report.plots import require_format  # noqa: PLC0415
+    from pipeline.study.asked import Asked  # noqa: PLC0415
+    from pipeline.study.comparison import to_json  # noqa: PLC0415
     from pipeline.study.comparison_output import notes, plot, summary, table  # noqa: PLC0415
 
-    target = _target(arguments)
-    if isinstance(target, AtRecord):
-        name = "loss" if arguments.loss is not None else "epsilon"
-        other = "give --standard-error, for instance, and --total"
-        raise PlanError(f"--{name}: a comparison is at equal accuracy; {other}")
-    try:
-        limit = None if arguments.limit is None else _number("limit", arguments.limit)
-        objective = Objective(arguments.objective, limit)
-    except ValueError as error:
-        raise PlanError(f"--{error}") from None
-    if arguments.total is None:
-        raise PlanError("--total: missing; the true total of a typical cell, at which all are equally accurate")
     if arguments.plot is not None:
         require_format(arguments.plot)
-    for name in ("sizes", "plot") if arguments.count else ():
-        if getattr(arguments, name) is not None:
-            raise PlanError(f"--{name}: means nothing with --count; leave it out")
-    sizes = ONE_EACH if arguments.count else read_sizes(arguments.sizes or BUILT_IN)
-    comparison = compare(target, sizes, objective, _number("step", arguments.step), _progress("shapes", 20))
-    if not comparison.candidates:
-        raise PlanError("--compare: no family can have this accuracy; ask for another")
-    totals = tuple(sorted({0.0, float(target.total), 100 * float(target.total)}))
+        if arguments.count:
+            raise PlanError("--plot: means nothing with --count; leave it out")
+    compared = Asked(vars(arguments), _option).comparison(_progress("shapes", 20))
     if arguments.plot is not None:
-        plot(comparison, arguments.plot)
+        plot(compared, arguments.plot)
     if arguments.json:
-        print_json(to_json(comparison, totals))
+        print_json(to_json(compared, compared.totals))
     else:
-        print("\n".join([summary(comparison), "", table(comparison, totals), "", *notes(comparison)]))
+        print("\n".join([summary(compared), "", table(compared, compared.totals), "", *notes(compared)]))
 
 
 def _progress(what: str, every: int) -> Callable[[int], None]:
@@ -220,55 +176,14 @@ def _progress(what: str, every: int) -> Callable[[int], None]:
     return tell
 
 
-def _target(arguments: argparse.Namespace) -> Target:
-    chosen = [name for name in TARGETS if getattr(arguments, name) is not None]
-    if len(chosen) != 1:
-        raise PlanError("give exactly one of " + ", ".join(map(_option, TARGETS)))
-    name = chosen[0]
-    argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
-    if getattr(arguments, other) is not None and not (other == "at" and arguments.best_alpha == "loss"):
-        raise PlanError(f"--{other}: means nothing with {_option(name)}; give --{argument}")
-    for option, beside in BESIDE:
-        if getattr(arguments, option) is not None and getattr(arguments, beside) is None:
-            raise PlanError(f"{_option(option)}: means nothing without {_option(beside)}; leave it out")
-    if arguments.group_loss is not None and arguments.group is None:
-        raise PlanError("--group: missing; give the number of records of the group that may lose so much")
-    if name in AT_A_RECORD and arguments.at is None:
-        raise PlanError("--at: missing; give the influence of the record that may lose so much")
-    given = {
-        option: getattr(arguments, option) for option in (name, "total", "delta", "group_loss", "group", "coverage")
-    }
-    numbers = {option: _number(option, text) for option, text in given.items() if text is not None}
-    if arguments.at is not None:
-        numbers["influence"] = _number("at", arguments.at)
-    try:
-        return target_of(name, numbers, arguments.bound)
-    except WrongNumber as error:
-        raise _broken(error.field, error.rule) from None
-
-
-def _broken(name: str, rule: str) -> PlanError:
-    return PlanError(f"{_option('at' if name == 'influence' else name)}: must be {rule}")
-
-
-def _fixed(texts: list[str]) -> dict[str, Fraction | str]:
-    fixed: dict[str, Fraction | str] = {}
+def _fixed(texts: list[str]) -> dict[str, str]:
+    fixed: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name in fixed:
             raise PlanError(f"--set {text}: write each parameter once as name=value")
-        try:
-            fixed[name] = exact(value)
-        except ValueError:
-            fixed[name] = value
+        fixed[name] = value
     return fixed
-
-
-def _number(name: str, text: str) -> Fraction:
-    try:
-        return exact(text)
-    except ValueError:
-        raise PlanError(f"{_option(name)}: must be a number") from None
 
 
 def _option(name: str) -> str:

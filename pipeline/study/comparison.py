@@ -209,6 +209,12 @@ class Comparison:
         return tuple(first.values())
 
     @property
+    def totals(self) -> tuple[float, ...]:
+        """True totals at which errors are shown: 0, that of the target, and a hundred times it."""
+        total = 0.0 if isinstance(self.target, AtRecord) else float(self.target.total)
+        return tuple(sorted({0.0, total, 100 * total}))
+
+    @property
     def without(self) -> dict[str, str]:
         """The kinds of which no shape is a candidate, and why the first of them is none."""
         kinds = {candidate.mechanism.kind for candidate in self.candidates}
