@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from pipeline.errors import PrdpError, StateError
 from pipeline.plan.model import Query
 from pipeline.tables.files import Block
 from udfs.mechanisms.base import Mechanism
+from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.floating import in_units
 from udfs.numbers.wide import LARGEST
-
-Floats = NDArray[np.float64]
 
 CLASSES = (0.0, *(10.0**n for n in range(13)))  # of a true total's magnitude: 0, below 1, below 10, …, and the rest
 WITHIN = (0.01, 0.05, 0.1)
@@ -154,7 +152,7 @@ def _observed(truth: Floats, file: dict[str, Floats], step: Any) -> dict[str, Fl
         return dict(zip(OBSERVED, (*figures, *within), strict=True))
 
 
-def _by_class(classes: NDArray[np.int64], values: Floats) -> list[float]:
+def _by_class(classes: Int64s, values: Floats) -> list[float]:
     sums: list[float] = np.bincount(classes, weights=values, minlength=len(CLASSES) + 1).tolist()
     return sums
 

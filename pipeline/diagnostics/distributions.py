@@ -11,12 +11,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.exact import up_text
 
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Key = tuple[str, int]  # a family of distributions, and the number of one of it
 
 DIGITS = 6  # binary digits after the first: 2⁶ bins to a doubling

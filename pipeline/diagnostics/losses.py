@@ -4,17 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.tables.totals import Layout, Table
 from udfs.mechanisms.base import Mechanism
+from udfs.numbers.arrays import Int64s
 from udfs.records.codes import dimension_of
 from udfs.records.decoding import NOWHERE, SumSpec
 from udfs.records.influence import QueryLoss
-
-Int64s = NDArray[np.int64]
 
 SIZE_MEASURE = "employment"
 SIZES = (0, 1, 5, 10, 20, 50, 100, 250, 500, 1000, 5000)  # the smallest size of each class

@@ -36,7 +36,7 @@ from pipeline.engines.tasks import decoded, reading
 from pipeline.errors import PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
-from udfs.numbers.arrays import Mask
+from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.floating import in_units
 from udfs.records.decoding import Decoder, Records
 from udfs.records.influence import QueryLoss, RecordLosses, UnitRows, in_domain, record_losses, summed, unit_losses
@@ -45,8 +45,6 @@ from udfs.records.names import as_text, buckets_of, distinct
 BUCKETS = 64  # a bucket's records are in memory together
 OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names
 LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
 OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
 
 

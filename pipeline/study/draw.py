@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.report.plots import DASHES, FORMATS, Picture, line_style, picture
 from pipeline.study.errors import TODAY, PanelErrors
 from pipeline.study.losses import Aggregates, Cells, PanelLosses
 from pipeline.study.model import FLAGS, HIGH, LOW
+from udfs.numbers.arrays import Floats, Int64s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = NDArray[np.float64]
 
 POLICIES, SINGLE = {"paper": ":", "tight": "-"}, "-."  # of entries with both, and of those with one beside them
 SHOWN = (1e-2, 1e4)  # losses: beyond, no two mechanisms are worth telling apart
@@ -76,7 +75,7 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
     return picture(title, draw, panels=2, formats=FORMATS)
 
 
-def cumulative(losses: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def cumulative(losses: Floats, counts: Int64s) -> tuple[Floats, Floats]:
     """Return losses and the shares of records that lose at most those, without steps too small to be seen."""
     order = np.argsort(losses, kind="stable")
     shares = np.cumsum(counts[order]) / counts.sum()
@@ -101,7 +100,7 @@ def _distinct(panel: PanelErrors) -> dict[str, Floats]:
     return dict(zip(labels, curves, strict=True))
 
 
-def _medians(totals: NDArray[np.int64], errors: Floats) -> tuple[Floats, Floats]:
+def _medians(totals: Int64s, errors: Floats) -> tuple[Floats, Floats]:
     """Return the median totals and errors of classes of cells, four to a tenfold."""
     size = np.floor(4 * np.log10(totals)).astype(int)
     classes = [size == each for each in np.unique(size)]

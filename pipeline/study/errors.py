@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.study.equal import StudyMechanism
 from pipeline.study.losses import Cells, PanelLosses
 from pipeline.study.model import FLAGS, HIGH, LOW, FactorNoise
-
-Floats = NDArray[np.float64]
+from udfs.numbers.arrays import Floats
 
 CLASSES = (1, 10, 100, 1_000, 10_000, 100_000)  # the least true total of each class; totals of 0 are in none
 POINTS = 400  # of a variance as a function of the total

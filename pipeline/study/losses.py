@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.engines.buckets import grouped, in_buckets
@@ -22,6 +21,7 @@ from pipeline.storage.staging import Staging
 from pipeline.study.equal import Line
 from pipeline.study.model import Panel, Study
 from pipeline.tables.totals import Layout, Table
+from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.exact import up_float
 from udfs.records.decoding import Decoder, SumSpec
 from udfs.records.influence import in_domain
@@ -30,9 +30,6 @@ from udfs.records.names import as_text, distinct
 BUCKETS = 16  # a bucket's records are in memory together
 CELL, OWNER, INFLUENCE = "(cell)", "(owner)", "(influence)"  # columns of the rows that go to buckets
 GROWTH = (1_000, 10_000)  # influences between which the growth of a loss is stated
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +64,7 @@ class Aggregates:
         """The number of records."""
         return int(self.counts.sum())
 
-    def share(self, chosen: NDArray[np.bool_]) -> float:
+    def share(self, chosen: Mask) -> float:
         """Return the share of records whose influence is chosen; 0 without records."""
         return float(self.counts[chosen].sum() / self.records) if self.records else 0.0
 
@@ -162,7 +159,7 @@ class PanelLosses:
         return cls(panel, tuple(lines), tuple(line.mechanism.loss(influences) for line in lines))
 
 
-def quantile(losses: Floats, counts: NDArray[np.int64], share: Fraction) -> float:
+def quantile(losses: Floats, counts: Int64s, share: Fraction) -> float:
     """Return the least loss that at least `share` of all records do not exceed: exact, from counts."""
     order = np.argsort(losses, kind="stable")
     cumulative = np.cumsum(counts[order])

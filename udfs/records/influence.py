@@ -14,16 +14,12 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.noise import FLOAT_SLACK
-from udfs.numbers.arrays import Mask
+from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.wide import LIMB, LOW
 from udfs.records.decoding import BaseCells, Records
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 SMALL = 1 << 16  # influences below so many steps are looked up
 CERTAIN = 10**15  # a double's shortest decimal is the decimal that it was made of, up to so many digits
