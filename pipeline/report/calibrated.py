@@ -14,6 +14,7 @@ from pipeline.accounting.targets import ApproximateTarget, CalibrationError, Clo
 from pipeline.errors import PlanError, PrdpError, StateError, in_a_line
 from pipeline.names import hint
 from pipeline.plan.load import load_plan
+from pipeline.plan.messages import NEVER_RELEASED
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.text import read_text, written
 from pipeline.report.accuracy import TOTALS, errors_at, infinite_error, warnings
@@ -92,7 +93,8 @@ def best_alpha_json(
 @contextmanager
 def _refusals(kind: str, fixed: Mapping[str, Number]) -> Iterator[None]:
     if kind not in CATALOGUE:
-        raise PlanError(f"--kind {in_a_line(kind)}: unknown kind{hint(kind, CATALOGUE, 'kind')}")
+        why = NEVER_RELEASED.get(kind, f"unknown kind{hint(kind, CATALOGUE, 'kind')}")
+        raise PlanError(f"--kind {in_a_line(kind)}: {why}")
     known = CATALOGUE[kind].parameters()
     for name in fixed:
         if name not in known:

@@ -185,6 +185,10 @@ WRONG = [
     (f"{ONE} --standard-error 3 --set a=1", "--set a: gaussian has no such parameter; known parameters: sigma, policy"),
     ("--kind log --standard-error 3 --total 5", "--set a: must be given: a number above 0"),
     ("--kind log --set a=1 --standard-error 3", "--total: missing; the error of this kind grows with the true total"),
+    (
+        "--kind groupwise_direct --relative-error 0.1 --total 10",
+        "--kind groupwise_direct: no plan can release it: groupwise_direct",
+    ),
     ("--kind logg --standard-error 3", "--kind logg: unknown kind; nearest known kind: log"),
     ("--kind normal --standard-error 3", "--kind normal: unknown kind; nearest known kind: gaussian"),
     (

@@ -34,7 +34,7 @@ def pure_exactly(weights: PiecewiseWeights, steps: int) -> Fraction:
     knots = set(weights.steps) | {steps - k for k in weights.steps} | {k - steps for k in weights.steps}
     # by symmetry x ≤ steps/2, where ln p(x) is the larger one: x = −k, or 0 ≤ x ≤ steps/2
     points = {-k for k in knots if k >= 0} | {k for k in knots if 0 <= 2 * k <= steps} | {steps // 2}
-    return max(weights.at(abs(x)) - weights.at(abs(x - steps)) for x in _likely(weights, sorted(points), steps))
+    return max(weights.at(abs(x)) - weights.at(abs(x - steps)) for x in _likely(weights, list(points), steps))
 
 
 def _likely(weights: PiecewiseWeights, points: list[int], steps: int) -> list[int]:
@@ -70,12 +70,13 @@ def pure_of(weights: PiecewiseWeights, steps: Floats) -> Floats:
 class PiecewiseMoments:
     """ψ̄ of some shifts, a row each: upper bounds of ε·D_{1+ε}(Z ‖ Z + steps), none above ε·`pure`.
 
-    A column is a piece, of `count` points; one without a point adds nothing. `log` and `slope` are of p on it, at its
-    first point, `fall` and `bend` those of ln p − ln q, and `sizes` those of the logarithms of p and of both, for what
-    doubles lose.
+    A column is a piece, of `count` points; one without a point adds nothing. From its first to its last they are
+    `whole` steps, 0 where it is endless. `log` and `slope` are of p on it, at its first point, `fall` and `bend` those
+    of ln p − ln q, and `sizes` those of the logarithms of p and of both, for what doubles lose.
     """
 
     count: Floats
+    whole: Floats
     log: Floats
     slope: Floats
     fall: Floats
@@ -88,9 +89,10 @@ class PiecewiseMoments:
     def of(cls, weights: PiecewiseWeights, steps: Sequence[int], pure: Floats) -> "PiecewiseMoments":
         """Return those of shifts, of these pure losses; beyond 2⁵² steps, where points are no doubles, ε·`pure`."""
         (p, slope_p), (q, slope_q), count = _pieces(weights, np.array([min(n, LAST) for n in steps], dtype=np.int64))
-        of_p, of_q = (8.0 + np.abs(log) + np.abs(slope) * _whole(count) for log, slope in ((p, slope_p), (q, slope_q)))
+        whole = np.where(np.isfinite(count), np.maximum(count - 1, 0.0), 0.0)
+        of_p, of_q = (8.0 + np.abs(log) + np.abs(slope) * whole for log, slope in ((p, slope_p), (q, slope_q)))
         log, known = p - weights.moments.log_normaliser, np.array([n <= LAST for n in steps])
-        return cls(count, log, slope_p, p - q, slope_p - slope_q, (of_p, of_p + of_q), pure, known)
+        return cls(count, whole, log, slope_p, p - q, slope_p - slope_q, (of_p, of_p + of_q), pure, known)
 
     def psi(self, rows: NDArray[np.int64], excess: Floats) -> Floats:
         """Return ψ̄ of each of these rows at its ε > 0."""
@@ -99,9 +101,9 @@ class PiecewiseMoments:
         for some in np.array_split(summed, 1 + len(summed) * self.count.shape[1] // IN_CACHE):
             row, order = rows[some], excess[some, None]
             # of p·e^{ε(ln p − ln q)} on each piece: the slope, and the logarithm at the end where it is larger
-            slope, count = self.slope[row] + order * self.bend[row], self.count[row]
-            log = self.log[row] + order * self.fall[row] + np.maximum(slope, 0.0) * _whole(count)
-            sums = np.exp(log) * _geometric(-np.abs(slope), count)
+            slope = self.slope[row] + order * self.bend[row]
+            log = self.log[row] + order * self.fall[row] + np.maximum(slope, 0.0) * self.whole[row]
+            sums = np.exp(log) * _geometric(-np.abs(slope), self.count[row])
             errors = self.sizes[0][row] + order * self.sizes[1][row]
             values = np.log((sums * (1 + errors * ROUNDING)).sum(axis=-1)) + ROUNDING
             result[some] = np.minimum(values, result[some])
@@ -129,11 +131,6 @@ def _geometric(slope: Floats, count: Floats) -> Floats:
         flat = np.abs(slope) * count < ROUNDING  # then every term is 1, but for what ROUNDING covers
         result: Floats = np.where(flat, count, np.expm1(slope * count) / np.expm1(slope))
     return result
-
-
-def _whole(count: Floats) -> Floats:
-    """Return the steps from a piece's first point to its last; 0 of endless ones."""
-    return np.where(np.isfinite(count), np.maximum(count - 1, 0.0), 0.0)
 
 
 Line = tuple[Floats, Floats]  # w(|x − shift|) on pieces: the value at the first point, and the change a step
