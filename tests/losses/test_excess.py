@@ -16,6 +16,7 @@ from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 
 REACH = 1 << 15
+FLAT: dict[str, Any] = {"steps": [0, 10, 20], "log_weights": [0, -5e-6, -2e-5]}  # noise a million steps wide
 LOWEST = 1e-3  # the first place: the order is this squared above 1
 NEAR = 1e-5  # relative, of the best of the orders tried to the supremum
 
@@ -57,7 +58,7 @@ def shift_of(m: Mechanism, spec: dict[str, Any], influence: int) -> int:
 
 def specs() -> list[dict[str, Any]]:
     """Every kind's example under each of its policies, on each lattice, and with each noise."""
-    found = []
+    found: list[dict[str, Any]] = [{"kind": "designed", "weights": FLAT, "policy": "tight"}]
     for kind in KINDS:
         parameters = CATALOGUE[kind].parameters()
         words = [parameters[name].choices if name in parameters else ("",) for name in ("policy", "lattice", "noise")]
@@ -82,4 +83,4 @@ def test_a_stated_loss_is_above_the_true_one_by_no_more_than_is_said(spec: dict[
         assert true * (1 - NEAR) <= stated <= true * (1 + excess) * (1 + NEAR)
         if excess > 20 * NEAR:
             assert stated > true * (1 + excess / 20)  # the twin: a twentieth of it would be too little
-        assert excess < 0.012 or spec.get("policy") == "paper"
+        assert excess < 0.012 or spec.get("policy") == "paper" or stated < 1e-6

@@ -11,6 +11,7 @@ import pytest
 from tests.support.divergence import max_divergence, renyi
 from tests.support.kinds import FLAT, NARROW, STAIRS, random_table
 from tests.support.piecewise import Piecewise, of_table
+from udfs.losses import below
 from udfs.losses.below import loss_below
 from udfs.losses.curve import curve_at, tight_curve
 from udfs.losses.piecewise import log_moment, pure_exactly, pure_of
@@ -18,6 +19,7 @@ from udfs.losses.tight import renyi_curve, tight_loss
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.designed import WeightTable
 from udfs.noise.piecewise import PiecewiseWeights
+from udfs.numbers.arrays import Floats
 
 ORDERS = [Fraction(text) for text in ("1.0001", "1.01", "1.3", "2", "7", "40", "500")]
 SHIFTS = (1, 2, 7, 30, 95)
@@ -50,6 +52,23 @@ def test_the_stated_loss_is_the_least_that_bounds_every_order(noise: Piecewise) 
     assert broken(noise, {n: 0.5 * loss for n, loss in stated.items()})
     smaller = {n: tight_loss(weights_of(noise), n - 1) for n in SHIFTS}  # the twin that is off by a step
     assert broken(noise, smaller)
+
+
+def test_sums_over_few_distances_are_below_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(below, "moment_below", lambda *given: 0.0)
+    monkeypatch.setattr(below, "GRID", np.unique([0.0, 1.0, *np.round(1.3 ** np.arange(1, 60) + 1)]))
+    weights, known = [weights_of(noise) for noise in tables()], below._probabilities
+
+    def largest_share() -> float:
+        return max(loss_below.__wrapped__(w, n) / tight_loss(w, n) for w in weights for n in SHIFTS)
+
+    assert 0.99 < largest_share() <= 1
+    monkeypatch.setattr(below, "_probabilities", lambda *given: _nearer(*known(*given)))
+    assert largest_share() > 1  # the twin: each block has the mass of its nearer end
+
+
+def _nearer(k: Floats, density: Floats) -> tuple[Floats, Floats]:
+    return k, np.append(density[:1], density[:-1])
 
 
 @pytest.mark.parametrize("noise", tables())

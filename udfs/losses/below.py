@@ -12,7 +12,7 @@ import numpy as np
 
 from udfs.losses.curve import laplace_zcdp
 from udfs.losses.nodes import UP, normaliser_bounds
-from udfs.losses.piecewise import moment_below
+from udfs.losses.piecewise import OF_LOGS, moment_below
 from udfs.losses.stable_bends import bends_of
 from udfs.losses.stable_nodes import Stable, alpha_of, falls
 from udfs.losses.tight import LARGEST_EXPONENT, Summed, best_order, is_summable, pure_above
@@ -52,17 +52,22 @@ def _summed_below(weights: Summed, steps: int) -> float:
     if not (is_summable(weights, pure) and steps < 2**FARTHEST):
         return 0.0
     excess = best_order(weights, steps, pure)
-    if isinstance(weights, PiecewiseWeights):
-        return moment_below(weights, steps, pure, excess) / (excess * (1 + excess)) * DOWN
     mass, ratios = _parts(weights, float(steps))
     excess = min(excess, LARGEST_EXPONENT / max(pure, float(ratios.max())))
     sums = float(np.dot(mass, np.expm1(excess * ratios) * -np.expm1(-(1 + excess) * ratios)))
-    return float(np.log1p(sums * DOWN)) / (excess * (1 + excess)) * DOWN
+    moment = float(np.log1p(sums * DOWN))
+    if isinstance(weights, PiecewiseWeights):
+        moment = max(moment, moment_below(weights, steps, pure, excess))  # the better one but where P is tiny
+    return moment / (excess * (1 + excess)) * DOWN
 
 
-def _parts(weights: Bounded, steps: float) -> tuple[Floats, Floats]:
+def _parts(weights: Summed, steps: float) -> tuple[Floats, Floats]:
     """Return masses and log-ratios, from below, of the outputs x ≤ 0 and of those between 0 and steps/2."""
-    k, density = _distances(weights)
+    if isinstance(weights, PiecewiseWeights):  # what L bends at is a distance
+        knots = np.array(weights.steps, dtype=np.float64)
+        k, density = _probabilities(weights, np.unique([*GRID, *knots, *np.abs(knots - steps)]))
+    else:
+        k, density = _distances(weights)
     counts = np.append(1.0, np.diff(k))
     inside = int(np.count_nonzero(2 * k < steps))
     outer = _least(weights, k, np.full_like(k, steps), steps)
@@ -70,8 +75,13 @@ def _parts(weights: Bounded, steps: float) -> tuple[Floats, Floats]:
     return np.append(counts * density, (counts * density)[1:inside]), np.append(outer, inner)
 
 
-def _least(weights: Bounded, k: Floats, moved: Floats, steps: float) -> Floats:
+def _least(weights: Summed, k: Floats, moved: Floats, steps: float) -> Floats:
     """Return what L is at least between each distance and the one before."""
+    if isinstance(weights, PiecewiseWeights):  # L is straight
+        ahead = weights.fast(k + moved)
+        ratios = np.maximum(weights.fast(k) - ahead + 2 * OF_LOGS * ahead, 0.0)
+        straight: Floats = np.minimum(ratios, np.append(ratios[:1], ratios[:-1]))
+        return straight
     if not isinstance(weights, Stable):
         exactly: Floats = weights.fall(k, moved)  # L falls
         return exactly * EXACT
@@ -88,7 +98,11 @@ def _least(weights: Bounded, k: Floats, moved: Floats, steps: float) -> Floats:
 @lru_cache(maxsize=8)
 def _distances(weights: Bounded) -> tuple[Floats, Floats]:
     """Return distances and lower bounds of the probabilities there."""
-    density = np.exp(weights.fast(GRID))
-    summed = np.cumsum(np.append(1.0, np.diff(GRID)) * density)
+    return _probabilities(weights, GRID)
+
+
+def _probabilities(weights: Summed, k: Floats) -> tuple[Floats, Floats]:
+    density = np.exp(weights.fast(k))
+    summed = np.cumsum(np.append(1.0, np.diff(k)) * density)
     end = 1 + int(np.count_nonzero(summed < summed[-1] * (1 - LEFT)))
-    return GRID[:end], density[:end] / normaliser_bounds(weights)[1] / UP
+    return k[:end], density[:end] / normaliser_bounds(weights)[1] / UP
