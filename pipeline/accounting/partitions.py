@@ -19,18 +19,15 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.accounting.placements import ANYWHERE, UP, Exposure, Floats, most_cells
+from pipeline.accounting.joint import Chain, chains_of, most_cells
+from pipeline.accounting.placements import ANYWHERE, UP, Exposure, Floats
 from pipeline.accounting.references import QuerySet
 
 MOST_PAIRS = 3**9  # of a collection and a part of it: those of 9 different records
 MOST_WAYS = 4096  # in which records can be in query sets
 MOST_MEMBERS = 64  # different collections in the tables of a chain that are looked at one by one
 HUGE = 1e300  # stands for infinite, so that no difference of infinities is taken
-# Levels, the coarsest first; others are nested in none.
-NESTED = (("nation", "state", "county"), ("naics2", "naics3", "naics4", "naics5", "naics6"))
-
 Ints = NDArray[np.int64]
-Chain = Sequence[Sequence[int]]  # policies of tables with nested cells, those of equal cells together, finest first
 
 
 def most_in_partitions(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySet]]) -> Floats | None:
@@ -58,7 +55,7 @@ def most_in_partitions(exposures: Sequence[Exposure], options: Sequence[frozense
         of_ways = sum(_most_of_chain(exposures, every, losses, members, chain) for chain in chains)
         return np.asarray(np.max(of_ways, axis=0))
 
-    bound = np.minimum(most([[[i]] for i in range(len(exposures))]), most(_chains(exposures))) * UP
+    bound = np.minimum(most([[[i]] for i in range(len(exposures))]), most(chains_of(exposures))) * UP
     return np.where(bound < HUGE, bound, np.inf)
 
 
@@ -166,29 +163,3 @@ def _parted(in_one: Floats, every: _Collections, room: int, possible: NDArray[np
             break
         best = np.concatenate([best[:1], more])
     return best
-
-
-def _chains(exposures: Sequence[Exposure]) -> list[Chain]:
-    """Return the policies as chains of levels, each level finer than the next one; each policy is in one chain."""
-    levels: dict[tuple[str, ...] | None, list[int]] = {}
-    for i, each in enumerate(exposures):
-        levels.setdefault(each.by, []).append(i)
-    alone: list[Chain] = [[[i]] for i in levels.pop(None, [])]
-    chains: list[tuple[tuple[str, ...], list[Sequence[int]]]] = []
-    for by in sorted((by for by in levels if by is not None), key=_depth, reverse=True):
-        nested = [k for k, (last, _) in enumerate(chains) if _refines(last, by)]
-        if nested:
-            chains[nested[0]] = by, [*chains[nested[0]][1], levels[by]]
-        else:
-            chains.append((by, [levels[by]]))
-    return [*alone, *(chain for _, chain in chains)]
-
-
-def _depth(by: tuple[str, ...]) -> int:
-    return sum(each.index(level) for level in by for each in NESTED if level in each)
-
-
-def _refines(fine: tuple[str, ...], coarse: tuple[str, ...]) -> bool:
-    """Return whether the codes at the levels `fine` tell those at the levels `coarse`."""
-    told = {level for each in NESTED for at in fine if at in each for level in each[: each.index(at) + 1]}
-    return told.union(fine, ["nation"]).issuperset(coarse)

@@ -14,8 +14,8 @@ Shared prices are attained by records alone where P/S falls and by all in one ce
 upward. Losses are arrays (points, m), so that ρ (m = 1) and the Rényi divergences at m orders are bounded alike.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm
@@ -34,7 +34,6 @@ Prices = tuple[Floats, Floats]  # f, of shape (m,), and y of one record of each 
 ANYWHERE = -1  # the cell of a record that may be in several
 EXACT = 2**53  # below it whole numbers are doubles
 UP = 1 + 2.0**-40  # far above the error of a sum of doubles that is taken here
-_NONE: Floats = np.zeros((1, 1))
 KNOWN_SUMS = 16  # different sums of known cells, on top of which others are priced
 SHARES = 2.0 ** np.arange(-1.5, 2, 0.25)  # of T/K, the mean sum of K cells, where rationed prices are tangent
 
@@ -146,16 +145,16 @@ class Exposure:
             rates = np.zeros((len(starts), 1))
         further = (starts <= ends).astype(bool)
         if further.any():
-            above = self._grid(int(starts[further].min()), int(ends.max())).largest(starts[further], ends[further])
+            above = self.grid(int(starts[further].min()), int(ends.max())).largest(starts[further], ends[further])
             rates = np.broadcast_to(rates, (len(starts), above.shape[1])).copy()
             rates[further] = np.maximum(rates[further], above)
-        return self._paid(priced, rates)
+        return self.paid(priced, rates)
 
     def _rationed(self, priced: NDArray[np.bool_], low: Units, sums: int) -> list[Prices]:
         """Return prices for some μ: tangents of P at sums about the mean of K cells, and P of all in one cell."""
         assert self.room is not None
         whole = self.at(np.array([sums]))[0]
-        grid = self._grid(int(low[priced].min()), sums)
+        grid = self.grid(int(low[priced].min()), sums)
         total = int(self.together.sum())
         prices = [(self.room * whole * UP, np.zeros((len(self.units), len(whole))))]
         for mean in {min(sums, max(1, int(total * share / self.room))) for share in SHARES.tolist()}:
@@ -164,7 +163,7 @@ class Exposure:
             with np.errstate(invalid="ignore"):
                 tangent = np.clip(np.nan_to_num(at - (then - at) * (mean / (near - mean))), 0, whole)
             rates = grid.from_on(low[priced], tangent)
-            fixed, each = self._paid(priced, rates)
+            fixed, each = self.paid(priced, rates)
             prices.append((fixed + self.room * tangent * UP, each))
         return prices
 
@@ -172,21 +171,22 @@ class Exposure:
         sums = list(here.values())
         base = self.at(np.array(sums, dtype=self.units.dtype)).sum(axis=0)
         if not priced.any():
-            return base * UP, self._paid(priced, np.zeros((0, len(base))))[1]
+            return base * UP, self.paid(priced, np.zeros((0, len(base))))[1]
         low, rest = int(self.units[priced].min()), int(self.together[priced].sum())
         rates = np.zeros((int(np.count_nonzero(priced)), len(base)))
         for known in sorted({0, *sums}):
-            grid = self._grid(low, rest, known)
+            grid = self.grid(low, rest, known)
             rates = np.maximum(rates, grid.from_on(self.units[priced], np.zeros(len(base))))
-        fixed, each = self._paid(priced, rates)
+        fixed, each = self.paid(priced, rates)
         return fixed + base * UP, each
 
-    def _paid(self, priced: NDArray[np.bool_], rates: Floats) -> Prices:
+    def paid(self, priced: NDArray[np.bool_], rates: Floats) -> Prices:
+        """Return what the priced lots pay at these rates, one each, by unit of influence; f = 0."""
         each = np.zeros((len(self.units), rates.shape[1]))
         each[priced] = _floats(self.units[priced])[:, None] * rates * UP
         return np.zeros(rates.shape[1]), each
 
-    def _grid(self, low: int, high: int, known: int = 0) -> "_Grid":
+    def grid(self, low: int, high: int, known: int = 0) -> "Grid":
         """Return the sums from `low` to `high`, and what a cell that holds `known` besides loses more with them."""
         if high - low < self.fineness.sums:
             starts = ends = np.array(range(low, high + 1), dtype=self.units.dtype)
@@ -198,34 +198,39 @@ class Exposure:
         losses = self.at(ends + known)
         if known:
             losses = np.nan_to_num(losses - self.at(np.array([known], dtype=self.units.dtype)), nan=np.inf)
-        return _Grid(starts, ends, losses)
+        return Grid(starts, ends, losses)
 
 
 @dataclass(frozen=True, eq=False)
-class _Grid:
+class Grid:
     """Intervals of sums, from `starts` to `ends` in units, and the losses at their ends, which hold in all of each."""
 
     starts: Units
     ends: Units
     losses: Floats
 
+    @property
+    def rates(self) -> Floats:
+        """Bounds of P(S)/S in each interval."""
+        return np.asarray(self.losses / _floats(self.starts)[:, None])
+
     def largest(self, low: Units, high: Units) -> Floats:
         """Return bounds of sup P(S)/S over each [low, high] within the grid."""
-        rates = self.losses / _floats(self.starts)[:, None]
+        rates = self.rates
         first = np.searchsorted(self.ends, low)
         stop = np.searchsorted(self.starts, high, side="right")
         if (stop == len(rates)).all():
-            return np.asarray(_running(rates)[first])
+            return np.asarray(running(rates)[first])
         padded = np.concatenate([rates, np.zeros((1, rates.shape[1]))])
         return np.asarray(np.maximum.reduceat(padded, np.column_stack([first, stop]).ravel())[::2])
 
     def from_on(self, low: Units, less: Floats) -> Floats:
         """Return bounds of sup (P(S) − less)⁺/S over S ≥ `low`."""
         rates = np.maximum(self.losses - less, 0) / _floats(self.starts)[:, None]
-        return np.asarray(_running(rates)[np.searchsorted(self.ends, low)])
+        return np.asarray(running(rates)[np.searchsorted(self.ends, low)])
 
 
-def _running(rates: Floats) -> Floats:
+def running(rates: Floats) -> Floats:
     """Return the largest of all from each on."""
     return np.maximum.accumulate(rates[::-1])[::-1]
 
@@ -249,103 +254,3 @@ def _sums(keys: NDArray[np.int64], units: Units, kept: NDArray[np.bool_]) -> dic
 
 def _floats(numbers: Units) -> Floats:
     return numbers.astype(np.float64)
-
-
-def most_lost(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySet]]) -> Floats:
-    """Return an upper bound of Σ over exposures and cells of P(S), of shape (m,), wherever the records lie.
-
-    `options`: of the records of each lot the query sets that its cell can have, of which it meets one; none: no query.
-    """
-    if not exposures:
-        return np.zeros(1)
-    joined = [_joined(group) for group in _of_same_cells(exposures, frozenset(options))]
-    with np.errstate(over="ignore"):  # infinite is a bound
-        offers = {each.policies: each.prices() for each in exposures}
-        bound = _least(offers, options, exposures[0].times)
-        for each in joined:
-            if each is not None:
-                rest = {policies: kinds for policies, kinds in offers.items() if not policies <= each.policies}
-                bound = np.minimum(bound, _least(rest | {each.policies: each.prices()}, options, each.times))
-    return bound
-
-
-def _least(
-    offers: Mapping[QuerySet, Sequence[Prices]], options: Sequence[frozenset[QuerySet]], times: NDArray[np.int64]
-) -> Floats:
-    """Return the least bound that is found among prices offered for each set of policies."""
-    members: dict[frozenset[QuerySet], list[int]] = {}
-    for j, sets in enumerate(options):
-        if sets:
-            members.setdefault(sets, []).append(j)
-
-    chosen = {
-        policies: min(kinds, key=lambda prices: prices[0].sum() + times @ prices[1].sum(axis=1))
-        for policies, kinds in offers.items()
-    }
-
-    def totals(policies: QuerySet, kinds: Sequence[Prices]) -> list[Floats]:
-        """Return the bound by each of these prices, with those chosen of the others."""
-        rest = {other: prices for other, prices in chosen.items() if other != policies}
-        wholes = [sum((f for f, _ in rest.values()), fixed) for fixed, _ in kinds]
-        for sets, lots in members.items():
-            others = {met: sum((y[lots] for each, (_, y) in rest.items() if each <= met), _NONE) for met in sets}
-            for k, (_, y) in enumerate(kinds):
-                paid = [each + y[lots] if policies <= met else each for met, each in others.items()]
-                most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *paid))
-                wholes[k] = wholes[k] + times[lots] @ most
-        return [np.asarray(whole * UP) for whole in wholes]
-
-    best: Floats | None = None
-    for policies, kinds in offers.items():
-        wholes = totals(policies, kinds)
-        least = min(range(len(kinds)), key=lambda k: wholes[k].sum())
-        chosen[policies] = kinds[least]
-        best = np.minimum.reduce(wholes if best is None else [best, *wholes])
-    assert best is not None
-    return best
-
-
-def _of_same_cells(exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]) -> Iterator[list[Exposure]]:
-    """Return the exposures to the same cells, where a record has all of them or none."""
-    met = frozenset[QuerySet]().union(*options)
-    groups: dict[tuple[object, ...], list[Exposure]] = {}
-    for each in exposures:
-        if each.by is not None:
-            groups.setdefault((each.by, frozenset(q for q in met if each.policies <= q)), []).append(each)
-    yield from (group for group in groups.values() if len(group) > 1)
-
-
-def most_cells(group: Sequence[Exposure]) -> int | None:
-    """Return in how many cells the records may be taken to be, where each is one of all tables; None: not known.
-
-    A cell that only the first of two tables has may be taken as one with a cell that only the second has, for more
-    records in a cell never lose less. Of three and more tables, such cells may meet each other in turn.
-    """
-    rooms = [each.room for each in group if each.room is not None]
-    if len(rooms) < len(group):
-        return None
-    return max(rooms) if len(group) < 3 or any(each.whole for each in group) else sum(rooms)
-
-
-def _joined(group: Sequence[Exposure]) -> Exposure | None:
-    """Return policies of the same cells as one: a sum S of the first means at most S·max(x_ji/x_j1) of the i-th."""
-    first = group[0]
-    rows = zip(*(each.influences for each in group), strict=True)
-    if not any(first.influences) or any(any(others) and not x for x, *others in rows):
-        return None
-    most = [
-        max((y / x for x, y in zip(first.influences, each.influences, strict=True) if x), default=Fraction(0))
-        for each in group
-    ]
-
-    def loss(sums: Units, unit: Fraction) -> Floats:
-        return np.asarray(sum(each.loss(sums, unit * x) for each, x in zip(group, most, strict=True) if x))
-
-    return replace(
-        first,
-        policies=frozenset[int]().union(*(each.policies for each in group)),
-        cells=np.where(np.all([each.cells != ANYWHERE for each in group], axis=0), first.cells, ANYWHERE),
-        apart=frozenset[tuple[int, int]].intersection(*(each.apart for each in group)),
-        room=most_cells(group),
-        loss=loss,
-    )

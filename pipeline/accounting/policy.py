@@ -35,8 +35,9 @@ import numpy as np
 
 from pipeline.accounting.convert import ORDERS, Floats, added
 from pipeline.accounting.groups import one_cell, pure, tight
+from pipeline.accounting.joint import most_lost
 from pipeline.accounting.partitions import most_in_partitions
-from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, most_lost, multiples
+from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, multiples
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
 from udfs.losses.curve import TightCurve, of_pure, of_zcdp
 from udfs.mechanisms.base import Mechanism

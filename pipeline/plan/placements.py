@@ -9,6 +9,7 @@ one, and few are moved one by one, the largest first, into the cell where the lo
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isqrt
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from pipeline.accounting.references import Reference
 from pipeline.plan.cells import Int32s, Int64s
 from pipeline.plan.model import Plan
 
-MOST_CELLS = 48  # finest cells of a kind of record that are tried, or one a record
+MOST_CELLS = 48  # finest cells of a kind of record that are tried, or two a record
 MOST_RECORDS = 60  # beyond them records are not put one by one
 ABOVE = 1 + 2e-11  # policies of arrays are above the true ones by one part in 10¹¹ at most
 SWEEPS = 3  # in which each record is moved once
@@ -45,11 +46,12 @@ def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
     influences, kinds = influences[:, order], tried.kinds[order]
     placements = []
     for turns in sorted({1, 2, 3, 5, 8, len(order)} | {2**k for k in range(4, len(order).bit_length())}):
-        placed = np.empty(len(order), dtype=np.int64)
-        for kind, cells in enumerate(tried.allowed):
-            mine = np.flatnonzero(kinds == kind)
-            placed[mine] = cells[mine % min(turns, len(cells))]
-        placements.append(placed)
+        for first in (0, 1):  # cells that are far from each other, or near
+            placed = np.empty(len(order), dtype=np.int64)
+            for kind, cells in enumerate(tried.allowed):
+                mine = np.flatnonzero(kinds == kind)
+                placed[mine] = cells[(first * len(cells) // 2 + mine % turns) % len(cells)]
+            placements.append(placed)
     losses = [_loss(policy, tried.cells[:, placed], influences) for placed in placements]
     if len(order) <= MOST_RECORDS:
         allowed = [tried.allowed[kind] for kind in kinds]
@@ -68,7 +70,7 @@ def _tried(plan: Plan, at: Reference) -> _Tried:
     found: list[tuple[int, int]] = []
     for keys in kinds:
         naics, county = domain.positions(finest.by, {}, keys)
-        most = max(MOST_CELLS, len(at.records))
+        most = max(MOST_CELLS, 2 * len(at.records))
         if domain.cells is None:
             pairs = _spread(naics, county, most)
         else:
@@ -90,14 +92,16 @@ def _tried(plan: Plan, at: Reference) -> _Tried:
 
 
 def _spread(naics: Int32s, county: Int32s, most: int) -> list[tuple[int, int]]:
-    """Return all pairs, or `most` of them that are far from each other in both keys."""
+    """Return all pairs, or some that are far from each other in both keys, and as many that share coarser codes."""
     if len(naics) * len(county) <= most:
         return [(int(n), int(c)) for n in naics for c in county]
-    steps = range(most)
-    return [
-        (int(naics[i * len(naics) // most]), int(county[(i * len(county) // most + 7 * i) % len(county)]))
-        for i in steps
+    half = most // 2
+    apart = [
+        (int(naics[i * len(naics) // half]), int(county[(i * len(county) // half + 7 * i) % len(county)]))
+        for i in range(half)
     ]
+    wide = min(len(naics), max(isqrt(half), -(-half // len(county))))
+    return apart + [(int(n), int(c)) for c in county[: -(-half // wide)] for n in naics[:wide]]
 
 
 def _moved(

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.accounting import partitions
+from pipeline.accounting import joint, partitions
+from pipeline.accounting.joint import most_cells
 from pipeline.accounting.partitions import most_in_partitions
-from pipeline.accounting.placements import Exposure, most_cells
+from pipeline.accounting.placements import Exposure
 from tests.accounting.test_placements import KINDS, ONE, exposure, most_by_all_partitions
 
 SIZES = st.lists(st.one_of(st.integers(1, 60), st.integers(0, 12).map(lambda power: 2**power)), min_size=1, max_size=6)
@@ -95,13 +96,34 @@ def test_nested_tables_are_exact(pairs: list[tuple[int, int]], kinds: tuple[str,
     assert true <= found(tables, frozenset({frozenset({0, 1})}), len(pairs)) <= true * (1 + ROUNDING)
 
 
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(pairs=NESTED, kinds=st.tuples(*[st.sampled_from(sorted(KINDS))] * 2))
+def test_prices_of_nested_tables_are_bounds(pairs: list[tuple[int, int]], kinds: tuple[str, str]) -> None:
+    sizes = list(zip(*pairs, strict=True))
+    tables = [table(kinds[0], sizes[0], 0, "county"), table(kinds[1], sizes[1], 1, "state")]
+    (bound,) = joint.most_lost(tables, [frozenset({frozenset({0, 1})})] * len(pairs))
+    assert most_of_nested(kinds, sizes, 9) <= bound
+
+
+def test_prices_of_nested_tables_are_nearer_than_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rises by county and falls by state cannot be had at once; the broken twin takes states for counties."""
+    sizes, both = [50] * 5, [frozenset({frozenset({0, 1})})] * 5
+    tables = [table("gaussian", sizes, 0, "county"), table("root", sizes, 1, "state")]
+    falls = [table("square root", sizes, 0, "county"), table("gaussian", sizes, 1, "state")]
+    true = most_of_nested(["gaussian", "root"], [sizes, sizes], 9)
+    assert true <= joint.most_lost(tables, both)[0] <= 1.01 * true
+    assert joint.most_lost(falls, both)[0] >= most_of_nested(["square root", "gaussian"], [sizes, sizes], 9)
+    monkeypatch.setattr(joint, "chains_of", lambda tables: [[[1], [0]]])
+    assert joint.most_lost(falls, both)[0] < most_of_nested(["square root", "gaussian"], [sizes, sizes], 9)
+
+
 def test_tables_nested_the_wrong_way_round_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken twin: as if states lay in counties. What falls by county and rises by state can be had at once."""
     sizes, both = [40, 50, 60], frozenset({frozenset({0, 1})})
     tables = [table("square root", sizes, 0, "county"), table("gaussian", sizes, 1, "state")]
     true = most_of_nested(["square root", "gaussian"], [sizes, sizes], 9)
     assert found(tables, both, 3) >= true
-    monkeypatch.setattr(partitions, "_chains", lambda exposures: [[[1], [0]]])
+    monkeypatch.setattr(partitions, "chains_of", lambda exposures: [[[1], [0]]])
     assert found(tables, both, 3) < true
 
 
@@ -158,16 +180,14 @@ def test_records_of_one_known_cell_are_in_it_together() -> None:
 
 
 def test_which_levels_tell_others() -> None:
-    refines = partitions._refines
+    refines = joint._refines
     assert refines(("naics6", "county"), ("naics2", "state"))
     assert refines(("county",), ("nation",))
     assert refines(("naics3",), ("nation",))
     assert not refines(("state",), ("county",))
     assert not refines(("naics6",), ("state",))
     assert not refines(("cbsa",), ("state",))
-    chains = partitions._chains(
-        [table("log", [1], i, by) for i, by in enumerate(["state", "naics2", "county", "nation"])]
-    )
+    chains = joint.chains_of([table("log", [1], i, by) for i, by in enumerate(["state", "naics2", "county", "nation"])])
     assert sorted(chains) == [[[1]], [[2], [0], [3]]]
 
 

@@ -1,0 +1,189 @@
+"""The most that the records of a firm lose in several tables, by prices: one by one, and tables taken together.
+
+Prices of single policies add up (pipeline/accounting/placements.py). Two more kinds are of several tables that a record
+meets all or none of; x_j is then its influence on the first, and P_i stands for P_i(c_i·S), c_i the largest ratio:
+
+    joined     those of Σ_i P_i, where all have the same cells
+    nested     y_j = x_j · sup Σ_i P_i(S_i)/S_i over x_j ≤ S_1 ≤ S_2 ≤ …, where each cell of one lies in one of the next
+
+for the loss Σ_i Σ_c P_i(S_c) is shared among the records in proportion to their influences, and a record's cell in the
+next table holds all that its cell in this one does. Of all combinations the smallest counts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.accounting.placements import ANYWHERE, UP, Exposure, Floats, Prices, Units, running
+from pipeline.accounting.references import QuerySet
+
+# Levels, the coarsest first; others are nested in none.
+NESTED = (("nation", "state", "county"), ("naics2", "naics3", "naics4", "naics5", "naics6"))
+_NONE: Floats = np.zeros((1, 1))
+
+Chain = Sequence[Sequence[int]]  # tables with nested cells, by number, those of equal cells together, finest first
+
+
+def most_lost(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySet]]) -> Floats:
+    """Return an upper bound of Σ over exposures and cells of P(S), of shape (m,), wherever the records lie.
+
+    `options`: of the records of each lot the query sets that its cell can have, of which it meets one; none: no query.
+    """
+    if not exposures:
+        return np.zeros(1)
+    with np.errstate(over="ignore"):  # infinite is a bound
+        offers = {each.policies: each.prices() for each in exposures}
+        bound = _least(offers, options, exposures[0].times)
+        for policies, prices in _together(exposures, frozenset(options)):
+            rest = {other: kinds for other, kinds in offers.items() if not other <= policies}
+            bound = np.minimum(bound, _least(rest | {policies: prices}, options, exposures[0].times))
+    return bound
+
+
+def _together(
+    exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]
+) -> Iterator[tuple[QuerySet, list[Prices]]]:
+    """Return prices of tables taken together."""
+    for tables in _met_at_once(exposures, options):
+        for chain in chains_of(tables):
+            levels = [[tables[i] for i in level] for level in chain]
+            for level in levels:
+                joined = _joined(level) if len(level) > 1 else None
+                if joined is not None:
+                    yield joined.policies, joined.prices()
+            every = [each for level in levels for each in level]
+            ratios = _ratios(every) if len(levels) > 1 else None
+            if ratios is not None:
+                yield frozenset[int]().union(*(each.policies for each in every)), [_nested(levels, ratios)]
+
+
+def _least(
+    offers: Mapping[QuerySet, Sequence[Prices]], options: Sequence[frozenset[QuerySet]], times: NDArray[np.int64]
+) -> Floats:
+    """Return the least bound that is found among prices offered for each set of policies."""
+    members: dict[frozenset[QuerySet], list[int]] = {}
+    for j, sets in enumerate(options):
+        if sets:
+            members.setdefault(sets, []).append(j)
+
+    chosen = {
+        policies: min(kinds, key=lambda prices: prices[0].sum() + times @ prices[1].sum(axis=1))
+        for policies, kinds in offers.items()
+    }
+
+    def totals(policies: QuerySet, kinds: Sequence[Prices]) -> list[Floats]:
+        """Return the bound by each of these prices, with those chosen of the others."""
+        rest = {other: prices for other, prices in chosen.items() if other != policies}
+        wholes = [sum((f for f, _ in rest.values()), fixed) for fixed, _ in kinds]
+        for sets, lots in members.items():
+            others = {met: sum((y[lots] for each, (_, y) in rest.items() if each <= met), _NONE) for met in sets}
+            for k, (_, y) in enumerate(kinds):
+                paid = [each + y[lots] if policies <= met else each for met, each in others.items()]
+                most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *paid))
+                wholes[k] = wholes[k] + times[lots] @ most
+        return [np.asarray(whole * UP) for whole in wholes]
+
+    best: Floats | None = None
+    for policies, kinds in offers.items():
+        wholes = totals(policies, kinds)
+        least = min(range(len(kinds)), key=lambda k: wholes[k].sum())
+        chosen[policies] = kinds[least]
+        best = np.minimum.reduce(wholes if best is None else [best, *wholes])
+    assert best is not None
+    return best
+
+
+def _met_at_once(exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]) -> Iterator[list[Exposure]]:
+    """Return the tables of known cells, of which a record has all or none."""
+    met = frozenset[QuerySet]().union(*options)
+    groups: dict[frozenset[QuerySet], list[Exposure]] = {}
+    for each in exposures:
+        if each.by is not None:
+            groups.setdefault(frozenset(q for q in met if each.policies <= q), []).append(each)
+    yield from groups.values()
+
+
+def most_cells(group: Sequence[Exposure]) -> int | None:
+    """Return in how many cells the records may be taken to be, where each is one of all tables; None: not known.
+
+    A cell that only the first of two tables has may be taken as one with a cell that only the second has, for more
+    records in a cell never lose less. Of three and more tables, such cells may meet each other in turn.
+    """
+    rooms = [each.room for each in group if each.room is not None]
+    if len(rooms) < len(group):
+        return None
+    return max(rooms) if len(group) < 3 or any(each.whole for each in group) else sum(rooms)
+
+
+def _ratios(group: Sequence[Exposure]) -> list[Fraction] | None:
+    """Return the largest ratio of a record's influence on each policy and on the first; None where one is infinite."""
+    first, *_ = group
+    rows = zip(*(each.influences for each in group), strict=True)
+    if not any(first.influences) or any(any(others) and not x for x, *others in rows):
+        return None
+    pairs = ([(x, y) for x, y in zip(first.influences, each.influences, strict=True) if x] for each in group)
+    return [max(y / x for x, y in each) for each in pairs]
+
+
+def _loss_of(group: Sequence[Exposure], ratios: Sequence[Fraction], sums: Units, unit: Fraction) -> Floats:
+    return np.asarray(sum(each.loss(sums, unit * x) for each, x in zip(group, ratios, strict=True) if x))
+
+
+def _joined(group: Sequence[Exposure]) -> Exposure | None:
+    """Return policies of the same cells as one: a sum S of the first means at most S·max(x_ji/x_j1) of the i-th."""
+    ratios = _ratios(group)
+    if ratios is None:
+        return None
+    return replace(
+        group[0],
+        policies=frozenset[int]().union(*(each.policies for each in group)),
+        cells=np.where(np.all([each.cells != ANYWHERE for each in group], axis=0), group[0].cells, ANYWHERE),
+        apart=frozenset[tuple[int, int]].intersection(*(each.apart for each in group)),
+        room=most_cells(group),
+        loss=partial(_loss_of, group, ratios),
+    )
+
+
+def _nested(levels: Sequence[Sequence[Exposure]], ratios: Sequence[Fraction]) -> Prices:
+    first, left = levels[0][0], list(ratios)
+    priced = first.units > 0
+    grid_of = []
+    for level in levels:
+        of_level, left = left[: len(level)], left[len(level) :]
+        if any(of_level):
+            whole = replace(first, loss=partial(_loss_of, level, of_level))
+            grid_of.append(whole.grid(int(first.units[priced].min()), int(first.together.sum())))
+    most: Floats = np.zeros((1, 1))
+    for grid in reversed(grid_of):
+        most = running(grid.rates + most)
+    return first.paid(priced, most[np.searchsorted(grid_of[0].ends, first.units[priced])])
+
+
+def chains_of(exposures: Sequence[Exposure]) -> list[Chain]:
+    """Return the policies as chains of levels, each level finer than the next one; each policy is in one chain."""
+    levels: dict[tuple[str, ...] | None, list[int]] = {}
+    for i, each in enumerate(exposures):
+        levels.setdefault(each.by, []).append(i)
+    alone: list[Chain] = [[[i]] for i in levels.pop(None, [])]
+    chains: list[tuple[tuple[str, ...], list[Sequence[int]]]] = []
+    for by in sorted((by for by in levels if by is not None), key=_depth, reverse=True):
+        nested = [k for k, (last, _) in enumerate(chains) if _refines(last, by)]
+        if nested:
+            chains[nested[0]] = by, [*chains[nested[0]][1], levels[by]]
+        else:
+            chains.append((by, [levels[by]]))
+    return [*alone, *(chain for _, chain in chains)]
+
+
+def _depth(by: tuple[str, ...]) -> int:
+    return sum(each.index(level) for level in by for each in NESTED if level in each)
+
+
+def _refines(fine: tuple[str, ...], coarse: tuple[str, ...]) -> bool:
+    """Return whether the codes at the levels `fine` tell those at the levels `coarse`."""
+    told = {level for each in NESTED for at in fine if at in each for level in each[: each.index(at) + 1]}
+    return told.union(fine, ["nation"]).issuperset(coarse)
