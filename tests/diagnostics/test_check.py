@@ -302,6 +302,25 @@ def test_only_the_report_and_the_exit_code_tell(tmp_path: Path, capfd: pytest.Ca
     assert found(left[place], canaries) != []  # the twin: the search finds what is there
 
 
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_the_command_says_where_the_report_of_good_microdata_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], json_wanted: bool
+) -> None:
+    plan, raw = modern(tmp_path / "world"), written(tmp_path / "world" / "raw", frame())
+    ledger, report = str(tmp_path / "state" / "ledger.sqlite"), tmp_path / "report"
+    create_ledger(ledger)
+    words = ["check", str(plan), "--data", str(raw), "--ledger", ledger, "--report", str(report)]
+    assert main([*words, *["--json"] * json_wanted]) == 0
+    out = capsys.readouterr().out
+    if json_wanted:
+        said = json.loads(out)
+        assert (said["report"], said["confidential"], "found" in said) == (str(report), True, False)
+        assert json.loads(report.read_text())["findings"] == []
+    else:
+        assert out.splitlines()[1] == f"report {report}, confidential"
+        assert "found nothing" in out
+
+
 def test_the_default_place_is_private_and_each_check_has_its_own(tmp_path: Path) -> None:
     plan, raw = modern(tmp_path), written(tmp_path / "raw", frame())
     first, second = (checked(plan, raw, tmp_path, as_json=False).report for _ in range(2))

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import create_ledger
+from tests.support.ledger_model import SHARE_OF_UNIT, Model
 from tests.support.ledgers import FACTS, UNIT, policy, reservation
 
 # The dataset "one" is not registered, and has the limits of its plans; the others are, and make a family.
@@ -32,47 +33,9 @@ CAPACITY = {"one": Fraction(2), "two": Fraction(5, 4), "three": Fraction(5), "ki
 ENDED = ("aborted", "rejected", "withdrawn")
 TESTED = "deh"  # releases that are reserved with a test of records left out
 TEST = LeftOutTest(sigma=Fraction(1))
-SHARE_OF_UNIT = Fraction(1, 4)  # what the test costs: 1²/(2σ²) = ½
 REFUSALS = 4
 PIN, OTHER_PIN = "sha256:pin", "sha256:other"
 OUTCOMES: Counter[tuple[str, type[PrdpError] | None]] = Counter()
-
-
-@dataclass
-class Model:
-    """What a release should be, told without reference to the fold under test."""
-
-    status: str = "none"
-    draws: int = 0
-    charges: int = 0
-    exposed: bool = False
-    hold: bool = False
-    approved: bool = False
-    has_test: bool = False
-    found: dict[str, bool] = field(default_factory=dict)  # by pin, under this and earlier reservations
-    paid: int = 0  # tests of the present reservation
-    alone: int = 0  # tests of earlier ones
-    live: str | None = None
-    attempts: list[str] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)
-
-    @property
-    def free(self) -> bool:
-        return self.status == "none" or (self.status in ("aborted", "refused") and self.draws == 0)
-
-    @property
-    def open(self) -> bool:
-        return self.status in ("reserved", "drawn") and self.live is None
-
-    @property
-    def cost(self) -> Fraction:
-        """What is charged, in draws of a release without a test."""
-        tests = self.alone + max(self.paid - (1 if self.charges else 0), 0)
-        return self.charges * (1 + self.has_test * SHARE_OF_UNIT) + tests * SHARE_OF_UNIT
-
-    def end_undrawn(self, status: str) -> None:
-        if not self.draws:
-            self.status, self.charges = status, 0
 
 
 class LedgerModel(RuleBasedStateMachine):

@@ -14,7 +14,8 @@ import yaml
 
 from tests.support import pinned
 from tests.support.ledgers import ledger_file
-from tests.support.pinned import GENERATED, PLAN_FACTS, PLANS, STATISTICS, TABLES, VARIANTS
+from tests.support.pinned import GENERATED, PLAN_FACTS, TABLES
+from tests.support.pinned_plans import PLANS, STATISTICS, VARIANTS
 from tests.support.spark import PYSPARKS_OWN
 
 KINDS = {

@@ -13,7 +13,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.tasks import SumTask
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.store import create_ledger
+from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.officers import approve
@@ -111,6 +111,15 @@ def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
     assert not staged(place)
 
 
+def job_of_mine(folder: Path) -> tuple[Job, Ledger]:
+    """A release to the ledger `mine`, and another ledger that stages at the same place."""
+    plan = load_plan(write_world(folder / "world", records(50)))
+    mine, theirs = (create_ledger(str(folder / name / "ledger.sqlite")) for name in ("mine", "theirs"))
+    places = {"microdata": locate(plan.path.parent / "microdata"), "out": locate(folder / "my-out")}
+    engine, staging = DaskEngine(workers=1), locate(folder / "staging")
+    return Job(plan=plan, ledger=mine, engine=engine, staging=staging, **places), theirs
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool
@@ -118,16 +127,8 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
     if not marked:  # the broken twin, and a store without conditional puts
         monkeypatch.setattr("pipeline.release.mark.is_own", lambda ledger, root: True)
         monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
-    plan = load_plan(write_world(tmp_path / "world", records(50)))
-    mine, theirs = (create_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
-    job = Job(
-        plan=plan,
-        microdata=locate(plan.path.parent / "microdata"),
-        out=locate(tmp_path / "my-out"),
-        ledger=mine,
-        engine=DaskEngine(workers=1),
-        staging=locate(tmp_path / "staging"),
-    )
+    job, theirs = job_of_mine(tmp_path)
+    plan, mine = job.plan, job.ledger
 
     def meanwhile(stage: str) -> None:
         if stage == "drawing payroll_state":  # two tables are staged
@@ -145,17 +146,8 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
 
 
 def test_a_run_that_its_ledger_refuses_removes_no_attempt_of_another_ledger(tmp_path: Path) -> None:
-    plan = load_plan(write_world(tmp_path / "world", records(50)))
-    mine, theirs = (create_ledger(str(tmp_path / name / "ledger.sqlite")) for name in ("mine", "theirs"))
-    job = Job(
-        plan=plan,
-        microdata=locate(plan.path.parent / "microdata"),
-        out=locate(tmp_path / "my-out"),
-        ledger=mine,
-        engine=DaskEngine(workers=1),
-        staging=locate(tmp_path / "staging"),
-        hold=True,
-    )
+    job, theirs = job_of_mine(tmp_path)
+    plan, mine, job = job.plan, job.ledger, replace(job, hold=True)
     assert run(job).state == "held"
     with pytest.raises(StateError, match="is another ledger's"):
         run(replace(job, ledger=theirs, registered_only=True))
