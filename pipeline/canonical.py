@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -47,6 +47,10 @@ class FrozenMap(Mapping[str, V], Generic[V]):
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def items(self) -> ItemsView[str, V]:
+        """Return the pairs, much faster than one by one."""
+        return dict(self.pairs).items()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and dict(self.pairs) == dict(other.items())
