@@ -28,9 +28,7 @@ def prepare(
         raw: The location of the raw microdata, Parquet or CSV.
         out: The folder to write, new or empty; it gets mode 0700.
         ledger: A ledger, or its path or URL: the microdata may not lie where it publishes.
-        engine: "dask" (default) or "spark".
-        operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-        **options: As of `Plan.release`.
+        engine, operator, **options: As of `Plan.release`; the engine is Dask by default.
 
     Returns:
         dataset, out, manifest, and registered: the place from which alone a registered dataset is released (None
@@ -77,10 +75,7 @@ def diagnose(
         data: The location of the microdata. Default: the plan's dataset.path.
         release: A published release of the plan to compare. Default: releases/ beside the plan, if there.
         per_record: Write every record's and firm's losses, as Parquet.
-        ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
-        engine: "dask" (default) or "spark".
-        operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-        **options: As of `Plan.release`.
+        ledger, engine, operator, **options: As of `Plan.release`; the engine is Dask by default.
 
     Returns:
         The locations of what was written, as `prdp diagnose --json`; their contents are confidential.

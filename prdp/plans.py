@@ -165,11 +165,9 @@ class Plan:
 
         Args:
             data: The location of the microdata. Default: the plan's dataset.path.
-            ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
             out: Where the release would be published. Default: releases/ beside the plan.
             staging: Where its draws would lie. Default: beside the ledger.
-            operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-            **options: As of `release`; no engine starts.
+            ledger, operator, **options: As of `release`; no engine starts.
 
         Returns:
             release, dataset, plan_digest and state: None where it would be reserved now, else its present state.
@@ -220,10 +218,7 @@ class Plan:
             report: The file to write, a new one; it gets mode 0600. Default: one in a private folder beside the
                 ledger's staging.
             as_json: Write the report as JSON, not for people.
-            ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
-            engine: "dask" (default) or "spark".
-            operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-            **options: As of `release`.
+            ledger, engine, operator, **options: As of `release`; the engine is Dask by default.
 
         Returns:
             release, dataset, plan_digest, report (where it lies), and found: whether it tells of something.
