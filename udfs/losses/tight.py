@@ -66,7 +66,7 @@ def tight_losses(weights: Summed, steps: Sequence[int]) -> list[float]:
     """Return `tight_loss` at shifts of 1 to 2⁶⁴ steps: many at once take a fraction of the time."""
     pure = _pure_above(weights, steps)
     losses = np.tanh(pure / 2) * pure * WIDER
-    known = np.flatnonzero(_are_summable(weights, pure)).tolist()
+    known = np.flatnonzero(is_summable(weights, pure)).tolist()
     for part in (known[i : i + AT_ONCE] for i in range(0, len(known), AT_ONCE)):
         moments = _moments(weights, [steps[i] for i in part], pure[part])
         losses[part] = np.minimum(losses[part], supremum(_on_grid(moments), pure[part]) * UP)
@@ -96,14 +96,10 @@ def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     return np.minimum(_log_moment(weights, steps, pure)(excess) / excess * UP, pure)
 
 
-def is_summable(weights: Summed, pure: float) -> bool:
-    """Return whether sums in doubles bound the loss, of a pure loss `pure`."""
-    return bool(_are_summable(weights, np.array(pure)))
-
-
-def _are_summable(weights: Summed, pure: Floats) -> NDArray[np.bool_]:
+def is_summable(weights: Summed, pure: Floats | float) -> NDArray[np.bool_]:
+    """Return whether sums in doubles bound the losses, of these pure losses."""
     known = weights.fast_error <= LARGEST_ERROR and weights.scale <= WIDEST
-    return known & (pure >= LEAST_PURE) & (pure <= MOST_PURE)
+    return known & (np.asarray(pure) >= LEAST_PURE) & (np.asarray(pure) <= MOST_PURE)
 
 
 def best_order(weights: Summed, steps: int, pure: float) -> float:
