@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from udfs.mechanisms.catalogue import build
+from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import BaseCells, CodeColumn, Decoder, SumSpec
+from udfs.records.decoding import BaseCells, Decoder, SumSpec
 from udfs.records.influence import QueryLoss, record_losses
+from udfs.records.keys import CodeColumn
 
 MECHANISMS = (
     {"kind": "gaussian", "sigma": 100},
@@ -38,24 +40,24 @@ def main() -> None:
     counties = [f"{1001 + i:05d}" for i in range(CODES)]
     naics = CodeColumn("naics", "naics6", "naics6", {code: i for i, code in enumerate(codes)})
     county = CodeColumn("county", "county", "county", {code: i for i, code in enumerate(counties)})
-    places = np.arange(CODES)
+    places = np.append(np.arange(CODES), NOWHERE)
     spec = SumSpec(
-        naics=naics,
-        county=county,
+        keys=(naics, county),
         measures=(MeasureColumn("payroll", "payroll", ONE, nonnegative=True),),
-        bases=(BaseCells(CODES**2, places * CODES, places, ("payroll",)),),
+        bases=(BaseCells(CODES**2, {0: np.append(places[:-1] * CODES, NOWHERE), 1: places}, ("payroll",)),),
         bad_records="refuse",
     )
     batch = _records(given.records, codes, counties)
     records = Decoder(spec).records(batch)
-    filters = [np.zeros(CODES, dtype=np.int64), np.where(places % 2, 0, -(1 << 62))]
+    everywhere = np.zeros(CODES + 1, dtype=np.int64)
+    filters = [everywhere, np.append(np.where(places[:-1] % 2, 0, NOWHERE), NOWHERE)]
     queries = [
-        QueryLoss(f"q{i}", 0, "payroll", ONE, filters[i % 2], filters[0], (build(dict(given), ONE),))
+        QueryLoss(f"q{i}", 0, "payroll", ONE, {0: filters[i % 2], 1: everywhere}, (build(dict(given), ONE),))
         for i, given in enumerate(MECHANISMS)
     ]
     influences = batch.column("payroll").to_numpy().astype(np.float64)
     losses = given.records * len(queries)
-    kernel = _best(given.rounds, lambda: record_losses(records, queries, spec.bases).total)
+    kernel = _best(given.rounds, lambda: record_losses(records, queries, spec).losses)
     log1p = _best(given.rounds, lambda: [np.log1p(influences) for _ in queries])
     print(f"{given.records:,} records, {len(queries)} queries, one core, best of {given.rounds}")
     print(f"losses    {losses / kernel / 1e6:7.1f} million a second")

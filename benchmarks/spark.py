@@ -109,7 +109,10 @@ def _sums(engine: SparkEngine, plan: Plan, naics: str, county: str) -> DataFrame
 
 def _same(engine: SparkEngine, plan: Plan, out: Path, naics: str, county: str) -> None:
     """Write as many tables, rows and columns as prdp does."""
-    codes = ((naics, plan.domain.naics.level_codes(naics)), (county, plan.domain.county.level_codes(county)))
+    codes = (
+        (naics, plan.domain.keys["naics"].level_codes(naics)),
+        (county, plan.domain.keys["county"].level_codes(county)),
+    )
     lists = [engine.session.createDataFrame([(code,) for code in every], [level]) for level, every in codes]
     cells = lists[0].crossJoin(f.broadcast(lists[1]))
     filled = cells.join(_sums(engine, plan, naics, county), [naics, county], "left").fillna(0).persist()

@@ -29,8 +29,10 @@ from pipeline.economy.generate import Generated, generate
 from pipeline.engines.dask import DaskEngine
 from pipeline.microdata.source import chunks, find
 from pipeline.storage.uri import locate
+from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import BaseCells, SumSpec
+from udfs.records.keys import CodeColumn
 from udfs.records.statistics import Count
 from udfs.records.sums import CELL
 
@@ -101,13 +103,14 @@ def _timed(run: Callable[[], T]) -> tuple[T, float]:
 def _spec(naics: Index, county: Index) -> SumSpec:
     base = BaseCells(
         size=len(naics) * len(county),
-        naics=np.arange(len(naics)) * len(county),
-        county=np.arange(len(county)),
+        parts={
+            0: np.append(np.arange(len(naics)) * len(county), NOWHERE),
+            1: np.append(np.arange(len(county)), NOWHERE),
+        },
         addends=(RECORDS, *MEASURES),
     )
     return SumSpec(
-        naics=CodeColumn("naics", "naics6", "naics6", naics),
-        county=CodeColumn("county", "county", "county", county),
+        keys=(CodeColumn("naics", "naics6", "naics6", naics), CodeColumn("county", "county", "county", county)),
         measures=tuple(MeasureColumn(name, name, Fraction(1), nonnegative=True) for name in MEASURES),
         bases=(base,),
         bad_records="refuse",

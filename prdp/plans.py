@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import Interrupted, PlanError
 from pipeline.plan.load import plan_of
 from pipeline.plan.model import Plan as Model
+from pipeline.plan.schema import DomainSpec, ListSpec
 from pipeline.plan.text import read_text, text_of
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
 from prdp.ledgers import LedgerLike
@@ -49,8 +50,9 @@ class Plan:
     @property
     def code_lists(self) -> dict[str, Path]:
         """The CSV files of the plan's public codes by key (header code,name); empty where the plan lists cells."""
-        domain = self._data["domain"]
-        return {key: self._model.path.parent / str(domain[key]) for key in ("naics", "county") if domain.get(key)}
+        lists = DomainSpec.model_validate(self._data["domain"]).codes
+        folder = self._model.path.parent
+        return {key: folder / codes.list for key, codes in lists.items() if isinstance(codes, ListSpec)}
 
     def to_json(self) -> dict[str, Any]:
         """Return all that shapes the release: no locations, the domain by its digest."""

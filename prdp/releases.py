@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pipeline.errors import PlanError
-from pipeline.plan.domain import level_of
+from pipeline.plan.keys import level_of
 from pipeline.release.export import export, published_part
 from pipeline.release.outcome import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release

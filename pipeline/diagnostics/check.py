@@ -28,8 +28,9 @@ from pipeline.preparation.duplicates import ByRecord, bucket_count, scratch
 from pipeline.preparation.prepared import prepared_for
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import prepare_root
-from pipeline.tables.totals import contract_checked, sum_spec
+from pipeline.tables.totals import contract_checked, layout_of
 from udfs.records.decoding import SumSpec
+from udfs.records.keys import CodeColumn
 
 FOLDER = "checks"  # of reports, beside the ledger's staging
 
@@ -66,9 +67,9 @@ def check(job: CheckJob) -> Outcome:
     path = _report_path(job)
     files = source.find(job.microdata)
     prepared = prepared_for(job.microdata, plan) is not None
-    spec = sum_spec(plan)
-    keys = ((spec.naics, plan.domain.naics), (spec.county, plan.domain.county))
-    judges = tuple(CodeJudge.of(key, dimension, plan.domain) for key, dimension in keys)
+    spec = layout_of(plan).spec
+    keys = zip(spec.keys, plan.domain.dimensions, strict=True)
+    judges = tuple(CodeJudge.of(key, each, plan.domain) for key, each in keys if isinstance(key, CodeColumn))
     with (
         job.recorded(files, event=CHECKED),
         job.log.stage("check", "looking at the microdata"),

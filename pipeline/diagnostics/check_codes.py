@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pipeline.plan.domain import Dimension, Domain
+from pipeline.plan.domain import Domain
+from pipeline.plan.keys import Dimension
 from pipeline.plan.vintages import Vintage, vintage_of, vintages
 from udfs.records.codes import NAICS_LEVELS, OTHER, SECTOR_RANGES, is_code
-from udfs.records.decoding import MALFORMED, CodeColumn
+from udfs.records.keys import ABSENT, MALFORMED, CodeColumn
 
 DIGITS = {"naics6": 6, "county": 5}  # of a record's code
 
@@ -65,9 +66,11 @@ class CodeJudge:
 
     def judged(self, code: str | None) -> Judgement | None:
         """Return what is wrong with a record's code; None where nothing is."""
+        index = self.key.index_of(code)
+        if index == ABSENT:
+            return None
         if code is None or not code.strip():
             return Judgement(Wrong.EMPTY)
-        index = self.key.index_of(code)
         if index == MALFORMED:
             return self._malformed(code)
         return None if index >= 0 and index != self.key.other else self._outside(code)
@@ -75,7 +78,7 @@ class CodeJudge:
     def _outside(self, code: str) -> Judgement:
         if self._in(self.own, code):
             return Judgement(Wrong.OUTSIDE, code)
-        holders = [vintage for vintage in self.others if vintage.holds(code, self.key.record_level)]
+        holders = [vintage for vintage in self.others if self._in([vintage], code)]
         if not holders:
             return Judgement(Wrong.UNKNOWN)
         if not self.own:
@@ -106,11 +109,11 @@ class CodeJudge:
 
     def _filled(self, digits: str) -> str:
         """Return digits with leading zeros as a known code; "" where there is none."""
-        full = digits.zfill(DIGITS[self.key.record_level])
+        full = digits.zfill(self.key.digits or DIGITS.get(str(self.key.record_level), 0))
         return full if self._known(full) else ""
 
     def _known(self, code: str) -> bool:
-        if not is_code(code, self.key.record_level) or code == OTHER:
+        if not self.key.is_well_formed(code) or code == OTHER:
             return False
         return self.key.index_of(code) not in (MALFORMED, self.key.other) or self._in((*self.own, *self.others), code)
 
@@ -120,4 +123,5 @@ class CodeJudge:
         return sector or any(v.holds(code, level) for level in levels for v in (*self.own, *self.others))
 
     def _in(self, lists: Sequence[Vintage], code: str) -> bool:
-        return any(vintage.holds(code, self.key.record_level) for vintage in lists)
+        level = self.key.record_level
+        return level is not None and any(vintage.holds(code, level) for vintage in lists)

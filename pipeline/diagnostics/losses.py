@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.plan.model import Measure, Plan, Query
-from pipeline.tables.totals import Layout, Table
+from pipeline.plan.model import Measure, Plan
+from pipeline.tables.totals import Layout, Table, parts_of_codes
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Int64s
-from udfs.records.codes import dimension_of
-from udfs.records.decoding import NOWHERE, SumSpec
+from udfs.records.codes import NOWHERE
+from udfs.records.decoding import SumSpec
 from udfs.records.influence import QueryLoss
 
 SIZE_MEASURE = "employment"
@@ -25,8 +25,9 @@ class LossSpec:
 
     `paper_queries`: the paper's bound of the same noise, of each query whose policy is tight, by its index in
     `queries`. `test`: of records left out, a count in which every record is. `size`: the measure that classes records
-    by size, among those that the plan sums (None: there is none). `sector_of`: the index in `sectors` of each industry
-    of the domain.
+    by size, among those that the plan sums (None: there is none). `keys`: those that are columns. `sector_of`: for
+    the key
+    naics, where there is one, the index in `sectors` of each industry, and −1 for those in no list.
     """
 
     scan: SumSpec
@@ -35,13 +36,16 @@ class LossSpec:
     paper_queries: Mapping[int, QueryLoss]
     test: Mechanism
     size: Measure | None
+    keys: tuple[str, ...]
     sectors: tuple[str, ...]
-    sector_of: Int64s
+    sector_of: Mapping[int, Int64s]
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout) -> "LossSpec":
         """Return what the tasks need; `layout` is that of the plan's release."""
         queries = tuple(_query_loss(table, plan) for table in layout.tables)
+        sector_key = plan.domain.levels.get(SECTOR_LEVEL)
+        industries = None if sector_key is None else plan.domain.dimensions[sector_key]
         return cls(
             scan=layout.spec,
             tables=layout.tables,
@@ -53,8 +57,13 @@ class LossSpec:
             },
             test=LeftOutTest().mechanism,
             size=_size_measure(plan, layout.spec),
-            sectors=plan.domain.naics.level_codes(SECTOR_LEVEL),
-            sector_of=plan.domain.naics.parent(SECTOR_LEVEL).astype(np.int64),
+            keys=tuple(each.key for each in plan.domain.dimensions if each.classes is None),
+            sectors=() if industries is None else industries.level_codes(SECTOR_LEVEL),
+            sector_of=(
+                {}
+                if industries is None
+                else {plan.domain.levels[SECTOR_LEVEL]: np.append(industries.parent(SECTOR_LEVEL).astype(np.int64), -1)}
+            ),
         )
 
     def reading(self, columns: Sequence[str]) -> "LossSpec":
@@ -83,30 +92,19 @@ def _size_measure(plan: Plan, scan: SumSpec) -> Measure | None:
 
 
 def _query_loss(table: Table, plan: Plan) -> QueryLoss:
-    query, cells = table.query, table.cells
-    numbers = {
-        "naics": np.where(cells.naics.position >= 0, 0, NOWHERE),
-        "county": np.where(cells.county.position >= 0, 0, NOWHERE),
-    }
-    if query.split is not None:
-        key = dimension_of(query.split)
-        part = _parts(query, plan)
-        numbers[key] = np.where((part >= 0) & (numbers[key] == 0), part, NOWHERE)
+    query = table.query
+    numbers = {}
+    for axis in table.cells.axes:
+        inside, part = axis.position >= 0, np.zeros(len(axis.position), dtype=np.int64)
+        dimension = plan.domain.dimensions[axis.key]
+        if query.split in dimension.levels:
+            part = parts_of_codes(query, dimension)[dimension.parent(query.split)].astype(np.int64)
+        numbers[axis.key] = np.append(np.where(inside & (part >= 0), part, NOWHERE), NOWHERE)
     return QueryLoss(
         name=query.name,
         base=table.base_number,
         addend=table.addend,
         step=query.parts[0].mechanism.step,
-        naics=numbers["naics"],
-        county=numbers["county"],
+        part_of=numbers,
         mechanisms=query.mechanisms,
     )
-
-
-def _parts(query: Query, plan: Plan) -> Int64s:
-    """Return the part of each of the finest codes of the key that splits the query's mechanism, −1 for none."""
-    assert query.split is not None
-    dimension = plan.domain.dimension(query.split)
-    part_of = {code: i for i, part in enumerate(query.parts) for code in part.codes}
-    of_code = np.array([part_of.get(code, -1) for code in dimension.level_codes(query.split)], dtype=np.int64)
-    return of_code[dimension.parent(query.split)]

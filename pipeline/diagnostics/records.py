@@ -43,7 +43,7 @@ from udfs.records.influence import QueryLoss, RecordLosses, UnitRows, in_domain,
 from udfs.records.names import as_text, buckets_of, distinct
 
 BUCKETS = 64  # a bucket's records are in memory together
-OWNER, NAICS, COUNTY = "(owner)", "(naics)", "(county)"  # columns of rows; no measure can have these names
+OWNER = "(owner)"  # a column of rows; no measure can have such a name
 LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
 OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
 
@@ -136,7 +136,7 @@ class RecordTask:
         for batch in read(chunk, self.spec.scan):
             records = decoder.records(batch)
             broken |= records.broken
-            losses = record_losses(records, self.spec.queries, self.spec.scan.bases)
+            losses = record_losses(records, self.spec.queries, self.spec.scan)
             good, inside = _all_of(records.good, len(batch)), _all_of(losses.inside, len(batch))
             read_records += len(batch)
             dropped += int(np.count_nonzero(~good))
@@ -155,7 +155,9 @@ def _count(counts: Distributions, spec: LossSpec, records: Records, losses: Reco
     kept = losses.inside
     total = _only(_total(spec, losses.losses), kept)
     counts.count(TOTAL, 0, total)
-    counts.count_groups(SECTOR, _only(records.naics.keys(spec.sector_of), kept), total)
+    if spec.sector_of:
+        sectors = _only(records.numbers(spec.sector_of), kept)
+        counts.count_groups(SECTOR, sectors[sectors >= 0], total[sectors >= 0])
     if spec.size is not None:
         counts.count_groups(SIZE, spec.size_class(_only(records.values[spec.size.name], kept)), total)
     for number, (loss, met) in enumerate(zip(losses.losses, losses.met, strict=True)):
@@ -164,7 +166,7 @@ def _count(counts: Distributions, spec: LossSpec, records: Records, losses: Reco
 
 def _count_paper(counts: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
     """Count the same records' losses by the paper's bound, which is the stated one of queries that are not tight."""
-    paper = record_losses(records, list(spec.paper_queries.values()), spec.scan.bases)
+    paper = record_losses(records, list(spec.paper_queries.values()), spec.scan)
     other = dict(zip(spec.paper_queries, paper.losses, strict=True))
     total = _only(_total(spec, [other.get(number, loss) for number, loss in enumerate(losses.losses)]), losses.inside)
     counts.count(PAPER_TOTAL, 0, total)
@@ -177,8 +179,7 @@ def _count_paper(counts: Distributions, spec: LossSpec, records: Records, losses
 
 def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: RecordLosses, good: Mask) -> pa.Table:
     """Return a row for each good record: its name, its codes, each query's influence and loss, the sum of losses."""
-    named = {"record": files.record, "owner": files.owner, "naics": spec.scan.naics.column}
-    named |= {"county": spec.scan.county.column}
+    named = {"record": files.record, "owner": files.owner} | dict(zip(spec.keys, spec.scan.code_columns, strict=True))
     columns = {name: _plain(batch.column(column)) for name, column in named.items() if column is not None}
     of_queries = (
         values
@@ -193,6 +194,11 @@ def _total(spec: LossSpec, losses: Sequence[Floats], records: Int64s | None = No
     """Return the sums of units' losses by the queries and by the test of records left out; None: of one record each."""
     numbers = np.ones(len(losses[0])) if records is None else records.astype(np.float64)
     return summed([*losses, spec.test.loss(numbers)])
+
+
+def _key(number: int) -> str:
+    """Return the column of rows that holds the numbers of a key's codes."""
+    return f"(key {number})"
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -235,15 +241,13 @@ class ByOwner:
 
     def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         records = decoder.records(batch)
-        inside = in_domain(records, self.spec.scan.bases)
+        inside = in_domain(records, self.spec.scan)
         kept = np.arange(len(batch)) if inside is None else np.flatnonzero(inside)
         owners = as_text(batch.column(str(self.spec.scan.owner)).take(pa.array(kept))).dictionary_encode()
         of_row = np.asarray(owners.indices)
         columns = {
             OWNER: owners.dictionary_decode(),
-            NAICS: records.naics.indices[records.naics.rows[kept]].astype(np.int32),
-            COUNTY: records.county.indices[records.county.rows[kept]].astype(np.int32),
-        }
+        } | {_key(number): codes.codes()[kept] for number, codes in enumerate(records.keys)}
         rows = pa.record_batch(columns | {name: values[kept] for name, values in records.values.items()})
         return in_buckets(rows, buckets_of(owners.dictionary, BUCKETS)[of_row])
 
@@ -283,11 +287,13 @@ class FirmTask:
     def _rows(self, number: int, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> UnitRows:
         """Return the rows that are in a query's cells, with their firms, cells and influences."""
         query, cells = self.spec.queries[number], self.spec.tables[number].cells
-        naics, county = columns[NAICS], columns[COUNTY]
-        parts = query.naics[naics] + query.county[county]
-        met = np.flatnonzero(parts >= 0)
-        of_cell = cells.numbers(cells.naics.position[naics[met]], cells.county.position[county[met]])
-        return UnitRows(firms, of_row[met], of_cell, parts[met], np.abs(columns[query.addend][met]))
+        codes = {key: columns[_key(key)] for key in query.part_of}
+        parts = np.zeros(len(of_row), dtype=np.int64)
+        for key, of_code in query.part_of.items():
+            parts += of_code[np.maximum(codes[key], -1)]
+        of_cell = cells.of_codes(codes)
+        met = np.flatnonzero((parts >= 0) & (of_cell >= 0))
+        return UnitRows(firms, of_row[met], of_cell[met], parts[met], np.abs(columns[query.addend][met]))
 
     def _sizes(self, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> Int64s | None:
         """Return the class of each firm's size; None where no measure gives it."""

@@ -31,7 +31,7 @@ from pipeline.preparation.prepared import prepared_for
 from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import MANIFEST, Staging
-from pipeline.tables.totals import Layout, contract_checked, require_unbroken, sum_spec
+from pipeline.tables.totals import Layout, contract_checked, layout_of, require_unbroken
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"
 SCRATCH = ".scratch"
@@ -76,7 +76,7 @@ def diagnose(job: DiagnosticsJob) -> Path:
     published = [job.published.parent] if job.published else []
     require_apart(job.out, [default_out(plan), *published, *release_folders(job.ledger)])
     files = source.find(job.microdata)
-    require_schema(files, sum_spec(plan), plan.dataset.record)
+    require_schema(files, layout_of(plan).spec, plan.dataset.record)
     facts = {"per_record": job.per_record, "compared": compared.attempt if compared else None}
     with private_folder(job.out), job.recorded(files, **facts):
         root, proved = LocalPath(job.out / SCRATCH), prepared_for(job.microdata, plan) is not None

@@ -20,7 +20,7 @@ from pipeline.engines.spark_failures import guarded
 from pipeline.engines.spark_session import require_safe
 from pipeline.engines.tasks import require_same_code
 from pipeline.errors import PlanError
-from pipeline.tables.files import VALUES
+from pipeline.plan.model import VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.release import rehearse, release_cells
 from udfs.noise.keystream import MAX_QUERIES, SecretKey

@@ -38,7 +38,7 @@ def require_types(where: str, schema: pa.Schema, spec: SumSpec) -> None:
     """Return if those of the scan's columns that a schema has are of types that fit; raises PlanError otherwise."""
     kinds = dict(zip(schema.names, schema.types, strict=True))
     try:
-        for key in (spec.naics.column, spec.county.column):
+        for key in spec.code_columns:
             if key in kinds:
                 require_code_type(kinds[key], key)
         for name in (spec.owner, spec.record):

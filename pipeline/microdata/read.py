@@ -56,7 +56,7 @@ def _parquet(
             footer = probe.metadata
         # Columns that a file's own schema codes Arrow would code itself, and fail where they are not UTF-8.
         coded_there = {name for name in columns if pa.types.is_dictionary(schema.field(name).type)}
-        keys = ({spec.naics.column, spec.county.column} & {*columns}) | coded_there
+        keys = ({*spec.code_columns} & {*columns}) | coded_there
         coded = _dictionary_readable(footer, keys)
         # A store is asked for all of a row group's columns at once, not for a page at a time.
         with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=location.remote) as file:

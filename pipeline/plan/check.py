@@ -4,7 +4,7 @@ The parts checked may be incomplete: a key whose shape is broken is absent, was 
 so that all other mistakes are reported in the same run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import Any
 from pipeline.errors import PlanError
 from pipeline.names import hint
 from pipeline.plan.calibration import Use, mechanism_mistakes
-from pipeline.plan.domain import ALL_LEVELS, Domain, unknown_level
+from pipeline.plan.domain import ALL_LEVELS, Domain, rank, unknown_level
+from pipeline.plan.keys import built_in_levels
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import RECORD
 from pipeline.plan.schema import (
     INTERVAL,
     DatasetSpec,
+    DomainSpec,
     MeasureSpec,
     PartsSpec,
     PlanSpec,
@@ -29,7 +31,7 @@ from pipeline.storage.location import LocationError
 from pipeline.storage.uri import locate
 from udfs.mechanisms.parameters import SMALLEST
 from udfs.numbers.exact import exact
-from udfs.records.codes import LEVELS, dimension_of
+from udfs.records.codes import LEVELS
 from udfs.records.statistics import RECORDS, STATISTICS, Count
 
 MOST_SHOWN = 5  # codes that a message names
@@ -43,11 +45,12 @@ def plan_mistakes(plan: PlanSpec, domain: Domain | None, folder: Path) -> Iterat
     if _value(plan, "supersedes") and plan.supersedes == _value(plan, "release"):
         yield Mistake(("supersedes",), "must name another release")
     dataset: DatasetSpec | None = _value(plan, "dataset")
+    levels = known_levels(_value(plan, "domain"), dataset)
     measures: Mapping[str, MeasureSpec] | None = _value(dataset, "measures")
     if dataset is not None:
-        yield from dataset_mistakes(dataset, measures or {})
+        yield from dataset_mistakes(dataset, measures or {}, levels)
     coverage = _value(plan, "interval") or exact(INTERVAL)  # a broken one has a mistake of its own
-    check = _Check(measures, domain, coverage, _value(plan, "queries") or [], folder)
+    check = _Check(measures, domain, levels, coverage, _value(plan, "queries") or [], folder)
     yield from check.queries_mistakes()
     for i, limit in enumerate(_value(plan, "budget") or []):
         path: KeyPath = ("budget", i, "at")
@@ -64,7 +67,19 @@ def _value(part: Any, key: str) -> Any:
     return getattr(part, key, None)
 
 
-def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+def known_levels(domain: DomainSpec | None, dataset: DatasetSpec | None) -> tuple[str, ...]:
+    """Return the levels of a plan's keys, as far as it says them."""
+    codes = {} if domain is None else domain.codes
+    columns: Mapping[str, str] | None = _value(dataset, "keys")
+    keys = {*(LEVELS if columns is None else columns), *codes}
+    built_in = [level for key in sorted(keys, key=rank) for level in built_in_levels(key)]
+    further = [level for key in sorted(keys & codes.keys()) for level in _value(codes[key], "levels") or ()]
+    return tuple(dict.fromkeys([*built_in, *further]))
+
+
+def dataset_mistakes(
+    dataset: DatasetSpec, measures: Mapping[str, MeasureSpec], levels: Collection[str] = ALL_LEVELS
+) -> Iterator[Mistake]:
     """Yield what contradicts itself in the key dataset; a broken part of it is absent, and passed over."""
     if hasattr(dataset, "path") and hasattr(dataset, "source") and (dataset.path is None) == (dataset.source is None):
         either = (("dataset", "path"), ("dataset", "source"))
@@ -79,7 +94,7 @@ def dataset_mistakes(dataset: DatasetSpec, measures: Mapping[str, MeasureSpec]) 
         yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
     for name, measure in measures.items():
         path: KeyPath = ("dataset", "measures", name)
-        if name in (*ALL_LEVELS, RECORDS):
+        if name in (*levels, *ALL_LEVELS, RECORDS):
             yield Mistake(path, "this name has another meaning; choose another")
         if measure.type == "decimal" and measure.step is None:
             yield missing((*path, "step"), " (every value is a whole multiple of it)")
@@ -95,6 +110,7 @@ class _Check:
 
     measures: Mapping[str, MeasureSpec] | None
     domain: Domain | None
+    levels: Collection[str]
     coverage: Fraction
     queries: Sequence[QuerySpec]
     folder: Path
@@ -102,7 +118,7 @@ class _Check:
     def level_rule(self, level: str) -> str | None:
         """Return the rule that `level` breaks: it must be known, and the domain as fine."""
         if self.domain is None:
-            return None if level in ALL_LEVELS else unknown_level(level)
+            return None if level in self.levels else unknown_level(level, [*self.levels])
         return self.domain.level_rule(level)
 
     def code_rule(self, level: str, code: str) -> str | None:
@@ -143,8 +159,8 @@ class _Check:
         first: dict[str, str] = {}
         for i, level in enumerate(by):
             rule = self.level_rule(level)
-            key = dimension_of(level) if level in ALL_LEVELS else ""
-            if not rule and key in first:
+            key = "" if self.domain is None or rule else self.domain.dimension(level).key
+            if not rule and key and key in first:
                 rule = f"must be the only level of {key}; {first[key]} stands before it"
             if rule:
                 yield Mistake((*path, i), rule)
@@ -195,7 +211,7 @@ class _Check:
         level: str | None = _value(spec, "by")
         if level is None:
             return
-        rule = self.level_rule(level) or _roll_up_rule(level, _value(query, "by"))
+        rule = self.level_rule(level) or self._roll_up_rule(level, _value(query, "by"))
         if rule:
             yield Mistake((*path, "by"), rule)
             return
@@ -249,23 +265,24 @@ class _Check:
     ) -> Mistake | None:
         if name in measures:
             return None if isinstance(value, Fraction) else Mistake(path, "must be a number")
-        if name not in ALL_LEVELS:
-            rule = f"unknown measure or level{hint(name, (*measures, *ALL_LEVELS))}"
+        if name not in self.levels:
+            rule = f"unknown measure or level{hint(name, (*measures, *self.levels))}"
             return Mistake(path, rule, unknown=True)
         if not isinstance(value, str):
             return Mistake(path, "must be text; put the code in quotes")
         broken = self.level_rule(name) or self.code_rule(name, value)
         return Mistake(path, broken) if broken else None
 
-
-def _roll_up_rule(level: str, by: Sequence[str] | None) -> str | None:
-    """Return the rule that a known level breaks: every cell of the query must have one code at it."""
-    if by is None or any(own not in ALL_LEVELS for own in by):
+    def _roll_up_rule(self, level: str, by: Sequence[str] | None) -> str | None:
+        """Return the rule that a known level breaks: every cell of the query must have one code at it."""
+        if by is None or self.domain is None or any(own not in self.domain.levels for own in by):
+            return None
+        dimension = self.domain.dimension(level)
+        own = next((own for own in by if own in dimension.levels), None)
+        if own is None:
+            return f"must be a level of the query's by ({', '.join(by)}), or a coarser one of the same key"
+        if dimension.between(own, level) is None:
+            if level in dimension.further:
+                return f"some codes of {own} have none at it, or several: each cell must lie in one part"
+            return f"must be {own}, by which the query's cells are made, or a coarser level"
         return None
-    key = dimension_of(level)
-    own = next((own for own in by if dimension_of(own) == key), None)
-    if own is None:
-        return f"must be a level of the query's by ({', '.join(by)}), or a coarser one of the same key"
-    if LEVELS[key].index(level) > LEVELS[key].index(own):
-        return f"must be {own}, by which the query's cells are made, or a coarser level"
-    return None

@@ -18,7 +18,7 @@ from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.calibration import Use, mechanism_of
 from pipeline.plan.check import plan_mistakes
-from pipeline.plan.domain import Domain
+from pipeline.plan.domain import Domain, rank
 from pipeline.plan.domain_files import WrongFiles, domain_mistakes, files_of, is_readable, read_domain
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query
@@ -75,21 +75,21 @@ def plan_of(text: PlanText, path: Path) -> Plan:
 
 def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Domain | None, list[str]]:
     """Return the domain, if it can be read, and a line for each of its files that is wrong; add to `mistakes`."""
-    files = getattr(spec, "domain", None)
-    if files is None:
+    files, dataset = getattr(spec, "domain", None), getattr(spec, "dataset", None)
+    if files is None or dataset is None:
         return None, []
-    wrong = list(domain_mistakes(files))
+    wrong = list(domain_mistakes(files, dataset))
     mistakes += wrong
     if hasattr(files, "vintage"):
         mistakes += vintage_mistakes(files.vintage)
-    if wrong or not is_readable(files):
+    if wrong or not is_readable(files, dataset):
         return None, []
     try:
-        domain = read_domain(files, folder)
+        domain = read_domain(files, dataset, folder)
     except WrongFiles as error:
         mistakes += error.mistakes
         return None, list(error.lines)
-    return domain, list(foreign_codes(domain, files_of(files, folder)))
+    return domain, list(foreign_codes(domain, files_of(files, dataset, folder)))
 
 
 def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
@@ -139,9 +139,20 @@ def _salvage(kind: type[Spec], data: object) -> Spec:
             setattr(part, key, data[key])
         except ValidationError:
             part.__dict__.pop(key, None)  # a default must not stand in for a broken value
+    if kind is DomainSpec:
+        _salvage_codes(part, data)
     if kind is QuerySpec and is_by_parts(data.get("mechanism")):
         part.__dict__["mechanism"] = _salvage_parts(data["mechanism"])
     return part
+
+
+def _salvage_codes(domain: Spec, data: Mapping[str, Any]) -> None:
+    """Add the codes of further keys to a salvaged domain; where some have a wrong shape, the domain is unreadable."""
+    for key in data.keys() - DomainSpec.model_fields.keys():
+        try:
+            setattr(domain, str(key), data[key])
+        except ValidationError:
+            domain.__dict__.pop("cells", None)
 
 
 def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
@@ -171,7 +182,7 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
         duplicates=spec.duplicates,
         unit=spec.unit,
         bad_records=spec.bad_records,
-        keys=FrozenMap.of({"naics": spec.keys.naics, "county": spec.keys.county}),
+        keys=FrozenMap.of({key: spec.keys[key] for key in sorted(spec.keys, key=rank)}),
         measures=tuple(
             Measure(name, measure.column, measure.type, measure.step or Fraction(1))
             for name, measure in sorted(spec.measures.items())

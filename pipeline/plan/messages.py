@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from pipeline.errors import in_a_line
 from pipeline.names import hint, nearest
-from pipeline.plan.schema import NAME, OWN_RULE, PlanSpec, Spec
+from pipeline.plan.schema import NAME, OWN_RULE, DomainSpec, KeyCodes, PlanSpec, Spec
 from pipeline.plan.text import PlanText
 from udfs.mechanisms import groupwise_direct
 
@@ -114,7 +114,9 @@ def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) 
     for error in errors:
         path, keys, expected = _resolve(error["loc"], root)
         kind = error["type"]
-        if kind == "extra_forbidden":
+        if path[:1] == ("domain",) and len(path) > 1 and _misspelt(str(path[1])):
+            yield _unknown_key(path[:2], tuple(DomainSpec.model_fields))
+        elif kind == "extra_forbidden":
             yield _unknown_key(path, keys)
         elif kind == "missing":
             yield missing(path)
@@ -128,6 +130,11 @@ def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) 
             yield Mistake((*path, "kind"), NEVER_RELEASED.get(tag, f"unknown kind{hint(str(tag), kinds, 'kind')}"))
         else:
             yield Mistake(path, _rule(error, expected))
+
+
+def _misspelt(key: str) -> bool:
+    """Return whether a key of the domain, which may have any name, is meant as one that has a meaning."""
+    return key not in DomainSpec.model_fields and nearest(key, DomainSpec.model_fields) is not None
 
 
 def _unknown_key(path: KeyPath, known: Collection[str]) -> Mistake:
@@ -165,7 +172,8 @@ def _resolve(loc: tuple[str | int, ...], root: type[Spec]) -> tuple[KeyPath, tup
         path.append(step)
         if isinstance(here, type) and issubclass(here, Spec):
             keys = tuple(here.model_fields)
-            here = _bare(here.model_fields[str(step)].annotation) if step in keys else None
+            further = _bare(KeyCodes) if here is DomainSpec else None
+            here = _bare(here.model_fields[str(step)].annotation) if step in keys else further
         else:
             here = _bare((get_args(here) or (None,))[-1])
     return tuple(path), keys, here

@@ -16,6 +16,7 @@ from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Statistic
 
+VALUES = ("value", "lower", "upper", "standard_error")  # columns of a table, beside its keys
 RECORD = "record"  # the unit that is a single record
 
 
@@ -48,7 +49,7 @@ class Dataset:
     duplicates: Literal["trust", "reject", "combine"]  # what rows of one id are: records each, none, or one
     unit: str  # RECORD, or the column that names a record's owner: all records of one owner are one unit
     bad_records: Literal["refuse", "drop"]
-    keys: Mapping[str, str]  # naics and county → column
+    keys: Mapping[str, str]  # key → column
     measures: tuple[Measure, ...]  # by name
 
     @property

@@ -9,7 +9,8 @@ one, and few are moved one by one, the largest first, into the cell where the lo
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isqrt
+from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -63,45 +64,43 @@ def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
 
 def _tried(plan: Plan, at: Reference) -> _Tried:
     domain = plan.domain
-    finest = domain.query_cells((domain.naics.level, domain.county.level), {})
     filters = [(query.by, where) for query in plan.queries for where in query.filters]
     kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
+    most = max(MOST_CELLS, 2 * len(at.records))
     allowed: list[Int64s] = []
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, ...]] = []  # a finest code of each key
     for keys in kinds:
-        naics, county = domain.positions(finest.by, {}, keys)
-        most = max(MOST_CELLS, 2 * len(at.records))
         if domain.cells is None:
-            pairs = _spread(naics, county, most)
+            some = _spread(domain.finest(keys), most)
         else:
-            inside = np.isin(domain.cells[0], naics) & np.isin(domain.cells[1], county)
-            listed = np.flatnonzero(inside)
-            some = listed[np.linspace(0, len(listed) - 1, min(most, len(listed))).astype(np.int64)]
-            pairs = [(int(domain.cells[0][i]), int(domain.cells[1][i])) for i in some]
-        allowed.append(np.arange(len(found), len(found) + len(pairs)))
-        found += pairs
-    n, c = (np.array([pair[i] for pair in found]) for i in (0, 1))
-    cells = []
-    for by, where in filters:
-        query = domain.query_cells(by, where)
-        positions = query.naics.position[n], query.county.position[c]
-        met = (positions[0] >= 0) & (positions[1] >= 0)
-        cells.append(np.where(met, query.product_numbers(*(np.maximum(each, 0) for each in positions)), -1))
-    cells.append(np.zeros(len(n), dtype=np.int64))  # of the test of records left out: all are kept
+            listed = domain.cells_at(keys)
+            chosen = listed[np.linspace(0, len(listed) - 1, min(most, len(listed))).astype(np.int64)]
+            some = list(zip(*(indices[chosen].tolist() for indices in domain.cells), strict=True))
+        allowed.append(np.arange(len(found), len(found) + len(some)))
+        found += some
+    codes = dict(enumerate(np.array(found, dtype=np.int64).T))
+    cells = [domain.query_cells(by, where).of_codes(codes) for by, where in filters]
+    cells.append(np.zeros(len(found), dtype=np.int64))  # of the test of records left out: all are kept
     return _Tried(np.array(cells), allowed, np.array([kinds[record.keys] for record in at.records]))
 
 
-def _spread(naics: Int32s, county: Int32s, most: int) -> list[tuple[int, int]]:
-    """Return all pairs, or some that are far from each other in both keys, and as many that share coarser codes."""
-    if len(naics) * len(county) <= most:
-        return [(int(n), int(c)) for n in naics for c in county]
+def _spread(allowed: Sequence[Int32s], most: int) -> list[tuple[int, ...]]:
+    """Return all combinations of codes, or some that are far from each other, and as many that share coarser codes."""
+    if prod(map(len, allowed)) <= most:
+        return list(product(*(codes.tolist() for codes in allowed)))
     half = most // 2
+    first = allowed[0]
     apart = [
-        (int(naics[i * len(naics) // half]), int(county[(i * len(county) // half + 7 * i) % len(county)]))
+        tuple(int(each[(i * len(each) // half + 7 * i * (each is not first)) % len(each)]) for each in allowed)
         for i in range(half)
     ]
-    wide = min(len(naics), max(isqrt(half), -(-half // len(county))))
-    return apart + [(int(n), int(c)) for c in county[: -(-half // wide)] for n in naics[:wide]]
+    near, left = [], half  # of the first codes of each key, about as many of every one
+    for i, codes in enumerate(allowed):
+        others = prod(map(len, allowed[i + 1 :]))
+        wide = min(len(codes), max(round(left ** (1 / (len(allowed) - i))), -(-left // others), 1))
+        near.append(codes[:wide].tolist())
+        left = -(-left // wide)
+    return apart + list(product(*near))
 
 
 def _moved(

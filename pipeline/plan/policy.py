@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 
 from pipeline.accounting.convert import Floats
 from pipeline.accounting.distributions import ByDistribution, bounds_of_change
@@ -71,7 +72,7 @@ def query_sets_of(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
 
 
 def _query_sets(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
-    query_sets = plan.domain.query_sets([where for query in plan.queries for where in query.filters], keys)
+    query_sets = plan.domain.query_sets([(query.by, where) for query in plan.queries for where in query.filters], keys)
     if not query_sets:
         codes = ", ".join(f"{level}={code}" for level, code in keys.items())
         raise PlanError(f"reference {codes}: no cell of the domain has these codes; use codes of the domain")
@@ -102,12 +103,12 @@ def located(plan: Plan, at: Reference) -> Reference:
         positions = [plan.domain.positions(by, where, keys) for keys in kinds]
         query = plan.domain.query_cells(by, where)
         room, one = 0, set()
-        for known, (naics, county) in zip(cells, positions, strict=True):
-            if len(naics) == len(county) == 1:
-                known.append((i, int(query.numbers(naics, county)[0])))
+        for known, of_axes in zip(cells, positions, strict=True):
+            if all(len(each) == 1 for each in of_axes):
+                known.append((i, int(query.numbers(of_axes)[0])))
                 one.add(known[-1])
             else:
-                room += len(naics) * len(county)
+                room += _combinations(of_axes)
         room = min(query.size, room + len(one))
         reach.append(Reach(kind_of, _apart(positions), room, not where))
     for known in cells:  # the test's: all records in one of its two counts, for no other way costs as much
@@ -121,12 +122,16 @@ def located(plan: Plan, at: Reference) -> Reference:
     return Reference(tuple(records), True, tuple(reach))
 
 
-def _apart(positions: Sequence[tuple[Int32s, Int32s]]) -> frozenset[tuple[int, int]]:
+def _combinations(positions: Sequence[Int32s]) -> int:
+    return prod(map(len, positions))
+
+
+def _apart(positions: Sequence[Sequence[Int32s]]) -> frozenset[tuple[int, int]]:
     """Return the pairs of kinds, one of which can be in several cells, that have no position of a key in common."""
-    several = [kind for kind, (naics, county) in enumerate(positions) if len(naics) * len(county) > 1]
+    several = [kind for kind, each in enumerate(positions) if _combinations(each) > 1]
     if len(several) * len(positions) > MOST_PAIRS:
         return frozenset()
-    sets = [(frozenset(naics.tolist()), frozenset(county.tolist())) for naics, county in positions]
+    sets = [[frozenset(each.tolist()) for each in of_axes] for of_axes in positions]
     apart = {(k, n) for k in several for n, other in enumerate(sets) if any(map(frozenset.isdisjoint, sets[k], other))}
     return frozenset(apart | {(n, k) for k, n in apart})
 
@@ -301,5 +306,6 @@ def parse_factor(text: str) -> Factor:
 def _names(plan: Plan) -> Names:
     """Return what the text of a reference or of a change may name in a plan."""
     measures = [measure.name for measure in plan.dataset.measures]
-    levels = [level for names in LEVELS.values() for level in names]
-    return Names(measures, levels, plan.domain.require_code)
+    built_in = [level for key, levels in LEVELS.items() if key in plan.domain.keys for level in levels]
+    levels = dict.fromkeys([*built_in, *plan.domain.levels])
+    return Names(measures, list(levels), plan.domain.require_code)

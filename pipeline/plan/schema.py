@@ -4,6 +4,7 @@ What depends on other parts of the plan or on the domain is checked in check.py.
 statistics from their registry: a new one needs no line here.
 """
 
+import builtins
 import json
 import re
 from collections.abc import Callable
@@ -17,18 +18,22 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.targets import OF_NAME
-from pipeline.plan.model import RECORD
+from pipeline.plan.model import RECORD, VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.parameters import Parameter
 from udfs.numbers.exact import as_json, exact
+from udfs.records.codes import MOST_KEYS
 from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
+LEVEL_NAME = r"[a-z][a-z0-9_]{0,49}"
 TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
 OWN_RULE = "plan"  # the type of errors whose message is ready for people
 MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
 INTERVAL = 0.95  # coverage, where a plan names none
+MOST_CLASSES = 1000  # of a measure
+RESERVED = ("cells", "vintage", "other", *VALUES, RECORDS)  # no key or level has one of these names
 TARGETS = tuple(OF_NAME)  # of a calibration
 
 
@@ -40,6 +45,12 @@ def broken(rule: str) -> PydanticCustomError:
 def _name(text: str) -> str:
     if not re.fullmatch(NAME, text) or ".." in text:
         raise broken("must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without ..")
+    return text
+
+
+def _level_name(text: str) -> str:
+    if not re.fullmatch(LEVEL_NAME, text) or text in RESERVED:
+        raise broken(f"must be 1 to 50 of a-z 0-9 _, start with a letter, and be none of {', '.join(RESERVED)}")
     return text
 
 
@@ -100,6 +111,7 @@ else:
     ShareOrNone = number_type("at least 0 and below 1", lambda x: 0 <= x < 1, minimum=0, exclusiveMaximum=1)
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
+LevelName = Annotated[str, AfterValidator(_level_name), Field(json_schema_extra={"pattern": f"^{LEVEL_NAME}$"})]
 TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
 Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
 ReferenceValue = Annotated[
@@ -221,13 +233,6 @@ else:
     ]
 
 
-class KeysSpec(Spec):
-    """The columns that hold the public keys."""
-
-    naics: Text
-    county: Text
-
-
 class MeasureSpec(Spec):
     """A column of numbers; a decimal has a step of which every value is a whole multiple, an integer the step 1."""
 
@@ -260,8 +265,35 @@ class DatasetSpec(Spec):
     duplicates: Literal["trust", "reject", "combine"] = "trust"
     unit: Text = RECORD
     bad_records: Literal["refuse", "drop"] = "refuse"
-    keys: KeysSpec
+    keys: Annotated[dict[LevelName, Text], Field(min_length=1, max_length=MOST_KEYS)]
     measures: dict[Name, MeasureSpec] = {}
+
+
+class ListSpec(Spec):
+    """The codes of a key as a CSV file, which of its columns are coarser levels, and whether a record may have none."""
+
+    list: Text
+    levels: Annotated[builtins.list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = []
+    optional: bool = False
+
+
+class ClassesSpec(Spec):
+    """The codes of a key as classes of a measure: the lowest value of each, rising from 0."""
+
+    of: Name
+    classes: Annotated[list[NonNegative], Field(min_length=1, max_length=MOST_CLASSES)]
+
+
+def _kind_of_codes(value: object) -> str:
+    if isinstance(value, ClassesSpec) or (isinstance(value, dict) and not {"of", "classes"}.isdisjoint(value)):
+        return "classes"
+    return "list" if isinstance(value, dict | ListSpec) else "file"
+
+
+KeyCodes = Annotated[
+    Annotated[Text, Tag("file")] | Annotated[ListSpec, Tag("list")] | Annotated[ClassesSpec, Tag("classes")],
+    Discriminator(_kind_of_codes),
+]
 
 
 class VintageSpec(Spec):
@@ -272,27 +304,39 @@ class VintageSpec(Spec):
 
 
 class DomainSpec(Spec):
-    """The public cells: all pairs of two code lists, or the cells that one file lists.
+    """The public codes of each key, by its name; all their combinations are cells, or those that one file lists.
 
     For each key in `other` the list has one more code, `other`: all well-formed codes that it does not name.
     """
 
     model_config = ConfigDict(
+        extra="allow",
         json_schema_extra={
-            "oneOf": [
-                {"required": ["naics", "county"]},
+            "anyOf": [
+                {"not": {"required": ["cells"]}, "minProperties": 1},
                 {
                     "required": ["cells"],
                     "properties": {"naics": False, "county": False, "other": {"maxItems": 0}},
                 },
             ]
-        }
+        },
     )
-    naics: Text | None = None
-    county: Text | None = None
+    __pydantic_extra__: dict[str, KeyCodes]
+    naics: KeyCodes | None = None
+    county: KeyCodes | None = None
     cells: Text | None = None
     vintage: VintageSpec = VintageSpec()
-    other: Annotated[list[Literal["naics", "county"]], Field(json_schema_extra={"uniqueItems": True})] = []
+    other: Annotated[list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = []
+
+    @property
+    def codes(self) -> dict[str, "ListSpec | ClassesSpec"]:
+        """What names the codes of each key; keys of a wrong shape are absent."""
+        named = {key: getattr(self, key, None) for key in ("naics", "county")} | dict(self.model_extra or {})
+        return {
+            key: ListSpec.model_construct(list=codes, levels=[], optional=False) if isinstance(codes, str) else codes
+            for key, codes in named.items()
+            if codes is not None
+        }
 
 
 class _Named(Spec):
@@ -316,7 +360,7 @@ class QuerySpec(_Statistics):
     """One table."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
-    by: Annotated[list[str], Field(min_length=1, max_length=2)]
+    by: Annotated[list[str], Field(min_length=1, max_length=MOST_KEYS)]
     where: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default={})
     mechanism: OneOrParts
 

@@ -13,7 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from zipfile import Path as Zipped
 
-from pipeline.plan.domain import Dimension, Domain
+from pipeline.plan.domain import Domain
+from pipeline.plan.keys import Dimension
 from pipeline.plan.messages import Mistake
 from pipeline.plan.schema import VintageSpec
 from udfs.records.codes import LEVELS, roll_up
@@ -110,7 +111,7 @@ def vintage_mistakes(spec: VintageSpec) -> Iterator[Mistake]:
 
 def foreign_codes(domain: Domain, files: Mapping[str, Path]) -> Iterator[str]:
     """Yield a line for each key of the domain that has codes beyond the declared vintage; `files` names its file."""
-    for dimension in (domain.naics, domain.county):
+    for dimension in domain.dimensions:
         year = domain.vintage.get(dimension.key)
         vintage = None if year is None else vintage_of(dimension.key, year)
         foreign = [] if vintage is None else vintage.lacks(dimension.listed, dimension.level)

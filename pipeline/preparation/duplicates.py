@@ -32,13 +32,14 @@ from pipeline.tables.totals import Layout, layout_of, require_unbroken
 from udfs.records.contract import Fault, Rule
 from udfs.records.decoding import Records as Decoded
 from udfs.records.decoding import SumSpec
+from udfs.records.keys import CodeColumn
 from udfs.records.names import as_coded_text, as_text, buckets_of
 from udfs.records.sums import Combined, Duplicates, Rows, combined
 
 BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records
 BROKEN = -1  # the bucket of the broken rules
 CELL, COUNT = "(cell)", "(count)"
-RECORD, OWNER, NAICS, COUNTY, GOOD = "(record)", "(owner)", "(naics)", "(county)", "(good)"  # no measure's names
+RECORD, OWNER, GOOD = "(record)", "(owner)", "(good)"  # no measure's names
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,12 +69,7 @@ class ByRecord:
         spec = self.spec
         good = np.ones(len(batch), dtype=np.bool_) if records.good is None else records.good
         ids = _without(as_text(batch.column(str(spec.record))), records.faults, str(spec.record))
-        columns: dict[str, object] = {
-            RECORD: ids,
-            NAICS: as_coded_text(batch.column(spec.naics.column)),
-            COUNTY: as_coded_text(batch.column(spec.county.column)),
-            GOOD: good,
-        }
+        columns: dict[str, object] = {RECORD: ids, GOOD: good} | codes_of(batch, spec)
         if spec.owner is not None:
             columns[OWNER] = as_coded_text(batch.column(spec.owner))
         rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
@@ -96,7 +92,7 @@ class OneRecord:
         rows = rows_of(batches, self.spec)
         made = combined(rows, self.spec, self.duplicates)
         path = self.folder / f"records-{bucket:06d}"
-        self.seal.write_batch(path, _batch(rows, made))
+        self.seal.write_batch(path, _batch(rows, made, self.spec))
         return Records([(Piece(str(path), None, self.seal),)], by_cell(self.spec, made.faults))
 
 
@@ -105,8 +101,7 @@ def rows_of(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Rows:
     batch = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
     return Rows(
         ids=batch.column(RECORD),
-        naics=batch.column(NAICS),
-        county=batch.column(COUNTY),
+        codes={column: batch.column(mine) for column, mine in code_columns(spec).items()},
         owner=batch.column(OWNER) if spec.owner is not None else None,
         values={m.name: batch.column(m.name).to_numpy() for m in spec.measures},
         good=batch.column(GOOD).to_numpy(zero_copy_only=False),
@@ -165,15 +160,27 @@ def scratch(root: Location, release: str, kind: str) -> Iterator[Staging]:
 
 def in_steps(spec: SumSpec) -> SumSpec:
     """Return the scan of sealed records that equals the scan `spec` of rows."""
+    columns = code_columns(spec)
     return replace(
         spec,
-        naics=replace(spec.naics, column=NAICS),
-        county=replace(spec.county, column=COUNTY),
+        keys=tuple(
+            replace(key, column=columns[key.column]) if isinstance(key, CodeColumn) else key for key in spec.keys
+        ),
         measures=tuple(replace(measure, column=measure.name, step=Fraction(1)) for measure in spec.measures),
         owner=None if spec.owner is None else OWNER,
         record=None,
         also=(RECORD,),
     )
+
+
+def code_columns(spec: SumSpec) -> dict[str, str]:
+    """Return, by the columns of codes, those of rows that hold them; no measure has such a name."""
+    return {column: f"(code {number})" for number, column in enumerate(spec.code_columns)}
+
+
+def codes_of(batch: pa.RecordBatch, spec: SumSpec) -> dict[str, object]:
+    """Return the codes of a batch as columns of rows."""
+    return {mine: as_coded_text(batch.column(column)) for column, mine in code_columns(spec).items()}
 
 
 def rule_rows(broken: Counter[int]) -> list[tuple[int, pa.RecordBatch]]:
@@ -212,15 +219,12 @@ def _without(ids: pa.Array, faults: Sequence[Fault], column: str) -> pa.Array:
     return ids
 
 
-def _batch(rows: Rows, made: Combined) -> pa.RecordBatch:
+def _batch(rows: Rows, made: Combined, spec: SumSpec) -> pa.RecordBatch:
     """Return the records in the form that `in_steps` reads; those that are not good have no codes."""
     first = pa.array(made.first)
     kept = pa.array(made.first, mask=~made.good)
-    columns: dict[str, object] = {
-        RECORD: rows.ids.take(first),
-        NAICS: rows.naics.take(kept),
-        COUNTY: rows.county.take(kept),
-    }
+    columns: dict[str, object] = {RECORD: rows.ids.take(first)}
+    columns |= {mine: rows.codes[column].take(kept) for column, mine in code_columns(spec).items()}
     if rows.owner is not None:
         columns[OWNER] = rows.owner.take(first)
     return pa.record_batch(columns | dict(made.values))

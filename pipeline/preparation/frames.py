@@ -125,7 +125,7 @@ def _spec(plan: Plan, names: Sequence[Any]) -> SumSpec:
 
 
 def _columns(plan: Plan, spec: SumSpec) -> FrameColumns:
-    coded = (spec.naics.column, spec.county.column)
+    coded = tuple(spec.code_columns)
     named = tuple(name for name in (spec.record, spec.owner) if name is not None)
     for measure in spec.measures:
         if measure.column in (*coded, *named):

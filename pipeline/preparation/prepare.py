@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,11 +41,11 @@ from pipeline.plan.model import Plan, default_out
 from pipeline.preparation.confidential import private_folder, release_folders, require_apart
 from pipeline.preparation.duplicates import (
     BROKEN,
-    COUNTY,
-    NAICS,
     OWNER,
     RECORD,
     by_cell,
+    code_columns,
+    codes_of,
     grouped_records,
     in_steps,
     rule_counts,
@@ -56,13 +57,15 @@ from pipeline.preparation.prepared import FILE_NAME, MANIFEST, VERSION, WORK, co
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
 from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
-from udfs.records.codes import is_naics, roll_up
+from udfs.records.codes import NAICS_LEVELS, is_naics, roll_up
 from udfs.records.contract import decimal_digits, in_units
 from udfs.records.decoding import LEFT_OUT, Decoder, SumSpec
+from udfs.records.keys import CodeColumn
 from udfs.records.names import as_coded_text, as_text, ranked
 
 ROW_GROUP = 1 << 17  # records
 LEVEL = "naics3"
+BUCKETS = 100  # where records have no industry
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,11 @@ class AllWritten:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ByIndustry:
-    """Sends good records to buckets by their 3-digit industry; `record` is the column of their ids."""
+class ByCode:
+    """Sends good records to buckets by their 3-digit industry, or by codes of another key, where there is no industry.
+
+    `record` is the column of their ids.
+    """
 
     spec: SumSpec
     record: str
@@ -99,16 +105,13 @@ class ByIndustry:
 
     def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         spec, records = self.spec, decoder.records(batch)
-        codes = as_coded_text(batch.column(spec.naics.column))
-        columns: dict[str, object] = {
-            RECORD: as_text(batch.column(self.record)),
-            NAICS: codes,
-            COUNTY: as_coded_text(batch.column(spec.county.column)),
-        }
+        columns: dict[str, object] = {RECORD: as_text(batch.column(self.record))} | codes_of(batch, spec)
         if spec.owner is not None:
             columns[OWNER] = as_coded_text(batch.column(spec.owner))
         rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
-        of_code = [int(roll_up(c, LEVEL)) if c and is_naics(c) else 0 for c in codes.dictionary.to_pylist()]
+        industries = _industries(spec)
+        codes = rows.column(code_columns(spec)[industries.column if industries else next(iter(spec.code_columns))])
+        of_code = [_bucket(industries is not None, code) for code in codes.dictionary.to_pylist()]
         buckets = np.array([*of_code, 0], dtype=np.int64)[np.asarray(codes.indices.fill_null(len(of_code)))]
         broken = by_cell(spec, records.faults)
         if records.good is not None:
@@ -136,13 +139,13 @@ class SortedFile:
             return Written("", broken.pop(LEFT_OUT, 0), broken)
         table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
         batch = table.to_batches()[0]
-        return self.write(f"{LEVEL}-{bucket:03d}.parquet", batch.take(_order(batch)))
+        return self.write(f"{_prefix(self.spec)}-{bucket:03d}.parquet", batch.take(_order(batch, self.spec)))
 
     def write(self, name: str, batch: pa.RecordBatch) -> Written:
         """Write the file of some records in their order."""
         spec = self.spec
         columns = {self.record: batch.column(RECORD).cast(pa.string())}
-        coded = {spec.naics.column: NAICS, spec.county.column: COUNTY}
+        coded = code_columns(spec)
         coded |= {spec.owner: OWNER} if spec.owner is not None else {}
         for column, mine in coded.items():
             columns.setdefault(column, batch.column(mine).dictionary_decode().cast(pa.string()).dictionary_encode())
@@ -162,14 +165,30 @@ class SortedFile:
     def none(self) -> Written:
         """Write a file of no records, for the columns and their types."""
         coded = pa.array([], pa.large_string()).dictionary_encode()
-        columns = {RECORD: pa.array([], pa.large_string()), NAICS: coded, COUNTY: coded, OWNER: coded}
+        columns = {RECORD: pa.array([], pa.large_string()), OWNER: coded}
+        columns |= dict.fromkeys(code_columns(self.spec).values(), coded)
         measures = {measure.name: pa.array([], pa.int64()) for measure in self.spec.measures}
-        return self.write(f"{LEVEL}-none.parquet", pa.record_batch(columns | measures))
+        return self.write(f"{_prefix(self.spec)}-none.parquet", pa.record_batch(columns | measures))
 
 
-def _order(batch: pa.RecordBatch) -> pa.Array:
-    """Return the order of records by industry, county, id, and then all else."""
-    keys = {name: _sortable(batch.column(name)) for name in (NAICS, COUNTY, RECORD)}
+def _industries(spec: SumSpec) -> CodeColumn | None:
+    return next((key for key in spec.code_columns.values() if key.record_level == NAICS_LEVELS[-1]), None)
+
+
+def _prefix(spec: SumSpec) -> str:
+    return "codes" if _industries(spec) is None else LEVEL
+
+
+def _bucket(industries: bool, code: str | None) -> int:
+    """Return the bucket of a record by its code: a number of three digits."""
+    if not industries:
+        return zlib.crc32((code or "").encode()) % BUCKETS
+    return int(roll_up(code, LEVEL)) if code and is_naics(code) else 0
+
+
+def _order(batch: pa.RecordBatch, spec: SumSpec) -> pa.Array:
+    """Return the order of records by their codes, the first key's first, by id, and then all else."""
+    keys = {name: _sortable(batch.column(name)) for name in (*code_columns(spec).values(), RECORD)}
     keys |= {name: _sortable(batch.column(name)) for name in sorted({*batch.schema.names} - {*keys})}
     return pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
 
@@ -248,7 +267,7 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> AllWrit
     with contract_checked(job.plan), scratch(LocalPath(work), job.plan.release, "records") as kept:
         if dataset.duplicates == "trust":
             with job.log.stage("sort", "checking and sorting the records"):
-                parts = _sorted(job, ByIndustry(spec, dataset.record), chunks, merge)
+                parts = _sorted(job, ByCode(spec, dataset.record), chunks, merge)
             broken = unbroken(sum((part.broken for part in parts), Counter()))
         else:
             with job.log.stage("group", "making records of rows"):
@@ -256,12 +275,12 @@ def _written(job: PrepareJob, spec: SumSpec, chunks: Sequence[Chunk]) -> AllWrit
                 made = grouped_records(chunks, dataset, spec, job.engine, kept)
                 broken = unbroken(made.broken)
             with job.log.stage("sort", "sorting the records"):
-                parts = _sorted(job, ByIndustry(in_steps(spec), RECORD), made.chunks, merge)
+                parts = _sorted(job, ByCode(in_steps(spec), RECORD), made.chunks, merge)
     files = [part for part in parts if part.name] or [merge.none()]
     return AllWritten(files, broken, sum(part.records for part in parts if not part.name))
 
 
-def _sorted(job: PrepareJob, split: ByIndustry, chunks: Sequence[Chunk], merge: SortedFile) -> list[Written]:
+def _sorted(job: PrepareJob, split: ByCode, chunks: Sequence[Chunk], merge: SortedFile) -> list[Written]:
     with scratch(LocalPath(job.out / WORK), job.plan.release, "rows") as between:
         return grouped(job.engine.each, split, chunks, merge, between)
 

@@ -16,19 +16,21 @@ from typing import Any
 from pipeline.canonical import digest
 from pipeline.errors import PlanError
 from pipeline.microdata import source
+from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
 from pipeline.preparation.pinned import Microdata
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.tables.totals import measure_columns
 from udfs.numbers.exact import as_json
+from udfs.records.codes import LEVELS
 from udfs.records.contract import MeasureColumn
 from udfs.records.sums import RecordCounts
 
 MANIFEST = "prepared.json"
 WORK = ".preparing"  # there while a folder is written
 VERSION = 2
-FILE_NAME = re.compile(r"naics3-([0-9]{3}|none)\.parquet")
+FILE_NAME = re.compile(r"(naics3|codes)-([0-9]{3}|none)\.parquet")
 
 Contract = Mapping[str, Any]
 
@@ -60,9 +62,17 @@ def contract_of(plan: Plan, measures: tuple[MeasureColumn, ...]) -> Contract:
         "unit": dataset.unit,
         "duplicates": dataset.duplicates,
         "bad_records": dataset.bad_records,
-        "keys": dict(dataset.keys),
+        "keys": {key: _form(column, plan.domain.keys[key]) for key, column in dataset.keys.items()},
         "measures": checked,
     }
+
+
+def _form(column: str, dimension: Dimension) -> Any:
+    """Return a key's column, and what codes it may hold, where no built-in rule says it."""
+    if dimension.key in LEVELS and not dimension.optional:
+        return column
+    digits = None if dimension.key in LEVELS else dimension.digits
+    return {"column": column, "digits": digits, "optional": dimension.optional}
 
 
 def prepared_for(microdata: Microdata, plan: Plan) -> Prepared | None:

@@ -20,10 +20,9 @@ from typing import Any
 from pipeline.errors import StateError
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from pipeline.tables.files import VALUES
 
 SPEC = "https://openlineage.io/spec"
 RUN_EVENT = f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"

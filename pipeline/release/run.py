@@ -44,7 +44,7 @@ from pipeline.report.policy_document import policy_document
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges
-from pipeline.tables.totals import contract_checked, sum_spec
+from pipeline.tables.totals import contract_checked, layout_of
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.mechanisms.release import rehearse
 from udfs.noise.keystream import SecretKey
@@ -124,7 +124,7 @@ def _check(job: Job) -> None:
     if state is None or state.refunded:
         require_own_files(job.ledger, job.plan.dataset.name, job.microdata)
         prepared_for(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
-        require_readable(job.microdata, job.engine, sum_spec(job.plan), job.plan.dataset.record)
+        require_readable(job.microdata, job.engine, layout_of(job.plan).spec, job.plan.dataset.record)
         prepare_root(job.staging_root)
         require_markable(job.staging_root)
 

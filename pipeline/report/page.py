@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.accounting.left_out import NAME, LeftOutTest
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.report.html import Table, rendered
 from pipeline.report.policy_document import composition, public_policy
 from pipeline.report.text import mechanism_text
 from pipeline.storage.location import Location
-from pipeline.tables.files import VALUES
 from pipeline.tables.writers import PARQUET
 from udfs.numbers.exact import up_text
 

@@ -82,10 +82,9 @@ class ByCell:
 
     def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         records, cells = decoder.records(batch), self.table.cells
-        inside = in_domain(records, self.spec.bases)
+        inside = in_domain(records, self.spec)
         kept = np.arange(len(batch)) if inside is None else np.flatnonzero(inside)
-        naics, county = (key.indices[key.rows[kept]] for key in (records.naics, records.county))
-        numbers = cells.numbers(cells.naics.position[naics], cells.county.position[county])
+        numbers = cells.of_codes({number: codes.codes()[kept] for number, codes in enumerate(records.keys)})
         columns = {
             CELL: numbers,
             OWNER: as_text(batch.column(str(self.spec.owner)).take(pa.array(kept))),

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.plan.model import VALUES
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.release import release_parts
 from udfs.noise.keystream import SecretKey
 
 FILE_CELLS = 1 << 18
-VALUES = ("value", "lower", "upper", "standard_error")
 
 KeyColumn = tuple[tuple[str, ...], NDArray[np.int32]]  # codes, and the index of each cell's code among them
 

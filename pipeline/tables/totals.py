@@ -10,15 +10,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.errors import MicrodataError, PlanError
-from pipeline.plan.cells import Base, Grouping, QueryCells, cheapest, grouping, roll_up_totals
-from pipeline.plan.domain import Dimension
+from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest, roll_up_totals
+from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.storage.location import Location
 from pipeline.tables.files import Block, KeyColumn, ranges
 from udfs.numbers.wide import Wide
-from udfs.records.codes import dimension_of, roll_up
+from udfs.records.codes import LEVELS
 from udfs.records.contract import ColumnUnfit, ContractBroken, MeasureColumn
-from udfs.records.decoding import OUTSIDE, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import BaseCells, SumSpec
+from udfs.records.keys import OUTSIDE, ClassColumn, CodeColumn
 from udfs.records.sums import CELL, HIGH, broken_of
 
 
@@ -26,7 +27,8 @@ from udfs.records.sums import CELL, HIGH, broken_of
 class Table:
     """All that is public of one query's table: how its totals come from sums, and what its files are made of.
 
-    Sums of its addend by the cells of base number `base_number` roll up to its own `cells`.
+    Sums of its addend by the cells of base number `base_number` roll up to its own `cells`. `part_of`: where its cells
+    have several mechanisms, a level of theirs, and the part of each of its codes (−1: filtered out).
     """
 
     number: int
@@ -35,6 +37,7 @@ class Table:
     base_number: int
     base: Base
     cells: QueryCells
+    part_of: tuple[str, Int32s] | None
 
     @property
     def name(self) -> str:
@@ -56,11 +59,18 @@ class Table:
             keys=keys,
             totals=totals,
             mechanisms=self.query.mechanisms,
-            part_of=_part_of(self.query, keys),
+            part_of=self._parts_of(keys),
             interval=self.interval,
             integer=self.query.integer,
             path=str(path),
         )
+
+    def _parts_of(self, keys: Mapping[str, KeyColumn]) -> Int32s | None:
+        if self.part_of is None:
+            return None
+        level, of_code = self.part_of
+        parts: Int32s = of_code[keys[level][1]]
+        return parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,35 +83,24 @@ class Layout:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """Return the scan and the tables of a plan."""
-    bases = _bases(plan)
+    """Return the scan and the tables of a plan: each query's addend is summed by the cheapest base that serves it."""
+    cells = [plan.domain.query_cells(query.by, query.where) for query in plan.queries]
+    bases = plan.domain.bases_for(
+        [(of_query, query.statistic.addend) for query, of_query in zip(plan.queries, cells, strict=True)]
+    )
     tables = []
-    for number, query in enumerate(plan.queries):
-        base = cheapest(bases, _needed(query))
-        cells = plan.domain.query_cells(query.by, query.where)
-        tables.append(Table(number, query, plan.interval, base, bases[base], cells))
-    return Layout(plan.dataset.name, sum_spec(plan), tuple(tables))
+    for number, (query, of_query) in enumerate(zip(plan.queries, cells, strict=True)):
+        base = cheapest(bases, of_query, query.statistic.addend)
+        assert base is not None  # bases_for made one for each query
+        tables.append(Table(number, query, plan.interval, base, bases[base], of_query, _part_of(plan, query)))
+    return Layout(plan.dataset.name, _sum_spec(plan, bases), tuple(tables))
 
 
-def sum_spec(plan: Plan) -> SumSpec:
-    """Return what the scan for `plan` sums: each query's addend by the cheapest base that rolls up to it."""
-    domain = plan.domain
-    bases = _bases(plan)
-    needed = [(cheapest(bases, _needed(query)), query.statistic.addend) for query in plan.queries]
+def _sum_spec(plan: Plan, bases: Sequence[Base]) -> SumSpec:
     spec = SumSpec(
-        naics=_code_column(plan.dataset.keys["naics"], "naics6", domain.naics),
-        county=_code_column(plan.dataset.keys["county"], "county", domain.county),
+        keys=tuple(_key_column(plan, dimension) for dimension in plan.domain.dimensions),
         measures=measure_columns(plan),
-        bases=tuple(
-            BaseCells(
-                size=base.size,
-                naics=base.rows.astype(np.int64) * base.stride,
-                county=base.columns.astype(np.int64),
-                addends=tuple(sorted({addend for b, addend in needed if b == i})),
-                listed=base.listed,
-            )
-            for i, base in enumerate(bases)
-        ),
+        bases=tuple(BaseCells(base.size, base.parts(), base.addends, base.cells.listed) for base in bases),
         bad_records=plan.dataset.bad_records,
         owner=plan.dataset.owner,
         record=None if plan.dataset.duplicates == "trust" else plan.dataset.record,
@@ -145,18 +144,6 @@ def blocks_of(table: Table, totals: NDArray[np.int64], folder: Location) -> list
     return [table.block(first, end, totals[first:end], folder / name) for name, first, end in ranges(table.cells.size)]
 
 
-def _part_of(query: Query, keys: Mapping[str, KeyColumn]) -> NDArray[np.int32] | None:
-    """Return the number of each cell's part among the query's parts; None where there is one mechanism for all."""
-    split = query.split
-    if split is None:
-        return None
-    part_of = {code: i for i, part in enumerate(query.parts) for code in part.codes}
-    level = next(level for level in query.by if dimension_of(level) == dimension_of(split))
-    codes, indices = keys[level]
-    of_code = np.array([part_of.get(roll_up(code, split), -1) for code in codes], dtype=np.int32)
-    return of_code[indices]  # a code of part -1 is filtered out and has no cell
-
-
 @contextmanager
 def contract_checked(plan: Plan) -> Iterator[None]:
     """Turn a ContractBroken raised within into a dataset's MicrodataError, a ColumnUnfit into a PlanError."""
@@ -174,34 +161,57 @@ def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: st
     return f"dataset {dataset}: the microdata break the contract: {rules}; {advice}"
 
 
-def _bases(plan: Plan) -> tuple[Base, ...]:
-    return plan.domain.bases_for(_needed(query) for query in plan.queries)
+def _part_of(plan: Plan, query: Query) -> tuple[str, Int32s] | None:
+    """Return the level of a query that tells the parts of its cells, and the part of each code of it."""
+    if query.split is None:
+        return None
+    dimension = plan.domain.dimension(query.split)
+    level = next(level for level in query.by if level in dimension.levels)
+    parent = dimension.between(level, query.split)
+    assert parent is not None  # a plan's check saw to it
+    return level, parts_of_codes(query, dimension)[parent]
 
 
-def _needed(query: Query) -> Grouping:
-    return grouping([*query.by, *query.where])
+def parts_of_codes(query: Query, dimension: Dimension) -> Int32s:
+    """Return the part of each code at the level that splits a query's mechanism, −1 for none."""
+    part_of = {code: i for i, part in enumerate(query.parts) for code in part.codes}
+    return np.array([part_of.get(code, -1) for code in dimension.level_codes(str(query.split))], dtype=np.int32)
 
 
-def _code_column(column: str, record_level: str, dimension: Dimension) -> CodeColumn:
+def _key_column(plan: Plan, dimension: Dimension) -> CodeColumn | ClassColumn:
+    if dimension.classes is not None:
+        step = dimension.classes.step
+        return ClassColumn(dimension.classes.measure, tuple(int(low / step) for low in dimension.classes.lowest))
     index = {code: i for i, code in enumerate(dimension.listed)}  # OTHER stands after them
-    return CodeColumn(column, record_level, dimension.level, index, len(index) if dimension.has_other else OUTSIDE)
+    built_in = LEVELS.get(dimension.key)
+    return CodeColumn(
+        column=plan.dataset.keys[dimension.key],
+        record_level=built_in[-1] if built_in else None,
+        level=dimension.level,
+        index=index,
+        other=len(index) if dimension.has_other else OUTSIDE,
+        digits=None if built_in else dimension.digits,
+        optional=dimension.optional,
+    )
 
 
 def measure_columns(plan: Plan, *, every: bool = False) -> tuple[MeasureColumn, ...]:
     """Return the measures that the plan reads, or every one of its dataset, as the kernels read them."""
+    classed = {each.classes.measure for each in plan.domain.dimensions if each.classes is not None}
     return tuple(
         MeasureColumn(
             name=measure.name,
             column=measure.column,
             step=measure.step,
-            nonnegative=any(
+            nonnegative=measure.name in classed
+            or any(
                 query.statistic.can_be_negative and mechanism.needs_nonnegative
                 for query in _reading(plan, measure)
                 for mechanism in query.mechanisms
             ),
         )
         for measure in plan.dataset.measures
-        if every or _reading(plan, measure)
+        if every or measure.name in classed or _reading(plan, measure)
     )
 
 

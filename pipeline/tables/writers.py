@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pipeline.plan.model import VALUES
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from pipeline.tables.files import VALUES, Block, ranges
+from pipeline.tables.files import Block, ranges
 from udfs.noise.keystream import SecretKey
 
 ROW_GROUP_CELLS = 1 << 16

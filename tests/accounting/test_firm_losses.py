@@ -114,7 +114,7 @@ def reference(row: dict[str, Any]) -> dict[str, Any]:
 
 def test_sums_of_a_firm_beyond_63_bits_are_exact() -> None:
     mechanism = build(firms.GAUSSIAN, Fraction(1))
-    query = QueryLoss("q", 0, "x", mechanism.step, np.zeros(1, int), np.zeros(1, int), (mechanism,))
+    query = QueryLoss("q", 0, "x", mechanism.step, {}, (mechanism,))
     steps = np.array([2**63 - 1, 2**63 - 1, 1, 5])
     of = np.zeros(4, dtype=np.int64)
     influences, losses = unit_losses(query, UnitRows(2, np.array([1, 1, 1, 0]), of, of, steps))

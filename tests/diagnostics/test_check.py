@@ -23,7 +23,7 @@ from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.vintages import vintage_of
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import sum_spec
+from pipeline.tables.totals import layout_of
 from tests.support import firms
 from tests.support.leaks import forms, found
 from tests.support.spark import PYSPARKS_OWN, shared_engine
@@ -219,24 +219,22 @@ CODES: list[tuple[str | None, Wrong | None, str]] = [
 @pytest.mark.parametrize("year", [2022, None])
 def test_what_is_wrong_with_a_code(tmp_path: Path, year: int | None) -> None:
     plan = load_plan(modern(tmp_path, domain=LISTS | ({"vintage": VINTAGE} if year else {})))
-    judge = CodeJudge.of(sum_spec(plan).naics, plan.domain.naics, plan.domain)
+    judge = CodeJudge.of(layout_of(plan).spec.keys[0], plan.domain.keys["naics"], plan.domain)
     for code, wrong, meant in CODES:
         judgement = judge.judged(code)
         assert (judgement.wrong if judgement else None) == wrong, code
         assert (judgement.meant if judgement else "") == meant, code
     old = load_plan(modern(tmp_path / "old", naics=("311811", "454110"), domain=LISTS | {"vintage": {"naics": 2017}}))
-    later = CodeJudge.of(sum_spec(old).naics, old.domain.naics, old.domain).judged("456110")
+    later = CodeJudge.of(layout_of(old).spec.keys[0], old.domain.keys["naics"], old.domain).judged("456110")
     assert later is not None
     assert (later.wrong, later.meant) == (Wrong.LATER, str(vintage_of("naics", 2022)))
 
 
 def test_a_code_that_no_public_list_holds_is_never_told(tmp_path: Path) -> None:
     plan = load_plan(modern(tmp_path))
-    spec = sum_spec(plan)
-    judges = [
-        CodeJudge.of(spec.naics, plan.domain.naics, plan.domain),
-        CodeJudge.of(spec.county, plan.domain.county, plan.domain),
-    ]
+    spec = layout_of(plan).spec
+    keys = zip(spec.code_columns.values(), plan.domain.dimensions, strict=True)
+    judges = [CodeJudge.of(key, dimension, plan.domain) for key, dimension in keys]
     for text in (CANARY, "12345", "123456", "1234567", f" {CANARY}", f"{CANARY}.0", "99-99", "0099", "77"):
         for judge in judges:
             judgement = judge.judged(text)

@@ -164,7 +164,7 @@ def test_a_stored_curve_is_read_and_travels(spec: dict[str, Any], monkeypatch: p
     m = build(spec, ONE).with_curve(STEPPED)
     paper = build(spec | {"policy": "paper"}, ONE)
     monkeypatch.setattr(noise, "tight_curve", None)  # whatever computes one fails
-    query = QueryLoss("q", 0, "x", ONE, np.zeros(1, int), np.zeros(1, int), (m,))
+    query = QueryLoss("q", 0, "x", ONE, {}, (m,))
     there = pickle.loads(pickle.dumps(query)).mechanisms[0]
     assert there == m
     assert there.loss_curve == STEPPED
@@ -174,7 +174,7 @@ def test_a_stored_curve_is_read_and_travels(spec: dict[str, Any], monkeypatch: p
         assert held.loss_at(large) == paper.loss_at(large)
         assert held.loss(np.full(100, 4.0)).tolist() == [up_float(held.loss_at(Fraction(4)))] * 100
     with pytest.raises(TypeError):
-        QueryLoss("q", 0, "x", ONE, np.zeros(1, int), np.zeros(1, int), (build(spec, ONE),))
+        QueryLoss("q", 0, "x", ONE, {}, (build(spec, ONE),))
 
 
 def test_policies_that_are_formulas_take_no_curve() -> None:

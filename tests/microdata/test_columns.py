@@ -24,7 +24,7 @@ from pipeline.microdata.schema import mistakes, require_schema
 from pipeline.microdata.source import find
 from pipeline.plan.load import load_plan
 from pipeline.storage.local import LocalPath
-from pipeline.tables.totals import sum_spec
+from pipeline.tables.totals import layout_of
 from tests.support.leaks import told
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -121,7 +121,7 @@ def test_every_file_is_looked_at_before_anything_is_charged(tmp_path: Path) -> N
     ):
         pq.write_table(table, tmp_path / "microdata" / f"{name}.parquet")
     loaded = load_plan(plan)
-    wrong = mistakes(find(LocalPath(tmp_path / "microdata")), sum_spec(loaded), "establishment_id")
+    wrong = mistakes(find(LocalPath(tmp_path / "microdata")), layout_of(loaded).spec, "establishment_id")
     words = [None if each is None else each.lines[0] for each in wrong]
     assert [text is None for text in words] == [False, False, False, True, False, True]
     assert "no column payroll" in str(words[0])
@@ -157,7 +157,7 @@ def test_a_frame_without_a_column_of_the_plan(tmp_path: Path, frame: object) -> 
 
 
 def test_types_are_judged_as_the_kernels_judge_values(tmp_path: Path) -> None:
-    spec = replace(sum_spec(load_plan(write_world(tmp_path, None))), record="establishment_id")
+    spec = replace(layout_of(load_plan(write_world(tmp_path, None))).spec, record="establishment_id")
     good = records(1).schema
     require_types("data", good, spec)
     for column, kind in (
@@ -174,4 +174,4 @@ def test_types_are_judged_as_the_kernels_judge_values(tmp_path: Path) -> None:
 
 def test_a_good_world_has_no_mistake(tmp_path: Path) -> None:
     plan = load_plan(write_world(tmp_path, records(3)))
-    require_schema(find(LocalPath(tmp_path / "microdata")), sum_spec(plan), "establishment_id")
+    require_schema(find(LocalPath(tmp_path / "microdata")), layout_of(plan).spec, "establishment_id")

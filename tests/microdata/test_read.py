@@ -12,13 +12,12 @@ import pytest
 
 from pipeline.errors import MicrodataError, PlanError
 from tests.support.cells import (
-    COUNTIES,
     GOOD,
     HEADER,
     MEASURES,
-    NAICS,
     SUMS,
     csv,
+    keys,
     parquet,
     spec,
     summed,
@@ -26,7 +25,6 @@ from tests.support.cells import (
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told
 from udfs.records.contract import ContractBroken, MeasureColumn
-from udfs.records.decoding import CodeColumn
 
 CANARY = "777123456789"
 
@@ -92,8 +90,7 @@ def test_a_missing_or_doubled_column_of_parquet(tmp_path: Path) -> None:
 
 def test_columns_with_dots_in_their_names(tmp_path: Path) -> None:
     named = spec(
-        naics=CodeColumn("a.b", "naics6", "naics6", {code: i for i, code in enumerate(NAICS)}),
-        county=CodeColumn("a", "county", "county", {code: i for i, code in enumerate(COUNTIES)}),
+        keys=keys("a.b", "a"),
         measures=(replace(MEASURES[0], column="e.f.g"), MeasureColumn("payroll", "a.b.c", Fraction("0.25"), False)),
     )
     columns = {"a": GOOD["county"], "a.b": GOOD["naics"], "a.b.c": GOOD["pay"], "e.f.g": GOOD["emp"], "e": [1, 2]}

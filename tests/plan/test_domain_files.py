@@ -32,10 +32,18 @@ def test_lists_of_codes(tmp_path: Path, text: str, key: str, codes: tuple[str, .
 @pytest.mark.parametrize(
     ("text", "key", "fault"),
     [
-        ("", "naics", "line 1: the header must be code or code,name"),
-        ("naics\n311111\n", "naics", "line 1: the header must be code or code,name"),
-        ("code,name,note\n311111,a,b\n", "naics", "line 1: the header must be code or code,name"),
-        ("code, name\n311111,a\n", "naics", "line 1: the header must be code or code,name"),
+        ("", "naics", "line 1: the header must be code or code,name, then columns of levels, each once"),
+        ("naics\n311111\n", "naics", "line 1: the header must be code or code,name, then columns of levels, each once"),
+        (
+            "code,note\n311111,a\n",
+            "naics",
+            "line 1: the header must be code or code,name, then columns of levels, each once",
+        ),
+        (
+            "code, name\n311111,a\n",
+            "naics",
+            "line 1: the header must be code or code,name, then columns of levels, each once",
+        ),
         ("code\n", "naics", "holds no code; list at least one below the header"),
         ("code\n311111\n\n111110\n", "naics", "line 3: 0 columns, but the header has 1"),
         ("code,name\n311111\n", "naics", "line 2: 1 columns, but the header has 2"),

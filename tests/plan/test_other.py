@@ -22,7 +22,8 @@ from pipeline.report.page import oddities
 from pipeline.tables.totals import layout_of, totals_of
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
-from udfs.records.decoding import OUTSIDE, SumSpec
+from udfs.records.decoding import SumSpec
+from udfs.records.keys import OUTSIDE
 from udfs.records.sums import sum_batches
 
 SECTORS = {"31": "31-33", "32": "31-33", "33": "31-33", "44": "44-45", "45": "44-45", "48": "48-49", "49": "48-49"}
@@ -79,7 +80,7 @@ def code_at(code: str, level: str) -> str:
 def grouped(table: pa.Table, plan: Plan, other: Sequence[str], number: int) -> dict[tuple[str, ...], int]:
     """Return a query's totals by pandas: unlisted codes become `other` where it is declared, else their rows go."""
     frame, query = table.to_pandas(), plan.queries[number]
-    for key, lists in (("naics", LISTED[plan.domain.naics.level]), ("county", COUNTIES)):
+    for key, lists in (("naics", LISTED[plan.domain.keys["naics"].level]), ("county", COUNTIES)):
         finest = frame[key].str[: len(lists[0])]
         frame[key] = finest.where(finest.isin(lists), "other" if key in other else None)
     frame = frame.dropna(subset=list(BOTH))
@@ -103,7 +104,7 @@ def found(table: pa.Table, plan: Plan, number: int, spec: SumSpec | None = None)
 def without_other(plan: Plan) -> SumSpec:
     """A broken twin: codes that are not listed are dropped."""
     spec = layout_of(plan).spec
-    return replace(spec, naics=replace(spec.naics, other=OUTSIDE), county=replace(spec.county, other=OUTSIDE))
+    return replace(spec, keys=tuple(replace(key, other=OUTSIDE) for key in spec.code_columns.values()))
 
 
 @pytest.mark.parametrize("level", LISTED)

@@ -42,7 +42,7 @@ def test_a_resolved_plan(folder: Path) -> None:
     assert payroll == Measure("payroll", "pay", "decimal", Fraction(1, 2))
     assert plan.dataset.path == LocalPath(plan.path.parent / "data/microdata")
     assert plan.dataset.keys == {"naics": "industry", "county": "fips"}
-    assert plan.domain.naics.codes == tuple(sorted(NAICS))
+    assert plan.domain.keys["naics"].codes == tuple(sorted(NAICS))
     assert plan.domain.vintage == {"naics": 2022}
     assert plan.interval == Fraction(19, 20)
     counted, paid, employed = plan.queries

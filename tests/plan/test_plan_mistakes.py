@@ -105,8 +105,16 @@ CASES = [
         "path: ftp://host/x",
         "dataset.path: ftp:// is no location that prdp can use; give a path, file:///… or s3://bucket/…",
     ),
-    ("{naics: naics, county: county}", "{naics: naics}", "dataset.keys.county: missing key"),
-    ("county: county}", "county: county, owner: o}", "dataset.keys.owner: unknown key; known keys: naics, county"),
+    (
+        "{naics: naics, county: county}",
+        "{naics: naics}",
+        "dataset.keys.county: missing key (the column of the codes that domain.county lists)",
+    ),
+    (
+        "county: county}",
+        "county: county, owner: o}",
+        "domain.owner: missing key (give naics and county and owner, or cells)",
+    ),
     ("{naics: naics, county: county}", "naics", f"dataset.keys: {MAPPING}"),
     ("type: integer", "type: int", "dataset.measures.employment.type: must be one of integer, decimal"),
     (
@@ -185,7 +193,11 @@ CASES = [
         "[state, state]",
         "queries[establishments].by[1]: must be the only level of county; state stands before it",
     ),
-    ("[naics4, county]", "[naics4, state, nation]", "queries[establishments].by: must hold at most 2"),
+    (
+        "[naics4, county]",
+        "[naics4, state, nation]",
+        "queries[establishments].by[2]: must be the only level of county; state stands before it",
+    ),
     ("[naics4, county]", "[]", "queries[establishments].by: must not be empty"),
     ("[naics4, county]", "county", "queries[establishments].by: must be a list"),
     ("[naics4, county]", "[4]", "queries[establishments].by[0]: must be text; put it in quotes"),

@@ -3,11 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udfs.records.codes import (
-    COUNTY_LEVELS,
-    LEVELS,
     NAICS_LEVELS,
     SECTOR_RANGES,
-    dimension_of,
     is_code,
     is_county,
     is_naics,
@@ -111,15 +108,9 @@ def test_a_code_too_coarse_to_roll_up(code: str, level: str) -> None:
 
 @pytest.mark.parametrize("level", ["naics1", "naics7", "region", ""])
 def test_unknown_levels(level: str) -> None:
-    for attempt in (lambda: roll_up("311111", level), lambda: is_code("31", level), lambda: dimension_of(level)):
+    for attempt in (lambda: roll_up("311111", level), lambda: is_code("31", level)):
         with pytest.raises(ValueError, match="unknown level"):
             attempt()
-
-
-def test_every_level_has_one_dimension() -> None:
-    assert {level: dimension_of(level) for level in NAICS_LEVELS + COUNTY_LEVELS} == {
-        level: key for key, levels in LEVELS.items() for level in levels
-    }
 
 
 @settings(derandomize=True, max_examples=200)

@@ -20,7 +20,7 @@ from tests.support.losses import record_losses as exactly
 from tests.support.world import COUNTIES, NAICS, write_world
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.splitting import UnitSplitting
-from udfs.records.decoding import NOWHERE, Decoder
+from udfs.records.decoding import Decoder
 from udfs.records.influence import SMALL, QueryLoss, RecordLosses, UnitRows, record_losses, summed, unit_losses
 
 NOWHERE_CODES = ("999999", "423110")  # well formed, and in no domain here
@@ -32,7 +32,7 @@ def table(seed: int, count: int = 400) -> pa.Table:
 
 def found_for(spec: LossSpec, microdata: pa.Table) -> RecordLosses:
     (batch,) = microdata.combine_chunks().to_batches()
-    return record_losses(Decoder(spec.scan).records(batch), spec.queries, spec.scan.bases)
+    return record_losses(Decoder(spec.scan).records(batch), spec.queries, spec.scan)
 
 
 def plan_of(folder: Path, name: str) -> Plan:
@@ -91,17 +91,17 @@ def test_broken_kernels_are_rejected(tmp_path: Path, twin: type[QueryLoss]) -> N
 def test_a_kernel_that_forgets_a_filter_or_a_part_is_rejected(tmp_path: Path) -> None:
     plan, microdata = plan_of(tmp_path, "parts and filters"), table(5)
     spec = LossSpec.of(plan, layout_of(plan))
-    nothing = np.zeros_like(spec.queries[0].naics)
     for i in (1, 2):
         queries = list(spec.queries)
-        queries[i] = replace(queries[i], naics=np.where(queries[i].naics == NOWHERE, 0, nothing))
+        of_industry = np.zeros_like(queries[i].part_of[0])
+        queries[i] = replace(queries[i], part_of={**queries[i].part_of, 0: of_industry})
         assert all_wrong(plan, replace(spec, queries=tuple(queries)), microdata)
 
 
 @pytest.mark.parametrize("mechanism", CASES, ids=named)
 def test_every_mechanism_at_small_and_giant_influences(mechanism: Mechanism) -> None:
     steps = np.array([0, 1, 2, 3, 10, 999, SMALL - 1, SMALL, SMALL + 1, 10**6, 10**9 + 7, 2**53 + 1, 2**62 + 1])
-    query = QueryLoss("q", 0, "x", mechanism.step, np.zeros(1, int), np.zeros(1, int), (mechanism,))
+    query = QueryLoss("q", 0, "x", mechanism.step, {}, (mechanism,))
     assert wrong(query.loss(steps, None).tolist(), [mechanism.loss_at(int(s) * mechanism.step) for s in steps]) == []
 
 
@@ -109,7 +109,7 @@ def test_every_mechanism_at_small_and_giant_influences(mechanism: Mechanism) -> 
 def test_a_policy_that_jumps_is_met_from_above_also_beyond_what_doubles_tell(step: Fraction) -> None:
     threshold = 2**40 * step
     mechanism = UnitSplitting(threshold=threshold, rho=Fraction(1, 10), policy="paper", step=step)
-    query = QueryLoss("q", 0, "x", step, np.zeros(1, int), np.zeros(1, int), (mechanism,))
+    query = QueryLoss("q", 0, "x", step, {}, (mechanism,))
     edges = [k * 2**40 + d for k in (1, 2**13, 2**14 + 1, 2**21 + 3) for d in (-1, 0, 1)]
     exact = [mechanism.loss_at(edge * step) for edge in edges]
     assert below(query.loss(np.array(edges), None), exact) == []
@@ -127,7 +127,7 @@ def below(losses: np.ndarray, exact: list[Fraction]) -> list[int]:
 
 def test_many_parts_need_no_table() -> None:
     mechanisms = tuple(CASES[:20])
-    query = QueryLoss("q", 0, "x", Fraction(1), np.zeros(1, int), np.zeros(1, int), mechanisms)
+    query = QueryLoss("q", 0, "x", Fraction(1), {}, mechanisms)
     parts = np.arange(20)
     found = query.loss(np.full(20, 7), parts)
     assert found.tolist() == [float(m.loss(np.array([7.0]))[0]) for m in mechanisms]

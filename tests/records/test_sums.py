@@ -25,8 +25,10 @@ from tests.support.cells import (
     as_dict,
     spec,
 )
+from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn, Rule
-from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec
+from udfs.records.keys import CodeColumn
 from udfs.records.statistics import Count
 from udfs.records.sums import CELL, RecordCounts, add_frames, counts_of, sum_batches
 
@@ -225,8 +227,8 @@ def test_rules_of_columns_that_serve_twice() -> None:
 def test_a_domain_coarser_than_the_codes() -> None:
     county = CodeColumn("county", "county", "state", {"01": 0, "36": 1})
     naics = CodeColumn("naics", "naics6", "naics2", {"31-33": 0, "54": 1})
-    base = BaseCells(4, np.array([0, 2]), np.array([0, 1]), ADDENDS)
-    given = spec((base,), naics=naics, county=county)
+    base = BaseCells(4, {0: np.array([0, 2, NOWHERE]), 1: np.array([0, 1, NOWHERE])}, ADDENDS)
+    given = spec((base,), keys=(naics, county))
     rows = [("321111", "01999"), ("339999", "36061"), ("541110", "36001"), ("441110", "01001"), ("331111", "02020")]
     frame = sum_batches([batch([Record(*row, 1, Decimal(1)) for row in rows])], given)
     assert as_dict(frame) == {0: (1, 1, 4), 1: (1, 1, 4), 3: (1, 1, 4)}
@@ -251,7 +253,7 @@ def test_dictionary_deltas() -> None:
 
 def off_by_one(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
     """The broken twin: one county's cells are those of its neighbour."""
-    moved = [replace(b, county=np.where(b.county == 3, 2, b.county)) for b in given.bases]
+    moved = [replace(b, parts=b.parts | {1: np.where(b.parts[1] == 3, 2, b.parts[1])}) for b in given.bases]
     return sum_batches(batches, replace(given, bases=tuple(moved)))
 
 

@@ -22,7 +22,7 @@ from pipeline.release.run import Job, run
 from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import sum_spec
+from pipeline.tables.totals import layout_of
 from tests.support.ledgers import staged_files
 from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_in_child
@@ -180,5 +180,5 @@ def test_a_measure_keeps_its_column_over_the_releases_of_a_dataset(tmp_path: Pat
 
 def test_tasks_of_two_runs_have_different_names(tmp_path: Path) -> None:
     """A cluster hands the results of equal names to whoever asks, also those of files that changed since."""
-    spec = sum_spec(load_plan(write_world(tmp_path, records(20))))
+    spec = layout_of(load_plan(write_world(tmp_path, records(20)))).spec
     assert tokenize(SumTask(spec, "code", "one")) != tokenize(SumTask(spec, "code", "two"))

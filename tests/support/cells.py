@@ -17,8 +17,10 @@ from pipeline.microdata.source import chunks, find
 from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
 from udfs.mechanisms.gaussian import Gaussian
+from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec
+from udfs.records.keys import CodeColumn
 from udfs.records.statistics import Count
 from udfs.records.sums import CELL, HIGH, add_frames
 
@@ -61,8 +63,10 @@ class Cells:
         listed = [rows.index(row) * stride + columns.index(column) for row, column in self.names]
         return BaseCells(
             size=len(listed),
-            naics=np.array([rows.index(self.of(code, COUNTIES[0])[0]) * stride for code in NAICS], dtype=np.int64),
-            county=np.array([columns.index(self.of(NAICS[0], code)[1]) for code in COUNTIES], dtype=np.int64),
+            parts={
+                0: np.array([*(rows.index(self.of(c, COUNTIES[0])[0]) * stride for c in NAICS), NOWHERE]),
+                1: np.array([*(columns.index(self.of(NAICS[0], code)[1]) for code in COUNTIES), NOWHERE]),
+            },
             addends=self.addends,
             listed=None if self.listed is None else np.array(listed, dtype=np.int64),
         )
@@ -86,13 +90,20 @@ LISTED = Cells(
 ONE_LISTED = Cells(lambda naics, county: (naics, county), listed=(("311112", "01003"),))
 
 
+def keys(naics: str = "naics", county: str = "county") -> tuple[CodeColumn, ...]:
+    """Return the keys of the small domain, in columns of these names."""
+    return (
+        CodeColumn(naics, "naics6", "naics6", {code: i for i, code in enumerate(NAICS)}),
+        CodeColumn(county, "county", "county", {code: i for i, code in enumerate(COUNTIES)}),
+    )
+
+
 def spec(
     bases: Sequence[Cells | BaseCells] = (FINEST,), bad: Literal["refuse", "drop"] = "refuse", **changes: Any
 ) -> SumSpec:
     """Return the spec of a scan that sums the small domain's records by `bases`."""
     facts: dict[str, Any] = {
-        "naics": CodeColumn("naics", "naics6", "naics6", {code: i for i, code in enumerate(NAICS)}),
-        "county": CodeColumn("county", "county", "county", {code: i for i, code in enumerate(COUNTIES)}),
+        "keys": keys(),
         "measures": MEASURES,
         "bases": tuple(cells.base if isinstance(cells, Cells) else cells for cells in bases),
         "bad_records": bad,

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, grouping, roll_up_totals
+from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from pipeline.plan.domain import Domain
 from tests.support.wide import integers, wide
 from udfs.numbers.wide import Wide
-from udfs.records.codes import OTHER, dimension_of, roll_up
+from udfs.records.codes import NAICS_LEVELS, OTHER, roll_up
 
 Cell = tuple[str, str]
 Where = Mapping[str, Sequence[str]]
@@ -38,7 +38,7 @@ class World:
 
 
 def rolled(cell: Cell, level: str) -> str:
-    return roll_up(cell[0] if dimension_of(level) == "naics" else cell[1], level)
+    return roll_up(cell[0] if level in NAICS_LEVELS else cell[1], level)
 
 
 def meets(cell: Cell, where: Where) -> bool:
@@ -68,11 +68,12 @@ def keys_of(query: QueryCells, start: int = 0, stop: int | None = None) -> list[
 def base_totals(world: World, base: Base) -> Wide:
     """Sum the finest cells by the rule that `Base` states, one by one."""
     domain, totals = world.domain, [0] * base.size
-    for (naics, county), total in world.totals.items():
-        i, j = domain.naics.codes.index(naics), domain.county.codes.index(county)
-        key = int(base.rows[i]) * base.stride + int(base.columns[j])
-        number = key if base.listed is None else base.listed.tolist().index(key)
-        totals[number] += total
+    parts, listed = base.parts(), base.cells.listed
+    for cell, total in world.totals.items():
+        codes = [each.codes.index(code) for each, code in zip(domain.dimensions, cell, strict=True)]
+        key = sum(int(parts[number][code]) for number, code in enumerate(codes) if number in parts)
+        if key >= 0:
+            totals[key if listed is None else listed.tolist().index(key)] += total
     return wide(totals)
 
 
@@ -82,9 +83,11 @@ def agree(world: World, by: Sequence[str], where: Where, roll_up: Way | None = N
     query = world.domain.query_cells(by, where)
     assert query.size == len(want)
     assert keys_of(query) == list(want)
-    needed = grouping((*by, *where))
-    bases = world.domain.bases_for([needed, ("naics2", None), (None, "state")])
-    base = bases[cheapest(bases, needed)]
+    coarse = [world.domain.query_cells((level,), {}) for level in ("naics2", "state")]
+    bases = world.domain.bases_for([(each, "x") for each in (query, *coarse)])
+    number = cheapest(bases, query, "x")
+    assert number is not None
+    base = bases[number]
     for way in (roll_up_totals, by_cells) if roll_up is None else (roll_up,):
         assert way(base_totals(world, base), base, query).tolist() == list(want.values())
 
@@ -129,7 +132,7 @@ def worlds(draw: st.DrawFn, listed: bool | None = None) -> World:
 
 @st.composite
 def filters(draw: st.DrawFn, world: World) -> Where:
-    levels = [*world.domain.naics.levels, *world.domain.county.levels]
+    levels = [*world.domain.levels]
     where = {}
     for level in draw(st.lists(st.sampled_from(levels), max_size=3, unique=True)):
         codes = world.domain.dimension(level).level_codes(level)
@@ -139,8 +142,8 @@ def filters(draw: st.DrawFn, world: World) -> Where:
 
 @st.composite
 def queries(draw: st.DrawFn, world: World) -> tuple[tuple[str, ...], Where]:
-    naics = draw(st.sampled_from([None, *world.domain.naics.levels]))
-    county = draw(st.sampled_from([None, *world.domain.county.levels]))
+    naics = draw(st.sampled_from([None, *world.domain.keys["naics"].levels]))
+    county = draw(st.sampled_from([None, *world.domain.keys["county"].levels]))
     by = [level for level in (naics, county) if level is not None] or ["nation"]
     return tuple(draw(st.permutations(by))), draw(filters(world))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.plan.model import Plan, Query
 from udfs.mechanisms.base import Mechanism
-from udfs.records.codes import dimension_of, roll_up
+from udfs.records.codes import NAICS_LEVELS, roll_up
 
 Row = Mapping[str, Any]  # column → value
 CLOSE = Fraction(1, 10**9)
@@ -35,27 +35,28 @@ def met(plan: Plan, query: Query, row: Row) -> Met | None:
     codes = {key: row[columns[key]] for key in ("naics", "county")}
     if not in_domain(plan, codes):
         return None
-    at = {level: roll_up(codes[dimension_of(level)], level) for level in (*query.by, *query.where)}
+    at = {level: roll_up(codes[plan.domain.dimension(level).key], level) for level in (*query.by, *query.where)}
     if any(at[level] not in allowed for level, allowed in query.where.items()):
         return None
     columns_of = {measure.name: measure.column for measure in plan.dataset.measures}
     value = query.statistic.influence({name: Fraction(str(row[columns_of[name]])) for name in query.statistic.measures})
     part = query.parts[0]
     if query.split is not None:
-        code = roll_up(codes[dimension_of(query.split)], query.split)
+        code = roll_up(codes["naics" if query.split in NAICS_LEVELS else "county"], query.split)
         (part,) = [part for part in query.parts if code in part.codes]
     return Met(value, tuple(at[level] for level in query.by), part.mechanism)
 
 
 def in_domain(plan: Plan, codes: Mapping[str, str]) -> bool:
     naics, county = (
-        roll_up(codes[key], getattr(plan.domain, key).level) if codes[key] else None for key in ("naics", "county")
+        roll_up(codes[key], plan.domain.keys[key].level) if codes[key] else None for key in ("naics", "county")
     )
-    if naics not in plan.domain.naics.codes or county not in plan.domain.county.codes:
+    lists = [each.codes for each in plan.domain.dimensions]
+    if naics not in lists[0] or county not in lists[1]:
         return False
     if plan.domain.cells is None:
         return True
-    pair = (plan.domain.naics.codes.index(naics), plan.domain.county.codes.index(county))
+    pair = (lists[0].index(naics), lists[1].index(county))
     return pair in set(zip(*(places.tolist() for places in plan.domain.cells), strict=True))
 
 

@@ -1,11 +1,13 @@
 """Totals of a query from those of finer cells: against dictionaries, never wrapped, and held in range at the end."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, grouping, is_roll_up, roll_up_totals
+from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from pipeline.plan.domain import Domain
 from tests.support.domains import FIXED, Totals, World, agree, example, held, queries, worlds
 from tests.support.wide import wide
@@ -22,19 +24,19 @@ def test_cells_and_roll_ups_are_those_of_a_dictionary(data: st.DataObject, world
 
 @FIXED
 @given(data=st.data(), world=worlds())
-def test_bases_serve_every_grouping_and_none_is_spare(data: st.DataObject, world: World) -> None:
-    asked = [grouping((*by, *where)) for by, where in data.draw(st.lists(queries(world), min_size=1, max_size=5))]
-    bases = world.domain.bases_for(asked)
-    for wanted in asked:
-        able = [base.size for base in bases if is_roll_up(wanted, base.grouping)]
-        assert bases[cheapest(bases, wanted)].size == min(able)
+def test_bases_serve_every_query_and_none_is_spare(data: st.DataObject, world: World) -> None:
+    asked = data.draw(st.lists(st.tuples(queries(world), st.sampled_from(["x", "y"])), min_size=1, max_size=5))
+    needed = [(world.domain.query_cells(*query), addend) for query, addend in asked]
+    bases = world.domain.bases_for(needed)
+    served = {cheapest(bases, query, addend) for query, addend in needed}
+    assert None not in served
     if world.domain.cells is None:
-        assert {base.grouping for base in bases} <= set(asked)
-        assert not any(is_roll_up(a.grouping, b.grouping) for a in bases for b in bases if a is not b)
-        for base in bases:
-            assert (
-                base.size
-                == world.domain.query_cells([level for level in base.grouping if level] or ["nation"], {}).size
+        assert served == set(range(len(bases)))
+        assert {base.size for base in bases} <= {query.size for query, _ in needed}
+        for addend in {addend for _, addend in needed}:
+            mine = [base for base in bases if addend in base.addends]
+            assert all(
+                cheapest([base], other.cells, addend) is None for base in mine for other in mine if base is not other
             )
     else:
         (base,) = bases
@@ -87,7 +89,7 @@ def plain_sums(totals: Wide, base: Base, query: QueryCells) -> Totals:
 def test_totals_are_exact_and_then_held(listed: bool, values: list[int]) -> None:
     codes = ["111110", "111120", "111130"]
     domain = Domain.listed([(code, "01001") for code in codes]) if listed else Domain.product(codes, ["01001"])
-    (base,) = domain.bases_for([("naics6", "nation")])
+    (base,) = bases_of(domain, [("naics6",)])
     query = domain.query_cells(("nation",), {})
     assert roll_up_totals(wide(values), base, query).tolist() == [held(sum(values))]
     if abs(sum(values)) > LARGEST + 1:
@@ -96,34 +98,39 @@ def test_totals_are_exact_and_then_held(listed: bool, values: list[int]) -> None
 
 def test_roll_ups_refuse_what_does_not_fit() -> None:
     domain = Domain.product(["311111", "321111"], ["01001"])
-    (coarse,) = domain.bases_for([("naics2", None)])
+    (coarse,) = bases_of(domain, [("naics2",)])
     fine = domain.query_cells(("naics3",), {})
-    with pytest.raises(ValueError, match="coarser"):
+    with pytest.raises(ValueError, match="does not roll up"):
         roll_up_totals(Wide(np.zeros(1, dtype=np.int64)), coarse, fine)
-    with pytest.raises(ValueError, match="coarser"):
+    with pytest.raises(ValueError, match="does not roll up"):
         RollUp.of(coarse, fine)
     with pytest.raises(ValueError, match="int64"):
         roll_up_totals(Wide(np.zeros(2, dtype=np.int64)), coarse, fine)
     with pytest.raises(ValueError, match="int64"):
         roll_up_totals(Wide(np.zeros(1)), coarse, fine)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no base"):
-        cheapest([coarse], ("naics3", None))
+    assert cheapest([coarse], fine, "x") is None
 
 
-def test_where_levels_count_in_a_query_s_grouping() -> None:
-    domain = example().domain
-    assert grouping(("naics2", "naics4", "state")) == ("naics4", "state")
-    assert grouping(("county",)) == (None, "county")
+def bases_of(domain: Domain, asked: Sequence[Sequence[str]]) -> tuple[Base, ...]:
+    return domain.bases_for([(domain.query_cells(by, {}), "x") for by in asked])
+
+
+def test_a_filter_narrows_a_base() -> None:
     agree(example(), ("naics2",), {"county": ["01001"], "naics3": ["311", "441"]})
-    bases = domain.bases_for([("naics6", None), (None, "county"), ("naics2", None), (None, "state")])
-    assert [base.grouping for base in bases] == [(None, "county"), ("naics6", None)]
-    assert [base.size for base in bases] == [3, 3]
+    domain = example().domain
+    query = domain.query_cells(("naics6",), {"county": ["01001"], "naics3": ["311", "441"]})
+    (base,) = domain.bases_for([(query, "x")])
+    assert base.size == 2
+    wider = domain.query_cells(("naics6", "county"), {})
+    (base,) = domain.bases_for([(query, "x"), (wider, "x")])
+    assert base.size == 9
+    assert len(domain.bases_for([(query, "x"), (wider, "y")])) == 2
 
 
-def test_a_grouping_that_several_bases_serve_takes_the_smallest() -> None:
+def test_a_query_that_several_bases_serve_takes_the_smallest() -> None:
     domain = Domain.product(["311111", "321111"], ["01001", "01003", "02001"])
-    bases = domain.bases_for([("naics6", "state"), ("naics2", "county")])
-    assert [base.size for base in bases] == [3, 4]
-    assert cheapest(bases, ("naics2", "state")) == 0
-    assert cheapest(bases[::-1], ("naics2", "state")) == 1
-    assert cheapest(bases, ("naics3", None)) == 1
+    bases = bases_of(domain, [("naics6", "state"), ("naics2", "county")])
+    assert [base.size for base in bases] == [4, 3]
+    assert cheapest(bases, domain.query_cells(("naics2", "state"), {}), "x") == 1
+    assert cheapest(bases[::-1], domain.query_cells(("naics2", "state"), {}), "x") == 0
+    assert cheapest(bases, domain.query_cells(("naics3",), {}), "x") == 0

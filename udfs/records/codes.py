@@ -7,7 +7,12 @@ NAICS_LEVELS = ("naics2", "naics3", "naics4", "naics5", "naics6")
 COUNTY_LEVELS = ("nation", "state", "county")
 LEVELS: Mapping[str, tuple[str, ...]] = MappingProxyType({"naics": NAICS_LEVELS, "county": COUNTY_LEVELS})
 
+MOST_KEYS = 16
+MOST_CELLS = 1 << 56  # of a query: numbers of cells are below
+NOWHERE = -(1 << 57)  # of MOST_KEYS keys some can be nowhere: the sum with all others' numbers stays below zero
+
 NATION = "US"
+LONGEST_CODE = 100
 OTHER = "other"  # a public code for all codes that a domain does not list; no record may have it
 # Three sectors span several two-digit codes; the public code of such a sector is its range.
 SECTOR_RANGES: Mapping[str, str] = MappingProxyType(
@@ -35,12 +40,9 @@ def is_code(code: str, level: str) -> bool:
     return _are_digits(code, _digits(level)) and not (level in NAICS_LEVELS and code.startswith("00"))
 
 
-def dimension_of(level: str) -> str:
-    """Return the key that `level` belongs to, "naics" or "county"; raises ValueError on an unknown level."""
-    for key, levels in LEVELS.items():
-        if level in levels:
-            return key
-    raise ValueError(f"unknown level {level!r}")
+def is_text_code(code: str) -> bool:
+    """Return whether `code` is well-formed as a code of a key other than naics and county, whose lists say no more."""
+    return 0 < len(code) <= LONGEST_CODE and code == code.strip() and code.isprintable() and code != OTHER
 
 
 def roll_up(code: str, level: str) -> str:

@@ -4,17 +4,16 @@ Cells of all bases share one numbering (`SumSpec.offsets`). A negative cell stan
 record broke (`SumSpec.broken_rule`): so a scan reports all of them, the same ones however the data are cut.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from udfs.numbers.arrays import Mask
-from udfs.records.codes import is_code, roll_up
 from udfs.records.contract import (
     LINE,
     NO_RECORDS,
@@ -23,51 +22,24 @@ from udfs.records.contract import (
     MeasureColumn,
     Rule,
     name_faults,
-    text_codes,
     whole_steps,
 )
+from udfs.records.keys import ClassColumn, CodeColumn, RowCodes, Translator
 from udfs.records.statistics import Count, Statistic, Sum
 
-OUTSIDE, MALFORMED = -1, -2  # translations of codes that the domain does not hold, and of what is no code
 KEPT, LEFT_OUT = -(1 << 50), -(1 << 50) - 1  # the cells of the counts of records
-NOWHERE = -(1 << 62)  # two of them, or one and any key, stay below zero
-
-
-@dataclass(frozen=True)
-class CodeColumn:
-    """A key column: its well-formed codes have `record_level`; `index` numbers the domain's codes at `level`.
-
-    `other` is the index of all well-formed codes that are not in `index`, where the domain declares one.
-    """
-
-    column: str
-    record_level: str
-    level: str
-    index: Mapping[str, int]
-    other: int = OUTSIDE
-
-    def index_of(self, code: str | None) -> int:
-        """Return the code's index in the domain's list, `other` or MALFORMED."""
-        if code is None:
-            return MALFORMED
-        if self.level == self.record_level and code in self.index:
-            return self.index[code]  # the domain's codes are well formed
-        if not is_code(code, self.record_level):
-            return MALFORMED
-        return self.index.get(roll_up(code, self.level), self.other)
 
 
 @dataclass(frozen=True, eq=False)
 class BaseCells:
-    """A numbering of cells: code indices (i, j) have the key naics[i] + county[j].
+    """A numbering of cells: the key of a cell is the sum of `parts`, by key the number of each of its codes.
 
-    The key is the cell's number, or, where `listed` is given (sorted keys), its index in that list. `addends` are
-    those that some query needs by these cells.
+    The last number of each key is that of a code in no list. The sum is the cell's number, or, where `listed` is given
+    (sorted keys), its index in that list. `addends` are those that some query needs by these cells.
     """
 
     size: int
-    naics: NDArray[np.int64]
-    county: NDArray[np.int64]
+    parts: Mapping[int, NDArray[np.int64]]
     addends: tuple[str, ...]
     listed: NDArray[np.int64] | None = None
 
@@ -84,8 +56,7 @@ class BaseCells:
 class SumSpec:
     """All that one scan of the microdata has to do."""
 
-    naics: CodeColumn
-    county: CodeColumn
+    keys: tuple[CodeColumn | ClassColumn, ...]
     measures: tuple[MeasureColumn, ...]
     bases: tuple[BaseCells, ...]
     bad_records: Literal["refuse", "drop"]
@@ -95,9 +66,14 @@ class SumSpec:
     further_statistics: tuple[Statistic, ...] = ()  # beside the count and the measures' sums
 
     @property
+    def code_columns(self) -> dict[str, CodeColumn]:
+        """The columns that hold codes."""
+        return {key.column: key for key in self.keys if isinstance(key, CodeColumn)}
+
+    @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        named = [self.naics.column, self.county.column, *(m.column for m in self.measures)]
+        named = [*self.code_columns, *(m.column for m in self.measures)]
         named += [column for column in (self.owner, self.record) if column is not None]
         return list(dict.fromkeys([*named, *self.also]))
 
@@ -127,34 +103,6 @@ class SumSpec:
         return LINE if rule == Rule.LINE else self.columns[column], RULE_TEXT[Rule(rule)]
 
 
-# Record batches → records as the kernels see them: indices of codes, values in steps, what breaks the contract.
-#
-# Codes are translated once for each distinct code, not for each record.
-
-
-class _Translator:
-    """Translates codes, each distinct one once; malformed ones, of which there is no end, are not kept."""
-
-    def __init__(self, key: CodeColumn) -> None:
-        self.key = key
-        self._known: dict[bytes | None, int] = {}
-
-    def indices(self, codes: Iterable[bytes | None]) -> NDArray[np.int64]:
-        """Return the index of each code, in UTF-8: what is not UTF-8 is malformed, as any other text is."""
-        known = self._known
-        return np.array([known[code] if code in known else self._new(code) for code in codes], dtype=np.int64)
-
-    def _new(self, code: bytes | None) -> int:
-        index = self.key.index_of(None if code is None else code.decode(errors="replace"))
-        if index != MALFORMED:
-            self._known[code] = index
-        return index
-
-
-def _as_bytes(codes: pa.Array) -> pa.Array:
-    return codes.cast(pa.large_binary() if pa.types.is_large_string(codes.type) else pa.binary())
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Records:
     """A batch of records as the kernels see them: indices of codes, values in steps, and what breaks the contract.
@@ -163,17 +111,35 @@ class Records:
     stand for the broken rules, where the spec refuses bad records. `faults`: which records break which rule.
     """
 
-    naics: "RowCodes"
-    county: "RowCodes"
+    keys: tuple[RowCodes, ...]
     values: Mapping[str, NDArray[np.int64]]
     good: Mask | None
     broken: frozenset[int]
     faults: Sequence[Fault]
 
+    @property
+    def size(self) -> int:
+        """The number of records in the batch."""
+        return len(self.keys[0].rows)
+
+    def numbers(self, parts: Mapping[int, NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return for each record the sum of its codes' numbers in `parts`, by key; at least one key."""
+        first, *others = (self.keys[key].numbers(of_code) for key, of_code in parts.items())
+        for each in others:
+            first += each
+        return first
+
     def cells(self, base: BaseCells) -> tuple[NDArray[np.int64], Mask | None]:
         """Return each record's cell of a base, and which records count there (None: all); others get one in range."""
-        cells, inside = base.cells(self.naics.keys(base.naics) + self.county.keys(base.county))
+        cells, inside = base.cells(self.numbers(base.parts))
         return cells, inside if self.good is None else self.good if inside is None else self.good & inside
+
+    def kept(self, spec: "SumSpec") -> Mask | None:
+        """Return which records are no bad ones and have no code in no list (None: all); of listed cells, lie in one."""
+        if spec.bases and spec.bases[-1].listed is not None:  # there is one base then
+            return self.cells(spec.bases[-1])[1]
+        masks = [mask for mask in (self.good, *(key.listed() for key in self.keys)) if mask is not None]
+        return np.logical_and.reduce(masks) if masks else None
 
 
 class Decoder:
@@ -181,13 +147,13 @@ class Decoder:
 
     def __init__(self, spec: SumSpec) -> None:
         self._spec = spec
-        self._naics, self._county = _Translator(spec.naics), _Translator(spec.county)
+        self._translators = {key.column: Translator(key) for key in spec.code_columns.values()}
 
     def records(self, batch: pa.RecordBatch) -> Records:
         """Return the records of a batch; raises ContractBroken where a column is of a wrong type."""
         spec = self._spec
-        naics, county = RowCodes.of(batch, self._naics), RowCodes.of(batch, self._county)
-        faults = [*naics.faults, *county.faults]
+        coded = {column: RowCodes.of(batch, translator) for column, translator in self._translators.items()}
+        faults = [fault for codes in coded.values() for fault in codes.faults]
         if spec.owner is not None:
             faults += name_faults(batch.column(spec.owner), spec.owner, Rule.OWNER)
         if spec.record is not None:
@@ -196,42 +162,14 @@ class Decoder:
         for measure in spec.measures:
             values[measure.name], broken_rows = whole_steps(batch.column(measure.column), measure)
             faults += broken_rows
+        keys = tuple(
+            coded[key.column] if isinstance(key, CodeColumn) else RowCodes.of_classes(values[key.measure], key)
+            for key in spec.keys
+        )
         values = {each.addend: each.addends(values, len(batch)) for each in spec.statistics}
         if NO_RECORDS in (batch.schema.metadata or {}):
             faults = [(LINE, Rule.LINE, np.ones(len(batch), dtype=np.bool_))]
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         reported = faults if spec.bad_records == "refuse" else []
         broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in reported)
-        return Records(naics, county, values, good, broken, faults)
-
-
-@dataclass(frozen=True, eq=False)
-class RowCodes:
-    """A key column of a batch: what each distinct code means, and which of them each record has."""
-
-    indices: NDArray[np.int64]
-    rows: NDArray[np.integer[Any]]
-    faults: list[Fault]
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, translator: _Translator) -> "RowCodes":
-        """Translate the key column of `batch`."""
-        column = translator.key.column
-        coded = text_codes(batch.column(column), column)
-        indices = np.append(
-            translator.indices(_as_bytes(coded.dictionary).to_pylist()), MALFORMED
-        )  # the last: for nulls
-        rows = coded.indices
-        if rows.null_count:
-            rows = rows.cast(pa.int64()).fill_null(len(indices) - 1)
-        rows = np.asarray(rows)
-        faults: list[Fault] = []
-        if coded.null_count or (indices[:-1] == MALFORMED).any():
-            malformed = indices[rows] == MALFORMED  # a dictionary may hold codes that no record has
-            faults = [(column, Rule.CODE, malformed)] if malformed.any() else []
-        return cls(indices, rows, faults)
-
-    def keys(self, of_index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each record's part of its cell key; NOWHERE for codes outside the domain and malformed ones."""
-        by_code: NDArray[np.int64] = np.where(self.indices >= 0, of_index[np.maximum(self.indices, 0)], NOWHERE)
-        return np.take(by_code, self.rows)
+        return Records(keys, values, good, broken, faults)

@@ -8,7 +8,7 @@ measure, or count records.
 Influences are whole numbers and mostly small: losses of the smallest are looked up in a table, all others computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +19,7 @@ from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.noise import FLOAT_SLACK
 from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.wide import LIMB, LOW
-from udfs.records.decoding import BaseCells, Records
+from udfs.records.decoding import Records, SumSpec
 
 SMALL = 1 << 16  # influences below so many steps are looked up
 CERTAIN = 10**15  # a double's shortest decimal is the decimal that it was made of, up to so many digits
@@ -31,8 +31,8 @@ MOST_TABLED = 16  # parts of a query: beyond, the table would not stay in a proc
 class QueryLoss:
     """What makes influences on one query, and losses, of records.
 
-    `naics`, `county`: numbers for the places of a domain's codes that add up to the part of the query in which a
-    record's cell lies, a negative number where it is in none. `mechanisms` are those of the parts; the query sums
+    `part_of`: by key, numbers of all codes, and last of those in no list, that add up to the part of the query in which
+    a record's cell lies, a negative number where it is in none. `mechanisms` are those of the parts; the query sums
     `addend`, whose unit is `step`, by a roll-up of base number `base`.
     """
 
@@ -40,8 +40,7 @@ class QueryLoss:
     base: int
     addend: str
     step: Fraction
-    naics: Int64s
-    county: Int64s
+    part_of: Mapping[int, Int64s]
     mechanisms: tuple[Mechanism, ...]
 
     def __post_init__(self) -> None:
@@ -50,8 +49,10 @@ class QueryLoss:
 
     def parts(self, records: Records) -> Int64s | None:
         """Return the part in which each record of the domain is, negative where in none; None: all in the only one."""
-        undivided = len(self.mechanisms) == 1 and not self.naics.any() and not self.county.any()
-        return None if undivided else records.naics.keys(self.naics) + records.county.keys(self.county)
+        divided = {key: numbers for key, numbers in self.part_of.items() if numbers[:-1].any()}
+        if not divided and len(self.mechanisms) == 1:
+            return None
+        return records.numbers(self.part_of)
 
     def loss(self, steps: Int64s, parts: Int64s | None) -> Floats:
         """Return upper bounds of the losses of influences ≥ 0 in steps, in parts ≥ 0 (None: the only one)."""
@@ -122,9 +123,9 @@ def summed(losses: Sequence[Floats]) -> Floats:
     return total
 
 
-def record_losses(records: Records, queries: Sequence[QueryLoss], bases: Sequence[BaseCells]) -> RecordLosses:
+def record_losses(records: Records, queries: Sequence[QueryLoss], spec: SumSpec) -> RecordLosses:
     """Return the influences and losses of the records of a batch in all queries."""
-    inside = _inside(records, bases)
+    inside = [records.cells(base)[1] for base in spec.bases]
     influences, losses, met = [], [], []
     for query in queries:
         parts, kept = query.parts(records), inside[query.base]
@@ -137,16 +138,12 @@ def record_losses(records: Records, queries: Sequence[QueryLoss], bases: Sequenc
         influences.append(steps)
         losses.append(query.loss(steps, parts))
         met.append(kept)
-    return RecordLosses(tuple(influences), tuple(losses), tuple(met), _any(inside))
+    return RecordLosses(tuple(influences), tuple(losses), tuple(met), _any([*inside, records.kept(spec)]))
 
 
-def in_domain(records: Records, bases: Sequence[BaseCells]) -> Mask | None:
-    """Return which records count in a cell of the domain (None: all)."""
-    return _any(_inside(records, bases))
-
-
-def _inside(records: Records, bases: Sequence[BaseCells]) -> list[Mask | None]:
-    return [records.cells(base)[1] for base in bases]
+def in_domain(records: Records, spec: SumSpec) -> Mask | None:
+    """Return which records are kept, or count in a cell of some query though a code of theirs is in no list."""
+    return _any([records.kept(spec), *(records.cells(base)[1] for base in spec.bases)])
 
 
 def _any(masks: Sequence[Mask | None]) -> Mask | None:

@@ -32,10 +32,11 @@ HIGH = "2⁶⁴·"  # no addend's name begins with it
 class RecordCounts:
     """How many records one scan read, each once: those that lie in a cell of the domain, and those left out.
 
-    Left out are bad records that were dropped, and valid ones whose codes lie outside the domain. A record that a
-    query's `where` alone leaves out is kept. Where `duplicates` is `reject` or `combine`, a record is all rows of one
-    id (of one owner, where the unit is an owner and bad records are dropped); each row without an id, and each line of
-    a CSV file that is no record, is one of its own.
+    Left out are bad records that were dropped, and valid ones of which a code is in no list (or, where cells are
+    listed, that lie in none): some query leaves them out. A record that a query's `where` alone leaves out is kept,
+    and one without a code where the plan allows that. Where `duplicates` is `reject` or `combine`, a record is all rows
+    of one id (of one owner, where the unit is an owner and bad records are dropped); each row without an id, and each
+    line of a CSV file that is no record, is one of its own.
 
     What taking away changes, for each rule about duplicates, since whether a record is kept depends on it alone:
 
@@ -172,16 +173,15 @@ def _whole(column: pd.Series) -> Int64s:
 
 
 def _add(records: Records, spec: SumSpec, sums: ExactSums) -> int:
-    """Add the good records of the domain, which are the same by each base, to `sums`; return how many they are."""
-    count = 0
+    """Add the good records to the `sums` of all bases in which they have a cell; return how many are kept."""
     for base, offset in zip(spec.bases, spec.offsets, strict=False):
         cells, kept = records.cells(base)
         cells = cells + offset if kept is None else cells[kept] + offset
         for addend in base.addends:
             values = records.values[addend]
             sums.add(addend, cells, values if kept is None else values[kept])
-        count = len(cells)
-    return count
+    counted = records.kept(spec)
+    return records.size if counted is None else int(np.count_nonzero(counted))
 
 
 # Rows with row ids → records: the rows of one id are one record, or none (docs/architecture.md, rule 6).
@@ -197,14 +197,13 @@ Duplicates = Literal["reject", "combine"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Rows: ids as text, codes and owners as coded text (no text twice in a dictionary), measures in steps.
+    """Rows: ids as text, codes (by column) and owners as coded text (no text twice in a dictionary), measures in steps.
 
     `good`: which break no rule by themselves. `values` are within 63 bits also where a row is not good.
     """
 
     ids: pa.Array
-    naics: pa.DictionaryArray
-    county: pa.DictionaryArray
+    codes: Mapping[str, pa.DictionaryArray]
     owner: pa.DictionaryArray | None
     values: Mapping[str, Int64s]
     good: Mask
@@ -268,7 +267,7 @@ def _numbered(ids: pa.Array, within: pa.DictionaryArray | None) -> tuple[Int64s,
 
 def _differing(rows: Rows, spec: SumSpec, of_row: Int64s, first: Int64s) -> list[Fault]:
     """Return which records have rows that differ in codes or owner."""
-    columns = {spec.naics.column: rows.naics, spec.county.column: rows.county}
+    columns = dict(rows.codes)
     if spec.owner is not None and rows.owner is not None:
         columns[spec.owner] = rows.owner
     faults: list[Fault] = []
