@@ -6,8 +6,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import parse_at, parse_change, parse_factor
+from pipeline.plan.policy import parse_at
 from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes

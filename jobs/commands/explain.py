@@ -5,8 +5,9 @@ from pathlib import Path
 
 from jobs.options import Parser, add_json, add_plan, probability
 from jobs.output import print_json
+from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.load import load_plan
-from pipeline.plan.policy import parse_at, parse_change, parse_factor
+from pipeline.plan.policy import parse_at
 from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes

@@ -70,7 +70,7 @@ def with_left_out_test(policy: PolicySum, test: LeftOutTest | None = None) -> Po
     """Return the policy of a release with the test of records left out, which every record meets."""
     last = QueryPolicy(NAME, Count(), (test or LeftOutTest()).mechanism, cells=Cells((), 1))
     number = len(policy.queries)
-    return PolicySum((*policy.queries, last), tuple(met | {number} for met in policy.query_sets))
+    return PolicySum((*policy.queries, last), tuple(met | {number} for met in policy.query_sets), policy.spans)
 
 
 def left_out_test_alone(policy: PolicySum) -> PolicySum:
@@ -82,4 +82,4 @@ def left_out_test_alone(policy: PolicySum) -> PolicySum:
 def without_left_out_test(policy: PolicySum) -> PolicySum:
     """Return the policy of the queries alone, as releases were charged before there was a test."""
     kept = tuple(query for query in policy.queries if query.name != NAME)
-    return PolicySum(kept, tuple(met & frozenset(range(len(kept))) for met in policy.query_sets))
+    return PolicySum(kept, tuple(met & frozenset(range(len(kept))) for met in policy.query_sets), policy.spans)

@@ -25,7 +25,7 @@ large. For a single record all these bounds are its loss at its worst query set.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
 from math import isfinite
@@ -38,7 +38,8 @@ from pipeline.accounting.groups import one_cell, pure, tight
 from pipeline.accounting.joint import most_lost
 from pipeline.accounting.partitions import most_in_partitions
 from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, multiples
-from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
+from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, Span, spans_json, spans_of
+from pipeline.canonical import FrozenMap
 from udfs.losses.curve import TightCurve, of_pure, of_zcdp
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
@@ -96,10 +97,14 @@ class PolicySum:
     """The queries' policies and the sets of them that one cell meets; evaluated at a reference, the release's policy.
 
     All losses are upper bounds. Methods that take a query's name state its loss in its worst part.
+
+    `spans`: where classes of a measure tell mechanisms apart, the classes of the cells of each query set. A reference
+    that is not located then stands for all units that are no larger, whatever their classes.
     """
 
     queries: tuple[QueryPolicy, ...]
     query_sets: tuple[QuerySet, ...]
+    spans: tuple[Span, ...] = ()
 
     @property
     def measures(self) -> frozenset[str]:
@@ -108,23 +113,23 @@ class PolicySum:
 
     def loss_at(self, at: Reference) -> Fraction:
         """Return the PRzCDP loss of the release."""
-        return self._total(at, self._rho, tight)
+        return max(self._total(each, self._rho, tight) for each in self._resolved(at))
 
     def pure_loss_at(self, at: Reference) -> Fraction | None:
         """Return the pure loss of the release; None where a query that one of the records can meet has none."""
         try:
-            return self._total(at, self._epsilon, pure)
+            return max(self._total(each, self._epsilon, pure) for each in self._resolved(at))
         except _NoPureLoss:
             return None
 
     def query_loss_at(self, at: Reference, query: str) -> Fraction:
         """Return the PRzCDP loss in the query of this name."""
-        return self._bound(at, query, self._rho, tight)
+        return max(self._bound(each, query, self._rho, tight) for each in self._resolved(at))
 
     def query_pure_loss_at(self, at: Reference, query: str) -> Fraction | None:
         """Return the pure loss in the query; None where a part that one of the records can meet has none."""
         try:
-            return self._bound(at, query, self._epsilon, pure)
+            return max(self._bound(each, query, self._epsilon, pure) for each in self._resolved(at))
         except _NoPureLoss:
             return None
 
@@ -147,12 +152,9 @@ class PolicySum:
 
     def curve_at(self, at: Reference) -> Floats:
         """Return bounds of D_α at ORDERS, for a record at its worst query set, for several wherever they are."""
-        if len(at.records) != 1:
-            return self._curve_of_several(at)
-        (record,) = at.records
-        curves = [query.mechanism.renyi_at(query.influence(record), ORDERS) for query in self.queries]
-        sums = [added([curves[i] for i in met]) for met in self._query_sets(record)]
-        return np.maximum.reduce(sums) if sums else np.zeros_like(ORDERS)
+        curves = [self._curve(each) for each in self._resolved(at)]
+        largest: Floats = np.maximum.reduce(curves)
+        return largest
 
     def to_json(self) -> dict[str, Any]:
         """Return this policy as data that can be evaluated again years later."""
@@ -168,7 +170,8 @@ class PolicySum:
             | ({} if query.part is None else {"part": query.part})
             for query in self.queries
         ]
-        return {"queries": queries, "places": [sorted(each) for each in self.query_sets]}
+        spans = {"spans": spans_json(self.spans)} if self.spans else {}
+        return {"queries": queries, "places": [sorted(each) for each in self.query_sets]} | spans
 
     def cells_json(self) -> list[list[Any]] | None:
         """Return the cells of each policy; None where they are not known."""
@@ -185,7 +188,7 @@ class PolicySum:
             if "curve" in entry:
                 mechanism = mechanism.with_curve(TightCurve.from_json(entry["curve"]))
             queries.append(QueryPolicy(entry["name"], _statistic(entry), mechanism, entry.get("part"), of_query))
-        return cls(tuple(queries), tuple(map(frozenset, data["places"])))
+        return cls(tuple(queries), tuple(map(frozenset, data["places"])), spans_of(data.get("spans", ())))
 
     def _rho(self, i: int, influence: Fraction) -> Fraction:
         return self.queries[i].mechanism.loss_at(influence)
@@ -195,6 +198,14 @@ class PolicySum:
         if loss is None:
             raise _NoPureLoss
         return loss
+
+    def _curve(self, at: Reference) -> Floats:
+        if len(at.records) != 1:
+            return self._curve_of_several(at)
+        (record,) = at.records
+        curves = [query.mechanism.renyi_at(query.influence(record), ORDERS) for query in self.queries]
+        sums = [added([curves[i] for i in met]) for met in self._query_sets(record)]
+        return np.maximum.reduce(sums) if sums else np.zeros_like(ORDERS)
 
     def _curve_of_several(self, at: Reference) -> Floats:
         def curves(i: int, numbers: Units, unit: Fraction) -> Floats:
@@ -206,6 +217,46 @@ class PolicySum:
         if pure_loss is not None:
             curve = np.minimum(curve, of_pure(up_float(pure_loss), ORDERS))
         return np.minimum(curve, self._priced(at, None, curves, OF_CURVES))
+
+    def _resolved(self, at: Reference) -> list[Reference]:
+        """Return references without spans whose largest loss is that of `at`, or more.
+
+        Within one class policies are monotone, and a record lies in one class: the most that one record can lose is
+        what the largest record of some class loses. Several may lie in classes of their own: each has, under each
+        policy, the largest values of all classes in which it can meet it.
+        """
+        if not any(self._spans(record) for record in at.records):
+            return [at]
+        if len(at.records) > 1:
+            return [replace(at, records=tuple(map(self._in_any_class, at.records)))]
+        (record,) = at.records
+        sets: dict[Mapping[str, Fraction], list[QuerySet]] = {}
+        for met, span in zip(self._query_sets(record), self._spans(record), strict=True):
+            if (values := record.capped(span)) is not None:
+                sets.setdefault(values, []).append(met)
+        return [
+            replace(at, records=(replace(record, values=values, query_sets=tuple(mine), spans=()),))
+            for values, mine in sets.items()
+        ]
+
+    def _in_any_class(self, record: ReferenceRecord) -> ReferenceRecord:
+        sets: list[QuerySet] = []
+        caps: dict[int, dict[str, Fraction]] = {}
+        for met, span in zip(self._query_sets(record), self._spans(record), strict=True):
+            if (values := record.capped(span)) is not None:
+                sets.append(met)
+                for i in met:
+                    of_policy = caps.setdefault(i, {})
+                    of_policy |= {name: max(value, of_policy.get(name, value)) for name, value in values.items()}
+        of_policies = tuple((i, FrozenMap.of(values)) for i, values in sorted(caps.items()))
+        return replace(record, query_sets=tuple(dict.fromkeys(sets)), spans=(), caps=of_policies)
+
+    def _spans(self, record: ReferenceRecord) -> tuple[Span, ...]:
+        return self.spans if record.query_sets is None else record.spans
+
+    def _influence(self, i: int, record: ReferenceRecord) -> Fraction:
+        """Return the largest influence of a record under a policy; KeyError names a measure that is missing."""
+        return self.queries[i].statistic.influence(dict(record.caps).get(i, record.values))
 
     def _query_sets(self, record: ReferenceRecord) -> tuple[QuerySet, ...]:
         return self.query_sets if record.query_sets is None else record.query_sets
@@ -265,7 +316,7 @@ class PolicySum:
                     policies=frozenset({i}),
                     by=by,
                     influences=[
-                        policy.influence(record) if met[each] else Fraction(0)
+                        self._influence(i, record) if met[each] else Fraction(0)
                         for (record, _), each in zip(options, sets, strict=True)
                     ],
                     times=times,
@@ -290,9 +341,9 @@ class PolicySum:
             cells = dict(record.cells)
             if len(sets) == 1 and sets[0].issubset(cells):
                 for i in sets[0]:
-                    located.setdefault((i, cells[i]), []).append(self.queries[i].influence(record))
+                    located.setdefault((i, cells[i]), []).append(self._influence(i, record))
             else:
-                losses = (sum((loss(i, self.queries[i].influence(record)) for i in met), Fraction(0)) for met in sets)
+                losses = (sum((loss(i, self._influence(i, record)) for i in met), Fraction(0)) for met in sets)
                 others.append(max(losses, default=Fraction(0)))
         in_cells = (one_cell(partial(loss, i), together, influences) for (i, _), influences in located.items())
         return together([sum(in_cells, Fraction(0)), *others])

@@ -19,6 +19,7 @@ from pipeline.names import hint
 from udfs.numbers.exact import as_json, exact
 
 QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets
+Span = Mapping[str, tuple[Fraction, Fraction | None]]  # measure → its lowest and largest value (None: none) in a class
 Lot = tuple["ReferenceRecord", int, int]  # a record, its kind, and how many there are of it
 _Sizes = tuple[tuple[str, int, int], ...]  # of each measure the numerator and the denominator
 MOST_LOTS = 1000
@@ -33,12 +34,29 @@ class ReferenceRecord:
     `values`: measure → value. `keys`: level → code as written; none: anywhere in the domain. Located in a plan, a
     record has in place of its keys `query_sets`, those that its cell can have (None: all of the policy), and `cells`,
     pairs of a policy's index and the number of the one cell that the record can be in under it, where that is known.
+
+    With `spans` it stands for all records none of whose values is larger, also in lower classes of a measure: its query
+    sets have cells of one class each, whose values are those of the span. `caps`: for a policy's index the largest
+    values of such a record in its cells.
     """
 
     values: Mapping[str, Fraction]
     keys: Mapping[str, str] = FrozenMap[str]()
     query_sets: tuple[QuerySet, ...] | None = None
     cells: tuple[tuple[int, int], ...] = ()
+    spans: tuple[Span, ...] = ()
+    caps: tuple[tuple[int, Mapping[str, Fraction]], ...] = ()
+
+    def capped(self, span: Span) -> Mapping[str, Fraction] | None:
+        """Return the largest values within a span of a record that is no larger; None where there is none."""
+        values = dict(self.values)
+        for measure in values.keys() & span.keys():
+            lowest, largest = span[measure]
+            if values[measure] < lowest:
+                return None
+            if largest is not None:
+                values[measure] = min(values[measure], largest)
+        return FrozenMap.of(values)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "ReferenceRecord":
@@ -141,7 +159,7 @@ class Reference:
         first: dict[Hashable, tuple[ReferenceRecord, int]] = {}
         times: Counter[tuple[Hashable, _Sizes]] = Counter()
         for kind, record in zip(kinds, self.records, strict=True):
-            place: Hashable = kind if self.reach else (record.query_sets, record.cells)
+            place: Hashable = (kind if self.reach else (record.query_sets, record.cells)), record.caps
             first.setdefault(place, (record, kind))
             times[place, tuple([(name, x.numerator, x.denominator) for name, x in record.values.items()])] += 1
         for bits in COARSE:
@@ -208,12 +226,13 @@ class Limit:
                 "places": None if record.query_sets is None else [sorted(each) for each in record.query_sets],
                 "cells": [list(pair) for pair in sorted(record.cells)],
             }
+            | ({"spans": spans_json(record.spans)} if record.spans else {})
             for record in self.at.records
         ]
         if self.at.listed:
             at: dict[str, Any] = {"firm": records}
         else:
-            at = {"at": records[0]["at"], "places": records[0]["places"]}
+            at = {key: value for key, value in records[0].items() if key != "cells"}
         return {"label": self.label, "rho": as_json(self.rho)} | at
 
     @classmethod
@@ -224,6 +243,7 @@ class Limit:
                 ReferenceRecord.of(record["at"]),
                 query_sets=None if record["places"] is None else tuple(map(frozenset, record["places"])),
                 cells=tuple((policy, cell) for policy, cell in record.get("cells", ())),
+                spans=spans_of(record.get("spans", ())),
             )
             for record in data.get("firm", [data])
         )
@@ -237,6 +257,22 @@ def _coarser(x: int, bits: int) -> int:
         return x
     size = -(-abs(x) >> shift) << shift
     return size if x > 0 else -size
+
+
+def spans_json(spans: Iterable[Span]) -> list[dict[str, Any]]:
+    """Return spans as JSON."""
+    return [
+        {name: [as_json(low), None if high is None else as_json(high)] for name, (low, high) in span.items()}
+        for span in spans
+    ]
+
+
+def spans_of(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
+    """Return the spans that `spans_json` wrote."""
+    return tuple(
+        FrozenMap.of({name: (exact(low), None if high is None else exact(high)) for name, (low, high) in span.items()})
+        for span in data
+    )
 
 
 class UnknownName(PlanError):

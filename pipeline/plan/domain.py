@@ -18,6 +18,7 @@ from pipeline.plan.keys import Dimension, Masks, Where
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)  # of the keys naics and county
+At = Mapping[str, str | Sequence[str]]  # level → the code, or the codes, one of which a cell has
 Asked = tuple[Sequence[str], Where]  # a query's levels, and the filter that its cells meet
 
 
@@ -161,7 +162,7 @@ class Domain:
         codes, indices = cells.keys(0, cells.size)[level]
         return tuple(codes[i] for i in indices)
 
-    def positions(self, by: Sequence[str], where: Where, at: Mapping[str, str]) -> tuple[Int32s, ...]:
+    def positions(self, by: Sequence[str], where: Where, at: At) -> tuple[Int32s, ...]:
         """Return the positions on all axes of a query's cells in which a cell with the codes `at` can lie, sorted.
 
         Such a cell is a combination of them, though not every combination need be one. Raises PlanError as
@@ -178,11 +179,11 @@ class Domain:
             positions, possible = [each[met] for each in positions], bool(met.any())
         return tuple(np.unique(each[(each >= 0) & possible]) for each in positions)
 
-    def finest(self, at: Mapping[str, str]) -> tuple[Int32s, ...]:
+    def finest(self, at: At) -> tuple[Int32s, ...]:
         """Return, of each key, the finest codes that cells with the codes `at` can have; PlanError as `query_cells`."""
         return tuple(np.flatnonzero(mask).astype(np.int32) for mask in self._masks(((), _at(at))))
 
-    def cells_at(self, at: Mapping[str, str]) -> NDArray[np.int64]:
+    def cells_at(self, at: At) -> NDArray[np.int64]:
         """Return the numbers of the listed cells with the codes `at`; raises PlanError as `query_cells` does."""
         return np.flatnonzero(self._listed(self._masks(((), _at(at)))))
 
@@ -210,12 +211,12 @@ class Domain:
         cells = self.query_cells([each.level for each in self.dimensions], {})
         return (Base(cells, tuple(sorted({addend for _, addend in needed}))),)
 
-    def query_sets(self, asked: Sequence[Asked], at: Mapping[str, str] | None = None) -> tuple[frozenset[int], ...]:
+    def query_sets(self, asked: Sequence[Asked], at: At | None = None) -> tuple[frozenset[int], ...]:
         """Return the maximal sets of queries that a single cell belongs to, each query by its number in `asked`.
 
         Args:
             asked: the levels of each query, and what its cells meet.
-            at: level → code; restricts to the cells with these codes. Without any such cell the result is empty.
+            at: restricts to the cells with these codes. Without any such cell the result is empty.
 
         Raises:
             PlanError: on levels or codes the domain does not have.
@@ -275,8 +276,8 @@ def rank(key: str) -> tuple[int, str]:
     return (built_in.index(key), "") if key in built_in else (len(built_in), key)
 
 
-def _at(codes: Mapping[str, str]) -> Where:
-    return {level: (code,) for level, code in codes.items()}
+def _at(codes: At) -> Where:
+    return {level: (code,) if isinstance(code, str) else code for level, code in codes.items()}
 
 
 # Which queries share a cell. A query is a mask over the codes of each key; a cell belongs to it if all masks hold.

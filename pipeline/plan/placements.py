@@ -19,6 +19,7 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Reference
 from pipeline.plan.cells import Int32s, Int64s
 from pipeline.plan.model import Plan
+from pipeline.plan.policy import classed
 
 MOST_CELLS = 48  # finest cells of a kind of record that are tried, or two a record
 MOST_RECORDS = 60  # beyond them records are not put one by one
@@ -37,6 +38,7 @@ class _Tried:
 
 def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
     """Return what the records lose in some placement that the domain allows, rounded down; `at` as it was written."""
+    at = classed(plan, at)
     tried = _tried(plan, at)
     of_statistic = {
         statistic: np.array([float(statistic.influence(record.values)) for record in at.records])

@@ -1,12 +1,13 @@
-"""A plan's policy, and what it costs the plan's references, or a change of a record's values."""
+"""A plan's policy, and what it costs the plan's references."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from math import prod
+from typing import Any
 
 from pipeline.accounting.convert import Floats
-from pipeline.accounting.distributions import ByDistribution, bounds_of_change
 from pipeline.accounting.groups import simple
 from pipeline.accounting.left_out import NAME, SHARE, LeftOutTest, with_left_out_test
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
@@ -17,15 +18,16 @@ from pipeline.accounting.references import (
     Reach,
     Reference,
     ReferenceRecord,
-    typed_change,
-    typed_number,
+    Span,
     typed_reference,
 )
+from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.cells import Int32s
+from pipeline.plan.domain import At
+from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
-from udfs.losses.atoms import Pair, Response
-from udfs.numbers.exact import as_json, up_float
+from udfs.numbers.exact import up_float
 from udfs.records.codes import LEVELS
 
 MOST_PAIRS = 20_000  # of kinds of codes that are looked at; of more all records might meet
@@ -51,7 +53,7 @@ def policy_of(plan: Plan) -> PolicySum:
         for part, where in zip(query.parts, query.filters, strict=True)
         for number in [plan.domain.query_cells(query.by, where).size]
     )
-    return with_left_out_test(PolicySum(queries, _query_sets(plan, {})))
+    return with_left_out_test(PolicySum(queries, *_sets_and_spans(plan, {})))
 
 
 def left_out_test_of(plan: Plan, site_share: Fraction = SHARE) -> LeftOutTest:
@@ -65,13 +67,17 @@ def left_out_test_loss(plan: Plan, policy: PolicySum, at: Reference) -> Loss:
     return Loss(policy.query_loss_at(at, NAME), policy.query_pure_loss_at(at, NAME))
 
 
-def query_sets_of(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
+def query_sets_of(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
     """Return the sets of policies that one public cell with the codes `keys` can meet; PlanError where none is."""
+    return _with_test(plan, _query_sets(plan, keys))
+
+
+def _with_test(plan: Plan, sets: Iterable[QuerySet]) -> tuple[QuerySet, ...]:
     test = sum(len(query.parts) for query in plan.queries)  # the last policy, which every record meets
-    return tuple(met | {test} for met in _query_sets(plan, keys))
+    return tuple(met | {test} for met in sets)
 
 
-def _query_sets(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
+def _query_sets(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
     query_sets = plan.domain.query_sets([(query.by, where) for query in plan.queries for where in query.filters], keys)
     if not query_sets:
         codes = ", ".join(f"{level}={code}" for level, code in keys.items())
@@ -79,24 +85,92 @@ def _query_sets(plan: Plan, keys: Mapping[str, str]) -> tuple[QuerySet, ...]:
     return query_sets
 
 
+def _sets_and_spans(plan: Plan, keys: At) -> tuple[tuple[QuerySet, ...], tuple[Span, ...]]:
+    """Return the query sets of cells, and, where classes tell mechanisms apart, the classes of each.
+
+    The sets are maximal among those of the same classes.
+    """
+    used = {level for query in plan.queries for level in (query.split, *query.where)}
+    telling = [each for each in plan.domain.dimensions if each.classes is not None and each.level in used]
+    if not telling:
+        return _query_sets(plan, keys), ()
+    sets: list[QuerySet] = []
+    spans: list[Span] = []
+    for numbers in product(*(_numbers(each, keys) for each in telling)):
+        if (span := _span(telling, numbers)) is not None:
+            codes = {each.level: each.codes[number] for each, number in zip(telling, numbers, strict=True)}
+            of_classes = plan.domain.query_sets(
+                [(query.by, where) for query in plan.queries for where in query.filters], {**keys, **codes}
+            )
+            sets += of_classes
+            spans += [span] * len(of_classes)
+    return tuple(sets), tuple(spans)
+
+
+def _numbers(dimension: Dimension, keys: At) -> Sequence[int]:
+    """Return the classes that a record with these codes can have."""
+    known = keys.get(dimension.level, dimension.codes)
+    return [i for i, code in enumerate(dimension.codes) if code in ((known,) if isinstance(known, str) else known)]
+
+
+def _span(telling: Sequence[Dimension], numbers: Sequence[int]) -> Span | None:
+    """Return the values of a record in these classes; None where there are none."""
+    span: dict[str, tuple[Fraction, Fraction | None]] = {}
+    for dimension, number in zip(telling, numbers, strict=True):
+        classes = dimension.classes
+        assert classes is not None
+        low, high = span.get(classes.measure, (Fraction(0), None))
+        highest = [each for each in (high, classes.largest(number)) if each is not None]
+        span[classes.measure] = max(low, classes.lowest[number]), min(highest, default=None)
+    if any(high is not None and high < low for low, high in span.values()):
+        return None
+    return FrozenMap.of(span)
+
+
 def limits_of(plan: Plan) -> tuple[Limit, ...]:
-    """Return the plan's limits as the accountant checks them."""
-    return tuple(replace(limit, at=located(plan, limit.at)) for limit in plan.budget)
+    """Return the plan's limits as the accountant checks them: at all units that are no larger than their references."""
+    return tuple(replace(limit, at=located(plan, limit.at, below=True)) for limit in plan.budget)
 
 
-def located(plan: Plan, at: Reference) -> Reference:
+def classed(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
+    """Return the reference with the classes of its values among its keys; `below`: with all lower ones too.
+
+    Raises PlanError where a record names a class that does not hold its value.
+    """
+    classes = [each for each in plan.domain.dimensions if each.classes is not None]
+    return replace(at, records=tuple(_classed(record, classes, below) for record in at.records)) if classes else at
+
+
+def _classed(record: ReferenceRecord, dimensions: Sequence[Dimension], below: bool) -> ReferenceRecord:
+    keys: dict[str, Any] = dict(record.keys)
+    for each in dimensions:
+        assert each.classes is not None
+        value = record.values.get(each.classes.measure)
+        if value is None:
+            continue
+        number = each.classes.class_of(value)
+        code = each.codes[number]
+        if keys.get(each.level, code) != code:
+            raise PlanError(f"reference {record.label}: its class of {each.key} is {code}: leave {each.key} out")
+        keys[each.level] = each.codes[: number + 1] if below else code
+    return replace(record, keys=FrozenMap.of(keys))
+
+
+def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
     """Return the reference with, in place of its keys, what they mean to the plan's policies.
 
     Records of a list have also their cells, where the keys and the domain leave one alone: there influences add up.
-    The list has its reach.
+    The list has its reach. `below`: for all units that are no larger, whatever the classes of their values.
     """
+    at = classed(plan, at, below=below)
+    kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
+    found = [_sets_and_spans(plan, keys) if below else (_query_sets(plan, keys), ()) for keys in kinds]
+    places = [(_with_test(plan, sets), spans) for sets, spans in found]
     if not at.listed:
         (record,) = at.records
-        sets = query_sets_of(plan, record.keys) if record.keys else None
-        return Reference((ReferenceRecord(record.values, query_sets=sets),))
-    kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
+        ((sets, spans),) = places
+        return Reference((ReferenceRecord(record.values, query_sets=sets if record.keys else None, spans=spans),))
     kind_of = tuple(kinds[record.keys] for record in at.records)
-    query_sets = [query_sets_of(plan, keys) for keys in kinds]
     cells: list[list[tuple[int, int]]] = [[] for _ in kinds]
     reach = []
     for i, (by, where) in enumerate((query.by, where) for query in plan.queries for where in query.filters):
@@ -116,7 +190,7 @@ def located(plan: Plan, at: Reference) -> Reference:
     reach.append(Reach(kind_of, frozenset(), 1, True))
     known_cells = list(map(tuple, cells))
     records = (
-        ReferenceRecord(record.values, query_sets=query_sets[kind], cells=known_cells[kind])
+        ReferenceRecord(record.values, query_sets=places[kind][0], spans=places[kind][1], cells=known_cells[kind])
         for record, kind in zip(at.records, kind_of, strict=True)
     )
     return Reference(tuple(records), True, tuple(reach))
@@ -168,142 +242,16 @@ def curve_at(plan: Plan, policy: PolicySum, at: Reference) -> Floats:
     return policy.curve_at(located(plan, at))
 
 
-# The metric view: what a release shows of a record's values, where it is known that the record is there.
-#
-# Guarantee (docs/mathematics.md, section 10): for two sets of microdata that differ in one record's values alone, which
-# stays in its cells, the Rényi divergence of all outputs is at most α·rho for every order α > 1 and in both directions,
-# and the max divergence at most epsilon: the sum over the queries that the record's cell meets. Counts do not depend on
-# values: they add nothing. The same holds where the unit is a firm, one of whose records changes.
-
-
-NOTHING = Loss(Fraction(0), Fraction(0))
-UNTOUCHED = Response(0.0)
-
-
-@dataclass(frozen=True)
-class Change:
-    """Values of a record that are the first or the second, by measure; its codes by level (none: anywhere).
-
-    A measure that is not named has one value.
-    """
-
-    values: Mapping[str, tuple[Fraction, Fraction]]
-    keys: Mapping[str, str]
-
-    def to_json(self) -> dict[str, object]:
-        """The change as JSON, values first."""
-        return {name: [as_json(one), as_json(other)] for name, (one, other) in self.values.items()} | dict(self.keys)
-
-    def loss(self, query: QueryPolicy) -> Loss | None:
-        """Return what the change costs by one query."""
-        if not self.values.keys() & query.statistic.measures:
-            return NOTHING
-        return Loss(*query.mechanism.change_losses_at(*self._addends(query)))
-
-    def pair(self, query: QueryPolicy) -> Pair | None:
-        """Return two laws of what the query shows, or worse ones; None where none are known."""
-        if not self.values.keys() & query.statistic.measures:
-            return UNTOUCHED
-        return query.mechanism.change_pair_at(*self._addends(query))
-
-    def _addends(self, query: QueryPolicy) -> tuple[Fraction, Fraction]:
-        low, high = sorted(
-            query.statistic.addend_at({name: pair[i] for name, pair in self.values.items()}) for i in (0, 1)
-        )
-        return low, high
-
-
-@dataclass(frozen=True)
-class Factor:
-    """Any values of a record, or others, each within a `factor` ≥ 1 of the first."""
-
-    factor: Fraction
-
-    @property
-    def keys(self) -> Mapping[str, str]:
-        """No codes: anywhere."""
-        return {}
-
-    def to_json(self) -> dict[str, object]:
-        """The change as JSON."""
-        return {"factor": as_json(self.factor)}
-
-    def loss(self, query: QueryPolicy) -> Loss | None:
-        """Return what the change costs by one query; None where that has no bound."""
-        if not query.statistic.measures:
-            return NOTHING
-        losses = query.mechanism.factor_losses_at(query.statistic.factor(self.factor))
-        return None if losses is None else Loss(*losses)
-
-    def pair(self, query: QueryPolicy) -> Pair | None:
-        """Return two laws of what the query shows, or worse ones; None where none are known."""
-        if not query.statistic.measures:
-            return UNTOUCHED
-        return query.mechanism.factor_pair_at(query.statistic.factor(self.factor))
-
-
-def change_losses(plan: Plan, policy: PolicySum, change: Change | Factor) -> tuple[list[Loss | None], Loss | None]:
-    """Return the loss by each query in its worst part, then by all, at the worst cell; None where there is no bound.
-
-    Raises PlanError where no cell has the change's codes.
-    """
-    query_sets = query_sets_of(plan, change.keys)
-    losses = [change.loss(query) for query in policy.queries]
-    of_query = [{i for i, part in enumerate(policy.queries) if part.name == query.name} for query in plan.queries]
-    by_query = [_worst_change(losses, [met & parts for met in query_sets]) for parts in of_query]
-    return by_query, _worst_change(losses, query_sets)
-
-
-def change_bounds(plan: Plan, policy: PolicySum, change: Change | Factor, delta: float) -> ByDistribution | None:
-    """Return (ε, δ) and the best test between the two values by their distribution; None where that is not known."""
-    pairs = dict(enumerate(change.pair(query) for query in policy.queries))
-    return bounds_of_change(policy, query_sets_of(plan, change.keys), pairs, delta)
-
-
-def _worst_change(losses: Sequence[Loss | None], query_sets: Iterable[QuerySet]) -> Loss | None:
-    """Return the largest sums over the losses of a query set; rho and epsilon may have theirs in different ones."""
-    rhos, epsilons = [Fraction(0)], [Fraction(0)]
-    pure = True
-    for query_set in query_sets:
-        met = [losses[i] for i in query_set]
-        known = [loss for loss in met if loss is not None]
-        if len(known) < len(met):
-            return None
-        rhos.append(sum((loss.rho for loss in known), Fraction(0)))
-        epsilons.append(sum((loss.epsilon or Fraction(0) for loss in known), Fraction(0)))
-        pure &= all(loss.epsilon is not None for loss in known)
-    return Loss(max(rhos), max(epsilons) if pure else None)
-
-
-# References and changes as they are typed for a plan.
-
-
 def parse_at(text: str, plan: Plan) -> Reference:
     """Return the reference that `text` names, such as "employment=10,payroll=500" or "naics3=722,employment=10".
 
     Several records, separated by ";", are a firm, where that is the unit, or else a group that comes or goes as one.
     Raises PlanError on anything that is no measure of the plan and no level with a code of the domain.
     """
-    return typed_reference("--at", text, _names(plan), listed=plan.dataset.owner is not None or ";" in text)
+    return typed_reference("--at", text, names_of(plan), listed=plan.dataset.owner is not None or ";" in text)
 
 
-def parse_change(text: str, plan: Plan) -> Change:
-    """Return the change that `text` names, such as "employment=10:12,payroll=500:600" or "naics3=722,employment=10:12".
-
-    Raises PlanError on anything that is no measure of the plan with two values, or no level with a code of the domain.
-    """
-    return Change(*typed_change("--change", text, _names(plan)))
-
-
-def parse_factor(text: str) -> Factor:
-    """Return the factor that `text` names; raises PlanError unless it is a number of at least 1."""
-    factor = typed_number("--factor", text, text)
-    if factor < 1:
-        raise PlanError(f"--factor {text}: must be at least 1; it bounds a change up and down")
-    return Factor(factor)
-
-
-def _names(plan: Plan) -> Names:
+def names_of(plan: Plan) -> Names:
     """Return what the text of a reference or of a change may name in a plan."""
     measures = [measure.name for measure in plan.dataset.measures]
     built_in = [level for key, levels in LEVELS.items() if key in plan.domain.keys for level in levels]

@@ -8,14 +8,11 @@ from pipeline.accounting.convert import DELTA
 from pipeline.accounting.distributions import bounds_at
 from pipeline.accounting.left_out import SHARE
 from pipeline.accounting.references import Reference
+from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.model import Plan
 from pipeline.plan.placements import loss_found
 from pipeline.plan.policy import (
-    Change,
-    Factor,
     Loss,
-    change_bounds,
-    change_losses,
     curve_at,
     left_out_test_loss,
     left_out_test_of,
@@ -58,7 +55,8 @@ def explain(
             excess[i].append(policy.excess_at(located(plan, at), plan.queries[i].name))
         tested.append({"at": at.to_json()} | left_out_test_loss(plan, policy, at).to_json())
         found = {"rho_found": loss_found(plan, policy, at)} if len(at.records) > 1 else {}
-        totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found)
+        below = {"rho_below": up_float(policy.loss_at(located(plan, at, below=True)))} if policy.spans else {}
+        totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found | below)
         by_distribution = bounds_at(policy, located(plan, at), delta)
         interpreted.append(interpret(total, delta, curve_at(plan, policy, at), by_distribution))
     queries = [

@@ -16,8 +16,12 @@ from udfs.numbers.exact import up_text
 
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
-    "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
+    "bind every record in their cells whose values are in magnitude at most the reference's; a larger one loses more.",
     "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
+)
+OF_CLASSES = (
+    "Classes of a measure have noise of their own, so that a smaller record may lose more: all no larger: the most that",
+    "any record or firm loses none of whose values is larger, whatever its classes. Limits are checked against it.",
 )
 OF_FIRMS = (
     "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
@@ -34,9 +38,10 @@ OF_COUNTS = (
 )
 OF_CHANGES = (
     "A change: rho and epsilon bound the loss from distinguishing two values of a record that is known to be there and",
-    "to stay in its cells; counts add nothing. best test: between the two values.",
+    "to stay in its codes; counts add nothing. Into another class it moves between cells, and loses P(x) + P(x′).",
+    "best test: between the two values.",
 )
-UNBOUNDED = "no bound: larger records change by more"
+UNBOUNDED = "no bound: larger records change by more, or into classes of which a value is not named"
 
 Json = Mapping[str, Any]
 
@@ -70,12 +75,15 @@ def render(explained: Json, plan: Plan) -> str:
     reference = "a record of these values" if owner is None else "a firm of these records"
     totals, interpreted = explained["total"], explained["total_means"]
     lines.append(f"total: the most that {reference} loses in this release, wherever it is")
-    lines += _losses(totals, [interpretation_text(each) for each in interpreted])
+    below = [f"all no larger: {upper(loss['rho_below'])}   " if "rho_below" in loss else "" for loss in totals]
+    lines += _losses(totals, [text + interpretation_text(each) for text, each in zip(below, interpreted, strict=True)])
     names = [reference_text(loss["at"]) for loss in totals]
     lines += posterior_lines(names, interpreted)
     if not totals:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
     lines += ["", *loss_lines(plan), "", *(OF_RECORDS if owner is None else OF_FIRMS), *NOTES]
+    if any(below):
+        lines += OF_CLASSES
     lines += unknown_lines(names, interpreted)
     if any("rho_simple" in loss for loss in totals):
         lines += OF_GROUPS

@@ -1,0 +1,214 @@
+"""The metric view: what a release shows of a record's values, where it is known that the record is there.
+
+Guarantee (docs/mathematics.md, section 10): for two sets of microdata that differ in one record's values alone, which
+stays in its codes, the Rényi divergence of all outputs is at most α·rho for every order α > 1 and in both directions,
+and the max divergence at most epsilon: the sum over the queries that the record's cell meets. Counts do not depend on
+values: they add nothing. The same holds where the unit is a firm, one of whose records changes.
+
+Where the values lie in different classes of a measure, the record leaves a cell of every query that uses the class and
+comes to another: that costs the policy at its old values there, and at its new values here, P(x) + P(x′), for counts
+P(1) + P(1). Without both values, as where a factor alone is known, it has no bound.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pipeline.accounting.distributions import ByDistribution, bounds_of_change
+from pipeline.accounting.policy import PolicySum, QueryPolicy
+from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, typed_change, typed_number
+from pipeline.canonical import FrozenMap
+from pipeline.errors import PlanError
+from pipeline.plan.keys import Dimension
+from pipeline.plan.model import Plan
+from pipeline.plan.policy import Loss, classed, names_of, query_sets_of
+from udfs.losses.atoms import Pair, Response
+from udfs.numbers.exact import as_json
+
+NOTHING = Loss(Fraction(0), Fraction(0))
+UNTOUCHED = Response(0.0)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Values of a record that are the first or the second, by measure; its codes by level (none: anywhere).
+
+    A measure that is not named has one value.
+    """
+
+    values: Mapping[str, tuple[Fraction, Fraction]]
+    keys: Mapping[str, str]
+
+    def to_json(self) -> dict[str, object]:
+        """The change as JSON, values first."""
+        return {name: [as_json(one), as_json(other)] for name, (one, other) in self.values.items()} | dict(self.keys)
+
+    def loss(self, query: QueryPolicy) -> Loss | None:
+        """Return what the change costs by one query."""
+        if not self.values.keys() & query.statistic.measures:
+            return NOTHING
+        return Loss(*query.mechanism.change_losses_at(*self._addends(query)))
+
+    def of_side(self, side: int) -> FrozenMap[Fraction]:
+        """Return the values that are the first (0) or the second (1)."""
+        return FrozenMap.of({name: pair[side] for name, pair in self.values.items()})
+
+    def loss_alone(self, query: QueryPolicy, side: int) -> Loss | None:
+        """Return what one query shows of the record's being in a cell with the values of one side; None: no bound."""
+        if not self.values.keys() >= set(query.statistic.measures):
+            return None
+        influence = query.statistic.influence(self.of_side(side))
+        return Loss(query.mechanism.loss_at(influence), query.mechanism.pure_loss_at(influence))
+
+    def pair(self, query: QueryPolicy) -> Pair | None:
+        """Return two laws of what the query shows, or worse ones; None where none are known."""
+        if not self.values.keys() & query.statistic.measures:
+            return UNTOUCHED
+        return query.mechanism.change_pair_at(*self._addends(query))
+
+    def _addends(self, query: QueryPolicy) -> tuple[Fraction, Fraction]:
+        low, high = sorted(query.statistic.addend_at(self.of_side(side)) for side in (0, 1))
+        return low, high
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Any values of a record, or others, each within a `factor` ≥ 1 of the first."""
+
+    factor: Fraction
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """No codes: anywhere."""
+        return {}
+
+    def to_json(self) -> dict[str, object]:
+        """The change as JSON."""
+        return {"factor": as_json(self.factor)}
+
+    def loss(self, query: QueryPolicy) -> Loss | None:
+        """Return what the change costs by one query; None where that has no bound."""
+        if not query.statistic.measures:
+            return NOTHING
+        losses = query.mechanism.factor_losses_at(query.statistic.factor(self.factor))
+        return None if losses is None else Loss(*losses)
+
+    def loss_alone(self, query: QueryPolicy, side: int) -> Loss | None:
+        """Return what one query shows of any such record's being in a cell; None where that has no bound."""
+        if query.statistic.measures:
+            return None
+        one = query.statistic.influence({})
+        return Loss(query.mechanism.loss_at(one), query.mechanism.pure_loss_at(one))
+
+    def pair(self, query: QueryPolicy) -> Pair | None:
+        """Return two laws of what the query shows, or worse ones; None where none are known."""
+        if not query.statistic.measures:
+            return UNTOUCHED
+        return query.mechanism.factor_pair_at(query.statistic.factor(self.factor))
+
+
+def change_losses(plan: Plan, policy: PolicySum, change: Change | Factor) -> tuple[list[Loss | None], Loss | None]:
+    """Return the loss by each query in its worst part, then by all, at the worst cell; None where there is no bound.
+
+    Raises PlanError where no cell has the change's codes.
+    """
+    steps = _steps(plan, policy, change)
+    of_query = [{i for i, part in enumerate(policy.queries) if part.name == query.name} for query in plan.queries]
+    by_query = [
+        _added([_worst_change(losses, [met & parts for met in sets]) for losses, sets in steps]) for parts in of_query
+    ]
+    return by_query, _added([_worst_change(losses, sets) for losses, sets in steps])
+
+
+def change_bounds(plan: Plan, policy: PolicySum, change: Change | Factor, delta: float) -> ByDistribution | None:
+    """Return (ε, δ) and the best test between the two values by their distribution; None where that is not known."""
+    if _moving(plan, change):
+        return None
+    pairs = dict(enumerate(change.pair(query) for query in policy.queries))
+    return bounds_of_change(policy, query_sets_of(plan, _keys(plan, change, 0)), pairs, delta)
+
+
+Step = tuple[list[Loss | None], tuple[QuerySet, ...]]  # the loss by each policy, and the sets that one cell can meet
+
+
+def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]:
+    """Return the change as steps, whose losses add up: of values in one cell, out of a cell, and into another."""
+    moving = _moving(plan, change)
+    if not moving:
+        return [([change.loss(query) for query in policy.queries], query_sets_of(plan, _keys(plan, change, 0)))]
+    levels = {each.level for each in moving}
+    parts = [query for query in plan.queries for _ in query.parts]
+    moved = [not levels.isdisjoint((*query.by, *query.where)) for query in parts]
+    moved += [False] * (len(policy.queries) - len(moved))  # the test of records left out uses no key
+    stay = [NOTHING if moves else change.loss(query) for query, moves in zip(policy.queries, moved, strict=True)]
+    steps: list[Step] = [(stay, query_sets_of(plan, change.keys))]
+    for side in (0, 1):
+        alone = [
+            change.loss_alone(query, side) if moves else NOTHING
+            for query, moves in zip(policy.queries, moved, strict=True)
+        ]
+        steps.append((alone, query_sets_of(plan, _keys(plan, change, side))))
+    return steps
+
+
+def _moving(plan: Plan, change: Change | Factor) -> list[Dimension]:
+    """Return the keys of which the class may change."""
+    moving = []
+    for each in plan.domain.dimensions:
+        if each.classes is None or (isinstance(change, Factor) and change.factor == 1):
+            continue
+        if isinstance(change, Factor):
+            moving.append(each)
+        elif each.classes.measure in change.values:
+            one, other = map(each.classes.class_of, change.values[each.classes.measure])
+            moving += [each] if one != other else []
+    return moving
+
+
+def _keys(plan: Plan, change: Change | Factor, side: int) -> Mapping[str, str]:
+    """Return the codes of the record, those of its classes among them, with the values of one side."""
+    if isinstance(change, Factor):
+        return change.keys
+    record = ReferenceRecord(change.of_side(side), change.keys)
+    return classed(plan, Reference((record,))).records[0].keys
+
+
+def _added(losses: Sequence[Loss | None]) -> Loss | None:
+    """Return the sum of losses; None where one has no bound."""
+    known = [loss for loss in losses if loss is not None]
+    if len(known) < len(losses):
+        return None
+    pure = [loss.epsilon for loss in known if loss.epsilon is not None]
+    rho = sum((loss.rho for loss in known), Fraction(0))
+    return Loss(rho, sum(pure, Fraction(0)) if len(pure) == len(known) else None)
+
+
+def _worst_change(losses: Sequence[Loss | None], query_sets: Iterable[QuerySet]) -> Loss | None:
+    """Return the largest sums over the losses of a query set; rho and epsilon may have theirs in different ones."""
+    rhos, epsilons = [Fraction(0)], [Fraction(0)]
+    pure = True
+    for query_set in query_sets:
+        met = [losses[i] for i in query_set]
+        known = [loss for loss in met if loss is not None]
+        if len(known) < len(met):
+            return None
+        rhos.append(sum((loss.rho for loss in known), Fraction(0)))
+        epsilons.append(sum((loss.epsilon or Fraction(0) for loss in known), Fraction(0)))
+        pure &= all(loss.epsilon is not None for loss in known)
+    return Loss(max(rhos), max(epsilons) if pure else None)
+
+
+def parse_change(text: str, plan: Plan) -> Change:
+    """Return the change that `text` names, such as "employment=10:12,payroll=500:600" or "naics3=722,employment=10:12".
+
+    Raises PlanError on anything that is no measure of the plan with two values, or no level with a code of the domain.
+    """
+    return Change(*typed_change("--change", text, names_of(plan)))
+
+
+def parse_factor(text: str) -> Factor:
+    """Return the factor that `text` names; raises PlanError unless it is a number of at least 1."""
+    factor = typed_number("--factor", text, text)
+    if factor < 1:
+        raise PlanError(f"--factor {text}: must be at least 1; it bounds a change up and down")
+    return Factor(factor)
