@@ -72,13 +72,16 @@ def _other_mistakes(spec: DomainSpec, lists: Mapping[str, ListSpec]) -> Iterator
 
 def _level_mistakes(lists: Mapping[str, ListSpec], codes: Mapping[str, object]) -> Iterator[Mistake]:
     """Yield levels that have no one key: each name is that of one level of one key."""
-    owner = {level: key for key in codes for level in built_in_levels(key)}
+    owner = {level: key for key, levels in LEVELS.items() for level in levels}
+    for key in codes:
+        if owner.setdefault(key, key) != key:
+            yield Mistake(("domain", key), f"{key} is a level of key {owner[key]}; give the key another name")
     for key, each in lists.items():
         for i, level in enumerate(each.levels):
             if level in each.levels[:i]:
                 yield Mistake(("domain", key, "levels", i), "this level stands twice")
-            elif owner.get(level, key) != key or level in owner.keys() & codes.keys():
-                rule = f"level {level} is one of key {owner[level]} too; rename the column of one of them"
+            elif owner.get(level, key) != key or level == key:
+                rule = f"{level} is a level of key {owner.get(level, key)} too; rename the column of one of them"
                 yield Mistake(("domain", key, "levels", i), rule)
             owner.setdefault(level, key)
 

@@ -16,7 +16,7 @@ from udfs.numbers.exact import up_text
 
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
-    "bind every record in their cells whose values are in magnitude at most the reference's; a larger one loses more.",
+    "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
     "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
 )
 OF_CLASSES = (
