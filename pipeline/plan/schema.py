@@ -32,6 +32,7 @@ TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
 OWN_RULE = "plan"  # the type of errors whose message is ready for people
 MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
 INTERVAL = 0.95  # coverage, where a plan names none
+MOST_LEVELS = 8  # of one query
 MOST_CLASSES = 1000  # of a measure
 RESERVED = ("cells", "vintage", "other", *VALUES, RECORDS)  # no key or level has one of these names
 TARGETS = tuple(OF_NAME)  # of a calibration
@@ -360,7 +361,7 @@ class QuerySpec(_Statistics):
     """One table."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
-    by: Annotated[list[str], Field(min_length=1, max_length=MOST_KEYS)]
+    by: Annotated[list[str], Field(min_length=1, max_length=MOST_LEVELS)]
     where: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default={})
     mechanism: OneOrParts
 
