@@ -20,8 +20,8 @@ OF_RECORDS = (
     "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
 )
 OF_CLASSES = (
-    "Classes of a measure have noise of their own, so that a smaller record may lose more: all no larger: the most that",
-    "any record or firm loses none of whose values is larger, whatever its classes. Limits are checked against it.",
+    "Classes of a measure have noise of their own, so that a smaller record may lose more. all no larger: the most",
+    "that any record or firm loses none of whose values is larger, whatever its classes; limits are against it.",
 )
 OF_FIRMS = (
     "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
