@@ -9,18 +9,19 @@ the optimiser's word: weights are rounded to DIGITS decimals first, and what is 
 Only public numbers enter: limits, the measure's step, what is minimised.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import log10
+from math import log, log10
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import PlanError
-from pipeline.study.design_bound import LARGEST, Certificate
-from pipeline.study.design_program import Cost, Knots, Program
+from pipeline.study.design_bound import FALLS, LARGEST, Certificate
+from pipeline.study.design_program import Cost, Knots, Limit, Program
 from udfs.losses.tight import tight_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.designed import Designed, WeightTable
@@ -39,11 +40,15 @@ MOST_LIMITS = 12
 PARTS = 10  # knots up to the smallest limit
 EVEN = 6  # multiples of the smallest limit up to which knots are evenly spaced
 GROWTH = 1.12  # of knots beyond
+MIRRORED = 1.25  # growth of their distances from each limit's influence, on both sides
 BEYOND = 2  # multiples of the largest limit up to which weights are free
+WIDTHS = 5  # Δ/√ρ, up to which they are free too: Gaussian noise has the standard error Δ/√(2ρ)
 TAIL_END = 2**45
 LEAST_TEMPER = 0.5
 SCALES = (-4, 6)  # decimal exponents of noise scales, in an influence, among which a start is sought
 SCALE_ERROR = 1e-3
+MOST_SCALES = 20  # that are looked at beside it
+FLATTER = 0.97  # the start of the search, times the log-weights of the named noise: so far inside the limits
 HALVINGS = 16
 STARTS = tuple(  # shapes of the noise that a design starts from: p, a, d
     (p, a, d)
@@ -143,7 +148,7 @@ def design(wish: Wish) -> Design:
     """
     start = best_start(wish)
     knots = _knots(wish, start)
-    logs = _weights(start).fast(knots.free.astype(np.float64))
+    logs = FLATTER * _weights(start).fast(knots.free.astype(np.float64))
     if wish.minimise == "interval":
         logs = _narrowest(wish, knots, logs, _half_width(wish, start))
     else:
@@ -157,37 +162,39 @@ def _half_width(wish: Wish, mechanism: Mechanism) -> int:
     return round(mechanism.interval_around(0.0, wish.coverage)[1] / float(wish.step))
 
 
-def _narrowest(wish: Wish, knots: Knots, logs: Floats, half_width: int) -> Floats:
+def _narrowest(wish: Wish, knots: Knots, start: Floats, half_width: int) -> Floats:
     """Return log-weights of a narrow interval.
 
     The least P(|Z| > c) is a program of its own. The noise that solves it for one step less than what is reached has
     a half-width of at most that, or there is no such noise: so c falls, in some long steps, until it stays.
     """
+    best = start
     for _ in range(MOST_SOLVES):
         if half_width == 0:
             break
-        found = Program(knots, wish.steps, Cost(beyond=half_width - 1)).solve(logs)
+        found = Program(knots, wish.steps, Cost(beyond=half_width - 1)).solve(start)
         reached = _half_width(wish, Designed(weights=_table(wish, knots, found), step=wish.step))
         if reached >= half_width:
             break
-        logs, half_width = found, reached
-    return logs
+        best, half_width = found, reached
+    return best
 
 
 def _lower_bound(wish: Wish, mechanism: Designed) -> float | None:
     """Return the lower bound of what is minimised, in units or squared units."""
     if wish.steps[-1][0] > LARGEST:
         return None
-    certificate = Certificate(mechanism.weights.weights, wish.steps)
     step = float(wish.step)
-    if wish.minimise != "interval":
-        cost = COSTS[wish.minimise]
-        return certificate.least(cost) * step**cost.power
-    # the first half-width for which it is not certain that more than 1 − coverage lies beyond
     low, high = 0, _half_width(wish, mechanism)
+    cost = COSTS.get(wish.minimise, Cost(beyond=high - 1))
+    certificates = (Certificate(mechanism.weights.weights, wish.steps, fall) for fall in FALLS)
+    least, best = max(((each.least(cost), each) for each in certificates), key=lambda found: found[0])
+    if wish.minimise != "interval":
+        return least * step**cost.power
+    # the first half-width for which it is not certain that more than 1 − coverage lies beyond
     while low < high:
         middle = (low + high) // 2
-        impossible = certificate.least(Cost(beyond=middle)) > 1 - wish.coverage
+        impossible = best.least(Cost(beyond=middle)) > 1 - wish.coverage
         low, high = (middle + 1, high) if impossible else (low, middle)
     return 2 * low * step
 
@@ -201,28 +208,38 @@ def best_start(wish: Wish) -> ExponentialPolylog:
 
 
 def _within(wish: Wish) -> Iterator[ExponentialPolylog]:
+    at = np.concatenate(_positions(wish))
+    limits = [Limit(Knots(at, at[:0], np.zeros(0)), *limit) for limit in wish.steps]
     for p, a, d in STARTS:
         shape = {"p": Fraction(p), "a": Fraction(a), "d": Fraction(d)}
         try:
-            widest = max(_scale(shape, *limit) for limit in wish.steps)
-            yield ExponentialPolylog(sigma=widest * wish.step, step=wish.step, **shape)  # type: ignore[arg-type]
+            exponent = _exponent(shape, limits, at)
+            for some in range(1, MOST_SCALES):
+                sigma = _decimal(exponent + some * SCALE_ERROR) * wish.step
+                start = ExponentialPolylog(sigma=sigma, step=wish.step, **shape)  # type: ignore[arg-type]
+                if all(tight_loss(_weights(start), steps) <= rho for steps, rho in wish.steps):
+                    yield start
+                    break
         except (ParameterError, ArithmeticError):
             continue  # no noise of this shape has so narrow, or so wide, a scale
 
 
-def _scale(shape: Mapping[str, Fraction], steps: int, rho: float) -> Fraction:
-    """Return a scale in steps, of few digits and next to the least, at which noise of a shape keeps a limit."""
+def _exponent(shape: Mapping[str, Fraction], limits: Sequence[Limit], at: NDArray[np.int64]) -> float:
+    """Return log10 of about the least scale, in steps, at which noise of a shape keeps all limits.
 
-    def loss(exponent: float) -> float:
-        return tight_loss(PolylogWeights(**shape, scale=_decimal(exponent)), steps)
+    That is of its log-weights at positions `at`, straight between them.
+    """
+    from scipy.optimize import brentq  # noqa: PLC0415 — SciPy, for a design alone
 
-    low, high = (log10(steps) + x for x in SCALES)
-    if not loss(high) <= rho:
-        raise ArithmeticError("no scale is wide enough")
-    while high - low > SCALE_ERROR:
-        middle = (low + high) / 2
-        low, high = (low, middle) if loss(middle) <= rho else (middle, high)
-    return _decimal(high)
+    def excess(exponent: float) -> float:
+        v = PolylogWeights(**shape, scale=_decimal(exponent)).fast(at.astype(np.float64))
+        return max(log(limit.ratio(v)) for limit in limits)
+
+    around = log10(at[0] * PARTS)
+    low, high = (around + x for x in SCALES)
+    if not excess(low) > 0 >= excess(high):
+        raise ArithmeticError("no scale is at the limits")
+    return float(brentq(excess, low, high, xtol=SCALE_ERROR / 4))
 
 
 def _decimal(exponent: float) -> Fraction:
@@ -236,19 +253,29 @@ def _weights(mechanism: ExponentialPolylog) -> PolylogWeights:
     return weights
 
 
-def _knots(wish: Wish, start: ExponentialPolylog) -> Knots:
-    first, last = wish.steps[0][0], BEYOND * wish.steps[-1][0]
+def _positions(wish: Wish) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the knots where log-weights are free, and those of the tail."""
+    first = wish.steps[0][0]
+    wide = max(WIDTHS * steps / rho**0.5 for steps, rho in wish.steps)
+    last = max(BEYOND * wish.steps[-1][0], int(min(wide, TAIL_END / 2)))
     gap = max(1, first // PARTS)
     free = [gap]
     while free[-1] < last:
         ahead = free[-1] + gap if free[-1] < EVEN * first else max(free[-1] + gap, int(free[-1] * GROWTH))
         free.append(min(last, ahead))
+    # losses of a limit compare weights near its influence with those near 0
+    apart = [int(x) for x in MIRRORED ** np.arange(log(last, MIRRORED))]
+    beside = {shift + side * gap * x for shift, _ in wish.steps for x in (0, *apart) for side in (-1, 1)}
     tail = [2 * last]
     while tail[-1] < TAIL_END:
         tail.append(2 * tail[-1])
+    return np.array(sorted({*free, *(k for k in beside if 0 < k <= last)})), np.array(tail)
+
+
+def _knots(wish: Wish, start: ExponentialPolylog) -> Knots:
+    free, tail = _positions(wish)
     weights = _weights(start)
-    fall = weights.fast(np.array(tail, dtype=np.float64)) - weights.fast(np.array([float(last)]))
-    return Knots(np.array(free), np.array(tail), fall)
+    return Knots(free, tail, weights.fast(tail.astype(np.float64)) - weights.fast(free[-1:].astype(np.float64)))
 
 
 def _within_limits(wish: Wish, knots: Knots, logs: Floats) -> Designed:

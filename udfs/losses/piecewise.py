@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from udfs.noise.piecewise import LAST, PiecewiseWeights
 from udfs.numbers.arrays import Floats
 
-LARGEST_EXPONENT = 600.0  # e to it, times any count, is a double with room to spare
+LARGEST_EXPONENT = 2.0**14  # of ε·P: beyond, all but ε·P itself is far from the supremum
+COARSEST = 2.0**-10  # of a sum, relatively: what its rounding may be
 ROUNDING = 2.0**-46  # of one operation, with room for all that follow each other in a term
 OF_LOGS = 2.0**-49  # of the farther of two log-weights: far above the rounding of both in doubles
 MOST_AT_ONCE, IN_CACHE = 1 << 20, 1 << 13  # numbers in an array: in memory, and in the processor's cache
@@ -103,10 +104,12 @@ class PiecewiseMoments:
             # of p·e^{ε(ln p − ln q)} on each piece: the slope, and the logarithm at the end where it is larger
             slope = self.slope[row] + order * self.bend[row]
             log = self.log[row] + order * self.fall[row] + np.maximum(slope, 0.0) * self.whole[row]
-            sums = np.exp(log) * _geometric(-np.abs(slope), self.count[row])
-            errors = self.sizes[0][row] + order * self.sizes[1][row]
-            values = np.log((sums * (1 + errors * ROUNDING)).sum(axis=-1)) + ROUNDING
-            result[some] = np.minimum(values, result[some])
+            top = log.max(axis=-1)
+            sums = np.exp(log - top[:, None]) * _geometric(-np.abs(slope), self.count[row])
+            errors = (self.sizes[0][row] + order * self.sizes[1][row]) * ROUNDING
+            values = top + np.log((sums * (1 + errors)).sum(axis=-1)) + (1 + np.abs(top)) * ROUNDING
+            known = errors.max(axis=-1) < COARSEST
+            result[some[known]] = np.minimum(values, result[some])[known]
         return result
 
 
