@@ -71,7 +71,8 @@ class Ledger:
 
         Returns:
             For each dataset: spent (rounded up) and left (rounded down; None without a limit) in zCDP ρ, each
-            release's rho, the limit that leaves least, and what the loss implies.
+            release's rho (of several records also rho_found, what they were found to lose, where known), the limit
+            that leaves least, and what the loss implies.
         """
         from pipeline.ledger.history import spendings  # noqa: PLC0415
         from prdp.explanation import reference_text  # noqa: PLC0415

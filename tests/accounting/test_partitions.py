@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -11,10 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.accounting import joint, partitions
+from pipeline.accounting.convert import ORDERS, Floats
 from pipeline.accounting.joint import most_cells
 from pipeline.accounting.partitions import most_in_partitions
 from pipeline.accounting.placements import Exposure
+from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
+from pipeline.accounting.references import Reference
 from tests.accounting.test_placements import KINDS, ONE, exposure, most_by_all_partitions
+from udfs.records.statistics import Sum
 
 SIZES = st.lists(st.one_of(st.integers(1, 60), st.integers(0, 12).map(lambda power: 2**power)), min_size=1, max_size=6)
 ROUNDING = 1e-9
@@ -94,6 +99,28 @@ def test_nested_tables_are_exact(pairs: list[tuple[int, int]], kinds: tuple[str,
     tables = [table(kinds[0], sizes[0], 0, "county"), table(kinds[1], sizes[1], 1, "state", states)]
     true = most_of_nested(kinds, sizes, states)
     assert true <= found(tables, frozenset({frozenset({0, 1})}), len(pairs)) <= true * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("kinds", [("laplace", "gaussian"), ("gaussian", "log")])
+def test_the_curve_of_nested_tables_is_exact_at_every_order(kinds: tuple[str, str]) -> None:
+    sizes, levels = [2, 30, 41], ("county", "state")
+    queries = [
+        QueryPolicy(by, Sum("x"), KINDS[kind], None, Cells((by,), 50)) for kind, by in zip(kinds, levels, strict=True)
+    ]
+    curve = PolicySum(tuple(queries), (frozenset({0, 1}),)).curve_at(Reference.of([{"x": x} for x in sizes]))
+
+    def lost(kind: str, cells: Sequence[Sequence[int]]) -> Floats:
+        sums = (Fraction(sum(sizes[j] for j in cell)) for cell in cells)
+        return np.sum([KINDS[kind].renyi_at(each, ORDERS) for each in sums], axis=0)
+
+    placed = [
+        lost(kinds[0], counties) + lost(kinds[1], [[j for c in group for j in counties[c]] for group in grouped])
+        for counties in set_partitions(3)
+        for grouped in set_partitions(len(counties))
+    ]
+    most = np.maximum.reduce(placed)
+    assert (most <= curve).all()
+    assert (curve <= most * (1 + ROUNDING)).all()
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
