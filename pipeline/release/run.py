@@ -48,7 +48,6 @@ from pipeline.tables.totals import contract_checked, layout_of
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
 from udfs.mechanisms.release import rehearse
 from udfs.noise.keystream import SecretKey
-from udfs.records.sums import UNCOUNTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,12 +243,12 @@ def _rehearse(plan: Plan) -> None:
 def _sum(job: Job, microdata: Pinned, scratch: Staging) -> Totals:
     """Return the exact totals."""
     prepared = prepared_for(job.microdata, job.plan)
-    before = prepared.before if prepared else UNCOUNTED
+    before = (prepared.before,) if prepared else ()
     with (
         contract_checked(job.plan),
         records_of(microdata.input, job.plan, job.engine, job.staging_root, prepared is not None) as records,
     ):
-        return job.engine.totals(*records, scratch, before)
+        return job.engine.totals(*records, scratch, *before)
 
 
 @contextmanager
