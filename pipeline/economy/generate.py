@@ -20,8 +20,7 @@ from pipeline.economy.firms import Chained, Firms
 from pipeline.economy.model import Economy, Figures
 from pipeline.economy.susb import Ints, read_rows, rounded
 from pipeline.errors import PlanError
-from pipeline.microdata.identity import MARK
-from pipeline.storage.new_folder import filled, require_new
+from pipeline.storage.new_folder import SYNTHETIC, filled, require_new
 
 # Firms below this number own the establishment of that number alone; from here on they may own several.
 CHAIN_NUMBERS_FROM: Final = 900_000_000
@@ -232,5 +231,5 @@ def write_parquet(table: pa.Table, path: Path, coded: list[str]) -> None:
     """Write microdata whose columns `coded` have few distinct values; they carry the mark of synthetic ones."""
     # Without Arrow's schema, in which readers would meet its dictionary type instead of plain strings.
     with pq.ParquetWriter(path, table.schema, use_dictionary=coded, store_schema=False) as writer:
-        writer.add_key_value_metadata(MARK)
+        writer.add_key_value_metadata(SYNTHETIC)
         writer.write_table(table, row_group_size=RECORDS_A_GROUP)

@@ -13,10 +13,10 @@ from typing import Any
 from pipeline.errors import StateError
 from pipeline.microdata.source import REQUESTS, Source, footer_of, unreadable
 from pipeline.storage.location import Location
+from pipeline.storage.new_folder import SYNTHETIC
 
 BLOCK = 1 << 16  # bytes
 BLOCKS = 4  # of each file, the first and the last among them: few enough for a store, which is asked for each
-MARK = {b"prdp.synthetic": b"true"}  # in the schema of Parquet files that `prdp generate` wrote
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def identity_of(files: Source) -> Identity:
 
 def is_marked(metadata: dict[bytes, bytes] | None) -> bool:
     """Return whether the metadata of a schema carry the mark of synthetic microdata."""
-    return metadata is not None and metadata.items() >= MARK.items()
+    return metadata is not None and metadata.items() >= SYNTHETIC.items()
 
 
 def _of_file(file: Location, form: str) -> tuple[str | None, bool]:

@@ -34,7 +34,6 @@ from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
-from pipeline.microdata.identity import MARK
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
@@ -56,6 +55,7 @@ from pipeline.preparation.pinned import identity
 from pipeline.preparation.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
+from pipeline.storage.new_folder import SYNTHETIC
 from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import NAICS_LEVELS, is_naics, roll_up
 from udfs.records.contract import decimal_digits, in_units
@@ -153,7 +153,7 @@ class SortedFile:
             columns.setdefault(measure.column, in_units(batch.column(measure.name).to_numpy(), measure.step))
         table, sink = pa.table(columns), pa.BufferOutputStream()
         pq.write_table(
-            table.replace_schema_metadata(MARK if self.synthetic else None),
+            table.replace_schema_metadata(SYNTHETIC if self.synthetic else None),
             sink,
             compression="zstd",
             row_group_size=ROW_GROUP,

@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.errors import PrdpError, StateError
 
 UNFINISHED = ".unfinished-"
+SYNTHETIC = {b"prdp.synthetic": b"true"}  # in the schema of Parquet files that `prdp generate` wrote
 
 
 def require_new(out: Path) -> None:

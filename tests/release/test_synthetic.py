@@ -12,9 +12,10 @@ from pipeline.errors import StateError
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.ledger.synthetic import OWN_LEDGER
 from pipeline.microdata import source
-from pipeline.microdata.identity import MARK, identity_of
+from pipeline.microdata.identity import identity_of
 from pipeline.preparation.frames import frame_of
 from pipeline.preparation.pinned import identity
+from pipeline.storage.new_folder import SYNTHETIC
 from pipeline.storage.uri import locate
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.world import budget_file, records, write_world
@@ -27,7 +28,7 @@ def marked(folder: Path) -> bool | None:
 def mark(folder: Path) -> None:
     """Write the small world's microdata again, with the mark."""
     file = folder / "microdata" / "part-0.parquet"
-    pq.write_table(pq.read_table(file).replace_schema_metadata(MARK), file)
+    pq.write_table(pq.read_table(file).replace_schema_metadata(SYNTHETIC), file)
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_a_mark_excuses_no_charge(ledger: Ledger) -> None:
 
 def test_marked_and_other_files_do_not_mix(tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
     plan = write_world(tmp_path, records(30))
-    table = pq.read_table(tmp_path / "microdata").replace_schema_metadata(MARK)
+    table = pq.read_table(tmp_path / "microdata").replace_schema_metadata(SYNTHETIC)
     pq.write_table(table.slice(0, 5), tmp_path / "microdata" / "part-1.parquet")
     assert main(["release", str(plan), "--ledger", address]) == 5
     assert "keep synthetic and other microdata apart" in capsys.readouterr().err
