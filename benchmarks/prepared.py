@@ -23,9 +23,10 @@ from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.preparation.duplicates import records_of, scratch
+from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.prepare import PrepareJob, prepare
 from pipeline.preparation.prepared import prepared_for
+from pipeline.storage.staging import scratch
 from pipeline.storage.uri import locate
 
 

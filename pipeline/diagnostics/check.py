@@ -24,10 +24,10 @@ from pipeline.microdata.source import Source
 from pipeline.plan.model import Plan, default_out
 from pipeline.plan.policy import left_out_test_of
 from pipeline.preparation.confidential import release_folders, require_outside
-from pipeline.preparation.duplicates import ByRecord, bucket_count, scratch
+from pipeline.preparation.duplicates import ByRecord, bucket_count
 from pipeline.preparation.prepared import prepared_for
 from pipeline.storage.local import LocalPath
-from pipeline.storage.staging import prepare_root
+from pipeline.storage.staging import prepare_root, scratch
 from pipeline.tables.totals import contract_checked, layout_of
 from udfs.records.decoding import SumSpec
 from udfs.records.keys import CodeColumn

@@ -26,11 +26,11 @@ from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
 from pipeline.preparation.confidential import private_folder, release_folders, require_apart
-from pipeline.preparation.duplicates import RECORD, records_of, scratch
+from pipeline.preparation.duplicates import RECORD, records_of
 from pipeline.preparation.prepared import prepared_for
 from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
-from pipeline.storage.staging import MANIFEST, Staging
+from pipeline.storage.staging import MANIFEST, Staging, scratch
 from pipeline.tables.totals import Layout, contract_checked, layout_of, require_unbroken
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"

@@ -7,7 +7,6 @@ stand in whole steps. Bad records, where they are dropped, stand among them with
 dropped. Nothing on disk can be read without the seal, which ends with the run.
 """
 
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Dataset, Plan
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
-from pipeline.storage.staging import Staging
+from pipeline.storage.staging import Staging, scratch
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import Layout, layout_of, require_unbroken
 from udfs.records.contract import Fault, Rule
@@ -146,16 +145,6 @@ def grouped_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: E
     for part in parts:
         broken.update(part.broken)
     return Records([chunk for part in parts for chunk in part.chunks], broken)
-
-
-@contextmanager
-def scratch(root: Location, release: str, kind: str) -> Iterator[Staging]:
-    """Yield a private folder, not made yet, for a block; it is destroyed afterwards."""
-    folder = Staging(root, release, f"{kind}-{uuid.uuid4().hex}")
-    try:
-        yield folder
-    finally:
-        folder.destroy()
 
 
 def in_steps(spec: SumSpec) -> SumSpec:

@@ -49,13 +49,13 @@ from pipeline.preparation.duplicates import (
     in_steps,
     rule_counts,
     rule_rows,
-    scratch,
 )
 from pipeline.preparation.pinned import identity
 from pipeline.preparation.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
 from pipeline.storage.new_folder import SYNTHETIC
+from pipeline.storage.staging import scratch
 from pipeline.tables.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from udfs.records.codes import NAICS_LEVELS, is_naics, roll_up
 from udfs.records.contract import decimal_digits, in_units

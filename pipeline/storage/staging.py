@@ -6,6 +6,7 @@ bucket: a put is durable and complete, and who may read, also older versions of 
 
 import json
 import re
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -164,6 +165,16 @@ class Staging:
     def _digests(self) -> dict[str, FileDigest]:
         """Return the digest of every file by its path in the attempt."""
         return {file.relative_to(self.path): file.digest() for file in self._files()}
+
+
+@contextmanager
+def scratch(root: Location, release: str, kind: str) -> Iterator[Staging]:
+    """Yield a private folder, not made yet, for a block; it is destroyed afterwards."""
+    folder = Staging(root, release, f"{kind}-{uuid.uuid4().hex}")
+    try:
+        yield folder
+    finally:
+        folder.destroy()
 
 
 class _StoreFailed(StateError):

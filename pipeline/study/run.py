@@ -14,10 +14,10 @@ from pipeline.engines.protocol import Engine
 from pipeline.errors import require_package
 from pipeline.log import Log
 from pipeline.microdata import source
-from pipeline.preparation.duplicates import scratch
 from pipeline.report.plots import Picture
 from pipeline.storage.local import LocalPath
 from pipeline.storage.new_folder import filled
+from pipeline.storage.staging import scratch
 from pipeline.study.draw import errors_picture, losses_picture
 from pipeline.study.equal import lines_of
 from pipeline.study.errors import PanelErrors, errors_json, panel_errors

@@ -18,7 +18,7 @@ from jobs.cli import main
 from pipeline.engines.dask import DaskEngine
 from pipeline.errors import PlanError
 from pipeline.microdata import source
-from pipeline.preparation.duplicates import scratch
+from pipeline.storage.staging import scratch
 from pipeline.storage.uri import locate
 from pipeline.study.draw import SMALLEST_SHARE, cumulative
 from pipeline.study.equal import lines_of, unequal
