@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.report.html import QUANTILES
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.exact import up_text
 
@@ -20,7 +21,6 @@ Key = tuple[str, int]  # a family of distributions, and the number of one of it
 DIGITS = 6  # binary digits after the first: 2⁶ bins to a doubling
 SHIFT = np.finfo(np.float64).nmant - DIGITS
 LOWEST, HIGHEST = -150, 350  # exponents of two: a smaller loss above 0 counts in the first bin, a larger in the last
-QUANTILES = ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999", "0.9999")
 CURVE_POINTS = 400  # of a cumulative curve, at most
 TOTAL, SIZE, SECTOR, QUERY = "total", "size", "sector", "query"  # families: all tables together, by size class, …
 PAPER_TOTAL, PAPER_SIZE, PAPER_QUERY = "paper total", "paper size", "paper query"  # the same by the paper's bound

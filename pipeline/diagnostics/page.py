@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.report.html import Table, bound, number, percent, rendered
+from pipeline.report.html import SHOWN, Table, bound, number, percent, rendered
 from pipeline.report.plots import DASHES, Draw, Picture, can_draw, line_style, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARK = "CONFIDENTIAL"
-QUANTILES = ("0.1", "0.5", "0.9", "0.99", "0.9999")  # those of the document that the page shows
 WARNINGS = (
     "This page shows true counts, losses and errors of the microdata. It is no release: nothing here is protected, and "
     "none of it may be published.",
@@ -133,9 +132,9 @@ def _picture(title: str, draw: Draw) -> Picture | None:
 
 
 def _quantiles(label: str, losses: Json) -> Table:
-    header = (label, "count", *(f"{float(q) * 100:g} %" for q in QUANTILES), "largest")
+    header = (label, "count", *(f"{float(q) * 100:g} %" for q in SHOWN), "largest")
     rows = [
-        (name, f"{loss['count']:,}", *(bound(loss["quantiles"].get(q)) for q in QUANTILES), bound(loss["largest"]))
+        (name, f"{loss['count']:,}", *(bound(loss["quantiles"].get(q)) for q in SHOWN), bound(loss["largest"]))
         for name, loss in losses.items()
     ]
     return Table(header, rows, range(1, len(header)))

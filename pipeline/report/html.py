@@ -12,6 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from udfs.numbers.exact import up_text
 
+# Quantiles of losses: those that documents hold, and those of them that pages show.
+QUANTILES = ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999", "0.9999")
+SHOWN = ("0.1", "0.5", "0.9", "0.99", "0.9999")
+
 
 @dataclass(frozen=True)
 class Table:

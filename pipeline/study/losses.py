@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.engines.buckets import grouped, in_buckets
 from pipeline.engines.protocol import Engine
 from pipeline.engines.tasks import decoded
 from pipeline.microdata.source import Chunk
+from pipeline.report.html import QUANTILES
 from pipeline.storage.staging import Staging
 from pipeline.study.equal import Line
 from pipeline.study.model import Panel, Study

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.report.html import Table, bound, number, rendered
+from pipeline.report.html import SHOWN, Table, bound, number, rendered
 from pipeline.report.plots import Picture
-
-QUANTILES = ("0.1", "0.5", "0.9", "0.99", "0.9999")  # those of the document that the page shows
 
 Json = Mapping[str, Any]
 
@@ -58,11 +56,11 @@ def _by_size(entries: list[Json]) -> Table:
 
 def _quantiles(entries: list[Json]) -> Table:
     limits = (f"ρ ≤ {within['rho']:g}" for within in entries[0]["within"])
-    header = ["mechanism", *(f"{float(q) * 100:g} %" for q in QUANTILES), "largest", *limits]
+    header = ["mechanism", *(f"{float(q) * 100:g} %" for q in SHOWN), "largest", *limits]
     rows = [
         [
             entry["label"],
-            *(bound(entry["quantiles"].get(q)) for q in QUANTILES),
+            *(bound(entry["quantiles"].get(q)) for q in SHOWN),
             bound(entry["largest"]),
             *(f"{100 * within['share']:.2f}" for within in entry["within"]),
         ]

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
-from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.diagnostics.losses import SIZES, size_labels
 from pipeline.errors import MicrodataError, StateError
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
+from pipeline.report.html import QUANTILES
 from tests.support import firms, parity, world
 from tests.support.diagnostics import QUERIES, diagnosed, in_files, microdata, read, rows
 from tests.support.guarantee import CASES, named

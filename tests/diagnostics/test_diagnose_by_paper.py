@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from pipeline.diagnostics.distributions import QUANTILES
 from pipeline.diagnostics.page import draw_shares
 from pipeline.plan.load import load_plan
+from pipeline.report.html import QUANTILES
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read
 from tests.support.losses import in_domain, met, whole
