@@ -19,7 +19,6 @@ from pipeline.ledger.entries import FINGERPRINTS
 from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.log import Log
 from pipeline.microdata.frames import Frame
-from pipeline.plan.model import Plan
 from pipeline.plan.policy import left_out_test_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
@@ -43,10 +42,9 @@ from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
-from pipeline.tables.files import ranges
+from pipeline.tables.files import ranges, rehearse_queries
 from pipeline.tables.totals import contract_checked, layout_of
 from pipeline.tables.writers import FORMATS, PARQUET, sweep
-from udfs.mechanisms.release import rehearse
 from udfs.noise.keystream import SecretKey
 
 
@@ -208,7 +206,7 @@ def _draw(job: Job) -> AttemptContents:
             "that build, or abort and choose another release name"
         )
     with job.log.stage("tables", "building the noise tables"):
-        _rehearse(job.plan)
+        rehearse_queries(job.plan)
     with _refunded(job, counted=False):
         microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
@@ -227,17 +225,6 @@ def _draw(job: Job) -> AttemptContents:
         return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt))
     finally:
         scratch.destroy()
-
-
-def _rehearse(plan: Plan) -> None:
-    """Build every mechanism's table here, and release one cell that is thrown away.
-
-    Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
-    draw is recorded.
-    """
-    for query in plan.queries:
-        for mechanism in query.mechanisms:
-            rehearse(mechanism, plan.interval)
 
 
 def _sum(job: Job, microdata: Pinned, scratch: Staging) -> Totals:

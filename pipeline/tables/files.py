@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.plan.model import VALUES
+from pipeline.plan.model import VALUES, Plan
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.release import release_parts
+from udfs.mechanisms.release import rehearse, release_parts
 from udfs.noise.keystream import SecretKey
 
 FILE_CELLS = 1 << 18
@@ -65,3 +65,14 @@ def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
     """Yield name, first cell and end of each Parquet file of a table; they depend on the number of cells alone."""
     for part, first in enumerate(range(0, max(cells, 1), FILE_CELLS)):
         yield f"part-{part:05d}.parquet", first, min(first + FILE_CELLS, cells)
+
+
+def rehearse_queries(plan: Plan) -> None:
+    """Build every mechanism's table here, and release one cell that is thrown away.
+
+    Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
+    draw is recorded.
+    """
+    for query in plan.queries:
+        for mechanism in query.mechanisms:
+            rehearse(mechanism, plan.interval)
