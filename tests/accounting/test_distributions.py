@@ -67,9 +67,8 @@ def test_every_kind_has_a_pair_and_states_at_most_what_its_divergences_imply() -
         least = implied if pure is None else min(implied, float(pure))
         found = of(m).epsilon
         assert 0.3 * least < found
-        coarse = isinstance(m.pair_at(Fraction(5)), Response)  # of a table's noise only the pure loss enters
-        assert coarse == (m.kind == "designed")
-        assert found <= (float(pure or 0) if coarse else least) * 1.01
+        assert not isinstance(m.pair_at(Fraction(5)), Response)
+        assert found <= least * 1.01
 
 
 def test_the_worst_query_set_is_stated_whichever_divergences_say() -> None:

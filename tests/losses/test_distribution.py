@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from pipeline.accounting.convert import ORDERS, approximate_epsilon_of
 from pipeline.accounting.gaussian import exact_scale
-from udfs.losses import distribution
+from udfs.losses import atoms, distribution
 from udfs.losses.atoms import Atoms, Pair, Response, Shifted, atoms_of, pair_of
 from udfs.losses.distribution import MOST_POINTS, Bounds, Distribution, bounds_of
 from udfs.losses.tight import renyi_curve
 from udfs.mechanisms.catalogue import build
 from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 
 E = Fraction("2.718281828459045")
@@ -101,6 +102,46 @@ def test_bounds_are_those_of_brute_force(noises: list[tuple[LogWeights, int]], d
     assert least * (1 - 1e-9) <= found.epsilon <= least + allowed(least) / 2
     power = exact_power(exact, 0.05)
     assert power * (1 - 1e-9) <= found.power <= power * 1.01
+
+
+STAIRS = PiecewiseWeights(
+    steps=(0, 400, 401, 1500, 1520, 3000, 3010, 4000),
+    logs=tuple(map(Fraction, ("0", "-0.2", "-3", "-3", "-5", "-5.5", "-14", "-30"))),
+)
+
+
+@pytest.mark.parametrize("steps", [1, 30, 700, 2500])
+def test_the_losses_of_stairs_rise_and_fall_between_knots(steps: int) -> None:
+    x = np.arange(-40_000, 40_001)
+    of_p, of_q = (
+        np.interp(np.abs(x - shift), STAIRS.steps, [float(log) for log in STAIRS.logs])
+        - np.maximum(np.abs(x - shift) - 4000, 0) * 16 / 990
+        for shift in (0, steps)
+    )
+    total = np.exp(of_p).sum()
+    exact = np.exp(of_p) / total, np.exp(of_q) / total
+    for delta in (1e-9, 1e-4):
+        least = exact_epsilon(exact, delta)
+        assert least * (1 - 1e-9) <= bounds_of([shifted(STAIRS, steps)], delta, 0.05).epsilon <= least + allowed(least)
+
+
+def test_a_cliff_beyond_the_blocks_counts_and_a_twin_that_takes_the_last_block_for_the_rest_overlooks_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cliff = PiecewiseWeights(steps=(0, 2000, 2001, 3000), logs=tuple(map(Fraction, (0, -20, -40, -41))))
+    x = np.arange(-3000, 3001)
+    p, q = (np.exp(np.interp(np.abs(x - shift), cliff.steps, [0, -20, -40, -41])) for shift in (0, 1))
+    exact = float(np.maximum(p - exp(10) * q, 0).sum() / p.sum())
+
+    def delta(beyond: float) -> float:
+        known = atoms_of(Shifted(cliff, 1), beyond, 1e-3)
+        return float(known.infinite + (known.mass * np.maximum(-np.expm1(10 - known.loss), 0)).sum())
+
+    assert exact == pytest.approx(exp(-20) / p.sum(), rel=1e-3)
+    assert delta(1e-14) == pytest.approx(exact, rel=1e-3)
+    assert delta(1e-6) >= exact
+    monkeypatch.setattr(atoms, "_left_of", lambda _pair, _reach, loss: loss)
+    assert delta(1e-6) < exact
 
 
 def test_twins_that_round_losses_down_or_forget_what_is_cut_state_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,10 +302,10 @@ def test_stable_noise_whose_losses_rise_and_fall(alpha: str, steps: int) -> None
         least = float(np.maximum(p - exp(epsilon) * q, 0).sum() / total)
         found = distribution.delta_of(shifted(weights, steps), epsilon, max(least, 1e-9))
         assert least * (1 - 1e-9) <= found <= least * 1.001 + beyond + 1e-12
-    atoms = atoms_of(shifted(weights, steps), 1e-9, 1e-3)
-    assert atoms.loss.max() <= float(pure) * 1.001
+    known = atoms_of(shifted(weights, steps), 1e-9, 1e-3)
+    assert known.loss.max() <= float(pure) * 1.001
     looked_at = np.log(p / q)
-    assert looked_at.max() <= atoms.loss.max()
+    assert looked_at.max() <= known.loss.max()
 
 
 def test_the_error_of_the_transform_is_as_small_as_stated() -> None:

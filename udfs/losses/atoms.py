@@ -20,6 +20,7 @@ import numpy as np
 from udfs.losses.nodes import GRID, Falling, normaliser
 from udfs.losses.stable import shape_of
 from udfs.losses.tight import LARGEST_ERROR
+from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
@@ -36,7 +37,7 @@ ROUNDING = 2.0**-46  # of losses, relative to the log-weights of which they are 
 
 
 # families of which atoms are known
-Followed = Falling | LaplaceWeights | GaussianWeights | CauchyWeights | StableWeights
+Followed = Falling | LaplaceWeights | GaussianWeights | CauchyWeights | StableWeights | PiecewiseWeights
 Window = tuple[float, float]
 EVERYWHERE: Window = (-math.inf, math.inf)
 
@@ -134,9 +135,9 @@ def _of_noise(pair: Shifted, beyond: float, coarseness: float, window: Window) -
 def _bends(pair: Shifted, first: Floats, last: Floats) -> tuple[Floats | float, Floats | float]:
     """Return what e^w may exceed its chord by in each block, relative to its largest value, and L the larger end.
 
-    Nothing where e^w is convex and L monotone. Gaussian: at most h²/8, h = ℓ/s, as (e^w)″ ≥ −e^w/s². Stable: ln p lies
-    above its chord by at most h²/8·B₂, and L by h²/8·min(2B₂, u·B₃), B_j ≥ |(ln p)^{(j)}| from the nearer end on,
-    u = n/s.
+    Nothing where e^w is convex and L monotone in all blocks. Gaussian: at most h²/8, h = ℓ/s, as (e^w)″ ≥ −e^w/s².
+    Stable: ln p lies above its chord by at most h²/8·B₂, and L by h²/8·min(2B₂, u·B₃), B_j ≥ |(ln p)^{(j)}| from the
+    nearer end on, u = n/s.
     """
     weights = pair.weights
     half = ((last - first) / float(weights.scale)) ** 2 / 8 * UP
@@ -157,6 +158,11 @@ def _left_of(pair: Shifted, reach: float, loss: float) -> float:
     weights = pair.weights
     if isinstance(weights, GaussianWeights):
         return math.inf
+    if isinstance(weights, PiecewiseWeights):  # L is straight between the knots of both, and level beyond the last
+        knots = np.array(weights.steps, dtype=np.float64)
+        at = np.append(reach, np.concatenate([knots, knots - pair.steps]))
+        here, there = (weights.fast(np.maximum(at, reach) + shift) for shift in (0.0, float(pair.steps)))
+        return float((here - there + (np.abs(here) + np.abs(there)) * ROUNDING).max())
     if not isinstance(weights, CauchyWeights | StableWeights):
         return loss  # w is convex: L falls with the distance from 0
     shape, y = shape_of(_alpha(weights)), reach / float(weights.scale)
@@ -179,13 +185,22 @@ def _reach(weights: Followed, beyond: float) -> tuple[float, float]:
     return reach, min(1.0, float(tail) * UP / normaliser(weights))
 
 
+def _cuts(weights: Followed, reach: float, steps: float) -> Floats:
+    """Return distances where blocks start: some up to `reach`, and all between which w is straight."""
+    cuts = GRID[: int(np.searchsorted(GRID, reach, side="right"))]
+    if isinstance(weights, PiecewiseWeights):
+        knots = np.array(weights.steps, dtype=np.float64)
+        cuts = np.union1d(cuts, knots[knots <= reach + steps])
+    return cuts
+
+
 def _starts(pair: Shifted, reach: float, coarseness: float, window: Window) -> Floats:
     """Return where blocks start, from −reach to reach, and the end of the last: 0 and `steps` are blocks of their own.
 
     In a block w(|x|) falls by about ETA at most, and L changes by about `coarseness` at most inside the window.
     """
     weights, steps = pair.weights, float(pair.steps)
-    near = GRID[: int(np.searchsorted(GRID, reach, side="right"))]
+    near = _cuts(weights, reach, steps)
     around = np.concatenate([-near, near, near + 1, steps - near, steps + near, steps + near + 1, [reach + 1, -reach]])
     starts = np.unique(around[(around >= -reach) & (around <= reach + 1)])
     for _ in range(2):  # pieces of a long block are not equal in w: those of its pieces nearly are
