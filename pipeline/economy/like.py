@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.economy.allocation import Allocated, allocated
-from pipeline.economy.generate import CHAIN_NUMBERS_FROM, DOMAIN, PLAN, Generated, codes, ids, write_parquet
+from pipeline.economy.generate import CHAIN_NUMBERS_FROM, CONF, DOMAIN, Generated, codes, ids, write_parquet
 from pipeline.economy.model import Figures, population
 from pipeline.economy.published import INDUSTRIES, Bools, Published, published
 from pipeline.economy.susb import Floats, Ints, read_rows
 from pipeline.errors import PlanError
 from pipeline.storage.new_folder import filled, require_new
 
+PLAN: Final = CONF / "plans" / "cbp.yaml"
 STREAM: Final = 3  # of the seed: other synthetic data have 0 to 2
 FORMS: Final = {  # legal forms of organization, as County Business Patterns names them
     "C": "Corporations",
@@ -230,15 +231,16 @@ def _factor(rng: np.random.Generator, spread: float, count: int) -> Floats:
 
 def _write_public(folder: Path, name: str, states: tuple[str, ...], economy: Economy) -> None:
     """Write the plan, and the public lists of its domain: of the counties and ZIP codes, those of the states."""
-    counties = [(row["code"], row["name"]) for row in read_rows(DOMAIN["counties.csv"])]
+    cbsa = {row["code"]: row["cbsa"] for row in read_rows(CONF / "codes" / "county_levels.csv")}
+    counties = [(row["code"], row["name"], cbsa[row["code"]]) for row in read_rows(DOMAIN["counties.csv"])]
     areas = [
         (f"Made-up ZIP code {k} of {title}", county)
-        for (county, title), zips in zip(counties, economy.zips, strict=True)
+        for (county, title, _), zips in zip(counties, economy.zips, strict=True)
         for k in range(1, zips + 1)
     ]
     lists: dict[str, list[tuple[str, ...]]] = {
         "naics": [("code", "name"), *((row["code"], row["name"]) for path in INDUSTRIES for row in read_rows(path))],
-        "counties": [("code", "name"), *(row for row in counties if row[0].startswith(states))],
+        "counties": [("code", "name", "cbsa"), *(row for row in counties if row[0].startswith(states))],
         "forms": [("code", "name"), *FORMS.items()],
         "zips": [
             ("code", "name", "county"),
@@ -250,7 +252,6 @@ def _write_public(folder: Path, name: str, states: tuple[str, ...], economy: Eco
         with (folder / "domain" / f"{file}.csv").open("w", encoding="utf-8", newline="") as lines:
             csv.writer(lines, lineterminator="\n").writerows(rows)
     plan = PLAN.read_text(encoding="utf-8").replace("cbp-synthetic", f"{name}-synthetic")
-    plan = plan.replace("vintage: {naics: 2022, county: 2022}", "vintage: {naics: 2007}")
     (folder / "plan.yaml").write_text(plan, encoding="utf-8")
 
 

@@ -311,10 +311,10 @@ def _query_sets(masks: Sequence[Masks], cells: Sequence[Int32s] | None) -> tuple
 
 def _columns(masks: Masks) -> tuple[list[int], NDArray[np.intp]]:
     """Return the distinct columns of `masks` as sets, and which of them each column is."""
-    packed = np.packbits(masks, axis=0, bitorder="little").T
-    number: dict[int, int] = {}
-    columns = [number.setdefault(int.from_bytes(c.tobytes(), "little"), len(number)) for c in packed]
-    return list(number), np.array(columns, dtype=np.intp)
+    packed = np.ascontiguousarray(np.packbits(masks, axis=0, bitorder="little").T)
+    number: dict[bytes, int] = {}
+    columns = [number.setdefault(column, len(number)) for column in packed.view(f"V{packed.shape[1]}").ravel().tolist()]
+    return [int.from_bytes(column, "little") for column in number], np.array(columns, dtype=np.intp)
 
 
 def _maximal(sets: Iterable[int]) -> list[int]:

@@ -47,17 +47,18 @@ def explain(
     totals, interpreted, tested = [], [], []
     for at in references:
         each, total = losses_at(plan, policy, at)
+        here = located(plan, at)
         # the simple bounds of a group of records that are units of their own
         group = at.listed and not is_firm
         simple = simple_losses_at(plan, policy, at) if group else [None] * (len(plan.queries) + 1)
         for i, (influence, loss) in enumerate(each):
             losses[i].append({"at": at.to_json(), "influence": as_json(influence)} | _loss(loss, simple[i]))
-            excess[i].append(policy.excess_at(located(plan, at), plan.queries[i].name))
+            excess[i].append(policy.excess_at(here, plan.queries[i].name))
         tested.append({"at": at.to_json()} | left_out_test_loss(plan, policy, at).to_json())
         found = {"rho_found": loss_found(plan, policy, at)} if len(at.records) > 1 else {}
         below = {"rho_below": up_float(policy.loss_at(located(plan, at, below=True)))} if policy.spans else {}
         totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found | below)
-        by_distribution = bounds_at(policy, located(plan, at), delta)
+        by_distribution = bounds_at(policy, here, delta)
         interpreted.append(interpret(total, delta, curve_at(plan, policy, at), by_distribution))
     queries = [
         {
