@@ -5,6 +5,7 @@ All mistakes come out together: of a broken plan the parts of the right shape ar
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import islice
@@ -159,6 +160,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
     """Return the frozen plan; mappings are in a fixed order, so that equal digests mean equal plans."""
     dataset = resolved_dataset(spec.dataset, path.parent)
     measures = {measure.name: measure for measure in dataset.measures}
+    queries = [_query(query, measures, domain, spec.interval, path.parent) for query in spec.queries]
     return Plan(
         release=spec.release,
         supersedes=spec.supersedes,
@@ -166,7 +168,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         domain=domain,
         interval=spec.interval,
         max_left_out=spec.max_left_out,
-        queries=tuple(_query(query, measures, domain, spec.interval, path.parent) for query in spec.queries),
+        queries=_with_shared_mechanisms(queries),
         budget=tuple(limit_of(limit, dataset.unit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
     )
@@ -203,6 +205,20 @@ def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, cov
         where=FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())}),
         split=split,
         parts=parts,
+    )
+
+
+def _with_shared_mechanisms(queries: Iterable[Query]) -> tuple[Query, ...]:
+    """Return the queries with one object for all equal mechanisms, so that its tables are computed once."""
+    known: dict[Mechanism, Mechanism] = {}
+    return tuple(
+        replace(
+            query,
+            parts=tuple(
+                replace(part, mechanism=known.setdefault(part.mechanism, part.mechanism)) for part in query.parts
+            ),
+        )
+        for query in queries
     )
 
 

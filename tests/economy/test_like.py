@@ -2,12 +2,16 @@
 
 import hashlib
 import json
+import re
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +21,8 @@ from pipeline.economy.like import shared
 from pipeline.economy.published import FIGURES, published
 from pipeline.errors import PlanError, PrdpError
 from pipeline.microdata.identity import is_marked
+from pipeline.plan.load import load_plan
+from pipeline.plan.policy import limits_of, losses_at, policy_of
 from tests.support.pinned import prdp as command
 
 FOLDER = Path(__file__).parents[2] / "conf" / "economy"
@@ -125,12 +131,56 @@ def test_same_seed_same_bytes_and_a_state_is_the_same_alone(folder: Path, tmp_pa
     assert digest(other / "microdata/part-00001.parquet") != digest(folder / "microdata/part-00001.parquet")
 
 
-def test_the_plan_can_be_released_as_it_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = prdp.load_plan(folder / "plan.yaml")
-    assert plan.name == "cbp-2011-synthetic"
+def test_the_plan_is_the_whole_programme(folder: Path) -> None:
+    plan = load_plan(folder / "plan.yaml")
+    assert plan.release == "cbp-2011-synthetic"
+    levels = {"us": "nation", "st": "state", "co": "county", "msa": "cbsa"}
+    industries = ["total", *(f"naics{digits}" for digits in range(2, 7))]
+    statistics = ["est", "emp", "qp1", "ap"]
+    asked = {query.name: query.by for query in plan.queries}
+    expected = {f"zip_{statistic}_total": {"zip"} for statistic in statistics}
+    expected["zip_est_naics2"] = {"zip", "naics2", "size"}
+    for (area, level), statistic, industry in product(levels.items(), statistics, industries):
+        detail = {"us": {"form", "size"}, "st": {"form", "size"}, "co": {"size"} if statistic == "est" else set()}
+        by = {level, industry} - {"total"}
+        expected[f"{area}_{statistic}_{industry}"] = by | detail.get(area, set())
+        if area == "st":
+            expected[f"st_{statistic}_{industry}_all"] = by
+    assert {name: set(by) for name, by in asked.items()} == expected
+
+
+def test_what_the_plan_costs_is_what_it_states(folder: Path) -> None:
+    plan = load_plan(folder / "plan.yaml")
+    policy = policy_of(plan)
+    table = re.findall(r"^# +([\d,]+)((?: +[\d.]+){6})$", (folder / "plan.yaml").read_text(), re.MULTILINE)
+    assert [int(employees.replace(",", "")) for employees, _ in table] == [10, 100, 10_000]
+    for (employees, stated), limit, bound in zip(table, plan.budget, limits_of(plan), strict=True):
+        values = limit.at.records[0].values
+        assert [values[name] for name in ("employment", "payroll_q1", "payroll")] == [
+            factor * int(employees.replace(",", "")) for factor in (1, 12, 48)
+        ]
+        queries, total = losses_at(plan, policy, limit.at)
+        sums = dict.fromkeys(("est", "emp", "qp1", "ap"), 0.0)
+        for query, (_, loss) in zip(plan.queries, queries, strict=True):
+            sums[query.name.split("_")[1]] += float(loss.rho)
+        most = policy.loss_at(bound.at)
+        assert [*sums.values(), float(total.rho), float(most)] == pytest.approx([*map(float, stated.split())], rel=0.1)
+        assert most <= limit.rho < most * Fraction(11, 10)
+
+
+def test_some_of_its_tables_are_released(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = yaml.safe_load((folder / "plan.yaml").read_text())
+    chosen = ("st_est_total", "st_emp_total_all", "co_ap_total", "msa_est_total", "zip_est_total")
+    plan["queries"] = [query for query in plan["queries"] if query["name"] in chosen]
+    (folder / "some.yaml").write_text(yaml.safe_dump(plan))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    code, _, errors = command("release", folder / "plan.yaml", "--out", tmp_path / "out")
+    code, _, errors = command("release", folder / "some.yaml", "--out", tmp_path / "out")
     assert code == 0, errors
+    tables = {path.parent.name: pq.read_table(path) for path in (tmp_path / "out").rglob("*.parquet")}
+    assert set(tables) == set(chosen)
+    areas = pd.read_csv(folder / "domain" / "counties.csv", dtype=str)["cbsa"].dropna()
+    assert tables["msa_est_total"]["cbsa"].to_pylist() == sorted(set(areas))
+    assert sum(tables["zip_est_total"]["value"].to_pylist()) == pytest.approx(41_519, abs=6 * 4 * 123**0.5)
 
 
 @pytest.mark.parametrize("name", FIGURES)
