@@ -145,6 +145,7 @@ class Plan:
                 hold=hold,
                 registered_only=opened._registered_only,
                 site_share=site().max_left_out,
+                most_cells=site().max_cells,
                 log=runner.log,
             )
             try:
@@ -194,6 +195,7 @@ class Plan:
                 staging=None if staging is None else location(staging, runner.name("staging")),
                 registered_only=opened._registered_only,
                 site_share=site().max_left_out,
+                most_cells=site().max_cells,
             )
         )
         status = None if state is None else state.status

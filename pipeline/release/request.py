@@ -13,6 +13,7 @@ from pipeline.microdata.identity import Identity
 from pipeline.plan.model import Plan
 from pipeline.plan.placements import loss_found
 from pipeline.plan.policy import left_out_test_of, limits_of, policy_of
+from pipeline.plan.size import MOST_CELLS, require_size
 from pipeline.preparation.pinned import Microdata, identity, source_of
 from pipeline.preparation.same_files import require_own_files
 from pipeline.release.attempts import name_of_root
@@ -36,6 +37,7 @@ class Request:
     hold: bool = False
     registered_only: bool = False  # the dataset must be registered in the ledger
     site_share: Fraction = SHARE  # of records that may be left out, where the plan states none
+    most_cells: int = MOST_CELLS  # that may be kept
 
     @property
     def staging_root(self) -> Location:
@@ -73,8 +75,10 @@ def reservation_of(request: Request) -> Reservation:
 def require_places(request: Request) -> None:
     """Return if the release can be staged and published where it is to be.
 
-    Raises StateError as `require_publishable`, and where the staging location is another ledger's.
+    Raises StateError as `require_publishable`, and where the staging location is another ledger's; PlanError where the
+    release is too large.
     """
+    require_size(request.plan, request.most_cells)
     state = request.ledger.state(request.plan.release)
     chosen = state.attempt if state and state.status in PUBLIC else None
     require_publishable(request.out, request.plan.release, request.staging_root, chosen)

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.accounting.left_out import SHARE
 from pipeline.errors import PlanError
 from pipeline.names import hint
+from pipeline.plan.size import MOST_CELLS
 from pipeline.plan.text import SITE, read_text
 from udfs.numbers.exact import exact
 
@@ -23,6 +24,7 @@ VARIABLE, OPERATOR = "PRDP_SITE", "PRDP_OPERATOR"
 KEYS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what each must be, in words and as a check
     "ledger": ("text", lambda value: isinstance(value, str)),
     "require_registered": ("true or false", lambda value: isinstance(value, bool)),
+    "max_cells": ("a whole number above 0", lambda value: type(value) is int and value > 0),
     "max_left_out": ("a number at least 0 and below 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
 }
 
@@ -31,12 +33,14 @@ KEYS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what each must be, 
 class Site:
     """`ledger`: the one to be used, None for a free choice; `require_registered`: plans need a registered dataset.
 
-    `max_left_out`: the share of records that a release may leave out, 0 ≤ share < 1, where its plan states none.
+    `max_cells`: how many cells, and sums of which they are made, a release may keep. `max_left_out`: the share of
+    records that a release may leave out, 0 ≤ share < 1, where its plan states none.
     """
 
     ledger: str | None = None
     require_registered: bool = False
     max_left_out: Fraction = SHARE
+    max_cells: int = MOST_CELLS
     path: Path | None = None
 
     def ledger_for(self, named: str | None) -> str | None:
@@ -68,6 +72,7 @@ def site() -> Site:
         ledger=_ledger(data, path.parent),
         require_registered=bool(data.get("require_registered")),
         max_left_out=exact(data.get("max_left_out", SHARE)),
+        max_cells=data.get("max_cells", MOST_CELLS),
         path=path,
     )
 

@@ -21,6 +21,7 @@ from pipeline.plan.policy import (
     policy_of,
     simple_losses_at,
 )
+from pipeline.plan.size import size_of
 from pipeline.report.accuracy import accuracy, warnings
 from pipeline.report.interpretation import interpret
 from pipeline.report.policies import group_losses, paper_losses
@@ -76,6 +77,7 @@ def explain(
     return {
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
+        "size": size_of(plan).to_json(),
         "queries": queries,
         "left_out_test": left_out_test_of(plan, site_share).to_json() | {"losses": tested},
         "total": totals,

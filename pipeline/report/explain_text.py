@@ -53,6 +53,7 @@ def render(explained: Json, plan: Plan) -> str:
     lines = [
         f"release  {plan.release}   dataset {plan.dataset.name}   protected unit: {unit}",
         f"plan     {explained['plan_digest']}",
+        f"size     {_size(explained['size'])}",
         "",
     ]
     paper, tight = explained.get("paper", ()), tight_queries(plan)
@@ -94,6 +95,11 @@ def render(explained: Json, plan: Plan) -> str:
     lines += textwrap.wrap(composition(plan), 118)
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
     return "\n".join(lines)
+
+
+def _size(size: Json) -> str:
+    memory = f"{size['gibibytes']:.2g} GiB" if size["gibibytes"] >= 0.05 else "little memory"
+    return f"{size['cells']:,} cells in {size['tables']:,} tables, from {size['sums']:,} sums of records: {memory}"
 
 
 def render_changes(explained: Sequence[Json]) -> str:

@@ -13,6 +13,7 @@ from pipeline.errors import MicrodataError, PlanError
 from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest, roll_up_totals
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Measure, Plan, Query
+from pipeline.plan.size import cells_and_bases
 from pipeline.storage.location import Location
 from pipeline.tables.files import Block, KeyColumn, ranges
 from udfs.numbers.wide import Wide
@@ -84,10 +85,7 @@ class Layout:
 
 def layout_of(plan: Plan) -> Layout:
     """Return the scan and the tables of a plan: each query's addend is summed by the cheapest base that serves it."""
-    cells = [plan.domain.query_cells(query.by, query.where) for query in plan.queries]
-    bases = plan.domain.bases_for(
-        [(of_query, query.statistic.addend) for query, of_query in zip(plan.queries, cells, strict=True)]
-    )
+    cells, bases = cells_and_bases(plan)
     tables = []
     for number, (query, of_query) in enumerate(zip(plan.queries, cells, strict=True)):
         base = cheapest(bases, of_query, query.statistic.addend)
