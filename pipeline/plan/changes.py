@@ -7,7 +7,8 @@ values: they add nothing. The same holds where the unit is a firm, one of whose 
 
 Where the values lie in different classes of a measure, the record leaves a cell of every query that uses the class and
 comes to another: that costs the policy at its old values there, and at its new values here, P(x) + P(x′), for counts
-P(1) + P(1). Without both values, as where a factor alone is known, it has no bound.
+P(1) + P(1). Where cells are listed it may come to none, and out of the cells of all queries and of the records kept:
+each costs as much. Without both values, as where a factor alone is known, it has no bound.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,18 +137,21 @@ def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]
     moving = _moving(plan, change)
     if not moving:
         return [([change.loss(query) for query in policy.queries], query_sets_of(plan, _keys(plan, change, 0)))]
+    sides = [_keys(plan, change, side) for side in (0, 1)]
+    both = {level: code for level, code in sides[0].items() if sides[1].get(level) == code}
     levels = {each.level for each in moving}
+    listed = plan.domain.cells is not None  # then a record may come to no cell, out of all queries and the records kept
     parts = [query for query in plan.queries for _ in query.parts]
-    moved = [not levels.isdisjoint((*query.by, *query.where)) for query in parts]
-    moved += [False] * (len(policy.queries) - len(moved))  # the test of records left out uses no key
+    moved = [listed or not levels.isdisjoint((*query.by, *query.where)) for query in parts]
+    moved += [listed] * (len(policy.queries) - len(moved))  # the test of records left out
     stay = [NOTHING if moves else change.loss(query) for query, moves in zip(policy.queries, moved, strict=True)]
-    steps: list[Step] = [(stay, query_sets_of(plan, change.keys))]
-    for side in (0, 1):
+    steps: list[Step] = [(stay, query_sets_of(plan, both))]
+    for side, keys in enumerate(sides):
         alone = [
             change.loss_alone(query, side) if moves else NOTHING
             for query, moves in zip(policy.queries, moved, strict=True)
         ]
-        steps.append((alone, query_sets_of(plan, _keys(plan, change, side))))
+        steps.append((alone, query_sets_of(plan, keys, or_none=True)))
     return steps
 
 

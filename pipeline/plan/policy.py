@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.accounting.convert import Floats
 from pipeline.accounting.groups import simple
@@ -67,9 +67,12 @@ def left_out_test_loss(plan: Plan, policy: PolicySum, at: Reference) -> Loss:
     return Loss(policy.query_loss_at(at, NAME), policy.query_pure_loss_at(at, NAME))
 
 
-def query_sets_of(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
-    """Return the sets of policies that one public cell with the codes `keys` can meet; PlanError where none is."""
-    return _with_test(plan, _query_sets(plan, keys))
+def query_sets_of(plan: Plan, keys: At, *, or_none: bool = False) -> tuple[QuerySet, ...]:
+    """Return the sets of policies that one public cell with the codes `keys` can meet.
+
+    Without any such cell PlanError is raised or, with `or_none`, there is that of a record that is left out.
+    """
+    return _with_test(plan, _query_sets(plan, keys) if not or_none else _some(plan, keys) or (frozenset(),))
 
 
 def _with_test(plan: Plan, sets: Iterable[QuerySet]) -> tuple[QuerySet, ...]:
@@ -78,11 +81,16 @@ def _with_test(plan: Plan, sets: Iterable[QuerySet]) -> tuple[QuerySet, ...]:
 
 
 def _query_sets(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
-    query_sets = plan.domain.query_sets([(query.by, where) for query in plan.queries for where in query.filters], keys)
-    if not query_sets:
-        codes = ", ".join(f"{level}={code}" for level, code in keys.items())
-        raise PlanError(f"reference {codes}: no cell of the domain has these codes; use codes of the domain")
-    return query_sets
+    return _some(plan, keys) or _no_cell(keys)
+
+
+def _some(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
+    return plan.domain.query_sets([(query.by, where) for query in plan.queries for where in query.filters], keys)
+
+
+def _no_cell(keys: At) -> NoReturn:
+    codes = (f"{level}={code if isinstance(code, str) else ' or '.join(code)}" for level, code in keys.items())
+    raise PlanError(f"reference {', '.join(codes)}: no cell of the domain has these codes; use codes of the domain")
 
 
 def _sets_and_spans(plan: Plan, keys: At) -> tuple[tuple[QuerySet, ...], tuple[Span, ...]]:
@@ -99,12 +107,10 @@ def _sets_and_spans(plan: Plan, keys: At) -> tuple[tuple[QuerySet, ...], tuple[S
     for numbers in product(*(_numbers(each, keys) for each in telling)):
         if (span := _span(telling, numbers)) is not None:
             codes = {each.level: each.codes[number] for each, number in zip(telling, numbers, strict=True)}
-            of_classes = plan.domain.query_sets(
-                [(query.by, where) for query in plan.queries for where in query.filters], {**keys, **codes}
-            )
+            of_classes = _some(plan, {**keys, **codes})
             sets += of_classes
             spans += [span] * len(of_classes)
-    return tuple(sets), tuple(spans)
+    return tuple(sets) or _no_cell(keys), tuple(spans)
 
 
 def _numbers(dimension: Dimension, keys: At) -> Sequence[int]:
