@@ -9,9 +9,10 @@ the optimiser's word: weights are rounded to DIGITS decimals first, and what is 
 Only public numbers enter: limits, the measure's step, what is minimised.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from math import log, log10
 from typing import Any
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from pipeline.errors import PlanError
 from pipeline.study.design_bound import FALLS, LARGEST, Certificate
 from pipeline.study.design_program import Cost, Knots, Limit, Program
+from udfs.losses.curve import stated_at
 from udfs.losses.tight import tight_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.designed import Designed, WeightTable
@@ -48,6 +50,7 @@ LEAST_TEMPER = 0.5
 SCALES = (-4, 6)  # decimal exponents of noise scales, in an influence, among which a start is sought
 SCALE_ERROR = 1e-3
 MOST_SCALES = 20  # that are looked at beside it
+MOST_ROUNDS = 3  # of limits at the influences where the stated loss is computed
 FLATTER = 0.97  # the start of the search, times the log-weights of the named noise: so far inside the limits
 HALVINGS = 16
 STARTS = tuple(  # shapes of the noise that a design starts from: p, a, d
@@ -59,6 +62,9 @@ STARTS = tuple(  # shapes of the noise that a design starts from: p, a, d
     )
     for d in ds
 )
+
+
+Limits = tuple[tuple[int, float], ...]  # in lattice steps
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Wish:
             raise PlanError("limits: the largest influence has too many steps; design for a coarser step")
 
     @property
-    def steps(self) -> tuple[tuple[int, float], ...]:
+    def steps(self) -> Limits:
         """The limits in lattice steps."""
         return tuple((int(influence / self.step), float(rho)) for influence, rho in self.limits)
 
@@ -147,14 +153,24 @@ def design(wish: Wish) -> Design:
     Raises PlanError where no named noise keeps the limits to start from.
     """
     start = best_start(wish)
-    knots = _knots(wish, start)
-    logs = FLATTER * _weights(start).fast(knots.free.astype(np.float64))
-    if wish.minimise == "interval":
-        logs = _narrowest(wish, knots, logs, _half_width(wish, start))
-    else:
-        logs = Program(knots, wish.steps, COSTS[wish.minimise]).solve(logs)
+    limits, tables = wish.steps, []
+    for _ in range(MOST_ROUNDS):
+        knots = _knots(limits, start)
+        programs = partial(Program, knots, limits)
+        logs = _weights(start).fast(knots.free.astype(np.float64))
+        while not programs(Cost(power=2)).slack(logs).min() > 0:
+            logs = FLATTER * logs
+        if wish.minimise == "interval":
+            logs = _narrowest(wish, programs, logs, _half_width(wish, start))
+        else:
+            logs = programs(COSTS[wish.minimise]).solve(logs)
+        tables.append(_table(knots, logs).weights)
+        stated = tuple((stated_at(tables[-1], steps), rho) for steps, rho in wish.steps)
+        if stated == limits:
+            break
+        limits = stated
     mechanism = _within_limits(wish, knots, logs)
-    return Design(wish, mechanism, start, _lower_bound(wish, mechanism))
+    return Design(wish, mechanism, start, _lower_bound(wish, mechanism, tables[0]))
 
 
 def _half_width(wish: Wish, mechanism: Mechanism) -> int:
@@ -162,7 +178,7 @@ def _half_width(wish: Wish, mechanism: Mechanism) -> int:
     return round(mechanism.interval_around(0.0, wish.coverage)[1] / float(wish.step))
 
 
-def _narrowest(wish: Wish, knots: Knots, start: Floats, half_width: int) -> Floats:
+def _narrowest(wish: Wish, programs: Callable[[Cost], Program], start: Floats, half_width: int) -> Floats:
     """Return log-weights of a narrow interval.
 
     The least P(|Z| > c) is a program of its own. The noise that solves it for one step less than what is reached has
@@ -172,22 +188,23 @@ def _narrowest(wish: Wish, knots: Knots, start: Floats, half_width: int) -> Floa
     for _ in range(MOST_SOLVES):
         if half_width == 0:
             break
-        found = Program(knots, wish.steps, Cost(beyond=half_width - 1)).solve(start)
-        reached = _half_width(wish, Designed(weights=_table(wish, knots, found), step=wish.step))
+        program = programs(Cost(beyond=half_width - 1))
+        found = program.solve(start)
+        reached = _half_width(wish, Designed(weights=_table(program.knots, found), step=wish.step))
         if reached >= half_width:
             break
         best, half_width = found, reached
     return best
 
 
-def _lower_bound(wish: Wish, mechanism: Designed) -> float | None:
-    """Return the lower bound of what is minimised, in units or squared units."""
+def _lower_bound(wish: Wish, mechanism: Designed, near: PiecewiseWeights) -> float | None:
+    """Return the lower bound of what is minimised, in units or squared units, from weights near the best ones."""
     if wish.steps[-1][0] > LARGEST:
         return None
     step = float(wish.step)
     low, high = 0, _half_width(wish, mechanism)
     cost = COSTS.get(wish.minimise, Cost(beyond=high - 1))
-    certificates = (Certificate(mechanism.weights.weights, wish.steps, fall) for fall in FALLS)
+    certificates = (Certificate(near, wish.steps, fall) for fall in FALLS)
     least, best = max(((each.least(cost), each) for each in certificates), key=lambda found: found[0])
     if wish.minimise != "interval":
         return least * step**cost.power
@@ -208,7 +225,7 @@ def best_start(wish: Wish) -> ExponentialPolylog:
 
 
 def _within(wish: Wish) -> Iterator[ExponentialPolylog]:
-    at = np.concatenate(_positions(wish))
+    at = np.concatenate(_positions(wish.steps))
     limits = [Limit(Knots(at, at[:0], np.zeros(0)), *limit) for limit in wish.steps]
     for p, a, d in STARTS:
         shape = {"p": Fraction(p), "a": Fraction(a), "d": Fraction(d)}
@@ -253,11 +270,11 @@ def _weights(mechanism: ExponentialPolylog) -> PolylogWeights:
     return weights
 
 
-def _positions(wish: Wish) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _positions(limits: Limits) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the knots where log-weights are free, and those of the tail."""
-    first = wish.steps[0][0]
-    wide = max(WIDTHS * steps / rho**0.5 for steps, rho in wish.steps)
-    last = max(BEYOND * wish.steps[-1][0], int(min(wide, TAIL_END / 2)))
+    first = limits[0][0]
+    wide = max(WIDTHS * steps / rho**0.5 for steps, rho in limits)
+    last = max(BEYOND * limits[-1][0], int(min(wide, TAIL_END / 2)))
     gap = max(1, first // PARTS)
     free = [gap]
     while free[-1] < last:
@@ -265,15 +282,15 @@ def _positions(wish: Wish) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         free.append(min(last, ahead))
     # losses of a limit compare weights near its influence with those near 0
     apart = [int(x) for x in MIRRORED ** np.arange(log(last, MIRRORED))]
-    beside = {shift + side * gap * x for shift, _ in wish.steps for x in (0, *apart) for side in (-1, 1)}
+    beside = {shift + side * gap * x for shift, _ in limits for x in (0, *apart) for side in (-1, 1)}
     tail = [2 * last]
     while tail[-1] < TAIL_END:
         tail.append(2 * tail[-1])
     return np.array(sorted({*free, *(k for k in beside if 0 < k <= last)})), np.array(tail)
 
 
-def _knots(wish: Wish, start: ExponentialPolylog) -> Knots:
-    free, tail = _positions(wish)
+def _knots(limits: Limits, start: ExponentialPolylog) -> Knots:
+    free, tail = _positions(limits)
     weights = _weights(start)
     return Knots(free, tail, weights.fast(tail.astype(np.float64)) - weights.fast(free[-1:].astype(np.float64)))
 
@@ -287,7 +304,7 @@ def _within_limits(wish: Wish, knots: Knots, logs: Floats) -> Designed:
     best = None
     t = high
     for _ in range(HALVINGS):
-        mechanism = Designed(weights=_table(wish, knots, t * logs), step=wish.step)
+        mechanism = Designed(weights=_table(knots, t * logs), step=wish.step)
         if all(mechanism.loss_at(influence) <= rho for influence, rho in wish.limits):
             best, low = mechanism, t
         else:
@@ -298,7 +315,7 @@ def _within_limits(wish: Wish, knots: Knots, logs: Floats) -> Designed:
     return best
 
 
-def _table(wish: Wish, knots: Knots, logs: Floats) -> WeightTable:
+def _table(knots: Knots, logs: Floats) -> WeightTable:
     """Return the table of log-weights, rounded to DIGITS decimals and kept from rising."""
     values = np.minimum.accumulate(np.minimum(np.append(logs, logs[-1] + knots.fall), 0.0))
     decimals = [Fraction(round(value * 10**DIGITS), 10**DIGITS) for value in values.tolist()]

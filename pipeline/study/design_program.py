@@ -177,6 +177,7 @@ class Program:
     """ln of the error, and slacks ≥ 0 of all that is asked, as functions of v."""
 
     def __init__(self, knots: Knots, limits: Sequence[tuple[int, float]], cost: Cost) -> None:
+        self.knots = knots
         points = np.union1d(_distances(knots), cost.points)
         self.points = knots.lines(points)[0]
         gaps = np.diff(points)

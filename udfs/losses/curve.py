@@ -168,6 +168,13 @@ def curve_at(weights: LogWeights, steps: int, unit: int = 1) -> Fraction | float
     return exact(tight_loss(weights, known[index] * unit)) if index < len(known) else inf
 
 
+def stated_at(weights: LogWeights, steps: int) -> int:
+    """Return the influence whose loss the curve states for one of `steps` > 0: the next knot's, or itself."""
+    known = knots(weights)
+    index = bisect_left(known, steps)
+    return known[index] if index < len(known) else steps
+
+
 @lru_cache(maxsize=256)
 def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
     """Return the knots of a family: each a whole number above the last by one part in n, or by 1 where that is more.
