@@ -9,7 +9,7 @@ the optimiser's word: weights are rounded to DIGITS decimals first, and what is 
 Only public numbers enter: limits, the measure's step, what is minimised.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -170,7 +170,7 @@ def design(wish: Wish) -> Design:
             break
         limits = stated
     mechanism = _within_limits(wish, knots, logs)
-    return Design(wish, mechanism, start, _lower_bound(wish, mechanism, tables[0]))
+    return Design(wish, mechanism, start, _lower_bound(wish, mechanism, {tables[0], tables[-1]}))
 
 
 def _half_width(wish: Wish, mechanism: Mechanism) -> int:
@@ -197,14 +197,14 @@ def _narrowest(wish: Wish, programs: Callable[[Cost], Program], start: Floats, h
     return best
 
 
-def _lower_bound(wish: Wish, mechanism: Designed, near: PiecewiseWeights) -> float | None:
+def _lower_bound(wish: Wish, mechanism: Designed, near: Set[PiecewiseWeights]) -> float | None:
     """Return the lower bound of what is minimised, in units or squared units, from weights near the best ones."""
     if wish.steps[-1][0] > LARGEST:
         return None
     step = float(wish.step)
     low, high = 0, _half_width(wish, mechanism)
     cost = COSTS.get(wish.minimise, Cost(beyond=high - 1))
-    certificates = (Certificate(near, wish.steps, fall) for fall in FALLS)
+    certificates = (Certificate(weights, wish.steps, fall) for weights in near for fall in FALLS)
     least, best = max(((each.least(cost), each) for each in certificates), key=lambda found: found[0])
     if wish.minimise != "interval":
         return least * step**cost.power
@@ -282,11 +282,13 @@ def _positions(limits: Limits) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         free.append(min(last, ahead))
     # losses of a limit compare weights near its influence with those near 0
     apart = [int(x) for x in MIRRORED ** np.arange(log(last, MIRRORED))]
+    # noise may be far narrower than the smallest limit
+    narrow = {int(x) for x in GROWTH ** np.arange(log(gap, GROWTH))}
     beside = {shift + side * gap * x for shift, _ in limits for x in (0, *apart) for side in (-1, 1)}
     tail = [2 * last]
     while tail[-1] < TAIL_END:
         tail.append(2 * tail[-1])
-    return np.array(sorted({*free, *(k for k in beside if 0 < k <= last)})), np.array(tail)
+    return np.array(sorted({*free, *narrow, *(k for k in beside if 0 < k <= last)})), np.array(tail)
 
 
 def _knots(limits: Limits, start: ExponentialPolylog) -> Knots:

@@ -12,6 +12,7 @@ from pipeline.errors import PlanError
 from pipeline.plan.designed import digest_of, read_weights
 from pipeline.study.design import Wish, best_start, design
 from pipeline.study.design_program import ORDERS, Cost, Knots, Program
+from udfs.losses.curve import stated_at
 from udfs.mechanisms.parameters import ParameterError
 
 
@@ -63,6 +64,15 @@ def test_the_narrowest_interval_is_narrower_than_that_of_least_variance(designed
     assert all(limit["certified"] <= limit["rho"] for limit in facts["limits"])
     with pytest.raises(PlanError, match="coverage: must be"):
         prdp.design({4: 1}, coverage=1)
+
+
+def test_a_limit_whose_loss_is_stated_at_a_larger_influence_costs_little() -> None:
+    found = design(Wish(((Fraction(2), Fraction(1)), (Fraction(3001), Fraction(30)))))
+    assert found.lower_bound is not None
+    assert stated_at(found.mechanism.weights.weights, 3001) > 3001
+    assert 29 < found.mechanism.loss_at(Fraction(3001)) <= 30
+    # a search that looks at 3001 alone ends at a cliff just beyond, and is flattened to keep the stated loss
+    assert found.mechanism.variance(0.0) < 1.3 * found.lower_bound
 
 
 @pytest.mark.parametrize(
