@@ -145,7 +145,7 @@ def _beside_every_kind(title: str, wish: Wish) -> str:
         _errors(name, [error(best[name, total], total) for total in TOTALS])
         for name in dict.fromkeys(n for n, _ in best)
     ]
-    bound = "" if found.lower_bound is None else f" No additive noise has less than {number(found.lower_bound**0.5)}."
+    bound = "" if not found.lower_bound else f" No additive noise has less than {number(found.lower_bound**0.5)}."
     return (
         f"*{title}* ({_limits(wish)}): standard errors at a total, each kind with its best shape there.{bound}\n\n"
         + table(["kind", *(f"{total:,}" for total in TOTALS)], rows)
@@ -173,7 +173,12 @@ def _own_policy() -> str:
 
 def _gain(found: Design, named: Mechanism) -> list[str]:
     before, after = found.wish.error(named), found.wish.error(found.mechanism)
-    return [number(before), number(after), f"{100 * (1 - after / before):.1f} %", number(found.lower_bound or 0.0)]
+    return [
+        number(before),
+        number(after),
+        f"{100 * (1 - after / before):.1f} %",
+        number(found.lower_bound) if found.lower_bound else "none",
+    ]
 
 
 def _knots(wide: Wish) -> str:
