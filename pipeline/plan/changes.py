@@ -22,7 +22,7 @@ from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import Loss, classed, names_of, query_sets_of
+from pipeline.plan.policy import Loss, classed, names_of, query_sets_of, require_cell
 from udfs.losses.atoms import Pair, Response
 from udfs.numbers.exact import as_json
 
@@ -113,6 +113,7 @@ def change_losses(plan: Plan, policy: PolicySum, change: Change | Factor) -> tup
 
     Raises PlanError where no cell has the change's codes.
     """
+    require_cell(plan, change.keys)
     steps = _steps(plan, policy, change)
     of_query = [{i for i, part in enumerate(policy.queries) if part.name == query.name} for query in plan.queries]
     by_query = [
@@ -151,7 +152,7 @@ def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]
             change.loss_alone(query, side) if moves else NOTHING
             for query, moves in zip(policy.queries, moved, strict=True)
         ]
-        steps.append((alone, query_sets_of(plan, keys, or_none=True)))
+        steps.append((alone, query_sets_of(plan, keys)))
     return steps
 
 

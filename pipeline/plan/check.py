@@ -256,6 +256,12 @@ class _Check:
         for measure in dict.fromkeys(read):
             if measure in self.measures and measure not in at:
                 yield Mistake(path, f"must also name {measure}, which a query sums", absent=((*path, measure),))
+        for key in () if wrong or self.domain is None else self.domain.dimensions:
+            size = None if key.classes is None else at.get(key.classes.measure)
+            code = key.codes[key.classes.class_of(size)] if key.classes and isinstance(size, Fraction) else None
+            if code is not None and at.get(key.key, code) != code:
+                wrong = True
+                yield Mistake((*path, key.key), f"its class is {code}: leave {key.key} out")
         codes = {name: (value,) for name, value in at.items() if isinstance(value, str)}
         if codes and not wrong and self.domain is not None and not self.domain.meets(codes):
             yield Mistake(path, "no cell of the domain has these codes")

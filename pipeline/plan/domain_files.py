@@ -19,7 +19,7 @@ from pipeline.plan.cells import Int32s, read_only
 from pipeline.plan.domain import Domain, rank
 from pipeline.plan.keys import Classes, Dimension, built_in_levels, level_of
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, MeasureSpec
+from pipeline.plan.schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, MeasureSpec, level_name_rule
 from udfs.numbers.wide import LARGEST
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 
@@ -91,6 +91,8 @@ def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureS
         if not isinstance(each, ClassesSpec):
             continue
         path: KeyPath = ("domain", key)
+        if rule := level_name_rule(key):
+            yield Mistake(path, f"the key's name {rule}")
         if key in LEVELS:
             yield Mistake(path, f"{key} is a key of codes; give the classes another name")
         if measures is not None and each.of not in measures:

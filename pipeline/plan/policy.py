@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 from pipeline.accounting.convert import Floats
 from pipeline.accounting.groups import simple
@@ -67,12 +67,19 @@ def left_out_test_loss(plan: Plan, policy: PolicySum, at: Reference) -> Loss:
     return Loss(policy.query_loss_at(at, NAME), policy.query_pure_loss_at(at, NAME))
 
 
-def query_sets_of(plan: Plan, keys: At, *, or_none: bool = False) -> tuple[QuerySet, ...]:
-    """Return the sets of policies that one public cell with the codes `keys` can meet.
+def query_sets_of(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
+    """Return the sets of policies that a record with the codes `keys` can meet.
 
-    Without any such cell PlanError is raised or, with `or_none`, there is that of a record that is left out.
+    Where cells are listed and none has these codes, it is left out of all queries, and counted so.
     """
-    return _with_test(plan, _query_sets(plan, keys) if not or_none else _some(plan, keys) or (frozenset(),))
+    return _with_test(plan, _query_sets(plan, keys))
+
+
+def require_cell(plan: Plan, keys: At) -> None:
+    """Raise PlanError unless some cell has the codes that a reference names."""
+    if not plan.domain.meets({level: (code,) if isinstance(code, str) else code for level, code in keys.items()}):
+        codes = ", ".join(f"{level}={code}" for level, code in keys.items())
+        raise PlanError(f"reference {codes}: no cell of the domain has these codes; use codes of the domain")
 
 
 def _with_test(plan: Plan, sets: Iterable[QuerySet]) -> tuple[QuerySet, ...]:
@@ -81,16 +88,8 @@ def _with_test(plan: Plan, sets: Iterable[QuerySet]) -> tuple[QuerySet, ...]:
 
 
 def _query_sets(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
-    return _some(plan, keys) or _no_cell(keys)
-
-
-def _some(plan: Plan, keys: At) -> tuple[QuerySet, ...]:
-    return plan.domain.query_sets([(query.by, where) for query in plan.queries for where in query.filters], keys)
-
-
-def _no_cell(keys: At) -> NoReturn:
-    codes = (f"{level}={code if isinstance(code, str) else ' or '.join(code)}" for level, code in keys.items())
-    raise PlanError(f"reference {', '.join(codes)}: no cell of the domain has these codes; use codes of the domain")
+    asked = [(query.by, where) for query in plan.queries for where in query.filters]
+    return plan.domain.query_sets(asked, keys) or (frozenset(),)
 
 
 def _sets_and_spans(plan: Plan, keys: At) -> tuple[tuple[QuerySet, ...], tuple[Span, ...]]:
@@ -107,10 +106,10 @@ def _sets_and_spans(plan: Plan, keys: At) -> tuple[tuple[QuerySet, ...], tuple[S
     for numbers in product(*(_numbers(each, keys) for each in telling)):
         if (span := _span(telling, numbers)) is not None:
             codes = {each.level: each.codes[number] for each, number in zip(telling, numbers, strict=True)}
-            of_classes = _some(plan, {**keys, **codes})
+            of_classes = _query_sets(plan, {**keys, **codes})
             sets += of_classes
             spans += [span] * len(of_classes)
-    return tuple(sets) or _no_cell(keys), tuple(spans)
+    return tuple(sets), tuple(spans)
 
 
 def _numbers(dimension: Dimension, keys: At) -> Sequence[int]:
@@ -168,6 +167,8 @@ def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
     Records of a list have also their cells, where the keys and the domain leave one alone: there influences add up.
     The list has its reach. `below`: for all units that are no larger, whatever the classes of their values.
     """
+    for keys in dict.fromkeys(record.keys for record in at.records):
+        require_cell(plan, keys)
     at = classed(plan, at, below=below)
     kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
     found = [_sets_and_spans(plan, keys) if below else (_query_sets(plan, keys), ()) for keys in kinds]

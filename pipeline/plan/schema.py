@@ -49,9 +49,16 @@ def _name(text: str) -> str:
     return text
 
 
+def level_name_rule(text: str) -> str | None:
+    """Return the rule that the name of a key or a level breaks, in words; None for none."""
+    if re.fullmatch(LEVEL_NAME, text) and text not in RESERVED:
+        return None
+    return f"must be 1 to 50 of a-z 0-9 _, start with a letter, and be none of {', '.join(RESERVED)}"
+
+
 def _level_name(text: str) -> str:
-    if not re.fullmatch(LEVEL_NAME, text) or text in RESERVED:
-        raise broken(f"must be 1 to 50 of a-z 0-9 _, start with a letter, and be none of {', '.join(RESERVED)}")
+    if rule := level_name_rule(text):
+        raise broken(rule)
     return text
 
 
