@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Plan, load_plan
     from prdp.releases import PublishedRelease, Release, read_release, verify
-    from prdp.studies import calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
+    from prdp.studies import beside_today, calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
 
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
@@ -33,7 +33,15 @@ HOMES = {
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Plan", "load_plan"),
     "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
-    "prdp.studies": ("calibrate", "evaluate", "gaussian_scales", "generate", "generate_like", "withheld_today"),
+    "prdp.studies": (
+        "beside_today",
+        "calibrate",
+        "evaluate",
+        "gaussian_scales",
+        "generate",
+        "generate_like",
+        "withheld_today",
+    ),
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 SUBMODULES = ("mechanisms", "spark")
@@ -52,6 +60,7 @@ __all__ = [
     "StateError",
     "Verified",
     "__version__",
+    "beside_today",
     "calibrate",
     "create_ledger",
     "design",

@@ -48,6 +48,25 @@ def withheld_today(figures: str) -> dict[str, Any]:
     return run(figures)
 
 
+def beside_today(figures: str, plan: str | Path) -> dict[str, Any]:
+    """Return how large errors of a plan's tables by state and industry are in the cells of published figures.
+
+    By today's flag and by true employment, with the share of today's withheld cells that become usable and what
+    records lose for it (docs/cbp.md). Nothing is drawn, and no microdata are read.
+
+    Args:
+        figures: "cbp-2010" or "cbp-2011".
+        plan: The plan's file, such as the one that `generate_like` writes.
+
+    Raises:
+        PlanError: The plan has no such tables with additive noise.
+    """
+    from pipeline.plan.load import load_plan  # noqa: PLC0415
+    from pipeline.study.beside_today import beside_today as run  # noqa: PLC0415
+
+    return run(figures, load_plan(Path(plan)))
+
+
 def calibrate(
     plan: "str | Path | None" = None,
     *,

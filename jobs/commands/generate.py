@@ -1,6 +1,7 @@
 """prdp generate: synthetic microdata and all that a first release needs."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from jobs.options import Parser, add_json, add_new_folder, count
@@ -9,8 +10,10 @@ from pipeline.economy.generate import generate
 from pipeline.economy.like import generate_like
 from pipeline.economy.published import FIGURES, withheld_today
 from pipeline.errors import PlanError
+from prdp.studies import beside_today
 
 EXAMPLE = "prdp generate --records 1000000 --out data"
+MEASURED = ("establishments", "employment", "payroll")
 
 
 def declare(parser: Parser) -> None:
@@ -22,6 +25,9 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument("--states", type=_codes, default=(), metavar="CODES", help="with --like: 56,50 (default: all)")
     parser.add_argument("--describe", action="store_true", help="with --like: what is withheld today; writes nothing")
+    parser.add_argument(
+        "--beside", type=Path, metavar="PLAN", help="with --describe: errors of the plan's tables in the same cells"
+    )
     parser.add_argument("--seed", type=count, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     add_new_folder(parser, required=False)
     add_json(parser)
@@ -33,12 +39,15 @@ def run(arguments: argparse.Namespace) -> None:
         raise PlanError(f"--{'describe' if arguments.describe else 'states'}: it goes with --like alone")
     if arguments.describe and (arguments.out or arguments.states):
         raise PlanError("--describe: it writes nothing and counts all states: leave out --out and --states")
+    if arguments.beside and not arguments.describe:
+        raise PlanError("--beside: it goes with --describe alone")
     if arguments.describe:
-        described = withheld_today(arguments.like)
-        if arguments.json:
-            print_json(described)
-        else:
-            _print_withheld(described)
+        described, show = (
+            (beside_today(arguments.like, arguments.beside), _print_beside)
+            if arguments.beside
+            else (withheld_today(arguments.like), _print_withheld)
+        )
+        (print_json if arguments.json else show)(described)
         return
     if arguments.out is None:
         raise PlanError("--out: a folder to write, new or empty, is needed")
@@ -81,3 +90,44 @@ def _print_withheld(described: dict[str, Any]) -> None:
     print("withheld: employment, flag D or S; establishments: those in withheld cells, of the level's")
     print("filled in: codes that the figures leave out, since they are their parent's only child")
     print(f"not listed: {rest['establishments']:,} establishments of eleven other codes, in {rest['cells']} cells")
+
+
+def _print_beside(figures: dict[str, Any]) -> None:
+    """Print what `beside_today` returned: by today's flag, by size of cell, and what records lose."""
+    rows = [["level", "today", "cells", "employment: median", "90 %", "usable", "payroll: median", "90 %", "usable"]]
+    for level in figures["levels"]:
+        for flag, cells in level["flags"].items():
+            measured = [_text(cells[of]) for of in ("employment", "payroll")]
+            rows.append([level["level"], flag, f"{cells['cells']:,}", *measured[0], *measured[1]])
+    print_columns(rows)
+    print("today: G and H are published with noise of less than 2 % and 5 %; D and S are withheld")
+    print()
+    rows = [["level", "withheld today", "of these usable: employment"]]
+    for level in figures["levels"]:
+        rows.append([level["level"], f"{level['withheld_share']:.1%}", f"{level['usable_employment']:.0%}"])
+    print_columns(rows)
+    print("usable: the chance of a relative error of at most 30 %, on average over the cells")
+    print()
+    rows = [["level", "true employment", "cells", *(f"{of}: {what}" for of in MEASURED for what in ("median", "90 %"))]]
+    for level in figures["levels"]:
+        for cells in level["sizes"]:
+            errors = [text for of in MEASURED for text in _text(cells[of])[:2]]
+            rows.append([level["level"], f"from {cells['from']:,}", f"{cells['cells']:,}", *errors])
+    print_columns(rows)
+    print()
+    rows = [["a record of", "loses in these tables", "in the whole plan", "all no larger"]]
+    for loss in figures["losses"]:
+        at = ", ".join(f"{name}={value:,}" for name, value in loss["at"].items())
+        rows.append([at, *(f"{loss[kind]:.3g}" for kind in ("tables", "plan", "all_no_larger"))])
+    print_columns(rows)
+
+
+def _text(errors: dict[str, float | None]) -> tuple[str, str, str]:
+    median, ninety, usable = (errors[kind] for kind in ("median", "ninety", "usable"))
+    return _percent(median), _percent(ninety), "-" if usable is None else f"{usable:.0%}"
+
+
+def _percent(error: float | None) -> str:
+    if error is None:
+        return "-"
+    return f"{error:.2%}" if error < 0.1 else f"{error:,.0%}"

@@ -3,9 +3,12 @@
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -268,6 +271,74 @@ def test_what_is_withheld_today() -> None:
         assert command("generate", "--like", name, "--describe")[1] in page
 
 
+@pytest.fixture(scope="module")
+def beside(folder: Path) -> dict[str, Any]:
+    return prdp.beside_today("cbp-2011", folder / "plan.yaml")
+
+
+@cache
+def true_totals(digits: int, flags: str, statistic: str) -> Any:
+    known = published("cbp-2011")
+    place = known.level(digits)
+    totals = {"establishments": known.establishments, "employment": allocated(known).employment}[statistic][place]
+    return totals[np.isin(known.flag[place], list(flags))]
+
+
+def usable_by_hand(digits: int, flags: str, statistic: str, within: Callable[[Any], Any]) -> float:
+    """The mean chance that noise of at most 30 % of a cell's total is drawn; `within`(t) is P(|noise| ≤ t)."""
+    return float(within(0.3 * true_totals(digits, flags, statistic)).mean())
+
+
+def test_errors_beside_today_are_those_of_the_noise(beside: dict[str, Any]) -> None:
+    def polylog(sigma: float) -> Callable[[Any], Any]:
+        return lambda t: 1 - (1 + (np.floor(t) + 0.5) / sigma) ** -4  # density ∝ (1 + |z|/σ)⁻⁵, rounded
+
+    def discrete_gaussian(t: Any) -> Any:
+        steps = np.arange(-60, 61)
+        weights = np.exp(-(steps**2) / (2 * 3.0**2))
+        return (weights * (np.abs(steps) <= np.floor(t)[:, None])).sum(axis=1) / weights.sum()
+
+    levels = {level["level"]: level for level in beside["levels"]}
+    for digits, sigma in ((4, 200.0), (6, 75.0)):
+        level = levels[f"naics{digits}"]
+        assert level["usable_employment"] == pytest.approx(
+            usable_by_hand(digits, "DS", "employment", polylog(sigma)), abs=0.01
+        )
+        for flag in "GHDS":
+            stated = level["flags"][flag]["employment"]
+            assert stated["usable"] == pytest.approx(
+                usable_by_hand(digits, flag, "employment", polylog(sigma)), abs=0.01
+            )
+            twice = usable_by_hand(digits, flag, "employment", polylog(2 * sigma))
+            assert stated["usable"] != pytest.approx(twice, abs=0.01)  # noise twice as wide is noticed
+    of_counts = levels["naics6"]["flags"]["D"]["establishments"]["usable"]
+    assert of_counts == pytest.approx(usable_by_hand(6, "D", "establishments", discrete_gaussian), abs=0.01)
+    # half of all errors are below the median, nine tenths below the other
+    totals = true_totals(6, "G", "employment")
+    stated = levels["naics6"]["flags"]["G"]["employment"]
+    for quantile, chance in (("median", 0.5), ("ninety", 0.9)):
+        assert polylog(75.0)(stated[quantile] * totals).mean() == pytest.approx(chance, abs=0.01)
+
+
+def test_the_page_shows_what_is_beside_today(beside: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.commands.generate.beside_today", lambda figures, plan: beside)
+    code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "plan.yaml")
+    page = (FOLDER.parents[1] / "docs" / "cbp.md").read_text(encoding="utf-8")
+    assert (code, page.split("<!-- beside today -->\n")[1].split("<!-- end -->")[0]) == (0, f"```\n{text}```\n")
+    shares = {level["level"]: level["filled_in"] for level in prdp.withheld_today("cbp-2011")["levels"]}
+    for level in beside["levels"]:
+        assert level["withheld_share"] == shares[level["level"]]["cells_share"]
+        cells = {flag: each["cells"] for flag, each in level["flags"].items()}
+        assert cells == shares[level["level"]]["flags"]
+        assert sum(each["cells"] for each in level["sizes"]) == sum(cells.values())
+
+
+def test_a_plan_without_the_tables_is_refused(tmp_path: Path) -> None:
+    plan = prdp.generate(10, tmp_path / "data")
+    with pytest.raises(PlanError, match=r"no table by \[naics2, state\] of count: records with one additive"):
+        prdp.beside_today("cbp-2011", plan)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -277,6 +348,7 @@ def test_what_is_withheld_today() -> None:
         (["--like", "cbp-2011"], "--out: a folder to write"),
         (["--like", "cbp-2011", "--describe", "--out", "x"], "leave out --out and --states"),
         (["--records", "5", "--describe"], "--describe: it goes with --like alone"),
+        (["--like", "cbp-2011", "--beside", "plan.yaml", "--out", "x"], "--beside: it goes with --describe alone"),
         (["--records", "5", "--states", "56", "--out", "x"], "--states: it goes with --like alone"),
         (["--like", "cbp-2011", "--states", "56,72", "--out", "x"], "--states: 72 is no state of the figures"),
     ],
