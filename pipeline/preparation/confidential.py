@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.errors import StateError
 from pipeline.ledger.store import Ledger
 from pipeline.storage.local import LocalPath
+from pipeline.storage.new_folder import require_no_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 
@@ -28,14 +29,6 @@ def require_outside(out: Path, others: Iterable[Path], option: str = "--out") ->
             raise StateError(
                 f"{option} {out}: it overlaps {folder}, where releases or their drafts lie: give another folder"
             )
-
-
-def require_no_release(out: Path, option: str = "--out") -> None:
-    """Return unless `out` lies in a release's folder, whose files are those of its manifest; raises StateError then."""
-    at = out.resolve()
-    for folder in (at, *at.parents):
-        if os.path.lexists(folder / MANIFEST):
-            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another folder")
 
 
 def require_apart(out: Path, others: Iterable[Path]) -> None:

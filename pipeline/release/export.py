@@ -4,7 +4,7 @@ What is exported was published already: it is post-processing, and costs no loss
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import PlanError, StateError
 from pipeline.names import hint
-from pipeline.preparation.confidential import require_no_release
 from pipeline.release.verify import read_manifest, verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
-from pipeline.storage.new_folder import filled
+from pipeline.storage.new_folder import filled, require_no_release
 from pipeline.storage.staging import safe_name
 from pipeline.tables.writers import FORMATS, PARQUET
 
@@ -64,12 +63,20 @@ def published_parts(folder: Location, table: Mapping[str, Any]) -> Iterator[pq.P
             yield published_part(folder, file)
 
 
-def published_part(folder: Location, file: Mapping[str, Any]) -> pq.ParquetFile:
-    """Return a file of a manifest; StateError where it changed since it was verified."""
-    data = (folder / file["path"]).read()
+def published_part(folder: Location, file: Mapping[str, Any], coded: Sequence[str] = ()) -> pq.ParquetFile:
+    """Return a file of a manifest, read with the columns `coded` as dictionaries.
+
+    Raises StateError where it changed since it was verified.
+    """
+    return pq.ParquetFile(pa.BufferReader(published_bytes(folder, file)), read_dictionary=list(coded))
+
+
+def published_bytes(folder: Location, file: Mapping[str, Any]) -> bytes:
+    """Return the contents of a file of a manifest; StateError where they changed since it was verified."""
+    data: bytes = (folder / file["path"]).read()
     if hashlib.sha256(data).hexdigest() != file["sha256"]:
         raise StateError(f"{folder / file['path']} differs from the manifest: its contents were changed")
-    return pq.ParquetFile(pa.BufferReader(data))
+    return data
 
 
 def _rows(first: pq.ParquetFile, others: Iterator[pq.ParquetFile]) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import PrdpError, StateError
+from pipeline.storage.staging import MANIFEST
 
 UNFINISHED = ".unfinished-"
 SYNTHETIC = {b"prdp.synthetic": b"true"}  # in the schema of Parquet files that `prdp generate` wrote
@@ -25,6 +26,14 @@ def require_new(out: Path) -> None:
         raise StateError(f"--out {out}: it cannot be read ({error.strerror}): give another folder") from None
     if taken:
         raise StateError(f"--out {out}: it exists and is no empty folder: give a new one")
+
+
+def require_no_release(out: Path, option: str = "--out") -> None:
+    """Return unless `out` lies in a release's folder, whose files are those of its manifest; raises StateError then."""
+    at = out.resolve()
+    for folder in (at, *at.parents):
+        if os.path.lexists(folder / MANIFEST):
+            raise StateError(f"{option} {out}: it lies in {folder}, which is a release's folder: give another folder")
 
 
 @contextmanager
