@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Plan, load_plan
-    from prdp.releases import PublishedRelease, Release, read_release, verify
+    from prdp.releases import PublishedRelease, Release, product, read_release, verify
     from prdp.studies import beside_today, calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
 
 HOMES = {
@@ -32,7 +32,7 @@ HOMES = {
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Plan", "load_plan"),
-    "prdp.releases": ("PublishedRelease", "Release", "read_release", "verify"),
+    "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "verify"),
     "prdp.studies": (
         "beside_today",
         "calibrate",
@@ -73,6 +73,7 @@ __all__ = [
     "mechanisms",
     "open_ledger",
     "prepare",
+    "product",
     "read_release",
     "spark",
     "verify",

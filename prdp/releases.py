@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from pipeline.errors import PlanError
 from pipeline.plan.keys import level_of
+from pipeline.product.make import make_product
 from pipeline.release.export import export, published_part
 from pipeline.release.outcome import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
@@ -191,6 +193,32 @@ def read_release(path: LocationLike, *, names: CodeLists = None) -> PublishedRel
     folder = location(path, "release")
     verified = verify_release(folder)
     return PublishedRelease(verified, read_manifest(folder), folder, _names(names))
+
+
+def product(
+    releases: Sequence[LocationLike] | LocationLike,
+    out: str | Path,
+    *,
+    product: str | Path = "cbp",
+    year: int | None = None,
+) -> dict[str, Any]:
+    """Write the files that users load, of verified published releases, as `prdp product`; it costs no record anything.
+
+    Args:
+        releases: The folders or URIs that hold release.json; no two have tables of the same name.
+        out: The folder to write, new or empty.
+        product: A product's YAML file (docs/product.md), or a name of conf/products.
+        year: The year in the names of files. Default: the product's.
+
+    Returns:
+        What product.json holds: the files with their SHA-256, and the releases they come from.
+
+    Raises:
+        PlanError: The product's file is wrong, or no release has a table that it needs.
+        StateError: A release's file is missing, changed or too many, or `out` is neither absent nor empty.
+    """
+    folders = [releases] if isinstance(releases, str | os.PathLike) else releases
+    return make_product([location(each, "release") for each in folders], product, Path(out), year)
 
 
 def _names(source: Any) -> dict[str, dict[str, str]]:

@@ -16,6 +16,7 @@ from pipeline.errors import PlanError
 LARGEST_FILE = 1_000_000  # bytes
 PARQUET = b"PAR1"
 PLAN, STUDY, BUDGET, SITE = "a plan", "a study", "a file of limits", "a site's settings"
+PRODUCT = "a product"
 # Kinds of files that are taken for each other: the keys that most of them have, and what takes them.
 KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     PLAN: (
@@ -23,6 +24,10 @@ KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
         "prdp explain or prdp release",
     ),
     STUDY: (frozenset({"study", "title", "data", "query", "equal", "sizes", "panels", "today"}), "prdp evaluate"),
+    PRODUCT: (
+        frozenset({"product", "title", "year", "levels", "measures", "basic", "flags", "tables", "layouts"}),
+        "prdp product --product",
+    ),
     BUDGET: (frozenset({"dataset", "family", "unit", "limits"}), "prdp ledger init"),
     SITE: (frozenset({"ledger", "require_registered"}), "PRDP_SITE"),
     "the manifest of a release": (

@@ -1,0 +1,78 @@
+"""Files of a product: written piece by piece as Parquet and CSV, with their SHA-256 as they are written."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+PIECE = 1 << 18  # rows of a piece
+
+
+class Hashed(io.FileIO):
+    """A new file, and the SHA-256 of what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "xb")
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Write some bytes."""
+        written: int = super().write(data)
+        self.sha256.update(memoryview(data)[:written])
+        return written
+
+    def facts(self, home: Path) -> dict[str, Any]:
+        """Return path, size and digest, as the product's manifest holds them."""
+        path = Path(str(self.name))
+        size = path.stat().st_size
+        return {"path": path.relative_to(home).as_posix(), "bytes": size, "sha256": self.sha256.hexdigest()}
+
+
+class Written:
+    """A table that is being written to several files."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.files = [Hashed(path) for path in paths]
+        self._writers: list[Any] = []
+        self._open = ExitStack()
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Write the next rows; the first ones fix names and types."""
+        if not self._writers:
+            for file in self.files:
+                self._writers.append(self._open.enter_context(_writer(file, table.schema)))
+        for writer in self._writers:
+            writer.write(table)
+        self.rows += len(table)
+
+    def close(self) -> None:
+        """End the files."""
+        self._open.close()
+        for file in self.files:
+            file.close()
+
+
+@contextmanager
+def written(*paths: Path) -> Iterator[Written]:
+    """Yield what writes the same table to all paths: those that end with .parquet as Parquet, others as CSV."""
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+    table = Written(list(paths))
+    try:
+        yield table
+    finally:
+        table.close()
+
+
+def _writer(file: Hashed, schema: pa.Schema) -> Any:
+    if str(file.name).endswith(".parquet"):
+        texts = [field.name for field in schema if field.type == pa.string()]
+        return pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, store_schema=False)
+    return pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(batch_size=1 << 14))

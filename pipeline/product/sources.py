@@ -1,0 +1,175 @@
+"""Released tables as a product reads them: verified, in key order, piece by piece, side by side by their position."""
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.errors import PlanError
+from pipeline.release.export import published_bytes, published_part
+from pipeline.release.verify import read_manifest, verify_release
+from pipeline.storage.location import Location
+from pipeline.storage.staging import MANIFEST
+from udfs.mechanisms.catalogue import CATALOGUE
+
+VALUE, ERROR = "value", "standard_error"
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A table of a verified release: `levels` are its keys, the first one outermost in its order of rows.
+
+    `additive`: its noise is additive, so that cells may be added up.
+    """
+
+    name: str
+    folder: Location
+    files: tuple[Mapping[str, Any], ...]
+    rows: int
+    levels: tuple[str, ...]
+    additive: bool
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """Yield keys, as dictionaries, values and standard errors, in key order."""
+        for file in self.files:
+            part = published_part(self.folder, file, self.levels)
+            columns = [*self.levels, VALUE, ERROR]
+            if not part.num_row_groups:
+                yield part.read(columns)
+            for group in range(part.num_row_groups):
+                yield part.read_row_group(group, columns)
+
+    def reader(self) -> "Reader":
+        """Return what reads the table from its first row on."""
+        return Reader(self.pieces())
+
+
+class Reader:
+    """Reads a table on, so many rows at a time."""
+
+    def __init__(self, pieces: Iterator[pa.Table]) -> None:
+        self._pieces = pieces
+        self._left: list[pa.Table] = []
+
+    def take(self, rows: int) -> pa.Table:
+        """Return the next rows in one chunk a column, fewer where the table ends."""
+        found = sum(len(piece) for piece in self._left)
+        while found < rows:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._left.append(piece)
+            found += len(piece)
+        table = pa.concat_tables(self._left)
+        self._left = [table.slice(rows)]
+        return table.slice(0, rows).unify_dictionaries().combine_chunks()
+
+
+def released(folders: Sequence[Location]) -> tuple[dict[str, Source], list[dict[str, Any]]]:
+    """Verify releases; return their tables by name, and what the product's manifest says of them.
+
+    Raises StateError on files that are missing, changed or too many, PlanError where two tables have one name.
+    """
+    sources: dict[str, Source] = {}
+    facts = []
+    for folder in folders:
+        verified = verify_release(folder)
+        manifest = read_manifest(folder)
+        files = {file["path"]: file for file in manifest["files"]}
+        policy = json.loads(published_bytes(folder, files[f"{verified.attempt}/policy.json"]))
+        queries = {query["name"]: query for query in policy["queries"]}
+        for table in manifest["tables"]:
+            name, query = table["query"], queries[table["query"]]
+            if name in sources:
+                raise PlanError(f"{folder} and {sources[name].folder}: both releases have a table {name}: give one")
+            parts = tuple(file for file in table["files"] if file["path"].endswith(".parquet"))
+            kinds = [part["mechanism"]["kind"] for part in query.get("parts", [query])]
+            additive = all(CATALOGUE[kind].additive for kind in kinds)
+            sources[name] = Source(name, folder, parts, table["rows"], tuple(query["by"]), additive)
+        facts.append(
+            {
+                "release": verified.release,
+                "attempt": verified.attempt,
+                "date": verified.date,
+                "plan_digest": verified.plan_digest,
+                "manifest_sha256": hashlib.sha256((folder / MANIFEST).read()).hexdigest(),
+            }
+        )
+    return sources, facts
+
+
+def needed(sources: Mapping[str, Source], values: Mapping[str, str], file: str) -> dict[str, Source]:
+    """Return, by measure, the tables of a file of the product; PlanError names those that no release has."""
+    lacking = sorted({table for table in values.values() if table not in sources})
+    if lacking:
+        raise PlanError(f"{file}: no release has the table{'s' * (len(lacking) > 1)} {', '.join(lacking)}")
+    return {measure: sources[table] for measure, table in values.items()}
+
+
+def names_of(lists: Iterable[str], texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of codes: those of CSV files with the header code,name, and `texts`, which go before them."""
+    names: dict[str, str] = {}
+    for path in lists:
+        try:
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+                names |= {row["code"]: row["name"] for row in csv.DictReader(file)}
+        except (OSError, ValueError, KeyError, csv.Error):
+            raise PlanError(f"{path}: no list of names: a CSV file with the header code,name is needed") from None
+    return names | dict(texts)
+
+
+def text_of(keys: pa.Array, texts: Mapping[str, str]) -> pa.Array:
+    """Return the name of each code of a dictionary array; empty where a code has none."""
+    named = pa.array([texts.get(code, "") for code in keys.dictionary.to_pylist()], pa.string())
+    return named.take(keys.indices)
+
+
+def column(table: pa.Table, name: str) -> pa.Array:
+    """Return a column of a table that was taken at once."""
+    return table.column(name).combine_chunks()
+
+
+def same_keys(one: pa.Table, other: pa.Table, levels: Sequence[str]) -> bool:
+    """Whether two pieces have the same keys, row by row."""
+    if len(one) != len(other):
+        return False
+    pairs = [(column(one, level), column(other, level)) for level in levels]
+    return all(a.equals(b) or a.cast(pa.string()).equals(b.cast(pa.string())) for a, b in pairs)
+
+
+def coefficient(values: NDArray[Any], errors: Floats) -> Floats:
+    """Return coefficients of variation in percent: the error over the absolute value; 0 where there is no error."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = 100 * errors / np.abs(values.astype(np.float64))
+    return np.where(errors == 0, 0.0, found)
+
+
+def whole(values: NDArray[Any], unit: int = 1) -> NDArray[np.int64]:
+    """Return values rounded to multiples of `unit`, the middle to even ones, held at the last doubles within ±2⁶³."""
+    if values.dtype == np.int64 and unit == 1:
+        return values
+    top = np.nextafter(2.0**63, 0)
+    rounded: NDArray[np.int64] = np.clip(np.rint(values.astype(np.float64) / unit) * unit, -top, top).astype(np.int64)
+    return rounded
+
+
+def numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    """Return a column of numbers."""
+    found: NDArray[Any] = column(table, name).to_numpy(zero_copy_only=False)
+    return found
+
+
+def equal_codes(one: pa.Array, codes: pa.Array) -> NDArray[np.int64]:
+    """Return of each code of a dictionary array its number among `codes`, −1 where it is none of them."""
+    found = pc.index_in(one.dictionary, codes).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: NDArray[np.int64] = found[one.indices.to_numpy(zero_copy_only=False)]
+    return numbers
