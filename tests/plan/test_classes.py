@@ -1,13 +1,17 @@
 """Classes of a measure: losses of references and limits against every record and firm of small worlds, one by one."""
 
 import json
+import random
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +23,8 @@ from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.policy import limits_of, located, losses_at, policy_of
-from tests.support.keyed import TEST, Asked, Classes, Record, World, largest, no_larger, worlds
+from tests.support.diagnostics import diagnosed, rows
+from tests.support.keyed import FORMS, NAICS, TEST, Asked, Classes, Record, World, largest, no_larger, worlds
 
 FIXED = settings(
     derandomize=True,
@@ -275,3 +280,46 @@ def test_classes_that_begin_above_their_lowest_value_are_seen(tmp_path: Path, mo
     broken = lambda classes, value: max(sum(each < value for each in classes.lowest) - 1, 0)  # noqa: E731
     monkeypatch.setattr(pipeline.plan.keys.Classes, "class_of", broken)
     assert losses_at(plan, policy_of(plan), at)[1].rho != own
+
+
+@pytest.mark.parametrize("unit", ["record", "firm"])
+def test_diagnostics_state_what_each_unit_loses_in_its_own_classes(tmp_path: Path, unit: str) -> None:
+    """Levels with holes, filters and parts by class, codes in no list: each unit against a sum over its records."""
+    world = World(
+        {"size": Classes("employment", (0, 3, 6)), "band": Classes("payroll", (0, 2))},
+        (
+            Asked("employment", ("naics2", "size"), {}, "size", {"0-2": 2, "others": 50}),
+            Asked(None, ("group", "band"), {"size": ["0-2", "6+"]}),
+            Asked("payroll", ("form",), {"band": ["2+"]}, "form", {"C": 3, "others": 7}),
+            Asked("employment", ("naics6",), {}, None, {"others": 9}),
+        ),
+    )
+    draw = random.Random(5)
+    records = [
+        {
+            "naics": draw.choice([*NAICS, "999999"]),
+            "form": draw.choice([*FORMS, "X"]),
+            "employment": draw.randrange(9),
+            "payroll": draw.randrange(5),
+        }
+        for _ in range(400)
+    ]
+    plan = world.plan(tmp_path, dataset={"unit": unit})
+    folder = plan.path.parent / "microdata"
+    folder.mkdir()
+    firms = [f"F{draw.randrange(60)}" for _ in records]
+    ids = [f"E{i}" for i in range(len(records))]
+    pq.write_table(
+        pa.Table.from_pylist(records).append_column("id", [ids]).append_column("firm", [firms]), folder / "a"
+    )
+    (folder / "a").rename(folder / "a.parquet")
+    out = diagnosed(plan.path, tmp_path / "out", per_record=True)
+    units: dict[str, list[Record]] = defaultdict(list)
+    for name, record in zip(ids if unit == "record" else firms, records, strict=True):
+        units[name].append(record)
+    found = {row["record" if unit == "record" else "owner"]: row["loss"] for row in rows(out / f"{unit}s")}
+    assert found.keys() == units.keys()
+    for name, each in units.items():
+        placed = [record for record in each if world.kept(record) or any(world.cell(q, record) for q in world.asked)]
+        tested = TEST * (len(placed) ** 2 - len(each) ** 2) if unit == "firm" else 0  # of the records in the domain
+        assert found[name] == pytest.approx(float(world.loss(each) + tested), rel=1e-9)
