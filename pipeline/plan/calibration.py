@@ -10,7 +10,8 @@ from pipeline.accounting.targets import AT_A_RECORD, BESIDE, CalibrationError, T
 from pipeline.names import hint
 from pipeline.plan.designed import read_weights
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import TARGETS, CalibrateSpec, Spec
+from pipeline.plan.schema import TARGETS, CalibrateSpec
+from pipeline.plan.values import Spec
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import ParameterError

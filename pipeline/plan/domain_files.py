@@ -19,7 +19,8 @@ from pipeline.plan.cells import Int32s, read_only
 from pipeline.plan.domain import Domain, rank
 from pipeline.plan.keys import Classes, Dimension, built_in_levels, level_of
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, MeasureSpec, level_name_rule
+from pipeline.plan.schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, MeasureSpec
+from pipeline.plan.values import level_name_rule
 from udfs.numbers.wide import LARGEST
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 

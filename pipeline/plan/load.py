@@ -32,10 +32,10 @@ from pipeline.plan.schema import (
     PartsSpec,
     PlanSpec,
     QuerySpec,
-    Spec,
     is_by_parts,
 )
 from pipeline.plan.text import PlanText, read_text
+from pipeline.plan.values import Spec
 from pipeline.plan.vintages import foreign_codes, vintage_mistakes
 from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism

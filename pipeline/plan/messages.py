@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 
 from pipeline.errors import in_a_line
 from pipeline.names import hint, nearest
-from pipeline.plan.schema import NAME, OWN_RULE, DomainSpec, KeyCodes, PlanSpec, Spec
+from pipeline.plan.schema import DomainSpec, KeyCodes, PlanSpec
 from pipeline.plan.text import PlanText
+from pipeline.plan.values import NAME, OWN_RULE, Spec
 from udfs.mechanisms import groupwise_direct
 
 KeyPath = tuple[str | int, ...]

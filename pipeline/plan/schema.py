@@ -6,133 +6,40 @@ statistics from their registry: a new one needs no line here.
 
 import builtins
 import json
-import re
-from collections.abc import Callable
-from fractions import Fraction
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema
+from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
-from pydantic_core import PydanticCustomError
 
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.targets import OF_NAME
-from pipeline.plan.model import RECORD, VALUES
+from pipeline.plan.model import RECORD
+from pipeline.plan.values import (
+    LevelName,
+    Name,
+    NonNegative,
+    Positive,
+    ReferenceValue,
+    Share,
+    ShareOrNone,
+    Spec,
+    TableName,
+    Text,
+    Year,
+    number_type,
+)
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.parameters import Parameter
-from udfs.numbers.exact import as_json, exact
+from udfs.numbers.exact import exact
 from udfs.records.codes import MOST_KEYS
 from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
 
-NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
-LEVEL_NAME = r"[a-z][a-z0-9_]{0,49}"
-TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
-OWN_RULE = "plan"  # the type of errors whose message is ready for people
 MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
 INTERVAL = 0.95  # coverage, where a plan names none
 MOST_LEVELS = 8  # of one query
 MOST_CLASSES = 1000  # of a measure
-RESERVED = ("cells", "vintage", "other", *VALUES, RECORDS)  # no key or level has one of these names
 TARGETS = tuple(OF_NAME)  # of a calibration
-
-
-def broken(rule: str) -> PydanticCustomError:
-    """Return the error that says `rule` and nothing else."""
-    return PydanticCustomError(OWN_RULE, "{rule}", {"rule": rule})
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(NAME, text) or ".." in text:
-        raise broken("must be 1 to 100 of a-z 0-9 . _ - and start with a letter or digit, without ..")
-    return text
-
-
-def level_name_rule(text: str) -> str | None:
-    """Return the rule that the name of a key or a level breaks, in words; None for none."""
-    if re.fullmatch(LEVEL_NAME, text) and text not in RESERVED:
-        return None
-    return f"must be 1 to 50 of a-z 0-9 _, start with a letter, and be none of {', '.join(RESERVED)}"
-
-
-def _level_name(text: str) -> str:
-    if rule := level_name_rule(text):
-        raise broken(rule)
-    return text
-
-
-def _table_name(text: str) -> str:
-    if not re.fullmatch(TABLE_NAME, text):
-        raise broken("must be [catalog.][schema.]table, in letters, digits and _")
-    return text
-
-
-def _number(value: object, rule: str, holds: Callable[[Fraction], bool]) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise broken("must be a number, without quotes" if _reads_as_number(value) else "must be a number")
-    try:
-        number = exact(value)
-        as_json(number), float(number)
-    except (ValueError, OverflowError):
-        raise broken("must be a number that a double can hold") from None
-    if not holds(number):
-        raise broken(f"must be {rule}")
-    return number
-
-
-def _reads_as_number(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(exact(value) or True)
-    except ValueError:
-        return False
-
-
-def number_type(rule: str, holds: Callable[[Fraction], bool], **json_schema: object) -> Any:
-    """Return the type of an exact number for which `holds`, `rule` in words and in JSON Schema."""
-    return Annotated[
-        Fraction,
-        PlainValidator(partial(_number, rule=rule, holds=holds)),
-        WithJsonSchema({"type": "number"} | json_schema),
-    ]
-
-
-def _reference_value(value: object) -> str | Fraction:
-    return value if isinstance(value, str) else _number(value, "at least 0", lambda x: x >= 0)
-
-
-def _year(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1900 <= value <= 2999:
-        raise broken("must be a year, such as 2022")
-    return value
-
-
-if TYPE_CHECKING:
-    Positive = Fraction
-    NonNegative = Fraction
-    Share = Fraction
-    ShareOrNone = Fraction
-else:
-    Positive = number_type("above 0", lambda x: x > 0, exclusiveMinimum=0)
-    NonNegative = number_type("at least 0", lambda x: x >= 0, minimum=0)
-    Share = number_type("above 0 and below 1", lambda x: 0 < x < 1, exclusiveMinimum=0, exclusiveMaximum=1)
-    ShareOrNone = number_type("at least 0 and below 1", lambda x: 0 <= x < 1, minimum=0, exclusiveMaximum=1)
-Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
-LevelName = Annotated[str, AfterValidator(_level_name), Field(json_schema_extra={"pattern": f"^{LEVEL_NAME}$"})]
-TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
-Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
-ReferenceValue = Annotated[
-    str | Fraction,
-    PlainValidator(_reference_value),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}),
-]
-
-
-class Spec(BaseModel):
-    """A mapping of known keys; assignments are checked too, so that a broken one's right keys can be kept."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
 
 
 def _parameter_type(parameter: Parameter) -> Any:
@@ -274,14 +181,14 @@ class DatasetSpec(Spec):
     unit: Text = RECORD
     bad_records: Literal["refuse", "drop"] = "refuse"
     keys: Annotated[dict[LevelName, Text], Field(min_length=1, max_length=MOST_KEYS)]
-    measures: dict[Name, MeasureSpec] = {}
+    measures: dict[Name, MeasureSpec] = Field(default={})
 
 
 class ListSpec(Spec):
     """The codes of a key as a CSV file, which of its columns are coarser levels, and whether a record may have none."""
 
     list: Text
-    levels: Annotated[builtins.list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = []
+    levels: Annotated[builtins.list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
     optional: bool = False
 
 
@@ -334,7 +241,7 @@ class DomainSpec(Spec):
     county: KeyCodes | None = None
     cells: Text | None = None
     vintage: VintageSpec = VintageSpec()
-    other: Annotated[list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = []
+    other: Annotated[list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
 
     @property
     def codes(self) -> dict[str, "ListSpec | ClassesSpec"]:
@@ -407,7 +314,7 @@ class PlanSpec(Spec):
     interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
     max_left_out: ShareOrNone | None = None
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
-    budget: list[LimitSpec] = []
+    budget: list[LimitSpec] = Field(default=[])
 
 
 def export_schema() -> str:

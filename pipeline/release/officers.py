@@ -21,8 +21,9 @@ from pipeline.plan.check import dataset_mistakes
 from pipeline.plan.load import limit_of, resolved_dataset
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import RECORD
-from pipeline.plan.schema import DatasetSpec, LimitSpec, Name, Spec, Text
+from pipeline.plan.schema import DatasetSpec, LimitSpec
 from pipeline.plan.text import BUDGET, read_text
+from pipeline.plan.values import Name, Spec, Text
 from pipeline.preparation.frames import FOLDER
 from pipeline.preparation.pinned import Table, identity, source_of
 from pipeline.preparation.same_files import require_new_files

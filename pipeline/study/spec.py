@@ -16,8 +16,8 @@ from pipeline.names import hint
 from pipeline.plan.domain import ALL_LEVELS, unknown_level
 from pipeline.plan.load import load_plan
 from pipeline.plan.messages import KeyPath, Mistake, lines_of, missing, shape_mistakes
-from pipeline.plan.schema import Name, NonNegative, Positive, Spec, Text, number_type
 from pipeline.plan.text import STUDY, read_text
+from pipeline.plan.values import Name, NonNegative, Positive, Spec, Text, number_type
 from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, FactorNoise, Panel, Study
 from pipeline.study.transformed import HEAVY
 from pipeline.tables.totals import Layout, layout_of
