@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 
 from pipeline.errors import PlanError
 from pipeline.plan.messages import KeyPath, Mistake, lines_of, shape_mistakes
-from pipeline.plan.schema import LevelName, Name, Positive, Spec, Text, Year, number_type
 from pipeline.plan.text import PRODUCT, read_text
+from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
 from pipeline.storage.staging import safe_name
 
 HOME: Final = Path(__file__).resolve().parents[2] / "conf" / "products"
