@@ -70,21 +70,14 @@ def _codes(text: str) -> list[str]:
 
 
 def _print_withheld(described: dict[str, Any]) -> None:
-    kinds = {"listed": "as listed", "filled_in": "filled in"}
-    rows = [
-        ["level", *(f"{head} {kind}" for kind in kinds.values() for head in ("cells", "withheld", "establishments"))]
-    ]
+    rows = [["level"]]
+    for kind in ("as listed", "filled in"):
+        rows[0] += [f"{head} {kind}" for head in ("cells", "withheld", "establishments")]
     for level in described["levels"]:
-        shares = [
-            text
-            for counted in (level[kind] for kind in kinds)
-            for text in (
-                f"{counted['cells']:,}",
-                f"{counted['cells_share']:.1%}",
-                f"{counted['establishments_share']:.1%}",
-            )
-        ]
-        rows.append([level["level"], *shares])
+        rows.append([level["level"]])
+        for counted in (level["listed"], level["filled_in"]):
+            shares = (f"{counted[f'{of}_share']:.1%}" for of in ("cells", "establishments"))
+            rows[-1] += [f"{counted['cells']:,}", *shares]
     print_columns(rows)
     rest = described["not_listed"]
     print("withheld: employment, flag D or S; establishments: those in withheld cells, of the level's")
@@ -117,17 +110,10 @@ def _print_beside(figures: dict[str, Any]) -> None:
     print()
     rows = [["a record of", "loses in these tables", "in the whole plan", "all no larger"]]
     for loss in figures["losses"]:
-        at = ", ".join(f"{name}={value:,}" for name, value in loss["at"].items())
-        rows.append([at, *(f"{loss[kind]:.3g}" for kind in ("tables", "plan", "all_no_larger"))])
+        rows.append([loss["label"], *(f"{loss[kind]:.3g}" for kind in ("tables", "plan", "all_no_larger"))])
     print_columns(rows)
 
 
-def _text(errors: dict[str, float | None]) -> tuple[str, str, str]:
-    median, ninety, usable = (errors[kind] for kind in ("median", "ninety", "usable"))
-    return _percent(median), _percent(ninety), "-" if usable is None else f"{usable:.0%}"
-
-
-def _percent(error: float | None) -> str:
-    if error is None:
-        return "-"
-    return f"{error:.2%}" if error < 0.1 else f"{error:,.0%}"
+def _text(errors: dict[str, float | None]) -> list[str]:
+    shares = (errors[kind] for kind in ("median", "ninety", "usable"))
+    return ["-" if share is None else f"{share:.2%}" if 0 < share < 0.1 else f"{share:,.0%}" for share in shares]

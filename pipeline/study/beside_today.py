@@ -24,7 +24,7 @@ USABLE: Final = 0.3  # the largest relative error of a usable figure
 POINTS: Final = 100  # quantiles of the noise: chances are known to 1 / POINTS
 SIZES: Final = (0, 20, 100, 500, 5_000)  # the least true employment of each class of cells
 STATISTICS: Final = {"establishments": Count(), "employment": Sum("employment"), "payroll": Sum("payroll")}
-FLAGS: Final = {"G": "published, noise below 2 %", "H": "below 5 %", "D": "withheld", "S": "withheld"}
+FLAGS: Final = "GHDS"  # published with noise below 2 %, below 5 %; withheld
 
 
 def beside_today(name: str, plan: Plan) -> dict[str, Any]:
@@ -87,12 +87,9 @@ def _class(errors: Mapping[str, Floats], cells: Bools) -> dict[str, Any]:
     def of(each: Floats) -> dict[str, float | None]:
         if not each.size:
             return {"median": None, "ninety": None, "usable": None}
-        median, ninety = np.quantile(each, (0.5, 0.9), method="inverted_cdf").tolist()
-        return {
-            "median": median if np.isfinite(median) else None,
-            "ninety": ninety if np.isfinite(ninety) else None,
-            "usable": _usable(each),
-        }
+        quantiles = np.quantile(each, (0.5, 0.9), method="inverted_cdf").tolist()
+        median, ninety = (error if np.isfinite(error) else None for error in quantiles)
+        return {"median": median, "ninety": ninety, "usable": _usable(each)}
 
     return {"cells": int(cells.sum())} | {statistic: of(each[cells]) for statistic, each in errors.items()}
 
@@ -106,10 +103,9 @@ def _losses(plan: Plan, shown: set[str]) -> list[dict[str, Any]]:
     stated = []
     for limit, bound in zip(plan.budget, limits_of(plan), strict=True):
         queries, total = losses_at(plan, policy, limit.at)
-        of_shown = sum(
-            (loss.rho for query, (_, loss) in zip(plan.queries, queries, strict=True) if query.name in shown),
-            Fraction(0),
+        of_shown = sum(loss.rho for query, (_, loss) in zip(plan.queries, queries, strict=True) if query.name in shown)
+        rho = {"tables": Fraction(of_shown), "plan": total.rho, "all_no_larger": policy.loss_at(bound.at)}
+        stated.append(
+            {"label": limit.label, "at": limit.at.to_json()} | {kind: up_float(loss) for kind, loss in rho.items()}
         )
-        rho = {"tables": of_shown, "plan": total.rho, "all_no_larger": policy.loss_at(bound.at)}
-        stated.append({"at": limit.at.to_json()} | {kind: up_float(loss) for kind, loss in rho.items()})
     return stated

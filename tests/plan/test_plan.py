@@ -112,6 +112,22 @@ def test_the_smallest_plan(folder: Path) -> None:
     assert (plan.dataset.unit, plan.dataset.duplicates, plan.dataset.bad_records) == ("record", "trust", "refuse")
 
 
+def test_equal_mechanisms_are_one(folder: Path) -> None:
+    sigmas = {"a": 3, "b": 3.0, "c": 4}
+    queries = [
+        {"name": name, "count": "records", "by": ["state"], "mechanism": {"kind": "gaussian", "sigma": sigma}}
+        for name, sigma in sigmas.items()
+    ]
+    split = {"by": "naics2", "parts": {"31-33": queries[0]["mechanism"]}, "others": queries[2]["mechanism"]}
+    queries.append({"name": "d", "count": "records", "by": ["naics2"], "mechanism": split})
+    a, b, c, d, others = (
+        each for query in load(folder, DATA | {"queries": queries}).queries for each in query.mechanisms
+    )
+    assert a is b is d
+    assert c is others
+    assert a != c
+
+
 def test_listed_cells(folder: Path) -> None:
     data = DATA | {"domain": {"cells": "cells.csv"}}
     (folder / "cells.csv").write_text("county,naics\n02020,311111\n01001,311111\n01001,441110\n36061,311811\n")
