@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from pipeline.accounting.references import Reference
 from pipeline.plan.cells import Int32s, Int64s
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import classed
+from udfs.numbers.exact import up_float
 
 MOST_CELLS = 48  # finest cells of a kind of record that are tried, or two a record
 MOST_RECORDS = 60  # beyond them records are not put one by one
@@ -40,10 +41,11 @@ def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
     """Return what the records lose in some placement that the domain allows, rounded down; `at` as it was written."""
     at = classed(plan, at)
     tried = _tried(plan, at)
-    of_statistic = {
-        statistic: np.array([float(statistic.influence(record.values)) for record in at.records])
+    exact = {
+        statistic: [statistic.influence(record.values) for record in at.records]
         for statistic in {query.statistic for query in policy.queries}
     }
+    of_statistic = {statistic: np.array(list(map(float, each))) for statistic, each in exact.items()}
     influences = np.array([of_statistic[query.statistic] for query in policy.queries])
     order = np.argsort(-influences.sum(axis=0), kind="stable")
     influences, kinds = influences[:, order], tried.kinds[order]
@@ -59,9 +61,10 @@ def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
     if len(order) <= MOST_RECORDS:
         allowed = [tried.allowed[kind] for kind in kinds]
         for start in (None, placements[int(np.argmax(losses))]):
-            placed = _moved(policy, tried, influences, allowed, start)
-            losses.append(_loss(policy, tried.cells[:, placed], influences))
-    return max(losses) / ABOVE
+            placements.append(_moved(policy, tried, influences, allowed, start))
+            losses.append(_loss(policy, tried.cells[:, placements[-1]], influences))
+    best = tried.cells[:, placements[int(np.argmax(losses))]][:, np.argsort(order)]
+    return _loss_below(policy, best, [exact[query.statistic] for query in policy.queries]) / ABOVE
 
 
 def _tried(plan: Plan, at: Reference) -> _Tried:
@@ -144,4 +147,19 @@ def _loss(policy: PolicySum, cells: Int64s, influences: Floats) -> float:
         if met.any():
             _, which = np.unique(of_policy[met], return_inverse=True)
             total += Fraction(float(query.mechanism.loss(np.bincount(which, x[met]).astype(np.float64)).sum()))
+    return float(total)
+
+
+def _loss_below(policy: PolicySum, cells: Int64s, influences: Sequence[Sequence[Fraction]]) -> float:
+    """Return the loss at exact sums, rounded down: a policy that rises by steps takes none that is not reached."""
+    total = Fraction(0)
+    for query, of_policy, each in zip(policy.queries, cells.tolist(), influences, strict=True):
+        below = lcm(*{x.denominator for x in each})
+        sums: dict[int, int] = {}
+        for cell, x in zip(of_policy, each, strict=True):
+            if cell >= 0:
+                sums[cell] = sums.get(cell, 0) + x.numerator * (below // x.denominator)
+        if sums:
+            doubles = np.array([-up_float(Fraction(-units, below)) for units in sums.values()])
+            total += Fraction(float(query.mechanism.loss(doubles).sum()))
     return float(total)

@@ -139,3 +139,16 @@ def test_bounds_that_forget_placements_are_seen(tmp_path: Path) -> None:
         seen[0] += bool(too_small(plan, at, each_alone))
         seen[1] += bool(too_small(plan, at, all_in_one_cell))
     assert all(seen)
+
+
+def test_what_was_found_takes_no_step_that_sums_do_not_reach(tmp_path: Path) -> None:
+    """0.1 + 0.2 in doubles is above 0.3, where this policy is four times as large."""
+    pieces = {"kind": "unit_splitting", "threshold": 0.3, "rho": 1, "policy": "paper"}
+    plan = loaded(
+        tmp_path,
+        queries=[{"name": "q", "sum": "employment", "by": ["nation"], "mechanism": pieces}],
+        dataset={"measures": {"employment": {"column": "employment", "type": "decimal", "step": 0.1}}},
+        budget=[],
+    )
+    at = Reference.of([{"employment": 0.1}, {"employment": 0.2}])
+    assert 1 < loss_found(plan, policy_of(plan), at) <= by_the_product(plan, at)[-1] == 1 + Fraction(2**2, 20_000)
