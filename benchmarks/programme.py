@@ -60,9 +60,10 @@ def main() -> None:
             profile = ["-m", "cProfile", "-o", given.profile] if given.profile and plan == made.plan else []
             run = runs[label] = _release(plan, Path(name) / label, given.workers, profile)
             speed, of_noise = (run.speed(given.workers, phase) for phase in (None, NOISE))
+            of_processor = run.cells / run.processor / 1e6
             print(
-                f"{label:<10} {run.cells:>12,} cells {run.seconds:7.1f} s ({run.processor:.1f} s of processors)"
-                f"   {speed:.2f} million cells/s a core, {of_noise:.2f} of noise"
+                f"{label:<10} {run.cells:>12,} cells {run.seconds:7.1f} s   million cells/s a core: {speed:.2f},"
+                f" of noise {of_noise:.2f}, by processors' time {of_processor:.2f}"
                 f"   memory {run.memory / 1e9:.2f} GB   disk {run.disk / 1e9:.2f} GB"
             )
             print(" " * 11 + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in run.phases.items()))

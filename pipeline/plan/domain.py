@@ -313,7 +313,7 @@ def _columns(masks: Masks) -> tuple[list[int], NDArray[np.intp]]:
     """Return the distinct columns of `masks` as sets, and which of them each column is."""
     packed = np.ascontiguousarray(np.packbits(masks, axis=0, bitorder="little").T)
     number: dict[bytes, int] = {}
-    columns = [number.setdefault(column, len(number)) for column in packed.view(f"V{packed.shape[1]}").ravel().tolist()]
+    columns = [number.setdefault(column.tobytes(), len(number)) for column in packed]
     return [int.from_bytes(column, "little") for column in number], np.array(columns, dtype=np.intp)
 
 
