@@ -173,6 +173,8 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
 
     Files of names are relative to the product's. Raises PlanError with one line for each mistake.
     """
+    if year is not None and not 1900 <= year <= 2999:
+        raise PlanError(f"--year {year}: a year such as 2023 is needed")
     path = file_of(named)
     text = read_text(path, PRODUCT)
     try:
@@ -180,7 +182,7 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
     except ValidationError as error:
         mistakes = list(shape_mistakes(error.errors(include_url=False), ProductSpec))
     else:
-        spec.year = year or spec.year
+        spec.year = spec.year if year is None else year
         mistakes = list(_mistakes(spec))
     if mistakes:
         raise PlanError(*lines_of(mistakes, text, path))
@@ -201,12 +203,10 @@ def _expanded(spec: ProductSpec, folder: Path) -> ProductSpec:
     for layout in spec.layouts:
         layout.file = filled_in(layout.file, fixed)
         layout.rows = [each for rows in layout.rows for each in rows.expanded(fixed)]
-    files = [*(table.name for table in spec.tables), *(layout.file for layout in spec.layouts)]
-    for table in spec.tables:
-        safe_name("table", table.name)
-    for name in files:
-        if files.count(name) > 1:
-            raise PlanError(f"product {spec.product}: two of its files are called {name}")
+    for files in ([table.name for table in spec.tables], [Path(layout.file).stem for layout in spec.layouts]):
+        for name in files:
+            if files.count(safe_name("file", name)) > 1:
+                raise PlanError(f"product {spec.product}: two of its files are called {name}")
     return spec
 
 

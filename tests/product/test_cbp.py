@@ -3,6 +3,7 @@
 import csv
 import json
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,27 +54,24 @@ def expected(area: str, *, alone: bool = False) -> dict[tuple[str, ...], dict[st
     """Rows of a layout by area, NAICS and, where it has them, form; `alone`: with errors of one cell."""
     level, _ = AREAS[area]
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for industry in LEVELS:
+    for statistic, industry in product(STATISTICS, LEVELS):
+        name = f"{area}_{statistic}_{industry}"
+        cells = frame(TABLES[name])
         by = [level] if industry == "total" else [level, industry]
-        for statistic in STATISTICS:
-            if f"{area}_{statistic}_{industry}" not in TABLES:
-                continue
-            cells = frame(TABLES[f"{area}_{statistic}_{industry}"])
-            kinds = [by, [*by, "form"]] if "form" in cells else [by]
-            for keys in kinds:
-                for key, group in cells.groupby(keys):
-                    naics = "------" if industry == "total" else dashed(industry, key[1])
-                    form = (key[-1] if keys[-1] == "form" else "-",) if "form" in cells else ()
-                    row = rows.setdefault((key[0], naics, *form), {})
-                    value = group["value"].sum()
-                    row[statistic.upper()] = value
-                    if statistic != "est":
-                        row[f"{statistic.upper()}_NF"] = letter(
-                            value, group["variance"].max() if alone else group["variance"].sum()
-                        )
-                    elif "size" in group:
-                        of_size = group.groupby("size")["value"].sum()
-                        row |= {name: of_size[size] for name, size in zip(COLUMNS, SIZES, strict=True)}
+        for keys in [by, [*by, "form"]] if "form" in cells else [by]:
+            whole = frame(TABLES.get(f"{name}_all", TABLES[name])) if keys == by else cells
+            sizes = dict(iter(cells.groupby(keys)))
+            for key, group in whole.groupby(keys):
+                naics = "------" if industry == "total" else dashed(industry, key[1])
+                form = (key[-1] if keys[-1] == "form" else "-",) if "form" in cells else ()
+                row = rows.setdefault((key[0], naics, *form), {})
+                value, variances = group["value"].sum(), group["variance"]
+                row[statistic.upper()] = value
+                if statistic != "est":
+                    row[f"{statistic.upper()}_NF"] = letter(value, variances.max() if alone else variances.sum())
+                elif "size" in cells:
+                    of_size = sizes[key].groupby("size")["value"].sum()
+                    row |= {name: of_size[size] for name, size in zip(COLUMNS, SIZES, strict=True)}
     return rows
 
 

@@ -197,7 +197,8 @@ def test_what_does_not_fit_is_refused(
         ),
         ({"tables": [{"name": "a{yy}", "values": {"sold": "sold"}}]}, "year: the names of files hold it"),
         ({"tables": FARMS["tables"] * 2}, "two of its files are called sales"),
-        ({"tables": [{"name": "../x", "values": {"sold": "sold"}}]}, r"table '../x': use letters"),
+        ({"layouts": [LAYOUT, LAYOUT | {"file": "sales.txt"}]}, "two of its files are called sales"),
+        ({"tables": [{"name": "../x", "values": {"sold": "sold"}}]}, r"file '../x': use letters"),
         ({"levels": {"region": {"meaning": "x", "names": ["nowhere.csv"]}}}, "nowhere.csv: no list of names"),
     ],
 )
@@ -273,6 +274,8 @@ def test_the_command_prints_the_manifest(tmp_path: Path, capsys: pytest.CaptureF
     assert main([*call, "--out", str(tmp_path / "json")]) == 5
     assert main(["product", str(tmp_path / "made-up"), "--out", str(tmp_path / "x")]) == 2
     assert "give --year" in capsys.readouterr().err
+    assert main([*call, "--out", str(tmp_path / "x"), "--year", "23"]) == 2
+    assert "--year 23: a year such as 2023 is needed" in capsys.readouterr().err
 
 
 def test_the_example_of_the_page_is_a_product(tmp_path: Path) -> None:

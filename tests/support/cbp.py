@@ -34,5 +34,8 @@ def tables() -> dict[str, Table]:
                     codes |= {"form": FORMS, "size": SIZES}
                 elif statistic == "est" and area in ("co", "zip") and (area, industry) != ("zip", "total"):
                     codes |= {"size": SIZES}
+                if area == "st":
+                    coarse = {key: of for key, of in codes.items() if key not in ("form", "size")}
+                    made[f"st_{statistic}_{industry}_all"] = drawn(coarse, len(made), 40.0)
                 made[f"{area}_{statistic}_{industry}"] = drawn(codes, len(made), 3.0 if statistic == "est" else 60.0)
     return made
