@@ -17,6 +17,7 @@ import yaml
 import prdp
 import udfs.records.keys
 from pipeline.engines.spark import SparkEngine
+from pipeline.plan.load import load_plan
 from tests.support.counted import counted
 from tests.support.frames import know_the_key
 from tests.support.frames import tables as tables_of
@@ -364,3 +365,33 @@ def test_bad_codes_are_bad_records(tmp_path: Path) -> None:
     dropping = write(tmp_path / "drop", ALL, [query], dataset={"bad_records": "drop"})
     in_files(tmp_path / "drop", spoilt)
     assert tables(dropping)[0]["q"] == expected(coded(table.iloc[6:]), query, cells)
+
+
+def test_a_digest_says_of_which_measure_listed_classes_are(tmp_path: Path) -> None:
+    (tmp_path / "cells.csv").write_text("naics,size\n311111,0-4\n722511,5+\n")
+    query = {"name": "q", "count": "records", "by": ["naics2"], "where": {}, "mechanism": NOISE}
+    measures = {name: {"column": name, "type": "integer"} for name in ("employment", "payroll")}
+    digests = set()
+    for measure in measures:
+        domain = {"cells": "cells.csv", "size": {"of": measure, "classes": [0, 5]}}
+        changes = {"domain": domain, "dataset": {"measures": measures}}
+        digests.add(load_plan(write(tmp_path, ("naics",), [query], **changes).plan).digest)
+    assert len(digests) == 2
+
+
+def test_a_record_without_an_optional_county_is_left_out_where_counties_matter_alone(tmp_path: Path) -> None:
+    table = microdata(900)
+    table.loc[::4, "county"] = None
+    keys = ("naics", "county")
+    queries = [
+        {"name": name, "count": "records", "by": by, "where": {}, "mechanism": NOISE}
+        for name, by in (("all", ["naics2"]), ("placed", ["naics2", "state"]))
+    ]
+    domain = {"naics": "naics.csv", "county": {"list": "counties.csv", "levels": ["cbsa"], "optional": True}}
+    place = write(tmp_path, keys, queries, domain=domain)
+    in_files(tmp_path, table)
+    found, _ = tables(place)
+    for query in queries:
+        assert found[query["name"]] == expected(coded(table), query, public_cells(keys)), query
+    kept = table.naics.isin(NAICS) & (table.county.isna() | table.county.isin(CBSA))
+    assert counted(place) == RecordCounts(int(kept.sum()), int((~kept).sum()))
