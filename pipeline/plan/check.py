@@ -259,7 +259,7 @@ class _Check:
         for key in () if wrong or self.domain is None else self.domain.dimensions:
             size = None if key.classes is None else at.get(key.classes.measure)
             code = key.codes[key.classes.class_of(size)] if key.classes and isinstance(size, Fraction) else None
-            if code is not None and at.get(key.key, code) != code:
+            if code is not None and at.get(key.key) not in (None, code, size):
                 wrong = True
                 yield Mistake((*path, key.key), f"its class is {code}: leave {key.key} out")
         codes = {name: (value,) for name, value in at.items() if isinstance(value, str)}

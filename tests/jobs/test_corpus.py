@@ -39,7 +39,7 @@ def test_plans(data: dict[str, Any], tmp_path: Path) -> None:
     play(Case.of(data), tmp_path / "world")
 
 
-@pytest.mark.parametrize("data", cases("domains"))
+@pytest.mark.parametrize("data", [*cases("domains"), *cases("keys")])
 def test_domains(data: dict[str, Any], tmp_path: Path) -> None:
     play(Case.of(data), tmp_path / "world")
 
@@ -65,7 +65,7 @@ def test_records(data: dict[str, Any], form: str, bad: str, tmp_path: Path) -> N
 
 
 def test_the_corpus_is_large() -> None:
-    themes = ("plans", "domains", "records", "files", "commands")
+    themes = ("plans", "domains", "keys", "records", "files", "commands")
     names = [(theme, case["name"]) for theme in themes for case in listed(theme)]
     assert len(names) == len(set(names)) >= 250
 

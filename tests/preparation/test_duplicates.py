@@ -192,7 +192,7 @@ BAD: list[Row] = [
 def test_every_broken_rule_is_told_and_no_id(tmp_path: Path, cuts: Sequence[int]) -> None:
     of_rows = {
         "county holds a code that is empty or malformed",
-        "employment is below zero, which a mechanism of the plan does not allow",
+        "employment is below zero, which a mechanism or class of the plan does not allow",
         "establishment_id names no record: it is empty (null), or not UTF-8",
         "payroll is empty (null)",
     }

@@ -106,7 +106,7 @@ def _faults(row: Row, owned: bool) -> list[tuple[str, str]]:
         ("naics", "holds a code that is empty or malformed", naics not in NAICS),
         ("county", "holds a code that is empty or malformed", county not in COUNTIES),
         ("employment", "is empty (null)", employment is None),
-        ("employment", "is below zero, which a mechanism of the plan does not allow", (employment or 0) < 0),
+        ("employment", "is below zero, which a mechanism or class of the plan does not allow", (employment or 0) < 0),
         ("payroll", "is empty (null)", payroll is None),
         ("firm_id", "names no owner: it is empty (null), or not UTF-8", owned and (owner is None or not owner.strip())),
     ]

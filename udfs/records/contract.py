@@ -76,7 +76,7 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.SIGNS: "is not a plain number: beside digits it has other signs (often a currency sign or a separator)",
         Rule.STEP: "is not a whole number of its steps (often decimals where the step is 1)",
         Rule.RANGE: "is beyond the range (2⁶³ − 1 steps, as a float 2⁵⁰), or has more than 18 decimals",
-        Rule.NEGATIVE: "is below zero, which a mechanism of the plan does not allow",
+        Rule.NEGATIVE: "is below zero, which a mechanism or class of the plan does not allow",
         Rule.OWNER: "names no owner: it is empty (null), or not UTF-8",
         Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
         Rule.TWICE: "holds a row id that stands more than once",
