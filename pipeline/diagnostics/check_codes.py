@@ -76,6 +76,8 @@ class CodeJudge:
         return None if index >= 0 and index != self.key.other else self._outside(code)
 
     def _outside(self, code: str) -> Judgement:
+        if not self.own and not self.others:
+            return Judgement(Wrong.OUTSIDE)  # of a key of the plan's own no public list is known
         if self._in(self.own, code):
             return Judgement(Wrong.OUTSIDE, code)
         holders = [vintage for vintage in self.others if self._in([vintage], code)]

@@ -20,8 +20,9 @@ OF_RECORDS = (
     "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
 )
 OF_CLASSES = (
-    "Classes of a measure have noise of their own, so that a smaller record may lose more. all no larger: the most",
-    "that any record or firm loses none of whose values is larger, whatever its classes; limits are against it.",
+    "rho is the zCDP loss of a record or firm of these very values, epsilon the pure one (- where there is none), both",
+    "upper bounds. Classes of a measure have noise of their own, so that a smaller one may lose more. all no larger:",
+    "the most that any record or firm loses none of whose values is larger, in any class; limits are against it.",
 )
 OF_FIRMS = (
     "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
@@ -82,9 +83,8 @@ def render(explained: Json, plan: Plan) -> str:
     lines += posterior_lines(names, interpreted)
     if not totals:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
-    lines += ["", *loss_lines(plan), "", *(OF_RECORDS if owner is None else OF_FIRMS), *NOTES]
-    if any(below):
-        lines += OF_CLASSES
+    stated = (*OF_CLASSES, *OF_RECORDS[2:]) if any(below) else OF_RECORDS if owner is None else OF_FIRMS
+    lines += ["", *loss_lines(plan), "", *stated, *NOTES]
     lines += unknown_lines(names, interpreted)
     if any("rho_simple" in loss for loss in totals):
         lines += OF_GROUPS

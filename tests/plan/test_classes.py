@@ -23,6 +23,8 @@ from pipeline.canonical import FrozenMap
 from pipeline.errors import PlanError
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.policy import limits_of, located, losses_at, policy_of
+from pipeline.report.explain import explain
+from pipeline.report.explain_text import render
 from tests.support.diagnostics import diagnosed, rows
 from tests.support.keyed import FORMS, NAICS, TEST, Asked, Classes, Record, World, largest, no_larger, worlds
 
@@ -270,6 +272,20 @@ def test_a_limit_at_the_references_own_class_alone_is_seen(tmp_path: Path) -> No
     assert policy.loss_at(located(plan, at)) < policy.loss_at(located(plan, at, below=True))  # the broken limit
     without_spans = PolicySum(policy.queries, policy.query_sets)  # a ledger that lost the classes errs upward
     assert without_spans.loss_at(at) == Fraction(7**2, 2) + TEST
+
+
+def test_explain_does_not_say_that_a_references_loss_binds_smaller_records(tmp_path: Path) -> None:
+    limits = [{"at": {"employment": 7, "payroll": 0}, "rho": 10}]
+    plan = WIDE_ABOVE.plan(tmp_path, budget=limits)
+    text = render(explain(plan, []), plan)
+    assert "a smaller one may lose more" in text
+    assert "bind every" not in text
+    assert re.search(r"employment=7, payroll=0 +rho 0\.00985 .* all no larger: 2\.00005", text)
+    (total,) = explain(plan, [])["total"]
+    assert (round(total["rho"], 8), round(total["rho_below"], 8)) == (0.00985, 2.00005)
+    one = World({"size": Classes("employment", (0, 3))}, (Asked("employment", ("naics2", "size")),))
+    same = one.plan(tmp_path)
+    assert "bind every" in render(explain(same, []), same)
 
 
 def test_classes_that_begin_above_their_lowest_value_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
