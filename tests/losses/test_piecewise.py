@@ -164,3 +164,12 @@ def test_pure_losses_of_arrays_are_not_below_the_exact_ones() -> None:
     table = {"steps": [0, 1, far, far + 1, 2 * far], "log_weights": [0, -500, -501, -1000, -1001]}
     m = build({"kind": "designed", "weights": table}, Fraction(1))
     assert m.pure_loss(np.array([far + 1.0]))[0] >= m.pure_loss_at(Fraction(far + 1)) == 1000
+
+
+@pytest.mark.parametrize("steps", [1, 30, 1000])
+def test_no_loss_from_below_exceeds_that_of_any_mechanism_with_this_pure_loss(steps: int) -> None:
+    """Of wide noise the logarithm of the normaliser is large beside all that is summed."""
+    logs = (Fraction(0), Fraction(-3, 250), Fraction(-1139, 1000))
+    wide = PiecewiseWeights(steps=(0, 259_717, 31_048_280), logs=logs)
+    pure = steps * Fraction(3, 250) / 259_717
+    assert 0.3 * pure**2 < loss_below(wide, steps) <= pure**2 / 2

@@ -125,7 +125,8 @@ def moment_below(weights: PiecewiseWeights, steps: int, pure: float, excess: flo
         return 0.0
     above = float(log_moment(weights, steps, pure)(np.array([excess]))[0])
     farthest = float(-weights.at(weights.steps[-1] + steps))
-    return max(0.0, above - 2 * (1 + 2 * excess) * (8 + 2 * farthest) * ROUNDING - 2 * ROUNDING)
+    sizes = (1 + 2 * excess) * (8 + 2 * farthest)  # those of a sum's errors, and, with ln S, of its logarithm
+    return max(0.0, above - 2 * (1 + 2 * sizes + weights.moments.log_normaliser) * ROUNDING)
 
 
 def _geometric(slope: Floats, count: Floats) -> Floats:
