@@ -15,6 +15,7 @@ from math import lcm, prod
 import numpy as np
 
 from pipeline.accounting.convert import Floats
+from pipeline.accounting.placements import UP
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Reference
 from pipeline.plan.cells import Int32s, Int64s
@@ -151,15 +152,26 @@ def _loss(policy: PolicySum, cells: Int64s, influences: Floats) -> float:
 
 
 def _loss_below(policy: PolicySum, cells: Int64s, influences: Sequence[Sequence[Fraction]]) -> float:
-    """Return the loss at exact sums, rounded down: a policy that rises by steps takes none that is not reached."""
+    """Return the loss at exact sums, rounded down: a policy that rises by steps takes none that is not reached.
+
+    A policy that is a table may be higher at a sum than what the records of the cell lose as a group.
+    """
     total = Fraction(0)
-    for query, of_policy, each in zip(policy.queries, cells.tolist(), influences, strict=True):
+    for query, of_policy, each in zip(policy.queries, cells, influences, strict=True):
+        numbers, which = np.unique(of_policy[of_policy >= 0], return_inverse=True)
+        if not len(numbers):
+            continue
         below = lcm(*{x.denominator for x in each})
-        sums: dict[int, int] = {}
-        for cell, x in zip(of_policy, each, strict=True):
-            if cell >= 0:
-                sums[cell] = sums.get(cell, 0) + x.numerator * (below // x.denominator)
-        if sums:
-            doubles = np.array([-up_float(Fraction(-units, below)) for units in sums.values()])
-            total += Fraction(float(query.mechanism.loss(doubles).sum()))
+        met = [
+            x.numerator * (below // x.denominator) for x, at in zip(each, of_policy.tolist(), strict=True) if at >= 0
+        ]
+        sums = [0] * len(numbers)
+        for cell, units in zip(which.tolist(), met, strict=True):
+            sums[cell] += units
+        together, alone = (
+            query.mechanism.loss(np.array([-up_float(Fraction(-units, below)) for units in some]))
+            for some in (sums, met)
+        )
+        as_group = np.bincount(which, np.sqrt(alone)) ** 2 * UP
+        total += Fraction(float(np.minimum(together, as_group).sum()))
     return float(total)

@@ -152,3 +152,18 @@ def test_what_was_found_takes_no_step_that_sums_do_not_reach(tmp_path: Path) -> 
     )
     at = Reference.of([{"employment": 0.1}, {"employment": 0.2}])
     assert 1 < loss_found(plan, policy_of(plan), at) <= by_the_product(plan, at)[-1] == 1 + Fraction(2**2, 20_000)
+
+
+def test_what_was_found_is_no_more_than_a_group_loses(tmp_path: Path) -> None:
+    """At 950.4 the table of this policy is that of its next knot, 1.0013 times what both records lose as a group."""
+    stable = {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 20, "policy": "tight"}
+    plan = loaded(
+        tmp_path,
+        queries=[{"name": "q", "sum": "employment", "by": ["county"], "mechanism": stable}],
+        dataset={"measures": {"employment": {"column": "employment", "type": "decimal", "step": 0.1}}},
+        counties=("01001", "06037"),
+        budget=[],
+    )
+    at = Reference.of([{"employment": 950.3, "county": "01001"}, {"employment": 0.1}])
+    *_, stated = by_the_product(plan, at)
+    assert 0.999 * float(stated) < loss_found(plan, policy_of(plan), at) <= stated
