@@ -1,4 +1,5 @@
-"""How fast Dask releases the whole programme: conf/plans/cbp.yaml from 7.4 million records, beside two keys alone.
+"""How fast Dask releases the whole programme, conf/plans/cbp.yaml from 7.4 million records, beside two keys alone, and
+how fast `prdp product` makes its files of that.
 
 Both plans release the same microdata, each in a process of its own, from the command to the settled ledger: cells a
 second a core (in all, and in the phase of noise), peak memory, and disk at its fullest. The plan of two keys has the
@@ -67,9 +68,21 @@ def main() -> None:
                 f"   memory {run.memory / 1e9:.2f} GB   disk {run.disk / 1e9:.2f} GB"
             )
             print(" " * 11 + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in run.phases.items()))
+        (release,) = (Path(name) / label / "out").iterdir()
+        made_of = _product(release, Path(name) / "made", runs[label].cells)
+        print(
+            f"{'product':<10} {made_of.cells:>12,} cells {made_of.seconds:7.1f} s"
+            f"   memory {made_of.memory / 1e9:.2f} GB   disk {made_of.disk / 1e9:.2f} GB"
+        )
     for what, phase in (("in all", None), ("in the phase of noise", NOISE)):
         speeds = [run.speed(given.workers, phase) for run in runs.values()]
         print(f"{what} the programme has {speeds[1] / speeds[0]:.2f} times the speed of two keys")
+
+
+def _product(release: Path, folder: Path, cells: int) -> Run:
+    folder.mkdir()
+    words = ["-m", "jobs.cli", "product", str(release), "--out", str(folder / "product"), "--year", "2011"]
+    return _measured(words, folder, folder / "progress", cells)
 
 
 def _of_two_keys(plan: dict[str, Any]) -> dict[str, Any]:
@@ -89,10 +102,15 @@ def _release(path: Path, folder: Path, workers: int, profile: list[str]) -> Run:
     create_ledger(str(ledger))
     options = {"--out": folder / "out", "--ledger": ledger, "--workers": workers}
     given = [str(text) for option in options.items() for text in option]
+    return _measured([*profile, "-m", "jobs.cli", "release", str(path), *given], folder, told, cells)
+
+
+def _measured(words: list[str], folder: Path, told: Path, cells: int) -> Run:
+    """Run Python with `words`, which writes to `folder` alone."""
     start, most = time.perf_counter(), 0
     with told.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, *profile, "-m", "jobs.cli", "release", str(path), *given],
+            [sys.executable, *words],
             stdout=subprocess.DEVNULL,
             stderr=errors,
         )
