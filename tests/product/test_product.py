@@ -137,6 +137,14 @@ BESIDE = {
     "layouts": [LAYOUT | {"rows": [LAYOUT["rows"][1], {"by": ["region", "commodity"], "values": {"sold": "farms"}}]}]
 }
 
+WIDER = drawn(KEYS | {"region": (*REGIONS, "W")})
+BOTH = [*LAYOUT["columns"], {"name": "FARMS", "meaning": "Farms", "value": "farms"}]
+TOGETHER = {
+    "layouts": [
+        LAYOUT | {"rows": [{"by": ["region"], "values": {"sold": "sold", "farms": "farms"}}], "columns": BOTH},
+    ]
+}
+
 
 @pytest.mark.parametrize(
     ("tables", "changes", "message"),
@@ -157,6 +165,13 @@ BESIDE = {
             ONLY | BESIDE,
             "sales.csv: the released tables sold and farms have not the same",
         ),
+        (
+            {"sold": SOLD, "farms": WIDER},
+            ONLY | BESIDE,
+            "sales.csv: the released tables sold and farms have not the same",
+        ),
+        ({"sold": SOLD, "farms": WIDER}, ONLY | TOGETHER, "sales.csv: the released tables sold and farms have not"),
+        ({"sold": WIDER, "farms": SOLD}, ONLY | TOGETHER, "sales.csv: the released tables sold and farms have not"),
         (
             {"sold": drawn({"commodity": COMMODITIES, "region": REGIONS})},
             ONLY,
