@@ -72,7 +72,16 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explained = run_json(capsys, "explain", plan, "--at", "employment=10,payroll=500", "--at", "employment=0,payroll=0")
-    assert list(explained) == ["plan_digest", "unit", "queries", "left_out_test", "total", "total_means", "paper"]
+    assert list(explained) == [
+        "plan_digest",
+        "unit",
+        "size",
+        "queries",
+        "left_out_test",
+        "total",
+        "total_means",
+        "paper",
+    ]
     assert explained["unit"] == "record"
     establishments, employment, payroll = explained["queries"]
     assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "tight", "lattice": "measure"}
