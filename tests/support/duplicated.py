@@ -122,13 +122,14 @@ def made(microdata: Path, plan: Plan, folder: Path) -> Found:
         list(chunks(find(locate(microdata)))), plan.dataset, spec, DaskEngine(workers=1), kept
     )
     read_as = duplicates.in_steps(spec)
-    names = [duplicates.RECORD, duplicates.NAICS, duplicates.COUNTY, "employment", "payroll"]
+    codes = duplicates.code_columns(spec)
+    names = [duplicates.RECORD, codes["naics"], codes["county"], "employment", "payroll"]
     names += [duplicates.OWNER] if spec.owner is not None else []
     rows = [
         tuple(row[name] for name in names)
         for chunk in found.chunks
         for batch in read(chunk, read_as)
         for row in batch.to_pylist()
-        if row[duplicates.NAICS] is not None
+        if row[codes["naics"]] is not None
     ]
     return Found(sorted(rows), {spec.broken_rule(cell) for cell in found.broken})
