@@ -77,7 +77,7 @@ class Domain:
         for indices in self.cells or ():
             listing.update(indices.astype("<i4").tobytes())
         facts = {"cells": None if self.cells is None else listing.hexdigest(), "vintage": dict(self.vintage)}
-        if self.uses_all_keys and not any(each.further or each.optional for each in self.dimensions):
+        if self.keys.keys() == LEVELS.keys() and not any(each.further or each.optional for each in self.dimensions):
             return canonical.digest(facts | {each.key: each.codes for each in self.dimensions})
         return canonical.digest(facts | {"keys": [each.to_json() for each in self.dimensions]})
 
@@ -101,10 +101,11 @@ class Domain:
     def uses_all_keys(self) -> bool:
         """Whether a record whose code is in no list is in no cell of any query.
 
-        So it is where the keys are naics and county alone, or cells are listed. Else it is left out of the queries
-        that use the key of this code, and of those alone.
+        So it is where cells are listed, or the keys are naics and county alone, which each record must have. Else it is
+        left out of the queries that use the key of this code, and of those alone.
         """
-        return self.cells is not None or self.keys.keys() == LEVELS.keys()
+        alone = self.keys.keys() == LEVELS.keys() and not any(each.optional for each in self.dimensions)
+        return self.cells is not None or alone
 
     @property
     def other(self) -> tuple[str, ...]:
