@@ -38,12 +38,14 @@ from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.floating import in_units
+from udfs.records.contract import Rule
 from udfs.records.decoding import Decoder, Records
 from udfs.records.influence import QueryLoss, RecordLosses, UnitRows, in_domain, record_losses, summed, unit_losses
+from udfs.records.keys import OUTSIDE
 from udfs.records.names import as_text, buckets_of, distinct
 
 BUCKETS = 64  # a bucket's records are in memory together
-OWNER = "(owner)"  # a column of rows; no measure can have such a name
+OWNER, INSIDE, KEPT = "(owner)", "(inside)", "(kept)"  # columns of rows; no measure can have such names
 LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
 OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
 
@@ -190,10 +192,13 @@ def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: Reco
     return pa.table(columns | {"loss": _total(spec, losses.losses)}).filter(pa.array(good))
 
 
-def _total(spec: LossSpec, losses: Sequence[Floats], records: Int64s | None = None) -> Floats:
-    """Return the sums of units' losses by the queries and by the test of records left out; None: of one record each."""
-    numbers = np.ones(len(losses[0])) if records is None else records.astype(np.float64)
-    return summed([*losses, spec.test.loss(numbers)])
+def _total(spec: LossSpec, losses: Sequence[Floats], tested: Sequence[Int64s] = ()) -> Floats:
+    """Return the sums of units' losses by the queries and by the test of records left out, which is two counts.
+
+    `tested`: how many records of each unit are in either count; none: units are one record each, in one of them.
+    """
+    of_test = [spec.test.loss(numbers.astype(np.float64)) for numbers in tested or [np.ones(len(losses[0]), np.int64)]]
+    return summed([*losses, *of_test])
 
 
 def _key(number: int) -> str:
@@ -231,7 +236,7 @@ class FirmSummary:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ByOwner:
-    """Sends the good records of the domain to buckets by their owner."""
+    """Sends all records that name an owner to buckets by it: also those left out, which a firm's test counts."""
 
     spec: LossSpec
 
@@ -241,14 +246,20 @@ class ByOwner:
 
     def _rows(self, decoder: Decoder, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         records = decoder.records(batch)
-        inside = in_domain(records, self.spec.scan)
-        kept = np.arange(len(batch)) if inside is None else np.flatnonzero(inside)
-        owners = as_text(batch.column(str(self.spec.scan.owner)).take(pa.array(kept))).dictionary_encode()
+        owner = str(self.spec.scan.owner)
+        nameless = [mask for column, rule, mask in records.faults if (column, rule) == (owner, Rule.OWNER)]
+        owned = np.flatnonzero(~nameless[0]) if nameless else np.arange(len(batch))
+        inside = _all_of(in_domain(records, self.spec.scan), len(batch))[owned]
+        owners = as_text(batch.column(owner).take(pa.array(owned))).dictionary_encode()
         of_row = np.asarray(owners.indices)
         columns = {
             OWNER: owners.dictionary_decode(),
-        } | {_key(number): codes.codes()[kept] for number, codes in enumerate(records.keys)}
-        rows = pa.record_batch(columns | {name: values[kept] for name, values in records.values.items()})
+            INSIDE: inside.astype(np.int64),
+            KEPT: _all_of(records.kept(self.spec.scan), len(batch))[owned].astype(np.int64),
+        }
+        for number, codes in enumerate(records.keys):
+            columns[_key(number)] = np.where(inside, codes.codes()[owned], np.int32(OUTSIDE))
+        rows = pa.record_batch(columns | {name: values[owned] * inside for name, values in records.values.items()})
         return in_buckets(rows, buckets_of(owners.dictionary, BUCKETS)[of_row])
 
 
@@ -262,8 +273,15 @@ class FirmTask:
     def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> FirmSummary:
         """Return the summary of all firms of a bucket."""
         rows = pa.Table.from_batches(batches).combine_chunks()
+        _, of_row = distinct(rows.column(OWNER).chunk(0))
+        in_firm = np.bincount(of_row, rows.column(INSIDE).to_numpy())
+        rows = rows.filter(pa.array(in_firm[of_row] > 0)).combine_chunks()  # of firms in the domain
+        if not len(rows):
+            return FirmSummary(0, {})
         firms, of_row = distinct(rows.column(OWNER).chunk(0))
         columns = {name: rows.column(name).to_numpy() for name in rows.column_names if name != OWNER}
+        kept = np.bincount(of_row, columns[KEPT], len(firms)).astype(np.int64)
+        tested = kept, np.bincount(of_row, minlength=len(firms)) - kept
         counts = Distributions()
         stated, paper = [], []
         for number, query in enumerate(self.spec.queries):
@@ -271,11 +289,11 @@ class FirmTask:
             stated.append(_count_firms(counts, QUERY, number, query, met))
             bound = self.spec.paper_queries.get(number)
             paper.append(stated[-1] if bound is None else _count_firms(counts, PAPER_QUERY, number, bound, met))
-        sizes, records = self._sizes(columns, of_row, len(firms)), np.bincount(of_row)
-        total = _total(self.spec, [losses for _, losses in stated], records)
+        sizes, records = self._sizes(columns, of_row, len(firms)), np.bincount(of_row, columns[INSIDE]).astype(np.int64)
+        total = _total(self.spec, [losses for _, losses in stated], tested)
         _count_total(counts, (TOTAL, SIZE), total, sizes)
         if self.spec.paper_queries:
-            by_paper = _total(self.spec, [losses for _, losses in paper], records)
+            by_paper = _total(self.spec, [losses for _, losses in paper], tested)
             _count_total(counts, (PAPER_TOTAL, PAPER_SIZE), by_paper, sizes)
         if self.folder is not None:
             table = _firm_table(self.spec, firms, records, stated, total)

@@ -75,9 +75,9 @@ def firm_losses(plan: Plan, rows: Iterable[Row]) -> dict[str, list[Fraction]]:
     return {owner: [_of_query(plan, query, own) for query in plan.queries] for owner, own in firms.items()}
 
 
-def whole(losses: Iterable[Fraction], records: int = 1) -> Fraction:
-    """Return the sum of losses in queries, and that of the test of records left out: 1/(2·100²) for one record."""
-    return sum(losses, Fraction(records**2, 20_000))
+def whole(losses: Iterable[Fraction], kept: int = 1, left_out: int = 0) -> Fraction:
+    """Return the sum of losses in queries, and that of the test of records left out: n²/(2·100²) for n in a count."""
+    return sum(losses, Fraction(kept**2 + left_out**2, 20_000))
 
 
 def _of_query(plan: Plan, query: Query, rows: Iterable[Row]) -> Fraction:
