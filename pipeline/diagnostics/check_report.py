@@ -193,7 +193,7 @@ def _findings(made: Mapping[str, Any], share: Fraction) -> Iterator[str]:
 def _notes(plan: Plan, made: Mapping[str, Any]) -> Iterator[str]:
     for kind in made.get("codes", []):
         if kind["kind"] == Wrong.OUTSIDE.name:
-            yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}, and counts in no cell of it"
+            yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}: in no table by it"
     for measure, rows in made.get("beyond_references", {}).items():
         yield f"{_rows(rows)} beyond every reference of the budget in {measure}: no limit binds what they lose"
     if "rows" in made and not made["ids_compared"]:
