@@ -63,7 +63,12 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
         "date": state.date,
         "tables": tables,
         "files": [file for file in files if file["path"] not in in_tables],
-        "guarantee": guarantee(owner, state.reservation["plan"]["dataset"]["duplicates"], state.test),
+        "guarantee": guarantee(
+            owner,
+            state.reservation["plan"]["dataset"]["duplicates"],
+            state.test,
+            classes="spans" in state.reservation["policy"],
+        ),
         "ledger_head": state.head,
     }
 

@@ -64,6 +64,9 @@ OF_FIRMS = (
 )
 
 
+NO_LARGER = "all no larger, together"
+
+
 def report_page(plan: Plan, staged: Location, test: LeftOutTest) -> str:
     """Return the page for the plan's released tables, which lie in `staged`/tables; reads nothing confidential."""
     policy, owner = public_policy(plan, test), plan.dataset.owner
@@ -81,7 +84,7 @@ def report_page(plan: Plan, staged: Location, test: LeftOutTest) -> str:
         coverage=f"{float(plan.interval):.4g}",
         oddities=oddities(plan),
         unit="record" if owner is None else "firm",
-        of_losses=OF_RECORDS if owner is None else OF_FIRMS,
+        of_losses=_of_losses(OF_RECORDS if owner is None else OF_FIRMS, policy),
         losses=_losses(policy),
         policies=_policies(policy),
         composition=composition(plan),
@@ -131,8 +134,17 @@ def _losses(policy: dict[str, Any]) -> Table | None:
     rows = [(name, *(_loss(reference["queries"][name]) for reference in references)) for name in names]
     rows.append((NAME, *(_loss(reference["left_out_test"]) for reference in references)))
     rows.append(("together", *(_loss(reference["total"]) for reference in references)))
+    if "classes" in policy["sum"]:
+        rows.append((NO_LARGER, *(_loss(reference["no_larger"]) for reference in references)))
     header = ["table", *(_reference(reference["at"]) for reference in references)]
     return Table(header, rows, range(1, len(header))) if references else None
+
+
+def _of_losses(text: str, policy: dict[str, Any]) -> str:
+    """Return what the losses are, where the policy has classes without saying that smaller records lose less."""
+    if "classes" not in policy["sum"]:
+        return text
+    return f"{text[: text.index(';')]}. {policy['sum']['of_classes'].replace('`no_larger`', f'“{NO_LARGER}”')}"
 
 
 def _reference(at: dict[str, Any] | list[dict[str, Any]]) -> str:

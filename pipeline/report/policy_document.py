@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.accounting.policy import curve_json
+from pipeline.accounting.policy import PolicySum, curve_json
+from pipeline.accounting.references import Reference, spans_json
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.policy import left_out_test_loss, losses_at, policy_of
+from pipeline.plan.policy import left_out_test_loss, located, losses_at, policy_of
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.exact import as_json
+from udfs.numbers.exact import as_json, up_float
 from udfs.records.statistics import Count
 
 ADDED = (
@@ -115,6 +116,15 @@ COMPOSITION_OF_FIRMS = (
     "The records of a firm can lie in several: the losses of its cells add up, as those of tables do (sequential "
     "composition)."
 )
+WITHIN = "within the classes of its values, each of which may have mechanisms of its own"
+GROWS = {
+    "it grows with every influence": f"it grows with every influence of a record {WITHIN}",
+    "grows with every record of f and its influence": f"grows with every record of f, and its influence {WITHIN}",
+}
+OF_CLASSES = (
+    "Classes of a measure have mechanisms of their own, so that a smaller record may lose more: at each reference "
+    "`no_larger` bounds every record, or firm, none of whose values is larger, whatever their classes."
+)
 OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
 CURVE = (
     "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last "
@@ -126,19 +136,25 @@ OF_A_FIRM = (
 )
 
 
-def guarantee(owner: str | None = None, duplicates: str = "trust", test: LeftOutTest | None = None) -> dict[str, Any]:
+def guarantee(
+    owner: str | None = None, duplicates: str = "trust", test: LeftOutTest | None = None, *, classes: bool = False
+) -> dict[str, Any]:
     """Return the guarantee of a release as JSON: words, formula, assumptions.
 
     Args:
         owner: The column of which each value is one protected firm; None where the single record is protected.
         duplicates: The plan's rule for several rows of one id, which says what a record is.
         test: The test of records left out; None of releases that were reserved before there was one.
+        classes: Whether classes of a measure tell mechanisms apart, so that a smaller record may lose more.
     """
     stated = {"{owner}": owner or "", "{rows}": ROWS[duplicates], "{least}": "0", "{test}": ""}
     if test is not None:
         stated |= {"{share}": str(as_json(test.share)), "{sigma}": str(as_json(test.sigma))}
         stated |= {"{least}": "that of the test of records left out"}
         stated |= {"{test}": "; the test of records left out is one more count, in which every record is"}
+
+    if classes:
+        stated |= GROWS
 
     def told(text: str) -> str:
         for name, value in stated.items():
@@ -169,7 +185,7 @@ def public_policy(plan: Plan, test: LeftOutTest) -> dict[str, Any]:
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "interval": as_json(plan.interval),
-        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test),
+        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test, classes=bool(policy.spans)),
         "queries": [_query(query) for query in plan.queries],
         "left_out_test": test.to_json()
         | {
@@ -181,21 +197,26 @@ def public_policy(plan: Plan, test: LeftOutTest) -> dict[str, Any]:
             "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
             "places": [[policy.queries[i].label for i in sorted(met)] for met in policy.query_sets],
             "composition": composition(plan),
-        },
-        "references": [
-            {
-                "at": at.to_json(),
-                "queries": {
-                    query.name: {"influence": as_json(influence)} | loss.to_json()
-                    for query, (influence, loss) in zip(plan.queries, losses, strict=True)
-                },
-                "left_out_test": left_out_test_loss(plan, policy, at).to_json(),
-                "total": total.to_json(),
-            }
-            for at in references
-            for losses, total in [losses_at(plan, policy, at)]
-        ],
+        }
+        | ({"classes": spans_json(policy.spans), "of_classes": OF_CLASSES} if policy.spans else {}),
+        "references": [_at_reference(plan, policy, at) for at in references],
     }
+
+
+def _at_reference(plan: Plan, policy: PolicySum, at: Reference) -> dict[str, Any]:
+    losses, total = losses_at(plan, policy, at)
+    stated: dict[str, Any] = {
+        "at": at.to_json(),
+        "queries": {
+            query.name: {"influence": as_json(influence)} | loss.to_json()
+            for query, (influence, loss) in zip(plan.queries, losses, strict=True)
+        },
+        "left_out_test": left_out_test_loss(plan, policy, at).to_json(),
+        "total": total.to_json(),
+    }
+    if policy.spans:
+        stated["no_larger"] = {"rho": up_float(policy.loss_at(located(plan, at, below=True)))}
+    return stated
 
 
 def _query(query: Query) -> dict[str, Any]:
