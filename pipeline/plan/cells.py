@@ -55,8 +55,8 @@ class Axis:
 class QueryCells:
     """The public cells of a query, numbered in key order: by the codes of its levels, the first level outermost.
 
-    `axes`: those of the levels `by`, in their order, then keys that are summed over. A cell's *product number* counts
-    the combinations of kept codes. All of them are cells, or, where `listed` is given, those in it (sorted).
+    `axes`: those of the levels `by`, at least one, in their order, then keys that are summed over. A cell's *product
+    number* counts the combinations of kept codes. All of them are cells, or, where `listed` is given, those in it (sorted).
     """
 
     by: tuple[str, ...]
@@ -84,7 +84,7 @@ class QueryCells:
 
     def product_numbers(self, positions: Sequence[NDArray[np.integer]]) -> Int64s:
         """Return the product numbers of positions on all axes, none of them −1."""
-        numbers = np.zeros(len(positions[0]) if positions else 1, dtype=np.int64)
+        numbers = np.zeros(len(positions[0]), dtype=np.int64)
         for stride, position in zip(self.strides, positions, strict=True):
             numbers += position.astype(np.int64) * stride
         return numbers
@@ -234,8 +234,6 @@ class RollUp:
             axis.key: mapped[position]
             for axis, mapped, position in zip(cells.axes, self.maps, cells.positions_of(numbers), strict=True)
         }
-        if not self.query.axes:
-            return np.zeros(len(of_base), dtype=np.int64)
         return self.query.numbers([of_key[axis.key] for axis in self.query.axes])
 
     def fold(self) -> Callable[[Int64s], Int64s]:

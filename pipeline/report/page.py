@@ -53,17 +53,15 @@ OF_OTHER = (
 
 OF_RECORDS = (
     "A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step of the "
-    "noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes; a smaller record loses "
-    "less, a larger one more:"
+    "noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes"
 )
+SMALLER_RECORDS = "; a smaller record loses less, a larger one more:"
 OF_FIRMS = (
     "A firm's privacy loss is a public function of its own records: in each cell P(Δ), Δ being what they add to it "
     "together, and these add up over cells and tables. λ is the step of the noise's lattice (policy.json). Upper "
-    "bounds of the loss (rho) for firms of some records; a firm with fewer or smaller records loses less, any other "
-    "more:"
+    "bounds of the loss (rho) for firms of some records"
 )
-
-
+SMALLER_FIRMS = "; a firm with fewer or smaller records loses less, any other more:"
 NO_LARGER = "all no larger, together"
 
 
@@ -84,7 +82,7 @@ def report_page(plan: Plan, staged: Location, test: LeftOutTest) -> str:
         coverage=f"{float(plan.interval):.4g}",
         oddities=oddities(plan),
         unit="record" if owner is None else "firm",
-        of_losses=_of_losses(OF_RECORDS if owner is None else OF_FIRMS, policy),
+        of_losses=_of_losses(policy, owner),
         losses=_losses(policy),
         policies=_policies(policy),
         composition=composition(plan),
@@ -140,11 +138,12 @@ def _losses(policy: dict[str, Any]) -> Table | None:
     return Table(header, rows, range(1, len(header))) if references else None
 
 
-def _of_losses(text: str, policy: dict[str, Any]) -> str:
-    """Return what the losses are, where the policy has classes without saying that smaller records lose less."""
-    if "classes" not in policy["sum"]:
-        return text
-    return f"{text[: text.index(';')]}. {policy['sum']['of_classes'].replace('`no_larger`', f'“{NO_LARGER}”')}"
+def _of_losses(policy: dict[str, Any], owner: str | None) -> str:
+    """Return what the losses are; where classes have mechanisms of their own, smaller records may lose more."""
+    text, smaller = (OF_RECORDS, SMALLER_RECORDS) if owner is None else (OF_FIRMS, SMALLER_FIRMS)
+    if "classes" in policy["sum"]:
+        smaller = f". {policy['sum']['of_classes'].replace('`no_larger`', f'“{NO_LARGER}”')}"
+    return text + smaller
 
 
 def _reference(at: dict[str, Any] | list[dict[str, Any]]) -> str:

@@ -27,7 +27,7 @@ WORDS = (
     "is at most α·P(r), for every order α above 1 and in both directions. Neighbouring databases differ by one whole "
     "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
     "P(r) depends on r's influences and, where public parts of a table have mechanisms of their own, on the part that "
-    "r is in; it grows with every influence, and is {least} for a record in no query. The value P(r) of an "
+    "r is in; it grows with every influence{within}, and is {least} for a record in no query. The value P(r) of an "
     f"actual record is confidential. {ADDED.format('record')} A "
     "group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
     "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
@@ -47,7 +47,8 @@ FIRM_WORDS = (
     "order α above 1 and in both directions. Neighbouring databases differ by all records of one firm, added or "
     "removed. P follows from the policy functions in policy.json, which are public and were fixed before any record "
     "was read: in a cell of a query the influences of a firm's records add up, and the losses of cells and queries "
-    "add up. P(f) grows with every record of f and its influence, and is {least} for a firm in no query. The value "
+    "add up. P(f) grows with every record of f and its influence{within}, and is {least} for a firm in no query. "
+    "The value "
     f"P(f) of an actual firm is confidential. {ADDED.format('firm')} Several "
     "firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
     "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
@@ -116,11 +117,7 @@ COMPOSITION_OF_FIRMS = (
     "The records of a firm can lie in several: the losses of its cells add up, as those of tables do (sequential "
     "composition)."
 )
-WITHIN = "within the classes of its values, each of which may have mechanisms of its own"
-GROWS = {
-    "it grows with every influence": f"it grows with every influence of a record {WITHIN}",
-    "grows with every record of f and its influence": f"grows with every record of f, and its influence {WITHIN}",
-}
+WITHIN = "within the classes of a record's values, each of which may have mechanisms of its own"
 OF_CLASSES = (
     "Classes of a measure have mechanisms of their own, so that a smaller record may lose more: at each reference "
     "`no_larger` bounds every record, or firm, none of whose values is larger, whatever their classes."
@@ -148,13 +145,11 @@ def guarantee(
         classes: Whether classes of a measure tell mechanisms apart, so that a smaller record may lose more.
     """
     stated = {"{owner}": owner or "", "{rows}": ROWS[duplicates], "{least}": "0", "{test}": ""}
+    stated |= {"{within}": f" {WITHIN}" if classes else ""}
     if test is not None:
         stated |= {"{share}": str(as_json(test.share)), "{sigma}": str(as_json(test.sigma))}
         stated |= {"{least}": "that of the test of records left out"}
         stated |= {"{test}": "; the test of records left out is one more count, in which every record is"}
-
-    if classes:
-        stated |= GROWS
 
     def told(text: str) -> str:
         for name, value in stated.items():

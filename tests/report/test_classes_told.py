@@ -33,5 +33,5 @@ def test_the_public_documents_bound_smaller_records_where_they_lose_more(tmp_pat
     assert "all no larger, together" in page
     for owner in (None, "firm"):
         words = guarantee(owner, classes=True)["words"]
-        assert "within the classes of its values" in words
-        assert "within the classes of its values" not in guarantee(owner)["words"]
+        assert "within the classes of a record's values" in words
+        assert "within the classes of a record's values" not in guarantee(owner)["words"]
