@@ -56,7 +56,8 @@ class QueryCells:
     """The public cells of a query, numbered in key order: by the codes of its levels, the first level outermost.
 
     `axes`: those of the levels `by`, at least one, in their order, then keys that are summed over. A cell's *product
-    number* counts the combinations of kept codes. All of them are cells, or, where `listed` is given, those in it (sorted).
+    number* counts the combinations of kept codes. All of them are cells, or, where `listed` is given, those in it
+    (sorted).
     """
 
     by: tuple[str, ...]

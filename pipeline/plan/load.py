@@ -20,7 +20,8 @@ from pipeline.errors import PlanError
 from pipeline.plan.calibration import Use, mechanism_of
 from pipeline.plan.check import plan_mistakes
 from pipeline.plan.domain import Domain, rank
-from pipeline.plan.domain_files import WrongFiles, domain_mistakes, files_of, is_readable, read_domain
+from pipeline.plan.domain_check import domain_mistakes, is_readable
+from pipeline.plan.domain_files import WrongFiles, files_of, read_domain
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query
 from pipeline.plan.schema import (
