@@ -2,9 +2,11 @@
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +82,28 @@ class Domain:
         if self.keys.keys() == LEVELS.keys() and not any(each.further or each.optional for each in self.dimensions):
             return canonical.digest(facts | {each.key: each.codes for each in self.dimensions})
         return canonical.digest(facts | {"keys": [each.to_json() for each in self.dimensions]})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return keys, vintage and, where cells are listed, the gaps between their numbers as JSON.
+
+        The number of a cell counts the combinations of finest codes, the first key outermost.
+        """
+        listed = None if self.cells is None else self._finest().listed
+        gaps = None if listed is None else np.diff(listed, prepend=np.int64(0)).tolist()
+        return {"keys": [each.to_json() for each in self.dimensions], "gaps": gaps, "vintage": dict(self.vintage)}
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any], steps: Mapping[str, Fraction]) -> "Domain":
+        """Return the domain of which `to_json` told; `steps` are those of the measures."""
+        dimensions = tuple(Dimension.from_json(each, steps) for each in facts["keys"])
+        domain = cls(dimensions, None, FrozenMap.of(facts["vintage"]))
+        if facts["gaps"] is None:
+            return domain
+        positions = domain._finest().positions_of(np.cumsum(np.array(facts["gaps"], dtype=np.int64)))
+        return replace(domain, cells=tuple(read_only(each.astype(np.int32)) for each in positions))
+
+    def _finest(self) -> QueryCells:
+        return self.query_cells([each.level for each in self.dimensions], {})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Domain) and self.digest == other.digest
@@ -209,8 +233,7 @@ class Domain:
         """
         if self.cells is None:
             return bases_of(needed)
-        cells = self.query_cells([each.level for each in self.dimensions], {})
-        return (Base(cells, tuple(sorted({addend for _, addend in needed}))),)
+        return (Base(self._finest(), tuple(sorted({addend for _, addend in needed}))),)
 
     def query_sets(self, asked: Sequence[Asked], at: At | None = None) -> tuple[frozenset[int], ...]:
         """Return the maximal sets of queries that a single cell belongs to, each query by its number in `asked`.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.canonical import FrozenMap
 from pipeline.errors import in_a_line
 from pipeline.plan.cells import Axis, Int32s, read_only
-from udfs.numbers.exact import as_json
+from udfs.numbers.exact import as_json, exact
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES, is_code, is_text_code, roll_up
 
 Where = Mapping[str, Sequence[str]]  # level → codes; levels are joined by "and", codes by "or"
@@ -199,6 +200,16 @@ class Dimension:
         further = {level: list(codes) for level, codes in self.further.items()}
         facts = {"key": self.key, "level": self.level, "codes": self.codes, "levels": further}
         return facts | {"classes": classes, "optional": self.optional}
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any], steps: Mapping[str, Fraction]) -> "Dimension":
+        """Return the dimension of which `to_json` told; `steps` are those of the measures."""
+        classes, codes = facts["classes"], tuple(facts["codes"])
+        if classes is not None:
+            lowest = tuple(exact(each) for each in classes["lowest"])
+            return cls.of_classes(facts["key"], Classes(classes["of"], lowest, steps[classes["of"]]))
+        further = FrozenMap.of({level: tuple(of) for level, of in facts["levels"].items()})
+        return cls(facts["key"], codes, facts["level"], further, None, facts["optional"])
 
     @cached_property
     def _rolled_up(self) -> dict[str, tuple[dict[str, int], Int32s]]:

@@ -20,6 +20,7 @@ from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.log import Log
 from pipeline.microdata.frames import Frame
 from pipeline.plan.policy import left_out_test_of
+from pipeline.plan.structure import STRUCTURE, Structure
 from pipeline.preparation.duplicates import records_of
 from pipeline.preparation.frames import sealed
 from pipeline.preparation.pinned import Pinned, SealedRecords, pinned, require_readable, source_of
@@ -309,7 +310,7 @@ def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Stag
 def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, Any]], set[str]]:
     """Write all files under a fresh key; return each table's query and number of rows, and the path of every file."""
     key = job.new_key()
-    tables, files = [], {"policy.json", "report.html"}
+    tables, files = [], {"policy.json", STRUCTURE, "report.html"}
     for number, query in enumerate(job.plan.queries):
         with job.log.stage("stage", f"drawing {query.name}"):
             folder = staging.table_folder(query.name)
@@ -323,6 +324,7 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
             f"tables/{file}" for name in (PARQUET.name, *job.formats) for file in FORMATS[name].files(query.name, rows)
         }
     staging.write_text("policy.json", policy_document(job.plan, _test_of(job)))
+    staging.write_text(STRUCTURE, Structure.of(job.plan).to_json())
     staging.write_text("report.html", report_page(job.plan, staging.path, _test_of(job)))
     return tables, files
 

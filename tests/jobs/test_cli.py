@@ -13,6 +13,8 @@ import pytest
 from jobs.cli import main
 from jobs.commands import COMMANDS
 from jobs.commands.ledger import EXAMPLES
+from pipeline.plan.load import load_plan
+from pipeline.plan.structure import Structure
 from tests.support.ledgers import ledger_file
 from tests.support.patience import PATIENCE
 from tests.support.world import BUDGET, QUERIES, records, write_world
@@ -54,7 +56,10 @@ def test_generate_explain_release_verify_from_nothing(tmp_path: Path) -> None:
         assert Path(table["path"]) == release / outcome["attempt"] / "tables" / query
         lines = (release / outcome["attempt"] / "tables" / f"{query}.csv").read_text().splitlines()
         assert len(lines) == table["rows"] + 1
-    assert {path.name for path in (release / outcome["attempt"]).iterdir()} == {"tables", "policy.json", "report.html"}
+    beside_tables = {"tables", "policy.json", "structure.json", "report.html"}
+    assert {path.name for path in (release / outcome["attempt"]).iterdir()} == beside_tables
+    structure = (release / outcome["attempt"] / "structure.json").read_text()
+    assert structure == Structure.of(load_plan(data / "plan.yaml")).to_json()
     ledger = state / "prdp" / "ledger.sqlite"
     assert (ledger.parent.stat().st_mode & 0o777, ledger.stat().st_mode & 0o777) == (0o700, 0o600)
     assert prdp("verify", release).returncode == 0
