@@ -17,7 +17,7 @@ from tests.support.world import write_world
 ROOT = Path(__file__).parents[1]
 FLOORS = ("udfs", "pipeline", "prdp", "jobs")  # from the lowest up
 ROOMS = {  # of each floor, from the lowest up
-    "udfs": "numbers noise losses mechanisms records",
+    "udfs": "numbers noise losses mechanisms records estimates",
     "pipeline": "errors names canonical log build storage accounting plan ledger tables microdata engines preparation "
     "economy report release product diagnostics study",
 }
