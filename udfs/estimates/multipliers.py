@@ -1,7 +1,7 @@
 """How many standard errors an interval takes: from what is known of the error's law, never more than is known.
 
 Result: `multiplier(q, law)` is a k with P(|error| > k·σ) ≤ q for every error of that law with mean 0 and standard
-deviation σ. Proofs and sources: docs/mathematics.md, section 14.
+deviation σ. Proofs and sources: docs/mathematics.md, section 15.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Result: the probability that an interval is stated and does not hold the true ratio is at most q, whatever the totals,
 if k (udfs.estimates.multipliers) is right for every combination of the two errors. Source: Fieller, "Some problems in
-interval estimation" (1954); docs/mathematics.md, section 14.
+interval estimation" (1954); docs/mathematics.md, section 15.
 """
 
 from dataclasses import dataclass

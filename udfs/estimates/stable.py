@@ -5,7 +5,7 @@ Result: lattice noise of weights p(kλ/γ) has, with s = γ/λ, the characterist
     φ_s(t) = Σ_j exp(−(s·|t + 2πj|)^α) / Σ_j exp(−(s·2π|j|)^α)        over all whole j,
 
 so that the law of a combination Σ w·Z of independent noise is known without an approximation: Π φ_s(w·t). For smooth
-noise it is closed: of equal α the scale is (Σ |w|^α·γ^α)^{1/α}. Proofs: docs/mathematics.md, section 14.
+noise it is closed: of equal α the scale is (Σ |w|^α·γ^α)^{1/α}. Proofs: docs/mathematics.md, section 15.
 """
 
 import math
