@@ -5,13 +5,13 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 import dask
-import dask.dataframe as dd
 import pandas as pd
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 
 from pipeline.build import code_digest
 from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed
@@ -68,33 +68,25 @@ class DaskEngine(Engine):
 
     def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
         """Sum the chunks in parallel, then add the frames up in a tree."""
-        none = empty_frame(spec.addends)
         if not chunks:
-            return none
+            return empty_frame(spec.addends)
         task = SumTask(spec, code_digest(), uuid.uuid4().hex)
-        size = {"size": spec.offsets[-1]}
-        total = dd.from_map(task, chunks, meta=none, enforce_metadata=False).reduction(
-            chunk=_unchanged,
-            combine=add_frames,
-            aggregate=add_frames,
-            meta=none,
-            split_every=FRAMES_AT_ONCE,
-            combine_kwargs=size,
-            aggregate_kwargs=size,
-        )
-        summed: pd.DataFrame = self.compute(total)
+        add = delayed(partial(_added, spec.offsets[-1]), pure=False)
+        frames = [_later(task, chunk) for chunk in chunks]
+        while len(frames) > 1:
+            frames = [add(frames[i : i + FRAMES_AT_ONCE]) for i in range(0, len(frames), FRAMES_AT_ONCE)]
+        summed: pd.DataFrame = self.compute(frames[0])
         return summed
 
     def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
         """Release and write the blocks in parallel."""
-        rows = pd.DataFrame({"rows": pd.Series([], dtype="int64")})
-        written = dd.from_map(NoiseTask(code_digest()), blocks, key=key, meta=rows, enforce_metadata=False)
-        self.compute(written.map_partitions(len, meta=("rows", "int64")))
+        task = NoiseTask(code_digest())
+        self.compute(delayed([_later(task, block, key=key) for block in blocks]))
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Return the task's result for every item, in the items' order."""
-        run = delayed(EachTask(task, code_digest()), pure=False)
-        results: list[Result] = self.compute(delayed([run(item) for item in items]))
+        run = EachTask(task, code_digest())
+        results: list[Result] = self.compute(delayed([_later(run, item) for item in items]))
         return results
 
     def close(self) -> None:
@@ -122,8 +114,14 @@ class DaskEngine(Engine):
         raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
 
 
-def _unchanged(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame
+def _later(task: Callable[..., Any], item: object, **more: object) -> Delayed:
+    """Return the task on one item, which travels with it as it is: Dask looks for tasks of its own in no argument."""
+    later: Delayed = delayed(partial(task, item, **more), pure=False)()
+    return later
+
+
+def _added(size: int, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return add_frames(pd.concat(frames), size)
 
 
 def _is_local(address: str) -> bool:

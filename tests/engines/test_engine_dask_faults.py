@@ -188,7 +188,7 @@ class Overheard(Callback):
 
     def _heard(self, graph: Any) -> None:
         for name, task in graph.items():
-            parts = (name, task, getattr(task, "args", ()), getattr(task, "kwargs", {}))
+            parts = (name, task, *(getattr(task, each, None) for each in ("func", "args", "kwargs")))
             self.text += "\n".join(f"{part} {part!r}" for part in parts)
         self.text += f"{graph} {graph!r}"
 
