@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import islice
@@ -102,9 +103,11 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
     """
     numbering = _Numbering(key)
     parents: dict[str, list[str]] = {level: [] for level in spec.levels}
+    names: dict[str, str] = {}
     with _opened(path) as rows:
         header = _list_header(rows, path, key, spec.levels)
         columns = {level: header.index(level) for level in spec.levels}
+        named = header.index("name") if "name" in header and "name" not in spec.levels else None
         for count, row in enumerate(rows):
             known = len(numbering)
             (number,) = _numbers(row, [numbering], len(header), rows.line_num, path)
@@ -116,6 +119,8 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
             assert number == count
             for level, code in found.items():
                 parents[level].append(_parent(path, rows.line_num, row[0], level, code))
+            if named is not None and row[named].strip():
+                names[row[0]] = row[named].strip()
     if not numbering:
         raise PlanError(f"{path}: holds no code; list at least one below the header")
     further = {
@@ -123,7 +128,8 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
         for level, codes in parents.items()
         if level not in built_in_levels(key)
     }
-    return Dimension.of(key, numbering, further, other=other, optional=spec.optional)
+    dimension = Dimension.of(key, numbering, further, other=other, optional=spec.optional)
+    return replace(dimension, names=FrozenMap.of(names))
 
 
 def _list_header(rows: Any, path: Path, key: str, levels: Sequence[str]) -> list[str]:

@@ -88,6 +88,7 @@ class Dimension:
         further: Level → of each of `codes` its code there; "" for a code that is in no cell of that level.
         classes: The classes that are the codes, if they are.
         optional: Whether a record may have no code; it is in no cell of the queries that use this key.
+        names: What its codes are called, for readers alone: part of no digest.
     """
 
     key: str
@@ -96,6 +97,7 @@ class Dimension:
     further: Mapping[str, tuple[str, ...]] = field(default_factory=FrozenMap)
     classes: Classes | None = None
     optional: bool = False
+    names: Mapping[str, str] = field(default_factory=FrozenMap)
 
     @classmethod
     def of(

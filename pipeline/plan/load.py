@@ -23,7 +23,7 @@ from pipeline.plan.domain import Domain, rank
 from pipeline.plan.domain_check import domain_mistakes, is_readable
 from pipeline.plan.domain_files import WrongFiles, files_of, read_domain
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
-from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query
+from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query, Texts
 from pipeline.plan.schema import (
     MOST_PARTS,
     DatasetSpec,
@@ -172,6 +172,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         queries=_with_shared_mechanisms(queries),
         budget=tuple(limit_of(limit, dataset.unit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
+        texts=Texts(title=spec.title, about=spec.about, contact=spec.contact),
     )
 
 
@@ -206,6 +207,7 @@ def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, cov
         where=FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())}),
         split=split,
         parts=parts,
+        texts=Texts(title=spec.title, about=spec.about, unit=spec.unit),
     )
 
 

@@ -26,6 +26,23 @@ def owner_of(unit: str) -> str | None:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """What a plan says of its release, or of a table, to readers; they are published as they stand. None: nothing.
+
+    A release has a title, what it is about, and a contact; a table has a title, what it is about, and its unit.
+    """
+
+    title: str | None = None
+    about: str | None = None
+    contact: str | None = None
+    unit: str | None = None
+
+    def given(self) -> dict[str, str]:
+        """Return what is said, by key."""
+        return {key: text for key, text in vars(self).items() if text is not None}
+
+
+@dataclass(frozen=True)
 class Measure:
     """A number of every record; its values are whole numbers of `step` (1 for integers)."""
 
@@ -109,6 +126,7 @@ class Query:
     where: Mapping[str, tuple[str, ...]]  # level → sorted codes
     split: str | None
     parts: tuple[Part, ...]  # by name, OTHERS last
+    texts: Texts = Texts()
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -139,7 +157,7 @@ class Query:
             "by": list(self.by),
             "where": {level: list(codes) for level, codes in self.where.items()},
             "mechanism": self.described() | {"step": as_json(self.parts[0].mechanism.step)},
-        } | self.statistic.to_json()
+        } | (self.statistic.to_json() | self.texts.given())
 
 
 @dataclass(frozen=True)
@@ -155,12 +173,14 @@ class Plan:
     queries: tuple[Query, ...]
     budget: tuple[Limit, ...]
     path: Path
+    texts: Texts = Texts()
 
     def resolved(self) -> dict[str, Any]:
         """Return all that shapes the release, as JSON: no paths, the domain by its digest."""
         return {
             "release": self.release,
             "supersedes": self.supersedes,
+            **self.texts.given(),
             "dataset": self.dataset.resolved(),
             "domain": {
                 "digest": self.domain.digest,

@@ -16,9 +16,11 @@ from pipeline.accounting.targets import OF_NAME
 from pipeline.plan.model import RECORD
 from pipeline.plan.values import (
     LevelName,
+    Line,
     Name,
     NonNegative,
     Positive,
+    Prose,
     ReferenceValue,
     Share,
     ShareOrNone,
@@ -277,6 +279,9 @@ class QuerySpec(_Statistics):
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
     by: Annotated[list[str], Field(min_length=1, max_length=MOST_LEVELS)]
     where: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default={})
+    title: Line | None = None
+    about: Prose | None = None
+    unit: Line | None = None
     mechanism: OneOrParts
 
     @property
@@ -309,6 +314,9 @@ class PlanSpec(Spec):
 
     release: Name
     supersedes: Name | None = None
+    title: Line | None = None
+    about: Prose | None = None
+    contact: Line | None = None
     dataset: DatasetSpec
     domain: DomainSpec
     interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)

@@ -16,6 +16,7 @@ from udfs.records.statistics import RECORDS
 NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
 LEVEL_NAME = r"[a-z][a-z0-9_]{0,49}"
 TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
+LONGEST_LINE, LONGEST_PROSE = 200, 5000  # signs
 OWN_RULE = "plan"  # the type of errors whose message is ready for people
 RESERVED = ("cells", "vintage", "other", *VALUES, RECORDS)  # no key or level has one of these names
 
@@ -48,6 +49,19 @@ def _table_name(text: str) -> str:
     if not re.fullmatch(TABLE_NAME, text):
         raise broken("must be [catalog.][schema.]table, in letters, digits and _")
     return text
+
+
+def _prose(text: str) -> str:
+    paragraphs = " ".join(text.split("\n"))
+    if not text.strip() or not paragraphs.isprintable():
+        raise broken("must be text without control characters")
+    return text.strip()
+
+
+def _line(text: str) -> str:
+    if "\n" in _prose(text):
+        raise broken("must be one line")
+    return text.strip()
 
 
 def _number(value: object, rule: str, holds: Callable[[Fraction], bool]) -> Fraction:
@@ -102,6 +116,8 @@ else:
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
 LevelName = Annotated[str, AfterValidator(_level_name), Field(json_schema_extra={"pattern": f"^{LEVEL_NAME}$"})]
+Line = Annotated[str, AfterValidator(_line), Field(min_length=1, max_length=LONGEST_LINE)]  # is published
+Prose = Annotated[str, AfterValidator(_prose), Field(min_length=1, max_length=LONGEST_PROSE)]  # is published
 TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
 Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
 ReferenceValue = Annotated[

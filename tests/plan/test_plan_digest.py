@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import PlanError
 from pipeline.plan.load import load_plan
 from tests.support.plans import COUNTIES, DATA, NAICS, at, changed, load
 from udfs.mechanisms.gaussian import Gaussian
@@ -111,6 +112,12 @@ OTHER: list[tuple[tuple[str | int, ...], Any]] = [
     (("queries", 2, "mechanism", "sigma"), 0.36),
     (("queries",), DATA["queries"][::-1]),
     (("queries",), DATA["queries"][:2]),
+    (("title",), "Jobs"),
+    (("about",), "Jobs"),
+    (("contact",), "Jobs"),
+    (("queries", 0, "title"), "Jobs"),
+    (("queries", 0, "about"), "Jobs"),
+    (("queries", 0, "unit"), "Jobs"),
     (("budget",), []),
     (("budget",), DATA["budget"][:1]),
     (("budget", 0, "rho"), 2.5),
@@ -126,6 +133,20 @@ def test_the_digest_depends_on_every_value(folder: Path) -> None:
     digests["a county more"] = load(folder, DATA, counties=[*COUNTIES, "48201"]).digest
     digests["another code"] = load(folder, DATA, naics=[*NAICS[:-1], "111120"]).digest
     assert len(set(digests.values())) == len(digests)
+
+
+@pytest.mark.parametrize("path", [("title",), ("contact",), ("queries", 0, "unit"), ("queries", 0, "title")])
+@pytest.mark.parametrize("text", ["", "  ", "two\nlines", "a \x07 bell", "x" * 201])
+def test_a_text_is_one_line_that_can_be_shown(folder: Path, path: tuple[str | int, ...], text: str) -> None:
+    with pytest.raises(PlanError, match=str(path[-1])):
+        load(folder, changed([(path, text)]))
+
+
+def test_names_of_codes_come_from_the_lists(folder: Path) -> None:
+    keys = load(folder, DATA, label="a name").domain.keys
+    assert keys["naics"].names == dict.fromkeys(NAICS, "a name")
+    assert keys["county"].names == dict.fromkeys(COUNTIES, "a name")
+    assert load(folder, DATA).domain.keys["naics"].names == {}
 
 
 NUMBERS = st.decimals("0.001", "1e6", places=3).map(float) | st.integers(1, 10**9) | st.floats(1e-9, 1e12)
