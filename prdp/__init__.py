@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prdp.plans import Plan, load_plan
     from prdp.releases import PublishedRelease, Release, product, read_release, verify
     from prdp.studies import beside_today, calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
+    from prdp.trials import try_plan
 
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
@@ -42,6 +43,7 @@ HOMES = {
         "generate_like",
         "withheld_today",
     ),
+    "prdp.trials": ("try_plan",),
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 SUBMODULES = ("mechanisms", "spark")
@@ -76,6 +78,7 @@ __all__ = [
     "product",
     "read_release",
     "spark",
+    "try_plan",
     "verify",
     "withheld_today",
 ]

@@ -8,6 +8,7 @@ COMMANDS = {  # name → what it does, in one line
     "explain": "show what a plan promises; reads no microdata",
     "calibrate": "find parameters from a wanted accuracy or loss; reads no microdata",
     "design": "find the noise with the least error under limits on losses; reads no microdata",
+    "try": "try a whole plan on synthetic microdata: drawn errors, losses, a page to play with",
     "prepare": "check, type and sort microdata once for repeated releases; confidential",
     "check": "look at the microdata before a release, in a private report; confidential",
     "release": "release a plan's tables, or continue where a run stopped",

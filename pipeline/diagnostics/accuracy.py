@@ -75,7 +75,7 @@ class AccuracyTask:
     def __call__(self, block: Block) -> Sums:
         """Return what is added up over the file's cells."""
         truth = in_units(block.totals, self.step)
-        classes = np.searchsorted(CLASSES[1:], np.abs(truth), "right") + (truth != 0)
+        classes = classes_of(truth)
         variances = np.zeros(block.size)
         for part, curve in enumerate(self.curves):
             mine = np.ones(block.size, dtype=np.bool_) if block.part_of is None else block.part_of == part
@@ -117,6 +117,12 @@ def accuracy_json(files: Sequence[Sums]) -> list[dict[str, Any]]:
     nonzero = [0.0, *sums["cells"][1:-1], math.fsum(sums["cells"][1:-1])]
     rows = [_row(label, {n: s[i] for n, s in sums.items()}, nonzero[i]) for i, label in enumerate(labels)]
     return [row for row in rows if row["cells"]]
+
+
+def classes_of(truth: Floats) -> Int64s:
+    """Return the class of each true total: its index in `class_labels`."""
+    classes: Int64s = np.searchsorted(CLASSES[1:], np.abs(truth), "right") + (truth != 0)
+    return classes
 
 
 def class_labels() -> list[str]:

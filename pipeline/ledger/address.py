@@ -28,6 +28,11 @@ def database_at(url: str | None, wait: float, make: bool) -> Database:
     return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make)
 
 
+def own_file() -> Path:
+    """Return where a user's own ledger lies, whether it is there or not."""
+    return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+
+
 def _scheme(url: str | None) -> str | None:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url or "")
     return None if scheme is None else scheme.group(1)
@@ -35,7 +40,7 @@ def _scheme(url: str | None) -> str | None:
 
 def _path(url: str | None) -> Path:
     if url is None:
-        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+        return own_file()
     scheme = _scheme(url)
     if scheme is None and url:
         return Path(url)

@@ -6,7 +6,7 @@ that nobody who sees one entry compares it with another, or with files, but by h
 
 import hmac
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import Budget, members
-from pipeline.ledger.entries import FINGERPRINTS, entries
+from pipeline.ledger.entries import FINGERPRINTS, Entry, entries
 from pipeline.ledger.fold import state_of
 
 
@@ -39,11 +39,23 @@ def require_no_copies(
         )
 
 
+def known_as(connection: Connection, fingerprints: Collection[str], budgets: Mapping[str, Budget]) -> str | None:
+    """Return a dataset, registered or ever reserved, of which one of the files is; None where none is known."""
+    registered = (budget.name for budget in budgets.values() if _holds(budget.fingerprints, fingerprints))
+    reserved = (e.dataset for e in _with_files(connection) if _holds(e.facts.get(FINGERPRINTS), fingerprints))
+    return next(registered, None) or next(reserved, None)
+
+
+def _with_files(connection: Connection) -> Iterator[Entry]:
+    """Yield the reservations that know fingerprints."""
+    with_files = ENTRIES.c.payload.contains(f'"{FINGERPRINTS}"')
+    return entries(connection, (ENTRIES.c.event == "reserved") & with_files)
+
+
 def _released_as(connection: Connection, kin: Collection[str], fingerprints: Collection[str]) -> str | None:
     """Return a dataset beside `kin` of which a charged release, or a charged test, had one of the files."""
-    with_files = ENTRIES.c.payload.contains(f'"{FINGERPRINTS}"')
-    for entry in entries(connection, (ENTRIES.c.event == "reserved") & ENTRIES.c.dataset.not_in(kin) & with_files):
-        if _holds(entry.facts.get(FINGERPRINTS), fingerprints):
+    for entry in _with_files(connection):
+        if entry.dataset not in kin and _holds(entry.facts.get(FINGERPRINTS), fingerprints):
             state = state_of(connection, entry.release)
             if state is not None and entry.seq in state.charged_since:
                 return entry.dataset

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from pipeline.errors import StateError
 from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
-from pipeline.ledger.copies import require_no_copies, salted
+from pipeline.ledger.copies import known_as, require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
     CORRECT,
@@ -190,6 +190,11 @@ class Ledger:
         """Return the registered datasets and families by name."""
         with self._reading() as connection:
             return budgets_of(connection)
+
+    def dataset_with(self, fingerprints: Sequence[str]) -> str | None:
+        """Return a dataset, registered or ever reserved, of which a file with one of the fingerprints is; else None."""
+        with self._reading() as connection:
+            return known_as(connection, fingerprints, budgets_of(connection))
 
     def entries(self, release: str | None = None) -> list[Entry]:
         """Return all entries in order, or those that name a release; each is checked against its hash."""

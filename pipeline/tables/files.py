@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.plan.model import VALUES, Plan
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, Released
 from udfs.mechanisms.release import rehearse, release_parts
 from udfs.noise.keystream import SecretKey
 
@@ -42,9 +42,9 @@ class Block:
         """The number of cells."""
         return len(self.totals)
 
-    def released(self, key: SecretKey) -> pa.Table:
-        """Return the block's published rows under `key`: its keys as text, then VALUES; the same at every call."""
-        released = release_parts(
+    def values(self, key: SecretKey) -> Released:
+        """Return the released values of the block's cells under `key`; the same at every call."""
+        return release_parts(
             self.mechanisms,
             self.part_of,
             key=key,
@@ -54,6 +54,10 @@ class Block:
             interval=self.interval,
             integer=self.integer,
         )
+
+    def released(self, key: SecretKey) -> pa.Table:
+        """Return the block's published rows under `key`: its keys as text, then VALUES; the same at every call."""
+        released = self.values(key)
         columns = {
             level: pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(codes, pa.string())).cast(pa.string())
             for level, (codes, indices) in self.keys.items()

@@ -1,0 +1,111 @@
+"""A whole plan tried on synthetic microdata, before any ledger knows of it."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import StateError
+from prdp.ledgers import Ledger, LedgerLike, open_ledger
+from prdp.plans import Plan, load_plan
+from prdp.runs import Runner
+
+PlanLike = str | os.PathLike[str] | Plan
+
+
+def try_plan(
+    plan: PlanLike,
+    *,
+    records: int | None = None,
+    like: str | None = None,
+    states: Sequence[str] = (),
+    sizes: str | Path | None = None,
+    declared_public_by: str | None = None,
+    draws: int = 10,
+    seed: int = 0,
+    beside: Sequence[PlanLike] = (),
+    page: str | Path | None = None,
+    ledger: LedgerLike = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Try a whole plan on synthetic microdata; return what `prdp try --json` prints (docs/try.md).
+
+    Nothing is charged: the release that is rehearsed has a ledger of its own in a temporary folder, and keys that are
+    thrown away. Microdata of the plan are not read.
+
+    Args:
+        plan: The plan's file, or a plan.
+        records: The number of synthetic establishments. Default: 300,000.
+        like: "cbp-2010" or "cbp-2011": establishments that add up to these published figures.
+        states: With `like`: two-digit codes of states; all where there are none.
+        sizes: A PUBLIC file: CSV with the header value,count, a distribution; or records in the plan's columns.
+        declared_public_by: Who declares that file to be public; outputs name them.
+        draws: How often errors are drawn; 0: they are not.
+        seed: The same seed gives the same microdata. Draws differ from call to call.
+        beside: Other plans to try on the same microdata.
+        page: Write the page to play with the plan here, one HTML file that loads nothing.
+        ledger: With `sizes`: the ledger whose datasets' fingerprints the file must not have. Default: the site's, or
+            the user's own if there is one. It is read for that alone.
+        **options: workers or scheduler (Dask); `progress=True` reports on standard error.
+
+    Returns:
+        notice, microdata, draws, and of each plan: limits, tables with errors by class of the true total, losses of
+        records and of firms, and what a release needs.
+
+    Raises:
+        PlanError: The economy has not the plan's keys or measures, or the call is wrong.
+        StateError: The file declared public is known to the ledger as a dataset's.
+    """
+    from pipeline.release.site import site  # noqa: PLC0415
+    from pipeline.trial.microdata import RECORDS, Origin, files_of, require_apart  # noqa: PLC0415
+    from pipeline.trial.run import TrialJob, try_plans  # noqa: PLC0415
+
+    runner = Runner(**options)
+    plans = [_loaded(each) for each in (plan, *beside)]
+    origin = Origin(
+        records=RECORDS if records is None else records,
+        like=like,
+        states=tuple(states),
+        sizes=None if sizes is None else Path(sizes),
+        declared_public_by=declared_public_by,
+        seed=seed,
+    )
+    files = files_of(origin)
+    if files is not None:
+        for each in plans:
+            require_apart(each._model, files)
+        _require_unknown(files, ledger)
+    with runner.started() as started:
+        job = TrialJob(
+            plans=[each._model for each in plans],
+            origin=origin,
+            draws=draws,
+            engine=started,
+            site_share=site().max_left_out,
+            most_cells=site().max_cells,
+            log=runner.log,
+        )
+        tried = try_plans(job)
+    return tried.document
+
+
+def _loaded(plan: PlanLike) -> Plan:
+    return load_plan(plan if isinstance(plan, Plan) else Path(plan))
+
+
+def _require_unknown(files: Any, ledger: LedgerLike) -> None:
+    """Raise StateError where a file is one of a dataset that the ledger knows; reads fingerprints alone."""
+    from pipeline.ledger.address import own_file  # noqa: PLC0415
+    from pipeline.microdata.identity import identity_of  # noqa: PLC0415
+    from pipeline.release.site import site  # noqa: PLC0415
+
+    if ledger is None and site().ledger is None and not own_file().exists():
+        return
+    opened = open_ledger(ledger)
+    assert isinstance(opened, Ledger)
+    known = opened._store.dataset_with(identity_of(files).fingerprints)
+    if known is not None:
+        raise StateError(
+            f"--sizes {files.root}: a file of it is one of dataset {known} in {opened.address}: microdata of a dataset "
+            "are not public; give another file"
+        )
