@@ -1,0 +1,228 @@
+"""Estimates beside dense least squares: values, variances, contrasts, on any levels, filters and fixed totals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.estimates import Dense, level, matrix, nothing, observed, table
+from udfs.estimates.solve import reconcile
+from udfs.estimates.tables import EstimateError, Observed
+
+UNIT, TIGHT = 1e-6, 1e-7
+
+
+def any_group(seed: int) -> list[Observed]:
+    """Up to 5 tables over up to 3 axes: levels, filters, listed cells, repeated cells, fixed totals, known or not."""
+    random = np.random.default_rng(seed)
+    axes = []
+    for n in map(int, random.integers(2, 7, size=random.integers(1, 4))):
+        middle = level(n, int(random.integers(1, n + 1)), random)
+        top = nothing(n) if middle.max() == 0 else level(middle.max() + 1, int(random.integers(1, 3)), random)[middle]
+        some = np.where(random.random(n) < 0.6, np.arange(n), -1)
+        some[some >= 0] = np.arange((some >= 0).sum())
+        axes.append([np.arange(n), random.permutation(n), middle, top, nothing(n), some])
+    count = int(random.integers(1, 6))
+    tables = [table(f"t{i}", *(axis[random.integers(len(axis))] for axis in axes)) for i in range(count)]
+    tables = [t for t in tables if all((axis >= 0).any() for axis in t.positions)] or [
+        table("t", *(a[0] for a in axes))
+    ]
+    variances = [random.choice([1.0, 9.0]) if random.random() < 0.5 else random.gamma(2, 20, t.widths) for t in tables]
+    if seed % 3 == 0:
+        variances[int(random.integers(len(tables)))] = 0.0
+        variances[int(random.integers(len(tables)))] = 0.0
+    truth = np.round(random.gamma(1, 100, size=[len(axis[0]) for axis in axes]))
+    return observed(tables, truth, variances, random)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_any_group_agrees_with_dense_least_squares(seed: int) -> None:
+    tables = any_group(seed)
+    estimates, dense = reconcile(tables, unit=UNIT, tolerance=TIGHT), Dense(tables)
+    for one in tables:
+        assert np.allclose(estimates.table(one.name), dense.table(one), rtol=1e-9, atol=20 * UNIT)
+        bound, true = estimates.variances(one.name), dense.variances(one)
+        assert (bound >= true * (1 - 1e-9) - 1e-9).all()
+        if estimates.exact:
+            assert np.allclose(bound, true, rtol=1e-9, atol=1e-9)
+    shape = [len(axis) for axis in tables[0].positions]
+    one, other = (matrix(tables[i])[0].reshape(shape) for i in (0, -1))
+    contrast = estimates.contrast(one + 2 * other)
+    weights = (one + 2 * other).ravel()
+    assert contrast.value == pytest.approx(weights @ dense.base, rel=1e-9, abs=1e-4)
+    assert contrast.variance == pytest.approx(weights @ dense.covariances @ weights, rel=1e-6, abs=1e-7)
+    expected = weights @ dense.covariances @ other.ravel()
+    assert estimates.covariance(contrast, other) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=25, deadline=None)
+def test_tables_add_up_to_the_unit_and_fixed_totals_stand(seed: int) -> None:
+    tables = any_group(seed)
+    estimates = reconcile(tables, unit=0.001)
+    assert estimates.base.size < 1000
+    assert (np.rint(estimates.base * 1000) / 1000 == estimates.base).all()
+    for one in tables:
+        cells = estimates.table(one.name)
+        sums = matrix(estimates._solver.group.on_base(one)) @ np.rint(estimates.base.ravel() * 1000)
+        assert (cells.ravel() == sums / 1000).all()
+        if (one.variance == 0).all():
+            assert np.array_equal(cells[cells != 0], one.values[cells != 0])
+    assert estimates.rounding < 0.001 * 3 * np.sqrt(estimates.base.size)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=15, deadline=None)
+def test_true_totals_stay_and_estimates_do_not_change_again(seed: int) -> None:
+    """Estimates are linear in the values, so that A·x going in as A·x coming out makes them unbiased."""
+    tables = any_group(seed)
+    estimates = reconcile(tables, unit=UNIT, tolerance=TIGHT)
+    again = reconcile([replace(t, values=estimates.table(t.name)) for t in tables], unit=UNIT, tolerance=TIGHT)
+    for one in tables:
+        assert np.allclose(again.table(one.name), estimates.table(one.name), rtol=0, atol=10 * UNIT)
+
+
+def nested(random: np.random.Generator) -> list[Observed]:
+    counties, states = np.arange(12), level(12, 4, random)
+    tables = [table("county", counties), table("state", states), table("nation", nothing(12))]
+    return observed(tables, random.gamma(1, 100, size=12), [4.0, 9.0, 1.0], random)
+
+
+@pytest.mark.parametrize("broken", ["weights for variances", "children twice"])
+def test_the_comparison_rejects_broken_solvers(broken: str) -> None:
+    tables = nested(np.random.default_rng(1))
+    dense = Dense(tables)
+    twins = {
+        "weights for variances": [replace(t, variance=1 / t.variance) for t in tables],
+        "children twice": [tables[0], *tables],
+    }
+    estimates = reconcile(twins[broken], unit=UNIT)
+    assert estimates.exact
+    assert not np.allclose(estimates.table("state"), dense.table(tables[1]), rtol=1e-3, atol=1e-3)
+
+
+def test_nested_tables_take_two_passes_and_crossing_ones_steps() -> None:
+    random = np.random.default_rng(2)
+    tables = nested(random)
+    estimates = reconcile(tables, unit=UNIT)
+    assert (estimates.exact, estimates.iterations, estimates.residual) == (True, 0, 0.0)
+    cross = table("size", np.arange(12) % 3)
+    crossing = [*tables, *observed([cross], random.gamma(1, 100, size=12), [2.0], random)]
+    estimates = reconcile(crossing, unit=UNIT)
+    assert not estimates.exact
+    assert 0 < estimates.iterations < 20
+    assert 0 < estimates.residual <= 1e-4
+
+
+def test_hay_and_others_two_passes() -> None:
+    """Equal variances on a binary tree: Hay, Rastogi, Miklau and Suciu (2010), section 4.1, by its own recursions."""
+    random = np.random.default_rng(3)
+    height, leaves = 4, 8
+    values = [random.normal(100, 30, size=2**depth) for depth in range(height)]
+    z = [values[-1]]
+    for depth in range(height - 2, -1, -1):
+        high = 2 ** (height - depth)  # a leaf has height 1 in the paper, and 2^l leaves under it stand as 2^l
+        children = z[0].reshape(-1, 2).sum(axis=1)
+        share = (high / 2) / (high - 1)
+        z.insert(0, share * values[depth] + (1 - share) * children)
+    final = [z[0]]
+    for depth in range(1, height):
+        parents = np.repeat(final[-1] - z[depth].reshape(-1, 2).sum(axis=1), 2)
+        final.append(z[depth] + parents / 2)
+    tables = [
+        replace(table(f"depth{depth}", np.arange(leaves) >> (height - 1 - depth)), values=v, variance=np.array(7.0))
+        for depth, v in enumerate(values)
+    ]
+    estimates = reconcile(tables, unit=UNIT)
+    assert estimates.exact
+    for depth in range(height):
+        assert np.allclose(estimates.table(f"depth{depth}"), final[depth], rtol=0, atol=10 * UNIT)
+
+
+def test_tables_to_be_estimated_only() -> None:
+    random = np.random.default_rng(4)
+    tables = nested(random)
+    pairs = table("pairs", np.arange(12) // 2)
+    estimates = reconcile([*tables, pairs], unit=UNIT)
+    assert np.array_equal(estimates.table("pairs"), np.rint(estimates.table("county") * 1e6).reshape(6, 2).sum(1) / 1e6)
+    true = Dense(tables).variances(pairs)
+    assert (estimates.variances("pairs") >= true * (1 - 1e-12)).all()
+    estimates = reconcile(
+        [*tables[1:], tables[0].__class__("finer", *(tables[0].positions, (12,)), None, None)], unit=UNIT
+    )
+    with pytest.raises(EstimateError, match="finer: no weighted table"):
+        estimates.table("finer")
+    with pytest.raises(EstimateError, match="no weighted tables"):
+        estimates.contrast(np.eye(12)[0])
+    assert estimates.contrast(np.ones(12)).value == estimates.table("nation")[0]
+
+
+def test_a_sum_that_crossing_tables_do_not_determine() -> None:
+    random = np.random.default_rng(5)
+    rows, columns = table("rows", np.arange(3), nothing(4)), table("columns", nothing(3), np.arange(4))
+    tables = observed([rows, columns], np.full((3, 4), 50.0), [4.0, 4.0], random)
+    estimates = reconcile([*tables, table("both", np.arange(3), np.arange(4))], unit=UNIT)
+    with pytest.raises(EstimateError, match="both: no weighted table"):
+        estimates.table("both")
+    with pytest.raises(EstimateError, match="may not determine"):
+        estimates.contrast(np.eye(12)[0].reshape(3, 4))
+
+
+def fix(one: Observed, values: np.ndarray) -> Observed:
+    return replace(one, values=np.asarray(values, dtype=np.float64).reshape(one.widths), variance=np.array(0.0))
+
+
+def test_crossing_fixed_totals_are_met_exactly_where_nothing_else_knows() -> None:
+    """A third of a unit in every cell: rounding alone would miss rows and columns."""
+    random = np.random.default_rng(6)
+    cells = table("cells", np.arange(6), np.arange(6), np.arange(2))
+    tables = observed([cells], random.gamma(1, 5, size=(6, 6, 2)), [5.0], random)
+    rows = fix(table("rows", np.arange(6), nothing(6), nothing(2)), np.full(6, 40.001))
+    columns = fix(table("columns", nothing(6), np.arange(6), nothing(2)), [40.001] * 5 + [40.001])
+    estimates = reconcile([*tables, rows, columns], unit=0.001)
+    assert np.array_equal(estimates.table("rows"), rows.values)
+    assert np.array_equal(estimates.table("columns"), columns.values)
+    assert np.allclose(estimates.table("cells"), Dense([*tables, rows, columns]).table(cells), rtol=0, atol=0.005)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ([("states", [10, 20, 30, 40]), ("states again", [10, 20, 30, 41])], "fixed at different values"),
+        ([("states", [10, 20, 30, 40]), ("nation", [101])], "states do not add up to nation"),
+        ([("states", [10, 20, 30, 40]), ("kinds", [50, 51])], "do not have a common solution"),
+        ([("states", [10, 20, 30, 40.0005]), ("kinds", [50, 50.0005])], "no multiple of 0.001"),
+    ],
+)
+def test_fixed_totals_that_contradict(fixed: list, message: str) -> None:
+    shapes = {"states": np.arange(12) // 3, "nation": nothing(12), "kinds": np.arange(12) % 2}
+    tables = nested(np.random.default_rng(7))[:1]
+    held = [fix(table(name, shapes[name.split()[0]]), np.array(values)) for name, values in fixed]
+    with pytest.raises(EstimateError, match=message):
+        reconcile([*tables, *held], unit=0.001)
+
+
+def test_a_fixed_total_off_the_domain() -> None:
+    tables = nested(np.random.default_rng(8))
+    held = Observed(
+        "states", (np.arange(12, dtype=np.int32) // 4,), (4,), np.array([1.0, 2.0, 3.0, 4.0]), np.array(0.0)
+    )
+    with pytest.raises(EstimateError, match="states: a fixed total lies in a cell"):
+        reconcile([*tables, held], unit=0.001)
+
+
+def test_groups_without_anything_to_weigh() -> None:
+    with pytest.raises(EstimateError, match="nothing to reconcile"):
+        reconcile([table("t", np.arange(3))], unit=0.001)
+    with pytest.raises(EstimateError, match="nothing to reconcile"):
+        reconcile([], unit=0.001)
+
+
+def test_large_totals_take_coarser_units() -> None:
+    one = replace(table("t", np.arange(2)), values=np.array([3e14, 4e14]), variance=np.array(1.0))
+    estimates = reconcile([one], unit=0.001)
+    assert estimates.unit == 0.1
+    assert np.array_equal(estimates.table("t"), one.values)

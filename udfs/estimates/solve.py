@@ -1,0 +1,222 @@
+"""Generalised least squares over the tables of one group: estimates of all cells that add up exactly."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from udfs.estimates.chain import Chain
+from udfs.estimates.fixed import Fixed, require_agreement
+from udfs.estimates.group import Group
+from udfs.estimates.rounding import Units, rounded
+from udfs.estimates.tables import SLAB, EstimateError, Observed, Sums, in_order, sums_between
+from udfs.estimates.variances import Variances
+from udfs.numbers.arrays import Floats
+
+TOLERANCE = 1e-4
+MOST_ITERATIONS = 1000
+RESTARTS = 5
+UNBOUNDED = 0.01  # of the tolerance, where M is not below N, so that the bound of the error is an estimate
+NOTHING = 1e-8  # of the variance that base cells alone would give a contrast: below it steps are not scaled down
+FLAT = 1e-11  # a direction whose length in N is that much below its length in M carries no information
+
+
+@dataclass(eq=False)
+class Solver:
+    """Preconditioned conjugate gradients for N·x = right, N = Σ Aᵀ W A, in the space that fixed totals leave free.
+
+    The preconditioner is the exact solution by the best chain of tables. With e the error of x and r its residual,
+    ‖e‖_N² = rᵀN⁻¹r ≤ rᵀM⁻¹r, and |cᵀe| ≤ √(cᵀN⁻¹c)·‖e‖_N for every contrast c: stopping at √(rᵀM⁻¹r) ≤ τ leaves every
+    sum of cells within τ of its own standard errors of the least-squares estimate (docs/mathematics.md, section 14).
+    """
+
+    group: Group
+    tolerance: float
+    unit: float
+    iterations: int = 0
+    chain: Chain = field(init=False)
+    fixed: Fixed | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        require_agreement(self.group, self.unit / 2)
+        self.chain = Chain(self.group)
+        if not self.exact and any(known.fixed is not None for known in self.group.known):
+            self.fixed = Fixed(self.group, self.chain.start)
+
+    @property
+    def exact(self) -> bool:
+        """Whether two passes are the solution."""
+        return self.chain.exact
+
+    def estimate(self) -> tuple[Floats, float]:
+        """Return the least-squares base and the bound of its error in standard errors."""
+        base = self.chain.estimate()
+        if self.fixed is not None:
+            self.fixed.meet(base, self.unit / 2)
+        if self.exact:
+            return base, 0.0
+        return base, self._improve(base, lambda: self.group.gradient(base), lambda: 1.0)
+
+    def solve(self, right: Floats) -> Floats:
+        """Return N⁻¹·right in the free space; raises EstimateError where the tables do not determine it."""
+        if self.exact:
+            return self.chain.solve(right)
+        found = np.zeros(self.group.shape)
+        least = NOTHING * dot(right, self.chain.start * right)  # a sum of fixed totals has no variance
+
+        def residual() -> Floats:
+            out = self.group.normal(found)
+            return np.subtract(right, out, out=out)
+
+        self._improve(found, residual, lambda: max(dot(right, found), least))
+        return found
+
+    def _preconditioned(self, right: Floats) -> Floats:
+        """Return M⁻¹·right; of both, in place, what the fixed totals leave free."""
+        if self.fixed is None:
+            return self.chain.solve(right)
+        self.fixed.reduce(right)
+        out = self.chain.solve(right)
+        self.fixed.within(out)
+        return out
+
+    def _improve(self, base: Floats, residual: Callable[[], Floats], scale: Callable[[], float]) -> float:
+        """Improve `base` in place until the bound of its error, squared over `scale`, is small; return the bound.
+
+        The residual of the recursion drifts from the true one by rounding, so the true one decides at the end.
+        """
+        target = (self.tolerance * (1.0 if self.chain.bounds else UNBOUNDED)) ** 2
+        done, size = 0, math.inf
+        for _ in range(RESTARTS):
+            rest = residual()
+            direction = self._preconditioned(rest)
+            size = dot(rest, direction)
+            if size <= target * scale():
+                self.iterations = max(self.iterations, done)
+                return math.sqrt(max(size, 0.0))
+            while size > target / 4 * scale():
+                image = self.group.normal(direction)
+                length = dot(direction, image)
+                if done == MOST_ITERATIONS or not length > FLAT * size:
+                    break
+                add_scaled(base, size / length, direction)
+                add_scaled(rest, -size / length, image)
+                del image
+                step = self._preconditioned(rest)
+                size, last = dot(rest, step), size
+                np.multiply(direction, size / last, out=direction)
+                direction += step
+                done += 1
+        names = ", ".join(known.name for known in self.group.known)
+        raise EstimateError(
+            f"{names}: no solution after {done} steps ({math.sqrt(max(size, 0.0)):.1g} standard errors are left); "
+            "these tables may not determine what is asked for"
+        )
+
+
+def _pieces(base: Floats) -> list[slice]:
+    return [slice(start, start + SLAB) for start in range(0, base.size, SLAB)]
+
+
+def dot(one: Floats, other: Floats) -> float:
+    """Return the sum of products, added piece by piece in order: the same for any number of threads."""
+    a, b = one.reshape(-1), other.reshape(-1)
+    return math.fsum(in_order(lambda piece: float(np.einsum("i,i->", a[piece], b[piece])), _pieces(a)))
+
+
+def add_scaled(out: Floats, factor: float, other: Floats) -> None:
+    """Add `factor`·`other` to `out`, without an array of that size."""
+    a, b = out.reshape(-1), other.reshape(-1)
+
+    def add(piece: slice) -> None:
+        a[piece] += factor * b[piece]
+
+    for _ in in_order(add, _pieces(a)):
+        pass
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """A sum of cells that a user picks: its value, its variance, and by how much each published value enters it."""
+
+    value: float
+    variance: float
+    coefficients: Mapping[str, Floats]
+    direction: Floats  # N⁻¹c on the group's own base: of two contrasts c and d, cᵀN⁻¹d is the covariance
+
+
+class Estimates:
+    """Best linear unbiased estimates of one group of tables that add up exactly, and how well each is known.
+
+    `base` are whole multiples of `unit` for the group's finest common cells; every table is their exact sum. `exact`:
+    the tables nest in one chain, and the solution is that of two passes. Else conjugate gradients took `iterations`
+    steps, and no sum of cells is further than `residual` of its own standard errors from the least-squares solution.
+    `rounding` is the largest difference, in any cell of any weighted table, that rounding to units makes.
+    """
+
+    def __init__(self, tables: Sequence[Observed], *, unit: float, tolerance: float) -> None:
+        self.tables = {table.name: table for table in tables}
+        self._solver = Solver(Group(tables), tolerance, unit)
+        estimate, self.residual = self._solver.estimate()
+        self.iterations, self.exact = self._solver.iterations, self._solver.exact
+        self._per = Units.of(estimate, unit)
+        self.unit = self._per.unit
+        self._whole = rounded(self._solver.chain, self._solver.fixed, estimate, self._per)
+        estimate *= self._per.per
+        estimate -= self._whole
+        sums = self._solver.group.folded(estimate).values()
+        self.rounding = max(float(np.abs(one).max(initial=0.0)) for one in (estimate, *sums)) / self._per.per
+
+    @cached_property
+    def base(self) -> Floats:
+        """The estimates of the group's finest common cells, in the measure's unit."""
+        return self._per.values(self._whole)
+
+    def table(self, name: str) -> Floats:
+        """Return the estimates of one table's cells, exact multiples of `unit`; raises where no tables make them up."""
+        return self._per.values(self._sums(name).up(self._whole))
+
+    def _sums(self, name: str) -> Sums:
+        table = self._solver.group.on_base(self.tables[name])
+        if table.values is None and all(sums_between(known.table, table) is None for known in self._solver.group.known):
+            raise EstimateError(f"{name}: no weighted table makes up its cells")
+        return Sums(table.positions, table.widths)
+
+    @cached_property
+    def _variances(self) -> Variances:
+        return Variances(self._solver.group)
+
+    def variances(self, name: str) -> Floats:
+        """Return the variance of each estimate of a table: exact where `exact`, else an upper bound."""
+        return self._variances.of(self._solver.group.on_base(self.tables[name]))
+
+    def contrast(self, weights: Floats) -> Contrast:
+        """Return the estimate of Σ weights·cells of the given base; raises where the tables do not determine it."""
+        own = self._solver.group.from_given(weights)
+        direction = self._solver.solve(own)
+        coefficients = {}
+        for name, table in self.tables.items():
+            if table.variance is not None:
+                cells = self._sums(name).up(direction)
+                coefficients[name] = np.divide(
+                    cells, table.variance, out=np.zeros_like(cells), where=table.variance > 0
+                )
+        value = float(self._per.values(np.asarray(dot(own, self._whole))))
+        return Contrast(value, max(dot(own, direction), 0.0), coefficients, direction)
+
+    def covariance(self, one: Contrast, other: Floats) -> float:
+        """Return the covariance of a contrast and another, given by its weights on the given base."""
+        return dot(one.direction, self._solver.group.from_given(other))
+
+
+def reconcile(tables: Sequence[Observed], *, unit: float, tolerance: float = TOLERANCE) -> Estimates:
+    """Return the generalised least-squares estimates of one group of tables.
+
+    Guarantee: estimates are linear in the published values, with coefficients of public variances alone, so they are
+    unbiased where these are, and of least variance among such where the variances are true. `unit` is a power of
+    ten, made coarser by tens where sums would not be whole below 2⁵³. Raises EstimateError where the tables cannot be
+    reconciled. docs/mathematics.md, section 14.
+    """
+    return Estimates(tables, unit=unit, tolerance=tolerance)
