@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Plan, load_plan
+    from prdp.reconciled import Reconciled, read_reconciled, reconcile
     from prdp.releases import PublishedRelease, Release, product, read_release, verify
     from prdp.studies import beside_today, calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
     from prdp.trials import try_plan
@@ -33,6 +34,7 @@ HOMES = {
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Plan", "load_plan"),
+    "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
     "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "verify"),
     "prdp.studies": (
         "beside_today",
@@ -58,6 +60,7 @@ __all__ = [
     "PlanError",
     "PrdpError",
     "PublishedRelease",
+    "Reconciled",
     "Release",
     "StateError",
     "Verified",
@@ -76,7 +79,9 @@ __all__ = [
     "open_ledger",
     "prepare",
     "product",
+    "read_reconciled",
     "read_release",
+    "reconcile",
     "spark",
     "try_plan",
     "verify",

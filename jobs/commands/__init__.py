@@ -16,6 +16,7 @@ COMMANDS = {  # name → what it does, in one line
     "evaluate": "compare mechanisms on synthetic microdata",
     "verify": "check that a release's files match its manifest; for everyone",
     "export": "write a published release's tables in another format; for everyone",
+    "reconcile": "estimates of published tables that add up; for everyone",
     "product": "make the files that users load, of published releases; for everyone",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
 }

@@ -1,10 +1,11 @@
-"""prdp verify: whether a release's files are those of its manifest; for everyone."""
+"""prdp verify: whether a release's files are those of its manifest, and reconciled tables add up; for everyone."""
 
 import argparse
 from dataclasses import asdict
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json
+from pipeline.product.reconciled import VerifiedTables, is_reconciled, verify_reconciled
 from pipeline.release.verify import verify_release
 from pipeline.storage.uri import locate
 
@@ -13,15 +14,21 @@ EXAMPLE = "prdp verify releases/cbp-2023-county"
 
 def declare(parser: Parser) -> None:
     """Add the command's options."""
-    parser.add_argument("folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json")
+    parser.add_argument(
+        "folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json, or reconciled.json"
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what was verified."""
-    verified = verify_release(locate(arguments.folder, what="OUT/RELEASE"))
+    folder = locate(arguments.folder, what="OUT/RELEASE")
+    verified = verify_reconciled(folder) if is_reconciled(folder) else verify_release(folder)
     if arguments.json:
         print_json(asdict(verified))
+    elif isinstance(verified, VerifiedTables):
+        print(f"{', '.join(verified.releases)}, reconciled: {verified.files} files match their manifest")
+        print(f"{verified.sums:,} cells are the sums of finer ones, to the last unit")
     else:
         print(f"{verified.release}: {verified.files} files match the manifest of attempt {verified.attempt}")
         print(f"ledger head {verified.ledger_head}: compare it with the one that the publisher names")

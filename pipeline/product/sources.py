@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.errors import PlanError
+from pipeline.plan.model import Plan
+from pipeline.plan.structure import STRUCTURE, Structure
 from pipeline.release.export import published_bytes, published_part
 from pipeline.release.verify import read_manifest, verify_release
 from pipeline.storage.location import Location
@@ -28,7 +30,7 @@ Floats = NDArray[np.float64]
 class Source:
     """A table of a verified release: `levels` are its keys, the first one outermost in its order of rows.
 
-    `additive`: its noise is additive, so that cells may be added up.
+    `query`: what policy.json says of it.
     """
 
     name: str
@@ -36,7 +38,13 @@ class Source:
     files: tuple[Mapping[str, Any], ...]
     rows: int
     levels: tuple[str, ...]
-    additive: bool
+    query: Mapping[str, Any]
+
+    @property
+    def additive(self) -> bool:
+        """Whether its noise is additive, so that cells may be added up."""
+        parts = self.query.get("parts", [self.query])
+        return all(CATALOGUE[part["mechanism"]["kind"]].additive for part in parts)
 
     def pieces(self) -> Iterator[pa.Table]:
         """Yield keys, as dictionaries, values and standard errors, in key order."""
@@ -92,9 +100,7 @@ def released(folders: Sequence[Location]) -> tuple[dict[str, Source], list[dict[
             if name in sources:
                 raise PlanError(f"{folder} and {sources[name].folder}: both releases have a table {name}: give one")
             parts = tuple(file for file in table["files"] if file["path"].endswith(".parquet"))
-            kinds = [part["mechanism"]["kind"] for part in query.get("parts", [query])]
-            additive = all(CATALOGUE[kind].additive for kind in kinds)
-            sources[name] = Source(name, folder, parts, table["rows"], tuple(query["by"]), additive)
+            sources[name] = Source(name, folder, parts, table["rows"], tuple(query["by"]), query)
         facts.append(
             {
                 "release": verified.release,
@@ -105,6 +111,23 @@ def released(folders: Sequence[Location]) -> tuple[dict[str, Source], list[dict[
             }
         )
     return sources, facts
+
+
+def structure_of(folder: Location, plans: Sequence[Plan] = ()) -> Structure:
+    """Return the structure of a verified release: its own, or that of the one of `plans` it was made of.
+
+    Raises PlanError where an older release has none and its plan is not given, StateError where its file changed.
+    """
+    manifest = read_manifest(folder)
+    path = f"{manifest['attempt']}/{STRUCTURE}"
+    for file in manifest["files"]:
+        if file["path"] == path:
+            return Structure.from_json(published_bytes(folder, file), str(folder / path))
+    for plan in plans:
+        if plan.digest == manifest["plan_digest"]:
+            return Structure.of(plan)
+    other = "none of the plans given is its own" if plans else "give its plan by --plan"
+    raise PlanError(f"{folder}: this release does not say what its keys are (it has no {STRUCTURE}): {other}")
 
 
 def needed(sources: Mapping[str, Source], values: Mapping[str, str], file: str) -> dict[str, Source]:

@@ -37,13 +37,9 @@ class Additive(Form):
         """Return E|noise|, whatever the total."""
         return self.noise.mean_absolute_error
 
-    def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return the quantile of |noise|, whatever the total."""
-        return self.noise.half_width(level) * float(self.noise.step)
-
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return total ± the quantile of |noise|."""
-        width = self.error_quantile(total, interval)
+        width = self.noise.half_width(interval) * float(self.noise.step)
         return total - width, total + width
 
     def continuous(self) -> "ContinuousNoise | None":

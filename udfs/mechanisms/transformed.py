@@ -16,8 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from statistics import NormalDist
+from functools import cached_property
 from typing import Any, Generic, TypeVar, final
 
 import numpy as np
@@ -36,7 +35,6 @@ from udfs.numbers.wide import LARGEST
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
 POINTS = 1 << 14  # on each side, of the sum for the mean absolute error
-QUANTILES = 1 << 12  # of the noise, for quantiles of errors
 NOISE_DOC = "gaussian: per-record zCDP; laplace: pure per-record DP, better for giants, worse for small records"
 ESTIMATOR_DOC = "mean: unbiased, sums over cells are too; median: as often too high as too low, inside its interval"
 
@@ -136,13 +134,6 @@ class Curve(ABC):
         """Return the law of the released value of continuous noise; None where there are no closed forms."""
         return None
 
-    def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return the quantile of |estimate − q|, from the estimates at equally likely values of the noise."""
-        noise = equally_likely(self.noise, QUANTILES) * float(self.sigma)
-        with np.errstate(over="ignore", invalid="ignore"):
-            errors = np.abs(_held(self.estimate(self.at(total) + noise)) - total)
-        return float(np.quantile(errors, float(level), method="hazen"))
-
     def summed_absolute_error(self, total: float, reach: float) -> float:
         """Return E|estimate − q| within one part in 10⁵, as a sum over the noise up to `reach` scales on both sides."""
         z = np.linspace(-reach, reach, 2 * POINTS + 1)
@@ -227,12 +218,6 @@ class Transformed(Form, Generic[C]):
         """Return that of the curve's estimate."""
         return self.curve.mean_absolute_error(total)
 
-    def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return that of the curve's estimate; of totals that are not transformed that of the noise itself."""
-        if not self.curve.rounding:
-            return float(self.noise.half_width(level) * self.noise.step)
-        return self.curve.error_quantile(total, level)
-
     def continuous(self) -> Any:
         """Return the law of the curve's estimate."""
         return self.curve.continuous()
@@ -270,15 +255,6 @@ class Transformed(Form, Generic[C]):
     def _half_width(self, interval: Fraction) -> int:
         # in lattice steps: c, and one more where f is rounded
         return min(self.noise.half_width(interval) + bool(self.curve.rounding), REACH)
-
-
-@lru_cache(maxsize=8)
-def equally_likely(noise: str, number: int) -> Floats:
-    """Return the quantiles at (i + ½)/number of `gaussian` or `laplace` noise of scale 1, ascending."""
-    levels = (np.arange(number) + 0.5) / number
-    if noise == "laplace":
-        return np.where(levels < 0.5, np.log(2 * levels), -np.log(2 * (1 - levels)))
-    return np.array([NormalDist().inv_cdf(level) for level in levels.tolist()])
 
 
 def _held(values: Floats) -> Floats:

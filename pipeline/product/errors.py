@@ -1,0 +1,65 @@
+"""The errors of reconciled estimates: standard errors and intervals of every cell, and how they were found."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.product.given import Given
+from udfs.estimates.multipliers import Law, combined, multiplier
+from udfs.estimates.solve import Estimates
+from udfs.numbers.arrays import Floats
+
+EXACT, BOUND = "exact", "bound"
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Of one table, broadcastable to its cells on the base: standard errors, and how far intervals reach.
+
+    `how`: the standard errors are exact, or upper bounds. Intervals are symmetric.
+    """
+
+    standard_error: Floats
+    half_width: Floats
+    how: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return how errors were found, as JSON."""
+        return {"errors": self.how}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far an interval reaches for a standard error: what is known of the noise of the tables that are weighted.
+
+    Noise on a lattice of step λ has no density with one peak, but has one with noise uniform on half a step to both
+    sides added: so σ² + λ²/12 stands for σ², and half a step is added (docs/mathematics.md, section on multipliers).
+    """
+
+    k: float
+    step: float
+
+    @classmethod
+    def of(cls, weighted: list[Given], interval: float) -> "Spread":
+        """Return the spread of sums of the tables' noise: one peak and symmetric where all noise is additive."""
+        laws = [Law.SYMMETRIC if each.additive else Law.UNIMODAL for each in weighted]
+        steps = [float(mechanism.step) for each in weighted for mechanism in each.mechanisms.values()]
+        cells = max((each.cells.size for each in weighted), default=0)
+        transformed = Law.UNIMODAL in laws and (cells > 1 or len(laws) > 1)
+        return cls(multiplier(1 - interval, Law.ANY if transformed else combined(laws)), max(steps, default=0.0))
+
+    def half_width(self, variance: Floats | float) -> Any:
+        """Return half the interval's length for a variance; 0 for 0."""
+        wide = self.k * np.sqrt(np.asarray(variance) + self.step**2 / 12) + self.step / 2
+        return np.where(np.asarray(variance) > 0, wide, 0.0)
+
+
+def errors_of(estimates: Estimates, names: list[str], spread: Spread) -> dict[str, Errors]:
+    """Return the errors of tables of a solved group."""
+    found = {}
+    for name in names:
+        variance = estimates.variances(name)
+        how = EXACT if estimates.exact else BOUND
+        found[name] = Errors(np.sqrt(variance), spread.half_width(variance), how)
+    return found

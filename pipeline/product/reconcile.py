@@ -1,0 +1,341 @@
+"""Estimates of released tables that add up: which tables enter with which weights, group by group, and sums of cells.
+
+It is made of what releases published and of public facts: post-processing, which costs no record anything. Why the
+estimates are the best, and what holds of their errors: docs/mathematics.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import PlanError, in_a_line
+from pipeline.names import hint
+from pipeline.plan.keys import Where
+from pipeline.plan.load import load_plan
+from pipeline.plan.structure import Structure
+from pipeline.product.atoms import MAX_CELLS, Atoms
+from pipeline.product.errors import Spread
+from pipeline.product.given import Given, Group, given_of, groups_of, require_tables
+from pipeline.product.public_totals import (
+    PublicTotals,
+    measure_of,
+    named_files,
+    read_totals,
+    spread_evenly,
+)
+from pipeline.product.sources import released, structure_of
+from pipeline.storage.location import Location
+from udfs.estimates.solve import Estimates
+from udfs.estimates.solve import reconcile as solve
+from udfs.estimates.tables import EstimateError, Observed
+from udfs.numbers.arrays import Floats
+from udfs.numbers.exact import exact
+from udfs.records.statistics import Statistic
+
+UNIT = 0.001  # of the measure's unit: estimates are whole multiples of it, or of it times a power of ten
+Files = Mapping[str, Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user may choose. `fixed` and `expected`: files by the measure that their totals are of."""
+
+    plans: Sequence[Path] = ()
+    fixed: Files = field(default_factory=dict)
+    expected: Files = field(default_factory=dict)
+    weights_from: Sequence[str] = ()
+    leave_out: Sequence[str] = ()
+    interval: float = 0.95
+    draws: int | None = None
+    seed: int = 0
+    max_cells: int = MAX_CELLS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as a manifest holds them: no paths."""
+        return {
+            "fixed": sorted(self.fixed),
+            "expected": sorted(self.expected),
+            "weights_from": list(self.weights_from),
+            "leave_out": list(self.leave_out),
+            "interval": self.interval,
+            "draws": self.draws,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A group's estimates; `why`: of its tables that carry no weight, the reason in words."""
+
+    group: Group
+    atoms: Atoms
+    estimates: Estimates
+    tables: tuple[Given, ...]
+    why: Mapping[str, str]
+    spread: Spread
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """A sum of cells that a user picked: its estimate, standard error and interval, and the records it is of.
+
+    `of`: what is totalled. `keys`: records without a listed code in one of these keys are not in it.
+    """
+
+    of: str
+    where: Mapping[str, tuple[str, ...]]
+    keys: tuple[str, ...]
+    value: float
+    standard_error: float
+    lower: float
+    upper: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {name: value for name, value in vars(self).items() if name not in ("where", "keys")} | {
+            "where": {level: list(codes) for level, codes in self.where.items()},
+            "keys": list(self.keys),
+        }
+
+
+class Reconciliation:
+    """Verified releases of one dataset, to be reconciled group by group; each is solved when it is asked for.
+
+    Raises what `released`, `structure_of` and `given_of` raise, and PlanError where the options name what is not there.
+    """
+
+    def __init__(self, folders: Sequence[Location], options: Options) -> None:
+        self.options = options
+        sources, self.releases = released(folders)
+        plans = [load_plan(path) for path in options.plans]
+        self.structures = {str(folder): structure_of(folder, plans) for folder in folders}
+        self.tables = {each.name: each for each in given_of(sources, self.structures)}
+        for named, option in ((options.weights_from, "--weights-from"), (options.leave_out, "--leave-out")):
+            require_tables(named, self.tables, option)
+        if not 0 < options.interval < 1:
+            raise PlanError(f"--interval {options.interval}: a number above 0 and below 1 is needed")
+        self.groups = tuple(groups_of(list(self.tables.values())))
+        self._last: Solved | None = None
+        self._require_weights()
+
+    @property
+    def structure(self) -> Structure:
+        """That of the first release: all have the same dataset and domain."""
+        return next(iter(self.structures.values()))
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Statistic]:
+        """What tables total, by measure."""
+        return {measure_of(group.statistic): group.statistic for group in self.groups}
+
+    @cached_property
+    def _fixed(self) -> list[tuple[Statistic, PublicTotals]]:
+        found = []
+        for statistic, path in named_files(self.options.fixed, self.statistics, "--fixed").items():
+            totals = read_totals(path, statistic, self.structure.domain)
+            given = totals.values[~np.isnan(totals.values)]
+            step = 1.0 if statistic.measure is None else float(exact(self._measures[statistic.measure]["step"]))
+            if not np.allclose(np.rint(given / step) * step, given, rtol=1e-12, atol=0):
+                raise PlanError(
+                    f"{path}: a total is no multiple of the measure's step, {step:g}: no records add up to it"
+                )
+            if all((group.statistic, group.keys) != (statistic, totals.keys) for group in self.groups):
+                raise PlanError(
+                    f"{path}: no table totals {statistic.label} of the same records, those with a listed code in "
+                    f"{', '.join(sorted(totals.keys)) or 'any key'}: nothing can be held to these totals"
+                )
+            found.append((statistic, totals))
+        return found
+
+    @cached_property
+    def _expected(self) -> Mapping[Statistic, PublicTotals]:
+        """Expected totals by what they are of: those of files, and of noisy tables that do not enter the estimate."""
+        domain = self.structure.domain
+        files = named_files(self.options.expected, self.statistics, "--expected")
+        found = {statistic: read_totals(path, statistic, domain) for statistic, path in files.items()}
+        for name in self.options.weights_from:
+            table = self.tables[name]
+            if table.statistic in found:
+                raise PlanError(f"--weights-from {name}: {table.statistic.label} has expected totals already: give one")
+            found[table.statistic] = PublicTotals(name, table.facts.keys(domain), table.cells, table.values())
+        return found
+
+    @property
+    def _measures(self) -> Mapping[str, Any]:
+        return {name: facts for each in self.structures.values() for name, facts in each.measures.items()}
+
+    @cached_property
+    def _alone(self) -> frozenset[str]:
+        """The tables that have nothing to be reconciled with."""
+        fixed = {(statistic, totals.keys) for statistic, totals in self._fixed}
+        lonely = (
+            group for group in self.groups if len(group.tables) == 1 and (group.statistic, group.keys) not in fixed
+        )
+        return frozenset(group.tables[0].name for group in lonely)
+
+    def _require_weights(self) -> None:
+        """Raise PlanError that names the tables whose variance nobody knows before their totals."""
+        lacking = [
+            each.name
+            for each in self.tables.values()
+            if each.cells.size
+            and not each.additive
+            and self._why(each) is None
+            and each.statistic not in self._expected
+        ]
+        if lacking:
+            raise PlanError(
+                f"the noise of {', '.join(lacking)} is larger where the total is, so that weights need totals from "
+                "elsewhere: give --expected MEASURE=FILE (public totals), --weights-from TABLE (a noisy table, which "
+                "is then left out of the estimates), or --leave-out TABLE; weights from the table itself would bias it"
+            )
+
+    def _why(self, table: Given) -> str | None:
+        """Return why a table carries no weight, in words; None where it does."""
+        if table.name in self.options.leave_out:
+            return "left out by the call"
+        if table.name in self.options.weights_from:
+            return "weights are made from it"
+        if not table.additive and table.name in self._alone and table.statistic not in self._expected:
+            return "no other table totals the same, and its variance depends on the total"
+        return table.unweighted
+
+    def solved(self, group: Group) -> Solved:
+        """Return a group's estimates; PlanError where its base is too large, or fixed totals contradict each other."""
+        if self._last is not None and self._last.group is group:
+            return self._last
+        self._last = None  # its memory is needed
+        why = {each.name: reason for each in group.tables if (reason := self._why(each)) is not None}
+        weighted = self._weighted(group)
+        tables = tuple(each for each in group.tables if each in weighted or group.refined(each, weighted))
+        fixed = [
+            totals for statistic, totals in self._fixed if (statistic, totals.keys) == (group.statistic, group.keys)
+        ]
+        cells = {each.name: each.cells for each in tables} | {each.name: each.cells for each in fixed}
+        atoms = Atoms.of(self.structure.domain, cells, self.options.max_cells)
+        observed = [
+            Observed(
+                each.name,
+                atoms.positions(each.cells),
+                atoms.widths(each.cells),
+                atoms.placed(each.cells, each.values()) if each in weighted else None,
+                self._variance(each, atoms) if each in weighted else None,
+            )
+            for each in tables
+        ]
+        for totals in fixed:
+            known = atoms.placed(totals.cells, totals.values)
+            noise = np.where(np.isnan(known), np.inf, 0.0)
+            place = atoms.positions(totals.cells), atoms.widths(totals.cells)
+            observed.append(Observed(totals.name, *place, np.nan_to_num(known), noise))
+        try:
+            estimates = solve(observed, unit=UNIT)
+        except EstimateError as error:
+            raise PlanError(f"{group.label}: {error}") from None
+        spread = Spread.of(weighted, self.options.interval)
+        self._last = Solved(group, atoms, estimates, tables, why, spread)
+        return self._last
+
+    def _variance(self, table: Given, atoms: Atoms) -> Floats:
+        if table.additive:
+            expected = None
+        else:
+            totals = self._expected[table.statistic]
+            values = np.maximum(np.nan_to_num(totals.values), 0.0)
+            expected = spread_evenly(self.structure.domain, values, totals.cells, table.cells)
+        return (
+            atoms.placed(table.cells, table.variance(expected))
+            if table.cells.listed is None
+            else table.variance(expected)
+        )
+
+    def _weighted(self, group: Group) -> list[Given]:
+        return [each for each in group.tables if self._why(each) is None]
+
+    def not_reconciled(self) -> Iterator[tuple[str, str]]:
+        """Yield the tables that get no estimates, and why."""
+        for group in self.groups:
+            weighted = self._weighted(group)
+            for each in group.tables:
+                if each not in weighted and not group.refined(each, weighted):
+                    yield each.name, f"{self._why(each)}, and no weighted table has its cells or finer ones"
+        yield from ((each.name, "it has no cells") for each in self.tables.values() if not each.cells.size)
+
+    def groups_solved(self) -> Iterator[Solved]:
+        """Yield the estimates of each group that has a table with weights; PlanError where none has."""
+        able = [group for group in self.groups if self._weighted(group)]
+        if not able:
+            raise PlanError(
+                "no table can be weighted: " + "; ".join(f"{name}: {why}" for name, why in self.not_reconciled())
+            )
+        yield from map(self.solved, able)
+
+    def group_of(self, where: Where, of: str | None) -> Group:
+        """Return the group whose records a sum is of: with a listed code in the filter's keys, and in as few others.
+
+        Raises PlanError where the measure is not said or unknown, a level or code is, or no group tells the cells.
+        """
+        domain = self.structure.domain
+        for level, codes in where.items():
+            for code in codes:
+                domain.require_code(level, code)
+        if of is None and len(self.statistics) > 1:
+            raise PlanError(f"--of is needed: tables total {', '.join(self.statistics)}")
+        measure = of or next(iter(self.statistics))
+        if measure not in self.statistics:
+            raise PlanError(
+                f"--of {in_a_line(measure)}: no table is of it{hint(measure, list(self.statistics), 'measure')}"
+            )
+        filtered = {domain.dimensions[domain.levels[level]] for level in where}
+        needed = {each.key for each in filtered if not each.everyone}
+        able = [
+            group
+            for group in self.groups
+            if measure_of(group.statistic) == measure and needed <= group.keys and self._weighted(group)
+        ]
+        if not able:
+            raise PlanError(f"no tables of {measure} tell {', '.join(sorted(needed))} apart together")
+        return min(able, key=lambda group: len(group.keys))
+
+    def picked(self, where: Where, of: str | None = None) -> Picked:
+        """Return the sum of the cells that meet a filter; PlanError where the tables do not tell it."""
+        group = self.group_of(where, of)
+        solved = self.solved(group)
+        try:
+            contrast = solved.estimates.contrast(solved.atoms.mask(where))
+        except EstimateError as error:
+            raise PlanError(f"--sum: {error}") from None
+        half = float(solved.spread.half_width(contrast.variance))
+        return Picked(
+            of=measure_of(group.statistic),
+            where={level: tuple(codes) for level, codes in where.items()},
+            keys=tuple(sorted(group.keys)),
+            value=contrast.value,
+            standard_error=float(np.sqrt(contrast.variance)),
+            lower=contrast.value - half,
+            upper=contrast.value + half,
+        )
+
+
+def parse_where(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the filter that a text such as "naics2=31-33, state in 06,48" tells; PlanError where it tells none."""
+    where: dict[str, list[str]] = {}
+    level = None
+    for word in (each.strip() for each in text.split(",") if text.strip()):
+        name, sign, codes = word.partition("=")
+        if not sign:
+            name, sign, codes = word.partition(" in ")
+        if sign:
+            level = name.strip()
+            if level in where:
+                raise PlanError(f'--sum "{in_a_line(text)}": {in_a_line(level)} stands twice: write level in code,code')
+            where[level] = [codes.strip()]
+        elif level is None or not word:
+            raise PlanError(f'--sum "{in_a_line(text)}": write level=code, or level in code,code, separated by commas')
+        else:
+            where[level].append(word)
+    return {level: tuple(codes) for level, codes in where.items()}

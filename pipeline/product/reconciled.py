@@ -1,0 +1,235 @@
+"""A reconciled folder: tables that add up, the structure that says how, and a manifest, written last; and its check."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.build import code_digest
+from pipeline.errors import StateError
+from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
+from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
+from pipeline.product.errors import Errors, errors_of
+from pipeline.product.files import PIECE, Hashed, written
+from pipeline.product.given import Given
+from pipeline.product.reconcile import Reconciliation, Solved
+from pipeline.product.sources import VALUE, numbers
+from pipeline.release.export import published_bytes, published_part
+from pipeline.storage.location import FileDigest, Location
+from pipeline.storage.new_folder import filled, require_no_release
+from pipeline.storage.staging import safe_name
+
+MANIFEST = "reconciled.json"
+PUBLISHED = "published"
+COLUMNS = (VALUE, "lower", "upper", "standard_error", PUBLISHED)
+
+
+def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = False) -> dict[str, Any]:
+    """Write the reconciled tables of releases to `out`; return the manifest.
+
+    The same releases, options and build give the same bytes. A run that is killed leaves no manifest.
+
+    Args:
+        reconciliation: The releases, and what the user chose.
+        out: The folder to write, new or empty.
+        csv: Whether to write every table as CSV too.
+
+    Raises:
+        PlanError: Tables and options do not fit together.
+        StateError: A release's file changed; `out` is neither absent nor empty, or lies in a release's folder.
+    """
+    require_no_release(out)
+    with filled(out) as home:
+        made: list[dict[str, Any]] = []
+        tables: dict[str, Any] = {}
+        groups: list[dict[str, Any]] = []
+        for solved in reconciliation.groups_solved():
+            errors = errors_of(solved.estimates, [table.name for table in solved.tables], solved.spread)
+            for table in solved.tables:
+                made += [file.facts(home) for file in _write(home, table, solved, errors[table.name], csv=csv)]
+                tables[table.name] = errors[table.name].to_json() | {"rows": table.cells.size, "group": len(groups)}
+            groups.append(_group_facts(solved))
+        structure = _joined(reconciliation).to_json().encode()
+        (home / STRUCTURE).write_bytes(structure)
+        made.append({"path": STRUCTURE, "bytes": len(structure), "sha256": hashlib.sha256(structure).hexdigest()})
+        manifest = {
+            "dataset": reconciliation.structure.dataset,
+            "releases": reconciliation.releases,
+            "options": reconciliation.options.to_json(),
+            "build": code_digest(),
+            "groups": groups,
+            "tables": tables,
+            "not_reconciled": dict(reconciliation.not_reconciled()),
+            "files": sorted(made, key=lambda file: str(file["path"])),
+        }
+        text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        (home / MANIFEST).write_text(text, encoding="utf-8")
+    return manifest
+
+
+def _joined(reconciliation: Reconciliation) -> Structure:
+    """Return the structure of all releases together."""
+    measures: dict[str, Mapping[str, Any]] = {}
+    tables: dict[str, TableFacts] = {}
+    for each in reconciliation.structures.values():
+        measures |= dict(each.measures)
+        tables |= dict(each.tables)
+    return replace(reconciliation.structure, measures=measures, tables=tables)
+
+
+def _group_facts(solved: Solved) -> dict[str, Any]:
+    estimates = solved.estimates
+    return {
+        "of": solved.group.label,
+        "keys": sorted(solved.group.keys),
+        "tables": [table.name for table in solved.tables],
+        "unweighted": dict(solved.why),
+        "unit": estimates.unit,
+        "base_cells": solved.atoms.size,
+        "iterations": estimates.iterations,
+        "residual": estimates.residual,
+    }
+
+
+def _write(home: Path, table: Given, solved: Solved, errors: Errors, *, csv: bool) -> list[Hashed]:
+    """Write a table's files, piece by piece; return them."""
+    estimates, cells = solved.estimates, table.cells
+
+    def flat(values: NDArray[Any]) -> NDArray[Any]:
+        whole = np.broadcast_to(values, solved.atoms.widths(cells))
+        return solved.atoms.in_key_order(cells, whole)
+
+    values = flat(estimates.table(table.name))
+    error, half = flat(errors.standard_error), flat(errors.half_width)
+    path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
+    reader = table.source.reader()
+    with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
+        for start in range(0, max(cells.size, 1), PIECE):
+            stop = min(start + PIECE, cells.size)
+            keys = {
+                level: pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(codes, pa.string())).cast(pa.string())
+                for level, (codes, indices) in cells.keys(start, stop).items()
+            }
+            piece = slice(start, stop)
+            columns = (
+                values[piece],
+                values[piece] - half[piece],
+                values[piece] + half[piece],
+                error[piece],
+                numbers(reader.take(stop - start), VALUE),
+            )
+            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, columns, strict=True)}))
+    return made.files
+
+
+@dataclass(frozen=True)
+class VerifiedTables:
+    """A reconciled folder whose every file matches its manifest and whose tables add up.
+
+    `sums` counts the cells that were held against the sums of finer ones, `value` and `display` each.
+    """
+
+    dataset: str
+    releases: tuple[str, ...]
+    files: int
+    bytes: int
+    sums: int
+
+
+def is_reconciled(folder: Location) -> bool:
+    """Whether a folder holds the manifest of reconciled tables."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_reconciled_manifest(folder: Location) -> dict[str, Any]:
+    """Return the manifest in a reconciled folder; raises StateError where there is none, or it is none of prdp's."""
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read())
+        for file in manifest["files"]:
+            FileDigest(file["sha256"], file["bytes"])
+        complete = isinstance(manifest["tables"], dict) and all("unit" in each for each in manifest["groups"])
+    except (FileNotFoundError, NotADirectoryError):
+        raise StateError(f"{path} is not there: no reconciled tables are in this folder") from None
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise StateError(f"{path} lacks what every manifest of reconciled tables has: it was changed or is not one")
+    return manifest
+
+
+def require_files(folder: Location, manifest: Mapping[str, Any]) -> None:
+    """Return if the folder has the files of its manifest, unchanged, and no other; raises StateError."""
+    listed = {file["path"]: file for file in manifest["files"]}
+    present = {file.relative_to(folder) for file in folder.files()} - {MANIFEST}
+    for name in sorted(present - listed.keys()):
+        raise StateError(f"{folder / name} is not in the manifest: it is no part of the reconciled tables")
+    for name, file in listed.items():
+        if name not in present:
+            raise StateError(f"{folder / name} is missing")
+        if (folder / name).digest() != FileDigest(file["sha256"], file["bytes"]):
+            raise StateError(f"{folder / name} differs from the manifest: its contents were changed")
+
+
+def verify_reconciled(folder: Location) -> VerifiedTables:
+    """Return what was verified: each file is the manifest's, and every coarser cell is the sum of finer ones.
+
+    The sums are repeated from the files alone, in whole units: `value` in the group's unit and `display`. Raises
+    StateError naming the first file, or the first table, that is not as it should be.
+    """
+    manifest = read_reconciled_manifest(folder)
+    require_files(folder, manifest)
+    structure = structure_in(folder, manifest)
+    sums = 0
+    for group in manifest["groups"]:
+        cells = {name: structure.tables[name].cells(structure.domain) for name in group["tables"]}
+        for name, of_table in cells.items():
+            for roll_up, finer in _finer(name, cells):
+                fold = roll_up.fold()
+                for column, unit in ((VALUE, group["unit"]),):
+                    one = _in_units(folder, manifest, name, column, unit)
+                    other = fold(_in_units(folder, manifest, finer, column, unit))
+                    if not np.array_equal(one, other):
+                        raise StateError(
+                            f"{folder}: {column} of the table {name} is not the sum of that of {finer}: the tables "
+                            "do not add up"
+                        )
+                sums += of_table.size
+    files = manifest["files"]
+    releases = tuple(each["release"] for each in manifest["releases"])
+    return VerifiedTables(manifest["dataset"], releases, len(files), sum(file["bytes"] for file in files), sums)
+
+
+def structure_in(folder: Location, manifest: Mapping[str, Any]) -> Structure:
+    """Return the structure of a verified reconciled folder."""
+    file = next((file for file in manifest["files"] if file["path"] == STRUCTURE), None)
+    if file is None:
+        raise StateError(f"{folder / MANIFEST} names no {STRUCTURE}: it was changed")
+    return Structure.from_json(published_bytes(folder, file), str(folder / STRUCTURE))
+
+
+def _finer(name: str, cells: Mapping[str, QueryCells]) -> Iterator[tuple[RollUp, str]]:
+    """Yield the sums that lead to a table from the smallest other one with finer cells, or equal ones before it."""
+    names = list(cells)
+    able = [
+        each for number, each in enumerate(names) if (cells[each].size, number) > (cells[name].size, names.index(name))
+    ]
+    bases = [Base(cells[each], ("",)) for each in able]
+    found = cheapest(bases, cells[name], "")
+    if found is not None:
+        yield RollUp.of(bases[found], cells[name]), able[found]
+
+
+def _in_units(folder: Location, manifest: Mapping[str, Any], name: str, column: str, unit: float) -> Int64s:
+    file = next(file for file in manifest["files"] if file["path"] == f"tables/{name}.parquet")
+    values = published_part(folder, file).read([column]).column(column).to_numpy()
+    units: Int64s = np.rint(values / unit).astype(np.int64)
+    return units

@@ -1,0 +1,185 @@
+"""Reconciled tables of real releases: against totals, a dense solution by numpy, and what breaks sums and files."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import prdp
+from jobs.cli import main
+from pipeline.plan.structure import TableFacts
+from pipeline.product.given import Given
+from prdp import StateError
+from tests.support.many_keys import (
+    ALL,
+    in_files,
+    met_by_any,
+    microdata,
+    public_cells,
+    queries_of,
+    write,
+)
+from tests.support.submit import submit
+from udfs.mechanisms.catalogue import build
+
+GAUSSIAN = {"kind": "gaussian", "sigma": 4}
+LAPLACE = {"kind": "laplace", "sigma": 9}
+STABLE = {"kind": "symmetric_stable", "alpha": 1.2, "gamma": 3}
+BY_SIZE = {"by": "size", "parts": {"50+": LAPLACE}, "others": GAUSSIAN}
+
+
+def variance_of(mechanism: Mapping[str, Any]) -> float:
+    return build(mechanism, Fraction(1)).variance(0.0)
+
+
+def query(name: str, by: Sequence[str], mechanism: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "by": [*by], "mechanism": mechanism} | ({} if "sum" in more else {"count": "records"}) | more
+
+
+QUERIES = [
+    query("n3_county", ["naics3", "county"], GAUSSIAN),
+    query("n2_state", ["naics2", "state"], LAPLACE),
+    query("n2_cbsa", ["naics2", "cbsa"], GAUSSIAN),
+    query("nation_size", ["nation", "naics2", "size"], LAPLACE),
+    query("food_state", ["naics6", "state"], GAUSSIAN | {"sigma": 2}, where={"naics3": ["311"]}),
+    query("n2", ["naics2"], LAPLACE),  # of other records: a county is not needed
+    query("form", ["naics2", "form"], GAUSSIAN),  # `other` forms: everyone has one
+    query("stable", ["naics3", "state"], STABLE),
+    query("stable_zip", ["zip"], STABLE),
+    query(
+        "emp_size",
+        ["naics2", "county", "size"],
+        {"by": "size", "parts": {"50+": LAPLACE}, "others": GAUSSIAN},
+        sum="employment",
+    ),
+    query("emp_state", ["naics2", "state"], LAPLACE, sum="employment"),
+]
+
+
+def released(folder: Path, queries: Sequence[dict[str, Any]], keys: Sequence[str] = ALL, **changes: Any) -> Path:
+    place = write(folder, keys, queries, **changes)
+    in_files(folder, microdata(400))
+    outcome = submit(place)
+    return Path(place.out) / outcome.release
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return released(tmp_path_factory.mktemp("release"), QUERIES)
+
+
+@pytest.fixture(scope="module")
+def made(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return prdp.reconcile(release, tmp_path_factory.mktemp("made") / "out", csv=True)
+
+
+def test_tables_without_noise_stay_as_they_are_whatever_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels with holes, filters, optional keys, classes, records outside lists: no sum is asserted that is untrue."""
+    queries = met_by_any(queries_of(11, ALL, public_cells(ALL), 30), public_cells(ALL))
+    folder = released(tmp_path, queries)
+    draw = np.random.default_rng(1)
+    monkeypatch.setattr(Given, "variance", lambda self, _: draw.uniform(1, 9, self.cells.shape))
+    made = prdp.reconcile(folder, tmp_path / "made")
+    assert set(made) == {each["name"] for each in queries}
+    for table in made.values():
+        np.testing.assert_allclose(table.value, table.published, atol=0.02)
+    assert any(len(group["tables"]) > 3 for group in made.facts["groups"])
+    # Tables that leave other records out would be forced together, and totals move.
+    monkeypatch.setattr(TableFacts, "keys", lambda self, domain: frozenset())
+    wrong = prdp.reconcile(folder, tmp_path / "wrong")
+    assert max(np.abs(table.value - table.published).max() for table in wrong.values()) > 1
+
+
+def dense(tables: Mapping[str, pd.DataFrame], weights: Mapping[str, Any], cells: pd.DataFrame) -> dict[str, Any]:
+    """Values and variances by numpy alone: rows are the cells of tables, columns the finest combinations of codes."""
+    maps, values, inverse = {}, [], []
+    for name, table in tables.items():
+        levels = list(table.columns[:-5])
+        rows = {key: number for number, key in enumerate(table[levels].itertuples(index=False, name=None))}
+        at = [rows.get(key, -1) for key in cells[levels].itertuples(index=False, name=None)]
+        maps[name] = (np.arange(len(rows))[:, None] == np.array(at)[None, :]).astype(float)
+        if name in weights:
+            values.append(table.published.to_numpy(float))
+            inverse.append(np.broadcast_to(1 / np.asarray(weights[name], float), len(rows)))
+    design = np.vstack([maps[name] for name in tables if name in weights])
+    w = np.concatenate(inverse)
+    normal = np.linalg.pinv(design.T @ (w[:, None] * design), rcond=1e-10, hermitian=True)
+    x = normal @ (design.T @ (w * np.concatenate(values)))
+    return {name: (a @ x, np.einsum("ij,jk,ik->i", a, normal, a)) for name, a in maps.items()}
+
+
+def test_estimates_are_those_of_a_dense_solution(release: Path, made: Any) -> None:
+    g, h, s = (variance_of(m) for m in (GAUSSIAN, LAPLACE, GAUSSIAN | {"sigma": 2}))
+    group = next(each for each in made.facts["groups"] if "n3_county" in each["tables"])
+    weights = {"n3_county": g, "n2_state": h, "n2_cbsa": g, "food_state": s}
+    assert set(group["tables"]) == {*weights, "nation_size", "stable"}
+    cells = public_cells(ALL)[
+        ["naics6", "naics3", "naics2", "county", "state", "nation", "cbsa", "size"]
+    ].drop_duplicates()
+    found = dense({name: made[name] for name in group["tables"]}, weights | {"nation_size": h}, cells)
+    for name, (values, variances) in found.items():
+        np.testing.assert_allclose(made[name].value, values, atol=0.01)
+        assert (made[name].standard_error ** 2 >= variances * (1 - 1e-9)).all()  # exact, or an upper bound
+    assert made.facts["not_reconciled"].keys() == {"stable_zip"}
+    assert "no variance" in made.facts["not_reconciled"]["stable_zip"]
+    assert group["unweighted"].keys() == {"stable"}
+
+
+def test_parts_have_weights_of_their_own(made: Any) -> None:
+    g, h = (variance_of(m) for m in (GAUSSIAN, LAPLACE))
+    cells = public_cells(ALL)[["naics2", "county", "state", "size"]].drop_duplicates()
+    tables = {name: made[name] for name in ("emp_size", "emp_state")}
+    weights = {"emp_size": np.where(made["emp_size"]["size"] == "50+", h, g), "emp_state": h}
+    for name, (values, variances) in dense(tables, weights, cells).items():
+        np.testing.assert_allclose(made[name].value, values, atol=0.01)
+        np.testing.assert_allclose(made[name].standard_error ** 2, variances, rtol=1e-9)
+        assert made.facts["tables"][name]["errors"] == "exact"
+
+
+def test_sums_agree_to_the_last_unit_and_verify_repeats_it(made: Any, tmp_path: Path) -> None:
+    verified = prdp.read_reconciled(made.folder).verify()
+    assert verified.sums > 0
+    by_state = made["n3_county"].assign(state=lambda t: t.county.str[:2], naics2=lambda t: t.naics3.str[:2])
+    by_state["naics2"] = by_state.naics2.replace({"31": "31-33", "44": "44-45"})
+    for column, unit in (("value", 1000),):
+        sums = np.rint(by_state[column] * unit).groupby([by_state.naics2, by_state.state]).sum()
+        assert (np.rint(made["n2_state"][column] * unit).to_numpy() == sums.to_numpy()).all()
+
+
+def test_the_same_releases_give_the_same_bytes(release: Path, made: Any, tmp_path: Path) -> None:
+    prdp.reconcile(release, tmp_path / "out", csv=True)
+    one, other = (
+        {path.relative_to(home): path.read_bytes() for path in Path(home).rglob("*.*")}
+        for home in (made.folder, tmp_path / "out")
+    )
+    assert one == other
+    assert len(one) == 2 * len(made) + 2
+
+
+@pytest.mark.parametrize("column", ["value"])
+def test_a_cell_that_is_not_the_sum_is_found(made: Any, column: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(made.folder, tmp_path / "copy")
+    table = pq.read_table(path := copy / "tables" / "n2_state.parquet")
+    changed = table.column(column).to_numpy().copy()
+    changed[1] += 1
+    pq.write_table(table.set_column(table.column_names.index(column), column, [changed]), path)
+    with pytest.raises(StateError, match="differs from the manifest"):
+        prdp.read_reconciled(copy)
+    assert main(["verify", str(copy)]) == 5
+    manifest = json.loads((copy / "reconciled.json").read_text())
+    for file in manifest["files"]:
+        if file["path"] == "tables/n2_state.parquet":
+            file |= {"sha256": sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
+    (copy / "reconciled.json").write_text(json.dumps(manifest))
+    with pytest.raises(StateError, match=f"{column} of the table .* is not the sum"):
+        prdp.read_reconciled(copy).verify()
