@@ -6,6 +6,7 @@ section 14).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -15,7 +16,16 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from udfs.estimates.chain import Chain
 from udfs.estimates.fixed import Fixed
-from udfs.estimates.tables import EstimateError, Int32s, Observed, Positions, Sums, sums_between
+from udfs.estimates.tables import (
+    Along,
+    EstimateError,
+    Observed,
+    Positions,
+    Sums,
+    in_order,
+    row_slabs,
+    sums_between,
+)
 from udfs.numbers.arrays import Floats, Mask
 
 WHOLE = 2.0**53  # doubles below it hold every whole number
@@ -54,7 +64,7 @@ class Units:
         return whole / 10.0**self.digits if self.digits >= 0 else whole * 10.0**-self.digits
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """One table of the chain with a further position on each axis that it does not cover."""
 
     positions: Positions
@@ -62,10 +72,12 @@ class _Parts(NamedTuple):
 
     @classmethod
     def base(cls, shape: tuple[int, ...]) -> Self:
+        """Return the base itself."""
         return cls(tuple(np.arange(n, dtype=np.int32) for n in shape), shape)
 
     @classmethod
     def of(cls, table: Observed) -> Self:
+        """Return a table's cells, and those beside it."""
         short = [bool((axis < 0).any()) for axis in table.positions]
         pairs = list(zip(table.positions, table.widths, strict=True))
         return cls(
@@ -74,21 +86,27 @@ class _Parts(NamedTuple):
         )
 
 
+Fill = Callable[[Floats, Floats, Mask | None, Along, int], Floats]
+
+
 def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units) -> Floats:
     """Return base values in whole units: fixed totals are met, tables of the chain are within few units of theirs."""
     own = None if chain.group.base is None else chain.group.base.fixed
-    steps = [(_Parts.base(base.shape), own)]
-    steps += [(_Parts.of(level.known.table), level.known.fixed) for level in chain.levels]
+    steps = [(Parts.base(base.shape), own)]
+    steps += [(Parts.of(level.known.table), level.known.fixed) for level in chain.levels]
     if fixed is not None:  # tables that are no finer would not let all fixed totals be met
         finer = [level for level in chain.levels if _finer(level.known.table, fixed.joint)]
-        steps = [steps[0], *((_Parts.of(level.known.table), None) for level in finer), (_Parts.of(fixed.joint), None)]
-    reals = [base if not number else Sums(*part).up(base) for number, (part, _) in enumerate(steps)]
-    top = reals[-1] * units.per
+        steps = [steps[0], *((Parts.of(level.known.table), None) for level in finer), (Parts.of(fixed.joint), None)]
+    top = Sums(*steps[-1][0]).up(base) * units.per
     whole = np.rint(top) if fixed is None else _meeting(top, fixed, units)
-    for (coarse, _), (fine, stays), real in zip(steps[:0:-1], steps[-2::-1], reals[-2::-1], strict=True):
+
+    def fill(whole: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
+        return carried(whole, real * units.per, free, along, axis)
+
+    for (coarse, _), (fine, stays) in zip(steps[:0:-1], steps[-2::-1], strict=True):
         if stays is not None:
             stays = np.pad(stays, [(0, n - m) for n, m in zip(fine.widths, stays.shape, strict=True)])  # noqa: PLW2901
-        whole = _expanded(whole, (coarse, fine), real * units.per, stays)
+        whole = expanded(whole, (coarse, fine), Sums(*fine).up(base), stays, fill)
     return whole
 
 
@@ -96,47 +114,54 @@ def _finer(table: Observed, other: Observed) -> bool:
     return sums_between(table, other) is not None and sums_between(other, table) is None
 
 
-def _expanded(whole: Floats, parts: tuple[_Parts, _Parts], real: Floats, stays: Mask | None) -> Floats:
-    """Return whole units of the finer cells, near `real`, that add up to those of the coarser cells."""
+def expanded(whole: Floats, parts: tuple[Parts, Parts], real: Floats, stays: Mask | None, fill: Fill) -> Floats:
+    """Return whole numbers for the finer cells, near `real`, that add up to those of the coarser cells.
+
+    `fill` splits the sums of one axis: of (sums, real parts, parts that may differ from their nearest whole number,
+    axis) it makes whole parts.
+    """
     coarse, fine = parts
-    to = []
-    for finer, coarser, width in zip(fine.positions, coarse.positions, fine.widths, strict=True):
-        step = np.zeros(width, dtype=np.int32)
-        step[finer] = coarser
-        to.append(step)
-    for axis, step in enumerate(to):
+    steps = []
+    for finer, coarser, widths in zip(
+        fine.positions, coarse.positions, zip(fine.widths, coarse.widths, strict=True), strict=True
+    ):
+        to = np.zeros(widths[0], dtype=np.int32)
+        to[finer] = coarser
+        steps.append(Along(to, widths[1]))
+    for axis, along in enumerate(steps):
+        if along.same:
+            continue
         rest = tuple(np.arange(n, dtype=np.int32) for n in fine.widths[: axis + 1])
-        between = Sums((*rest, *to[axis + 1 :]), (*fine.widths[: axis + 1], *coarse.widths[axis + 1 :]))
+        positions = (*rest, *(step.positions for step in steps[axis + 1 :]))
+        between = Sums(positions, (*fine.widths[: axis + 1], *coarse.widths[axis + 1 :]))
         free = None if stays is None else between.up((~stays).astype(np.float64)) > 0
-        whole = _carried(whole, between.up(real), free, step, axis)
+        whole = _by_slabs(whole, between.up(real), free, (along, axis, fill))
     return whole
 
 
-def _carried(whole: Floats, real: Floats, free: Mask | None, to: Int32s, axis: int) -> Floats:
-    """Give each entry along one axis its whole part, and one more where the carried fractions pass a half."""
-    floor = np.floor(real)
-    if free is not None:
-        floor = np.where(free, floor, np.rint(real))
-    real = real - floor  # the fractions
-    if free is not None:
-        real[~free] = 0.0
-    sums = Sums(
-        tuple(to if number == axis else np.arange(n, dtype=np.int32) for number, n in enumerate(floor.shape)),
-        whole.shape,
-    )
-    counted = sums.up(np.ones(floor.shape) if free is None else free.astype(np.float64))
-    missing = (whole - sums.up(floor) - sums.up(real)) / np.maximum(counted, 1.0)
-    if free is None:
-        sums.down(missing, real)
-    else:
-        spread = np.zeros(floor.shape)
-        sums.down(missing, spread)
-        real += np.where(free, spread, 0.0)
-    order = np.argsort(to, kind="stable")
-    carried = np.rint(np.cumsum(real.take(order, axis=axis), axis=axis))
-    carried = np.diff(carried, axis=axis, prepend=0.0)
-    back = np.argsort(order, kind="stable")
-    floor += carried.take(back, axis=axis)
+def _by_slabs(whole: Floats, real: Floats, free: Mask | None, step: tuple[Along, int, Fill]) -> Floats:
+    along, axis, fill = step
+    out = np.empty(real.shape)
+
+    def work(rows: slice) -> None:
+        out[rows] = fill(whole[rows], real[rows], None if free is None else free[rows], along, axis)
+
+    for _ in in_order(work, row_slabs(real.shape) if axis else [slice(None)]):
+        pass
+    return out
+
+
+def carried(whole: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
+    """Give each part along one axis its whole number, and one more where the carried fractions pass a half."""
+    floor = np.floor(real) if free is None else np.where(free, np.floor(real), np.rint(real))
+    rest = real - floor if free is None else np.where(free, real - floor, 0.0)
+    counted = along.up(np.ones(real.shape) if free is None else free.astype(np.float64), axis)
+    missing = (whole - along.up(floor, axis) - along.up(rest, axis)) / np.maximum(counted, 1.0)
+    spread = along.down(missing, axis)
+    rest += spread if free is None else np.where(free, spread, 0.0)
+    order = np.arange(along.length) if along.order is None else along.order
+    steps = np.rint(np.cumsum(rest.take(order, axis=axis), axis=axis))
+    floor += np.diff(steps, axis=axis, prepend=0.0).take(np.argsort(order), axis=axis)
     return floor
 
 

@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from udfs.estimates.chain import Chain
+from udfs.estimates.display import displayed
 from udfs.estimates.fixed import Fixed, require_agreement
 from udfs.estimates.group import Group
 from udfs.estimates.rounding import Units, rounded
 from udfs.estimates.tables import SLAB, EstimateError, Observed, Sums, in_order, sums_between
 from udfs.estimates.variances import Variances
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Int64s
 
 TOLERANCE = 1e-4
 MOST_ITERATIONS = 1000
@@ -177,6 +179,19 @@ class Estimates:
     def table(self, name: str) -> Floats:
         """Return the estimates of one table's cells, exact multiples of `unit`; raises where no tables make them up."""
         return self._per.values(self._sums(name).up(self._whole))
+
+    def display(self) -> dict[str, Int64s]:
+        """Return, of each table that can be estimated, whole numbers of at least 0 that add up over all tables.
+
+        They are sums of one displayed base. Not unbiased; fixed totals are displayed as they are where they are whole,
+        not negative, and no part of a sum with parts that are.
+        """
+        base = displayed(self._solver.chain, self.base)
+        shown = {}
+        for name in self.tables:
+            with suppress(EstimateError):
+                shown[name] = self._sums(name).up(base).astype(np.int64)
+        return shown
 
     def _sums(self, name: str) -> Sums:
         table = self._solver.group.on_base(self.tables[name])

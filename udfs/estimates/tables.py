@@ -59,8 +59,14 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
             yield waiting.popleft().result()
 
 
-class _Axis:
-    """The sums along one axis: position of each of its `length` entries on the axis of a coarser table, or −1."""
+def row_slabs(shape: tuple[int, ...]) -> list[slice]:
+    """Return the slabs of the first axis that threads work on."""
+    rows = max(1, SLAB // max(1, int(np.prod(shape[1:]))))
+    return [slice(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
+
+
+class Along:
+    """The sums along one axis: the position of each of its `length` entries on the axis of a coarser table, or −1."""
 
     def __init__(self, positions: Int32s, width: int) -> None:
         self.positions, self.width, self.length = positions, width, len(positions)
@@ -75,6 +81,7 @@ class _Axis:
         self.order = None if np.array_equal(order, np.arange(self.length)) else order
 
     def up(self, cells: Floats, axis: int) -> Floats:
+        """Add up cells along an axis."""
         if self.same:
             return cells
         if self.all:
@@ -108,18 +115,16 @@ class Sums:
     def __init__(self, positions: Positions, widths: tuple[int, ...]) -> None:
         self.shape = tuple(map(len, positions))
         self.widths = widths
-        self._first = _Axis(positions[0], widths[0])
-        axes = [(number, _Axis(p, w)) for number, (p, w) in enumerate(zip(positions, widths, strict=True)) if number]
+        self._first = Along(positions[0], widths[0])
+        axes = [(number, Along(p, w)) for number, (p, w) in enumerate(zip(positions, widths, strict=True)) if number]
         self._rest = sorted(axes, key=lambda one: one[1].width / max(one[1].length, 1))
         self.same = self._first.same and all(axis.same for _, axis in axes)
 
     @cached_property
     def _slabs(self) -> list[tuple[slice, Int32s, NDArray[np.intp], sparse.csr_array]]:
         """Rows of each slab, the rows of the coarser table that they meet, where each row lies, and their sums."""
-        rows = max(1, SLAB // max(1, int(np.prod(self.shape[1:]))))
         slabs = []
-        for start in range(0, self.shape[0], rows):
-            part = slice(start, min(start + rows, self.shape[0]))
+        for part in row_slabs(self.shape):
             met, inverse = np.unique(self._first.positions[part], return_inverse=True)
             here = inverse if met[0] >= 0 else inverse - 1  # a row at −1 lies in none
             held = np.flatnonzero(here >= 0)
@@ -175,7 +180,7 @@ class Sums:
             spread = along.down(spread, axis)
         out[part] += spread if len(met) == 1 or self._first.same else spread[inverse]
 
-    def _all(self) -> list[_Axis]:
+    def _all(self) -> list[Along]:
         return [self._first, *(axis for _, axis in sorted(self._rest, key=lambda one: one[0]))]
 
 

@@ -1,0 +1,82 @@
+"""Display columns: at least 0, whole, adding up over all tables, and near the projection of the estimates."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from tests.estimates.test_solve import any_group, nested
+from tests.support.estimates import matrix, nothing, table
+from udfs.estimates.display import projected
+from udfs.estimates.rounding import carried
+from udfs.estimates.solve import reconcile
+from udfs.estimates.tables import Along
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_display_is_whole_not_negative_and_adds_up(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tables = [replace(t, values=t.values - random.choice([0, 80])) for t in any_group(3 * (seed // 3) + 1)]
+    estimates = reconcile(tables, unit=0.001)
+    shown = estimates.display()
+    finest = np.vstack([matrix(t) for t in tables])
+    cells = np.concatenate([shown[t.name].ravel() for t in tables])
+    assert (cells >= 0).all()
+    base = np.linalg.lstsq(finest, cells, rcond=None)[0]
+    assert np.allclose(finest @ base, cells, atol=1e-6)  # all tables are sums of one base
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_parts_are_the_nearest_and_whole_ones_within_one_of_them(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    along = Along(random.permutation(np.arange(9, dtype=np.int32) % 3), 3)
+    real = random.normal(0, 10, size=(2, 9))
+    sums = np.rint(random.gamma(1, 8, size=(2, 3)))
+    near = projected(sums, real, along, 1)
+    assert (near >= 0).all()
+    assert np.allclose(along.up(near, 1), sums)
+    for row, group in np.ndindex(2, 3):
+        mine = along.positions == group
+        start = np.full(3, sums[row, group] / 3)
+        found = minimize(
+            lambda x, mine=mine, row=row: ((x - real[row, mine]) ** 2).sum(), start, bounds=[(0, None)] * 3,
+            constraints={"type": "eq", "fun": lambda x, s=sums[row, group]: x.sum() - s},
+        )  # fmt: skip
+        assert ((near[row, mine] - real[row, mine]) ** 2).sum() <= found.fun + 1e-5
+    whole = carried(sums, near, None, along, 1)
+    assert (np.rint(whole) == whole).all()
+    assert (whole >= 0).all()
+    assert np.array_equal(along.up(whole, 1), sums)
+    assert (np.abs(whole - near) < 1 + 1e-9).all()
+
+
+def test_a_tree_without_anything() -> None:
+    counties = replace(table("county", np.arange(6)), values=np.full(6, -3.0), variance=np.array(4.0))
+    nation = replace(table("nation", nothing(6)), values=np.array([0.0]), variance=np.array(1.0))
+    shown = reconcile([counties, nation], unit=0.001).display()
+    assert not shown["county"].any()
+    assert not shown["nation"].any()
+
+
+def test_a_table_that_nothing_makes_up_is_not_displayed() -> None:
+    tables = nested(np.random.default_rng(1))
+    shown = reconcile([tables[1], table("county", np.arange(12))], unit=0.001).display()
+    assert list(shown) == ["state"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_clipping_alone_would_not_add_up(broken: bool) -> None:
+    estimates = reconcile(nested(np.random.default_rng(2)), unit=0.001)
+    low = {name: estimates.table(name) - 200 for name in ("county", "state", "nation")}
+    tables = [replace(t, values=low[t.name]) for t in nested(np.random.default_rng(2))]
+    estimates = reconcile(tables, unit=0.001)
+    shown = estimates.display()
+    if broken:
+        shown = {name: np.maximum(np.rint(estimates.table(name)), 0).astype(int) for name in low}
+    states = np.bincount(tables[1].positions[0], weights=shown["county"])
+    assert np.array_equal(states, shown["state"]) != broken
