@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prdp.explanation import Explanation
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
-    from prdp.plans import Plan, load_plan
+    from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
     from prdp.releases import PublishedRelease, Release, product, read_release, verify
     from prdp.studies import beside_today, calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
@@ -33,8 +33,8 @@ HOMES = {
     "prdp.explanation": ("Explanation",),
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.microdata": ("diagnose", "prepare"),
-    "prdp.plans": ("Plan", "load_plan"),
     "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
+    "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
     "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "verify"),
     "prdp.studies": (
         "beside_today",
@@ -51,6 +51,7 @@ HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 SUBMODULES = ("mechanisms", "spark")
 
 __all__ = [
+    "Allocation",
     "BudgetRefused",
     "Design",
     "Explanation",
@@ -65,6 +66,7 @@ __all__ = [
     "StateError",
     "Verified",
     "__version__",
+    "allocate",
     "beside_today",
     "calibrate",
     "create_ledger",

@@ -11,12 +11,14 @@ from pipeline.errors import Interrupted, PlanError
 from pipeline.plan.load import plan_of
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.schema import DomainSpec, ListSpec
-from pipeline.plan.text import read_text, text_of
+from pipeline.plan.text import PlanText, read_text, text_of
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
 from prdp.ledgers import LedgerLike
 from prdp.runs import DataLike, LocationLike, Runner, location, microdata_of, open_lasting, open_logged, out_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from prdp.releases import Release
 
 
@@ -272,6 +274,52 @@ class Plan:
         return f"<prdp.Plan {self.name}: {', '.join(self.queries)}; {self.digest}>"
 
 
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """The scales that were chosen for a draft, and the plan that states them; no microdata were read."""
+
+    plan: Plan
+    _result: Mapping[str, Any]
+
+    @property
+    def tables(self) -> "pd.DataFrame":
+        """The scales: columns query, part (of a query with parts), scale (its name), value, error.
+
+        The error is of the kind and at the total that the draft names, in the measure's unit, or a share.
+        """
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [(f["query"], f.get("part"), f["scale"], f[f["scale"]], f["error"]) for f in self._result["found"]]
+        return pd.DataFrame(rows, columns=["query", "part", "scale", "value", "error"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `prdp calibrate DRAFT --json` prints."""
+        return copy.deepcopy(dict(self._result))
+
+
+def allocate(
+    draft: "str | Path | Mapping[str, Any]", *, out: "str | Path | None" = None, folder: "str | Path | None" = None
+) -> Allocation:
+    """Choose the scales of a draft, a plan with a key `calibrate` of its own, as `prdp calibrate DRAFT`.
+
+    Guarantee: the plan keeps every limit that the draft names by its own total policy, exactly.
+
+    Args:
+        draft: The file, or a mapping as YAML would give it.
+        out: Write the plan here, in its own folder, each scale with a comment.
+        folder: The folder to which paths in a mapping are relative. Default: the working folder.
+
+    Raises:
+        BudgetRefused: The limits cannot be kept with the accuracies wanted; the message says what could be had.
+        PlanError: The draft is wrong, or noise cannot be so accurate.
+    """
+    from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
+
+    text, path = _text_and_path(draft, folder)
+    result, final = allocated_plan(text, path, None if out is None else Path(out))
+    return Allocation(Plan(plan_of(final, path), final.data), result)
+
+
 def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | Path | None = None) -> Plan:
     """Return the resolved plan of a YAML file, or of the same content as a mapping.
 
@@ -292,10 +340,13 @@ def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | 
     """
     if isinstance(source, Plan):
         return source
+    text, path = _text_and_path(source, folder)
+    return Plan(plan_of(text, path), text.data)
+
+
+def _text_and_path(source: "str | Path | Mapping[str, Any]", folder: "str | Path | None") -> tuple[PlanText, Path]:
     if isinstance(source, Mapping):
         path = Path(folder or "").absolute() / "plan"
-        text = text_of(source, path)
-    else:
-        path = Path(source)
-        text = read_text(path)
-    return Plan(plan_of(text, path), text.data)
+        return text_of(source, path), path
+    path = Path(source)
+    return read_text(path), path

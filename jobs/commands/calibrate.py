@@ -10,6 +10,7 @@ from jobs.output import print_json
 from pipeline.accounting.best_alpha import LEAST
 from pipeline.accounting.targets import BOUNDS, OF_NAME
 from pipeline.errors import PlanError
+from pipeline.plan.text import read_text
 from pipeline.report.calibrated import mechanism_lines, resolved_plan, resolved_text, scales_text
 from udfs.mechanisms.parameters import ParameterError
 
@@ -21,7 +22,13 @@ DEFAULTS = {"step": "1", "coverage": "0.95", "objective": "largest"}
 
 def declare(parser: Parser) -> None:
     """Add the command's options: for a plan, for one mechanism, or for all families at equal accuracy."""
-    parser.add_argument("plan", nargs="?", type=Path, metavar="PLAN", help="a plan with mechanisms that say calibrate:")
+    parser.add_argument(
+        "plan",
+        nargs="?",
+        type=Path,
+        metavar="PLAN",
+        help="a plan with mechanisms that say calibrate:, or a draft with a key calibrate of its own",
+    )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the plan with every calibrate: replaced by its solution"
     )
@@ -109,11 +116,19 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> None:
-    resolved = resolved_plan(arguments.plan, arguments.out)
-    if arguments.json:
-        print_json(resolved)
+    text = read_text(arguments.plan)
+    if "calibrate" in text.data:
+        from pipeline.report.allocated import allocated_plan, allocated_text  # noqa: PLC0415
+
+        result = allocated_plan(text, arguments.plan, arguments.out)[0]
+        shown = allocated_text(result)
     else:
-        print(resolved_text(resolved))
+        result = resolved_plan(arguments.plan, arguments.out)
+        shown = resolved_text(result)
+    if arguments.json:
+        print_json(result)
+    else:
+        print(shown)
 
 
 def _one(arguments: argparse.Namespace) -> None:

@@ -60,7 +60,7 @@ def decimal(n: int) -> Fraction:
 
 def number_below(number: Fraction) -> int:
     """Return an n whose decimal is at most `number` and next to it, as far as doubles tell."""
-    return _number(log10(number))
+    return number_of(log10(number))
 
 
 def crossing(gap: Gap, holds: Holds, start: int) -> int | None:
@@ -105,16 +105,18 @@ def _bracket(gap: Gap, n: int, value: float) -> tuple[Point, Point]:
 
 
 def _between(low: Point, high: Point) -> int:
-    x, y = _log10(low[0]), _log10(high[0])
-    return _number(x + (y - x) * low[1] / (low[1] - high[1])) if low[1] < high[1] else (low[0] + high[0]) // 2
+    x, y = log10_of(low[0]), log10_of(high[0])
+    return number_of(x + (y - x) * low[1] / (low[1] - high[1])) if low[1] < high[1] else (low[0] + high[0]) // 2
 
 
-def _log10(n: int) -> float:
+def log10_of(n: int) -> float:
+    """Return the logarithm of the n-th decimal."""
     decade, units = divmod(n, A_DECADE)
     return decade + log10(1 + units / UNITS)
 
 
-def _number(x: float) -> int:
+def number_of(x: float) -> int:
+    """Return the number of a decimal next to 10^x."""
     decade: int = floor(x)
     return decade * A_DECADE + min(A_DECADE - 1, floor((float(10 ** (x - decade)) - 1) * UNITS))
 
@@ -207,7 +209,7 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: GroupTarget) 
 
 @lru_cache(maxsize=512)
 def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) -> Mechanism:
-    family = _Family(kind, name, fixed, step, may_be_narrow=target.may_be_narrow)
+    family = Family(kind, name, fixed, step, may_be_narrow=target.may_be_narrow)
 
     def gap(n: int) -> float:
         mechanism = family.at(n)
@@ -233,7 +235,7 @@ def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) 
     return below if target.widest and below is not None else above
 
 
-def _finer(family: "_Family", first: int, target: LossTarget) -> Mechanism:
+def _finer(family: "Family", first: int, target: LossTarget) -> Mechanism:
     """Return the mechanism of least noise that reaches the target, of the decimals of 15 digits from first − 1 on."""
     low, high = target.gap(family.between(first, 0)), target.gap(family.between(first, FINER))
     start = round(FINER * low / (low - high)) if isfinite(low) and low < high else FINER
@@ -246,16 +248,40 @@ def _finer(family: "_Family", first: int, target: LossTarget) -> Mechanism:
     return family.between(first, k)
 
 
-class _Family:
-    """The mechanisms of one kind by the number of their scale; more noise as it grows."""
+class Family:
+    """The mechanisms of one kind by the number of their scale; more noise as it grows.
 
-    def __init__(self, kind: str, name: str, fixed: Fixed, step: Fraction, *, may_be_narrow: bool) -> None:
+    `times`: scales are so many times the number's decimal.
+    """
+
+    def __init__(  # noqa: PLR0913 — what a mechanism is made of
+        self,
+        kind: str,
+        name: str,
+        fixed: Fixed,
+        step: Fraction,
+        *,
+        may_be_narrow: bool,
+        times: Fraction = Fraction(1),
+    ) -> None:
         self.kind, self.name, self.fixed, self.step = kind, name, dict(fixed), step
-        self.may_be_narrow = may_be_narrow
+        self.may_be_narrow, self.times = may_be_narrow, times
         self.objection = ""  # why the scale last tried is none
         self.refused: ParameterError | None = None  # by which parameter's rule, where it was one
         self.known: dict[int, Mechanism | None] = {}
         self.start = self._start()
+
+    def log_noise(self, n: int) -> float:
+        """Return ln of the n-th mechanism's noise, as far as its scale says it."""
+        return SCALES[self.name] * log10_of(SCALES[self.name] * n) * log(10)
+
+    def log_noise_of(self, mechanism: Mechanism) -> float:
+        """Return the same of a mechanism of this kind with the scale 1 · decimal: `times` is taken off."""
+        return SCALES[self.name] * log(getattr(mechanism, self.name) / self.times)
+
+    def number_at(self, log_noise: float) -> int:
+        """Return the number of a mechanism whose `log_noise` is next to this."""
+        return SCALES[self.name] * number_of(SCALES[self.name] * log_noise / log(10))
 
     def at(self, n: int) -> Mechanism | None:
         """Return the n-th mechanism; None where there is none, or where rounding shows beside its noise."""
@@ -282,7 +308,7 @@ class _Family:
         return n
 
     def _build(self, n: int) -> Mechanism:
-        scale = decimal(SCALES[self.name] * n)
+        scale = decimal(SCALES[self.name] * n) * self.times
         return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)
 
     def between(self, n: int, k: int) -> Mechanism:

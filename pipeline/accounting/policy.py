@@ -115,6 +115,27 @@ class PolicySum:
         """Return the PRzCDP loss of the release."""
         return max(self._total(each, self._rho, tight) for each in self._resolved(at))
 
+    def worst_at(self, at: Reference) -> tuple[tuple[int, Fraction], ...]:
+        """Return, of a single record, the policies that it meets at worst, by number, with its influences.
+
+        Their losses add up to `loss_at`.
+        """
+        loss = cache(self._rho)
+        sums: dict[tuple[tuple[int, Fraction], ...], Fraction] = {}
+        for each in self._resolved(at):
+            (record,) = each.records
+            for met in self._query_sets(record):
+                terms = tuple((i, self._influence(i, record)) for i in sorted(met))
+                sums[terms] = sum((loss(*term) for term in terms), Fraction(0))
+        return max(sums, key=sums.__getitem__, default=())
+
+    def met_at(self, at: Reference) -> frozenset[int]:
+        """Return the policies, by number, under which a record of the reference can have an influence."""
+        records = [record for each in self._resolved(at) for record in each.records]
+        return frozenset(
+            i for each in records for met in self._query_sets(each) for i in met if self._influence(i, each) > 0
+        )
+
     def pure_loss_at(self, at: Reference) -> Fraction | None:
         """Return the pure loss of the release; None where a query that one of the records can meet has none."""
         try:

@@ -163,6 +163,30 @@ class RelativeErrorTarget(_Target):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuantileTarget(RelativeErrorTarget):
+    """An absolute error that with the probability `quantile` is at most `relative_error` times the true total.
+
+    0.5 is the median relative error. At all larger totals too.
+    """
+
+    quantile: Fraction
+    what: ClassVar[str] = "quantile of the relative error"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.quantile < 1:
+            raise WrongNumber("quantile", "below 1")
+
+    def value(self, mechanism: Mechanism) -> float:
+        """Return this quantile of |error| of `mechanism` over the total."""
+        return mechanism.form.absolute_error_quantile(float(self.total), self.quantile) / float(self.total)
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether the quantile, of additive noise a whole number of steps, is above the wanted one."""
+        return self.value(mechanism) > self.wanted
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupTarget(RelativeErrorTarget):
     """A relative error, and a loss v(`group`) ≤ `group_loss` of a record in a cell of `group` records.
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from pipeline.accounting.calibrate import offset_of, scale_of, solve
+from pipeline.accounting.calibrate import Family, offset_of, scale_of, solve
 from pipeline.accounting.targets import AT_A_RECORD, BESIDE, CalibrationError, Target, target_of
 from pipeline.names import hint
 from pipeline.plan.designed import read_weights
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import TARGETS, CalibrateSpec
+from pipeline.plan.schema import BY_PLAN, TARGETS, CalibrateSpec
 from pipeline.plan.values import Spec
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
@@ -22,7 +22,8 @@ from udfs.records.statistics import Statistic
 class Use:
     """What a query uses its mechanisms for: totals of `statistic` in whole `step`s (None: not known).
 
-    `measures` are the names of all in the plan, `coverage` is that of its intervals, `folder` the plan's.
+    `measures` are the names of all in the plan, `coverage` is that of its intervals, `folder` the plan's; `drafted`:
+    the plan has a key calibrate of its own, which chooses scales.
     """
 
     statistic: Statistic
@@ -30,10 +31,13 @@ class Use:
     measures: Collection[str]
     coverage: Fraction
     folder: Path
+    drafted: bool = False
 
 
 def mechanism_of(spec: Spec, use: Use) -> Mechanism:
     """Return the mechanism of a spec without mistakes, its scale solved where it is to be calibrated.
+
+    Where the plan chooses it, some mechanism of the family.
 
     Raises:
         ParameterError: where parameters do not go together.
@@ -44,10 +48,24 @@ def mechanism_of(spec: Spec, use: Use) -> Mechanism:
         if parameter.kind == "table" and isinstance(parameters[name], str):
             parameters[name] = read_weights(use.folder / parameters[name], name, use.step or Fraction(1))
     step = use.step or Fraction(1)
-    calibrate: CalibrateSpec | None = parameters.pop("calibrate", None)
+    calibrate: CalibrateSpec | str | None = parameters.get("calibrate")
+    if isinstance(calibrate, str):
+        family = family_of(spec, step)
+        mechanism = family.at(family.start)
+        return build({"kind": family.kind, **family.fixed}, step) if mechanism is None else mechanism
+    parameters.pop("calibrate", None)
     if calibrate is None:
         return build(parameters, step)
     return solve(parameters.pop("kind"), parameters, step, _target(calibrate, use))
+
+
+def family_of(spec: Spec, step: Fraction, times: Fraction = Fraction(1)) -> Family:
+    """Return the mechanisms of a spec whose scale is left open; their scales are `times` what their numbers say."""
+    fixed = {name: value for name, value in spec if value is not None and name not in ("kind", "calibrate")}
+    kind = dict(spec)["kind"]
+    name = scale_of(CATALOGUE[kind])
+    assert name is not None  # else its shape has no calibrate
+    return Family(kind, name, tuple(sorted(fixed.items())), step, may_be_narrow=False, times=times)
 
 
 def _target(spec: CalibrateSpec, use: Use) -> Target:
@@ -63,7 +81,7 @@ def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]
     values = dict(spec)
     kind = CATALOGUE[values["kind"]]
     scale = scale_of(kind)
-    calibrate: CalibrateSpec | None = values.get("calibrate")
+    calibrate: CalibrateSpec | str | None = values.get("calibrate")
     if scale is not None and calibrate is None and values[scale] is None:
         yield missing((*path, scale), " (or calibrate)")
         return
@@ -71,9 +89,13 @@ def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]
         yield missing((*path, str(offset_of(kind))), "")
         return
     if calibrate is not None:
-        mistakes = list(_calibrate_mistakes(calibrate, kind, use, (*path, "calibrate")))
-        offset = offset_of(kind)
-        solved = {str(scale)} | ({offset} if offset is not None and calibrate.group_loss is not None else set())
+        offset, solved, mistakes = offset_of(kind), {str(scale)}, list[Mistake]()
+        if not isinstance(calibrate, str):
+            mistakes += _calibrate_mistakes(calibrate, kind, use, (*path, "calibrate"))
+            solved |= {offset} if offset is not None and calibrate.group_loss is not None else set()
+        elif not use.drafted:
+            rule = f"{BY_PLAN} needs the key calibrate of the plan, which says what the scale is chosen for"
+            mistakes.append(Mistake((*path, "calibrate"), rule, absent=(("calibrate",),)))
         for name in sorted(solved):
             if values[name] is not None:
                 mistakes.append(Mistake((*path, name), "must be left out beside calibrate, which sets it"))

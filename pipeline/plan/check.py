@@ -19,6 +19,7 @@ from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import RECORD
 from pipeline.plan.schema import (
     INTERVAL,
+    AllocationSpec,
     DatasetSpec,
     DomainSpec,
     MeasureSpec,
@@ -27,6 +28,7 @@ from pipeline.plan.schema import (
     QuerySpec,
     RecordValues,
 )
+from pipeline.plan.wishes import allocation_mistakes
 from pipeline.storage.location import LocationError
 from pipeline.storage.uri import locate
 from udfs.mechanisms.parameters import SMALLEST
@@ -50,10 +52,16 @@ def plan_mistakes(plan: PlanSpec, domain: Domain | None, folder: Path) -> Iterat
     if dataset is not None:
         yield from dataset_mistakes(dataset, measures or {}, levels)
     coverage = _value(plan, "interval") or exact(INTERVAL)  # a broken one has a mistake of its own
-    check = _Check(measures, domain, levels, coverage, _value(plan, "queries") or [], folder)
+    draft: AllocationSpec | None = _value(plan, "calibrate")
+    drafted = not hasattr(plan, "calibrate") or draft is not None  # a broken one was reported
+    check = _Check(measures, domain, levels, coverage, _value(plan, "queries") or [], folder, drafted)
     yield from check.queries_mistakes()
-    for i, limit in enumerate(_value(plan, "budget") or []):
-        path: KeyPath = ("budget", i, "at")
+    if draft is not None:
+        yield from allocation_mistakes(draft, check.queries, bool(_value(plan, "budget")))
+    limits = [(("budget", i, "at"), limit) for i, limit in enumerate(_value(plan, "budget") or [])]
+    stated = [(("calibrate", "limits", i, "at"), each) for i, each in enumerate(draft.limits if draft else [])]
+    path: KeyPath
+    for path, limit in (*limits, *stated):
         at = _value(limit, "at")
         if isinstance(at, list) and _value(dataset, "unit") == RECORD:
             yield Mistake(path, "must be a mapping; a list is for a dataset whose unit is an owner column")
@@ -114,6 +122,7 @@ class _Check:
     coverage: Fraction
     queries: Sequence[QuerySpec]
     folder: Path
+    drafted: bool
 
     def level_rule(self, level: str) -> str | None:
         """Return the rule that `level` breaks: it must be known, and the domain as fine."""
@@ -200,7 +209,7 @@ class _Check:
         steps = [measures[name].step or Fraction(1) for name in statistic.measures if name in measures]
         known = len(steps) == len(statistic.measures)
         step = statistic.step(steps[0] if steps else Fraction(1)) if known else None
-        return Use(statistic, step, measures, self.coverage, self.folder)
+        return Use(statistic, step, measures, self.coverage, self.folder, self.drafted)
 
     def partition_mistakes(self, query: QuerySpec, spec: PartsSpec, path: KeyPath) -> Iterator[Mistake]:
         """Yield what keeps the parts of a query's mechanism from being a partition of its public cells.

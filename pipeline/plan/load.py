@@ -42,6 +42,7 @@ from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism
 
 MOST_SHOWN = 20  # mistakes
+DRAFT = "this is a draft: run prdp calibrate {} --out FILE, which writes the plan with its scales, and use that one"
 MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands
 
 _PARTS: Mapping[str, type[Spec]] = {"dataset": DatasetSpec, "domain": DomainSpec}
@@ -62,6 +63,17 @@ def load_plan(path: Path) -> Plan:
 
 def plan_of(text: PlanText, path: Path) -> Plan:
     """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
+    plan, spec = draft_of(text, path)
+    if spec.calibrate is not None:
+        raise PlanError(*_lines([Mistake(("calibrate",), DRAFT.format(path))], (), text, path))
+    return plan
+
+
+def draft_of(text: PlanText, path: Path) -> tuple[Plan, PlanSpec]:
+    """Return the same of a plan that may be a draft, of which some scales are still to be chosen, and its shape.
+
+    Where the plan's own calibrate is to choose a scale, it has one that means nothing.
+    """
     mistakes: list[Mistake] = []
     try:
         spec = PlanSpec.model_validate(text.data)
@@ -72,7 +84,7 @@ def plan_of(text: PlanText, path: Path) -> Plan:
     mistakes += islice(plan_mistakes(spec, domain, path.parent), MOST_SOUGHT)
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
-    return _resolve(spec, domain, path)
+    return _resolve(spec, domain, path), spec
 
 
 def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Domain | None, list[str]]:
@@ -161,7 +173,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
     """Return the frozen plan; mappings are in a fixed order, so that equal digests mean equal plans."""
     dataset = resolved_dataset(spec.dataset, path.parent)
     measures = {measure.name: measure for measure in dataset.measures}
-    queries = [_query(query, measures, domain, spec.interval, path.parent) for query in spec.queries]
+    queries = [_query(query, measures, domain, spec, path.parent) for query in spec.queries]
     return Plan(
         release=spec.release,
         supersedes=spec.supersedes,
@@ -194,11 +206,12 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
     )
 
 
-def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, coverage: Fraction, folder: Path) -> Query:
+def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, plan: PlanSpec, folder: Path) -> Query:
     (statistic,) = spec.statistics
     read = [measures[name] for name in statistic.measures]
     step = statistic.step(read[0].step if read else Fraction(1))
-    split, parts = _parts(spec, domain, partial(mechanism_of, use=Use(statistic, step, measures, coverage, folder)))
+    use = Use(statistic, step, measures, plan.interval, folder, drafted=plan.calibrate is not None)
+    split, parts = _parts(spec, domain, partial(mechanism_of, use=use))
     return Query(
         name=spec.name,
         statistic=statistic,

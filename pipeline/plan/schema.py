@@ -6,6 +6,7 @@ statistics from their registry: a new one needs no line here.
 
 import builtins
 import json
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -42,6 +43,9 @@ INTERVAL = 0.95  # coverage, where a plan names none
 MOST_LEVELS = 8  # of one query
 MOST_CLASSES = 1000  # of a measure
 TARGETS = tuple(OF_NAME)  # of a calibration
+ERRORS = ("standard_error", "mean_absolute_error", "relative_error", "interval")  # which an allocation may minimise
+BY_PLAN = "plan"  # as a mechanism's calibrate: the plan's own key calibrate chooses the scale
+MOST_YEARS = 1000
 
 
 def _parameter_type(parameter: Parameter) -> Any:
@@ -96,6 +100,12 @@ class CalibrateSpec(Spec):
     at: dict[Name, NonNegative] | None = None
 
 
+Calibrate = Annotated[
+    Annotated[CalibrateSpec, Tag("target")] | Annotated[Literal["plan"], Tag(BY_PLAN)],
+    Discriminator(lambda value: BY_PLAN if isinstance(value, str) else "target"),
+]
+
+
 def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
     """Return the shape of a mechanism's parameters; its noise scale may be left to calibration."""
     scale, offset = scale_of(mechanism), offset_of(mechanism)
@@ -113,7 +123,7 @@ def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
             model_config = config
 
         base = Scaled
-        keys["calibrate"] = (CalibrateSpec, optional)
+        keys["calibrate"] = (Calibrate, optional)
     doc = (mechanism.__doc__ or "").split("\n\n")[0]
     return new_model(kind, __base__=base, __doc__=doc, **keys)
 
@@ -291,6 +301,16 @@ class QuerySpec(_Statistics):
         return tuple(statistic_of({kind: value}) for kind, value in named.items() if value is not None)
 
 
+if TYPE_CHECKING:
+    Years = Fraction
+else:
+    Years = number_type(
+        f"a whole number from 1 to {MOST_YEARS}",
+        lambda x: x.denominator == 1 and 1 <= x <= MOST_YEARS,
+        minimum=1,
+        maximum=MOST_YEARS,
+        multipleOf=1,
+    )
 RecordValues = dict[str, ReferenceValue]
 
 
@@ -309,6 +329,37 @@ class LimitSpec(Spec):
         return self.at if isinstance(self.at, list) else [self.at]
 
 
+class WishSpec(Spec):
+    """What is wanted of one table: a weight of its squared errors, or an accuracy, in the measure's unit."""
+
+    weight: Positive | None = None
+    standard_error: Positive | None = None
+    mean_absolute_error: Positive | None = None
+    relative_error: Positive | None = None
+    quantile: Share | None = None
+    interval: Positive | None = None
+    total: NonNegative | None = None
+    proportions: Annotated[dict[str, Positive], Field(max_length=MOST_PARTS + 1)] = Field(default={})
+
+
+if TYPE_CHECKING:
+    ErrorName = str
+else:
+    ErrorName = Literal[ERRORS]
+
+
+class AllocationSpec(Spec):
+    """What the scales of all mechanisms with `calibrate: plan` are chosen for; a plan with it is a draft.
+
+    `years`: the plan's tables are released so many times within the limits.
+    """
+
+    minimise: ErrorName = "standard_error"
+    limits: list[LimitSpec] = Field(default=[])
+    years: Years = Fraction(1)
+    queries: dict[Name, WishSpec] = Field(default={})
+
+
 class PlanSpec(Spec):
     """A release: the tables to publish and the noise that protects each record in them."""
 
@@ -321,6 +372,7 @@ class PlanSpec(Spec):
     domain: DomainSpec
     interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
     max_left_out: ShareOrNone | None = None
+    calibrate: AllocationSpec | None = None
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
     budget: list[LimitSpec] = Field(default=[])
 

@@ -103,11 +103,12 @@ def written(data: dict[str, Any]) -> str:
 class PlanText:
     """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None).
 
-    `in_file`: it was read from a file, so that its lines say something to people.
+    `source`: it as it was written. `in_file`: it was read from a file, so that its lines say something to people.
     """
 
     data: dict[str, Any]
     root: yaml.Node
+    source: str
     in_file: bool = True
 
     def line(self, path: Sequence[str | int]) -> int | None:
@@ -140,7 +141,7 @@ def read_text(path: Path, what: str = PLAN) -> PlanText:
         data = _read_bytes(path)
         if data.startswith(PARQUET):
             raise PlanError(f"{path}: this is a Parquet file, not {what}")
-        text = _parse(data.decode("utf-8-sig"), path)
+        text = parsed(data.decode("utf-8-sig"), path)
     except FileNotFoundError:
         raise PlanError(f"{path}: no such file") from None
     except OSError as error:
@@ -163,7 +164,7 @@ def _require_kind(text: PlanText, path: Path, what: str) -> None:
 def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
     """Return plain data as the text of a plan that is named `path` in messages; raises PlanError on other values."""
     try:
-        return replace(_parse(written(_plain(data)), path), in_file=False)
+        return replace(parsed(written(_plain(data)), path), in_file=False)
     except yaml.representer.RepresenterError:
         raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
 
@@ -185,7 +186,8 @@ def _read_bytes(path: Path) -> bytes:
     return data
 
 
-def _parse(text: str, path: Path) -> PlanText:
+def parsed(text: str, path: Path) -> PlanText:
+    """Return the data of a text that is named `path` in messages; raises PlanError where it is no mapping in YAML."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -203,4 +205,4 @@ def _parse(text: str, path: Path) -> PlanText:
         raise PlanError(f"{path}: nested too deeply") from None
     if root is None or not isinstance(data, dict):
         raise PlanError(f"{path}: must be a mapping of keys to values, such as release: my-release")
-    return PlanText(data, root)
+    return PlanText(data, root, text)

@@ -40,7 +40,7 @@ def resolved_plan(path: Path, out: Path | None) -> dict[str, Any]:
         solution for query, part in zip(plan.queries, data["queries"], strict=True) for solution in _solve(query, part)
     ]
     if out is not None:
-        _write(written(data), out, plan)
+        write_plan(written(data), out, plan)
     return {
         "plan_digest": plan.digest,
         "found": solutions,
@@ -222,7 +222,11 @@ def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"]} | scales
 
 
-def _write(text: str, out: Path, plan: Plan) -> None:
+def write_plan(text: str, out: Path, plan: Plan) -> None:
+    """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
+
+    Raises PlanError on an `out` in another folder, StateError where it exists.
+    """
     if out.resolve().parent != plan.path.resolve().parent:
         raise PlanError(f"--out {out}: must lie in the plan's own folder, to which the plan's paths are relative")
     try:

@@ -42,6 +42,10 @@ class Additive(Form):
         width = self.noise.half_width(interval) * float(self.noise.step)
         return total - width, total + width
 
+    def absolute_error_quantile(self, total: float, share: Fraction) -> float:
+        """Return the least whole step with at least this probability, whatever the total."""
+        return self.noise.half_width(share) * float(self.noise.step)
+
     def continuous(self) -> "ContinuousNoise | None":
         """Return the distribution of the released value less the total."""
         return self.noise.continuous

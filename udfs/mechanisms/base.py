@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -104,6 +105,10 @@ class Form(ABC):
     @abstractmethod
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return the interval that is released for a true total when the noise happens to be 0."""
+
+    def absolute_error_quantile(self, total: float, share: Fraction) -> float:
+        """Return a c with P(|released value − total| ≤ c) = share at a true total; infinite where it is not known."""
+        return inf
 
     @abstractmethod
     def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:

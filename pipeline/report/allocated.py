@@ -1,0 +1,229 @@
+"""A draft's scales: what they are chosen for, what they give, and the plan that states them; no microdata are read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from pipeline.accounting.accountant import Charged, check
+from pipeline.accounting.allocation import allocate, relaxed
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.targets import CalibrationError
+from pipeline.accounting.unknowns import Problem, Unknown, Unmet
+from pipeline.errors import BudgetRefused, PlanError, StateError
+from pipeline.plan.allocation import Allocation, Place, allocation_of
+from pipeline.plan.edit import Entry, edited
+from pipeline.plan.load import draft_of, plan_of
+from pipeline.plan.model import OTHERS, Plan
+from pipeline.plan.policy import policy_of
+from pipeline.plan.text import PlanText, parsed, text_of, written
+from pipeline.report.accuracy import warnings
+from pipeline.report.calibrated import write_plan
+from pipeline.report.text import aligned, reference_text, upper
+from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json, meant, up_float, up_text
+
+Found = Mapping[str, Any]
+CHOSEN = "prdp calibrate chose the scales of this plan, for what its draft said:"
+MOST_TOLD = 5  # wishes of which a refusal says what could be had
+
+
+def allocated_plan(text: PlanText, path: Path, out: Path | None) -> tuple[dict[str, Any], PlanText]:
+    """Return the scales of a draft with what they give, as JSON, and the plan that states them; write it to `out`.
+
+    Guarantee: the plan keeps every limit by its own total policy, exactly; what was written is read again and is the
+    same plan. `text`: the draft's, `path`: its file, which need not be there.
+
+    Raises BudgetRefused where the limits cannot be kept with what is wanted, with what could be had; PlanError on a
+    wrong draft and where noise cannot be so accurate; StateError where `out` exists.
+    """
+    draft, spec = draft_of(text, path)
+    if spec.calibrate is None:
+        raise PlanError(f"{path}: calibrate: missing key; it says what the scales of the tables are chosen for")
+    if out is not None and out.exists():
+        raise StateError(f"--out {out}: it exists already: choose another name")
+    allocation = allocation_of(draft, spec)
+    problem = allocation.problem
+    try:
+        numbers = allocate(problem)
+    except CalibrationError as error:
+        raise PlanError(f"{path}: calibrate: {error}") from None
+    except Unmet as unmet:
+        raise BudgetRefused(*_refusal(problem, unmet)) from None
+    data = _stated(text.data, problem, numbers, allocation)
+    plan = plan_of(text_of(data, path), path)
+    policy = policy_of(plan)
+    for bound in problem.bounds:
+        earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
+        check([bound.limit], earlier, Charged(plan.release, policy, 1))
+    found = _found(plan, policy, allocation)
+    annotated = _annotated(text, data, found, list(allocation.places.values()))
+    result = {
+        "plan_digest": plan.digest,
+        "found": found,
+        "limits": [
+            {"at": at.to_json(), "rho": as_json(bound.limit.rho), "times": bound.times}
+            | {"spent": up_float(bound.spent(policy))}
+            for at, bound in zip(allocation.references, problem.bounds, strict=True)
+        ],
+        "warnings": [line for query in plan.queries for line in warnings(query)],
+        "comments_kept": annotated is not None,
+        "out": None if out is None else str(out),
+    }
+    final = annotated or parsed(_header(found) + written(data), path)
+    if out is not None:
+        write_plan(final.source, out, plan)
+    return result, final
+
+
+def allocated_text(result: Mapping[str, Any]) -> str:
+    """Return the result for people."""
+    rows = [["query", "scale", "chosen for", "error", "rho at the limits"]]
+    for each in result["found"]:
+        name = f"{each['query']} ({each['part']})" if "part" in each else each["query"]
+        rows.append([name, _scale(each), _for(each["for"]), _error(each), _losses(each)])
+    lines = aligned(rows)
+    for limit in result["limits"]:
+        times = f" for {limit['times']} years" if limit["times"] > 1 else ""
+        lines.append(f"at {reference_text(limit['at'])}: rho {upper(limit['spent'])} of {limit['rho']}{times}")
+    lines += [f"warning: {text}" for text in result["warnings"]]
+    lines.append(f"plan     {result['plan_digest']}")
+    if result["out"] is not None:
+        kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
+        lines.append(f"written  {result['out']}{kept}")
+    return "\n".join(lines)
+
+
+def _stated(data: Mapping[str, Any], problem: Problem, numbers: Mapping[int, int], allocation: Allocation) -> Any:
+    """Return the draft's data with scales in place of each `calibrate: plan`, and without its key calibrate."""
+    stated = {key: value for key, value in deepcopy(dict(data)).items() if key != "calibrate"}
+    policy = problem.at(numbers)
+    for i, place in allocation.places.items():
+        holder, key = _holder(stated["queries"][place.query], place)
+        mechanism = policy.queries[i].mechanism
+        name = _scale_name(problem, i)
+        scale = {name: as_json(getattr(mechanism, name))}
+        spec, holder[key] = holder[key], {}
+        for known, value in spec.items():
+            holder[key] |= scale if known == "calibrate" else {known: value}
+    return stated
+
+
+def _holder(query: dict[str, Any], place: Place) -> tuple[dict[str, Any], str]:
+    if place.part is None:
+        return query, "mechanism"
+    if place.part == OTHERS and OTHERS in query["mechanism"]:
+        return query["mechanism"], OTHERS
+    return query["mechanism"]["parts"], place.part
+
+
+def _path(place: Place) -> tuple[str | int, ...]:
+    steps = () if place.part is None else (OTHERS,) if place.part == OTHERS else ("parts", place.part)
+    return ("queries", place.query, "mechanism", *steps, "calibrate")
+
+
+def _scale_name(problem: Problem, i: int) -> str:
+    return next(each.members[i].name for each in problem.unknowns if i in each.members)
+
+
+def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]:
+    """Return of each scale its place, what it was chosen for, what it gives, and its query's loss at each limit."""
+    references = zip(allocation.references, allocation.problem.bounds, strict=True)
+    losses = [
+        [
+            {"at": at.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, query.name))}
+            for query in plan.queries
+        ]
+        for at, bound in references
+    ]
+    found: list[Found] = []
+    for unknown in allocation.problem.unknowns:
+        for i, family in unknown.members.items():
+            place, mechanism = allocation.places[i], policy.queries[i].mechanism
+            found.append(
+                {"query": plan.queries[place.query].name}
+                | ({} if place.part is None else {"part": place.part})
+                | {family.name: as_json(getattr(mechanism, family.name)), "scale": family.name}
+                | {"for": _wish_json(unknown, mechanism), "error": float(unknown.error.value(mechanism))}
+                | {"losses": [of_queries[place.query] for of_queries in losses]}
+            )
+    return found
+
+
+def _wish_json(unknown: Unknown, mechanism: Mechanism) -> dict[str, Any]:
+    """Return a wish as a plan writes it, with the measure of the errors of a weight."""
+    numbers = {name: as_json(value) for name, value in vars(unknown.error).items() if name != "coverage"}
+    if mechanism.additive and not unknown.error.total:
+        del numbers["total"]
+    if unknown.weight is None:
+        return numbers
+    measure = next(iter(numbers))
+    return {"weight": as_json(unknown.weight), "error": measure} | {k: v for k, v in numbers.items() if k != measure}
+
+
+def _for(wish: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in wish.items() if name != "error")
+
+
+def _scale(each: Found) -> str:
+    return f"{each['scale']} {each[each['scale']]}"
+
+
+def _error(each: Found) -> str:
+    wish = each["for"]
+    what = "quantile of the relative error" if "quantile" in wish else wish.get("error", next(iter(wish)))
+    return f"{what.replace('_', ' ')} {each['error']:.4g}"
+
+
+def _losses(each: Found) -> str:
+    return ", ".join(up_text(meant(loss["rho"]), 3) for loss in each["losses"])
+
+
+def _comment(each: Found) -> str:
+    spent = f"; rho {_losses(each)} at the limits" if each["losses"] else ""
+    return f"for {_for(each['for'])}: {_error(each)}{spent}"
+
+
+def _annotated(text: PlanText, data: Any, found: Sequence[Found], places: Sequence[Place]) -> PlanText | None:
+    """Return the draft's own text with the scales and a comment to each; None where it would not read as `data`."""
+    if not text.in_file:
+        return None
+    entries = [
+        Entry(_path(place), f"{each['scale']}: {each[each['scale']]}", _comment(each))
+        for place, each in zip(places, found, strict=True)
+    ]
+    try:
+        source = edited(text.source, text.root, entries, "calibrate", CHOSEN)
+        changed = None if source is None else parsed(source, Path("the written plan"))
+    except PlanError:
+        return None
+    return changed if changed is not None and changed.data == data else None
+
+
+def _header(found: Sequence[Found]) -> str:
+    lines = [CHOSEN, *(f"{each['query']}: {_scale(each)} {_comment(each)}" for each in found)]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
+    """Yield lines: which limit is exceeded, by how much, and which accuracies could be had within all."""
+    bound, limit = unmet.bound, as_json(unmet.bound.limit.rho)
+    years = f" for {bound.times} years" if bound.times > 1 else ""
+    if not problem.wished or problem.keeps(problem.without(problem.weighted, unmet.least)):
+        yield f"refused by the budget at {bound.limit.label}: no noise was found that costs at most rho {limit}{years}"
+        return
+    spent = up_text(bound.spent(unmet.least))
+    cost = f"the accuracies asked for cost rho {spent}{years}, limit {limit}"
+    yield f"refused by the budget at {bound.limit.label}: {cost}"
+    alone = [(v, relaxed(problem, unmet.wished, [v])) for v in problem.wished]
+    for v, numbers in [(v, numbers) for v, numbers in alone if numbers is not None][:MOST_TOLD]:
+        yield f"it would hold with {_could(problem.unknowns[v], numbers[v])}, all others as asked"
+    together = relaxed(problem, unmet.wished, problem.wished) if len(alone) > 1 else None
+    if together is not None:
+        yield "or with " + "; ".join(_could(problem.unknowns[v], together[v]) for v in problem.wished)
+    yield "ask for less accuracy, or have the limit raised"
+
+
+def _could(unknown: Unknown, n: int) -> str:
+    had = f"{max(unknown.errors(n)):.4g}"
+    return f"{unknown.label}: {unknown.error.what} {had} in place of {unknown.error.wanted:.6g}"

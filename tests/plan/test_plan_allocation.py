@@ -1,0 +1,277 @@
+"""The plan's own key `calibrate`: drafts are refused as plans, and `prdp calibrate` writes the plan they become."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import prdp
+from jobs.cli import main
+from pipeline.errors import BudgetRefused, PlanError
+from pipeline.plan.load import load_plan
+from pipeline.plan.policy import limits_of, losses_at, policy_of
+from pipeline.plan.schema import export_schema
+from pipeline.plan.text import read_text
+from pipeline.report.allocated import allocated_plan
+from tests.support.mistakes import PLAN, lines, without_numbers, write_domain
+
+DRAFT = """\
+# Our programme.
+release: cbp-2023-county
+dataset:
+  name: cbp-2023
+  path: data/microdata
+  record: establishment_id
+  keys: {naics: naics, county: county}
+  measures:
+    employment: {column: employment, type: integer}   # heads
+    payroll: {column: payroll, type: decimal, step: 0.5}
+domain: {naics: naics.csv, county: counties.csv}
+
+calibrate:
+  # five years
+  years: 5
+  queries:
+    employment: {weight: 2, total: 500}  # the main table
+    payroll: {standard_error: 3000}
+
+queries:
+  - name: establishments
+    count: records
+    by: [naics4, county]
+    mechanism: {kind: gaussian, calibrate: plan}  # counts
+  - name: employment
+    sum: employment
+    by: [naics3, state]
+    mechanism:
+      kind: log
+      a: 100
+      calibrate: plan
+  - name: payroll
+    sum: payroll
+    by: [nation]
+    mechanism: {kind: laplace, calibrate: plan, policy: tight}
+  - name: payroll_state
+    sum: payroll
+    by: [naics2, state]
+    mechanism:
+      by: naics2
+      parts: {"31-33": {kind: gaussian, calibrate: plan}}
+      others: {kind: laplace, calibrate: plan, policy: paper}
+budget:
+  - {at: {employment: 10, payroll: 500}, rho: 2.0}
+  - {at: {employment: 5000, payroll: 300000, naics2: "31-33"}, rho: 4000}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_domain(tmp_path)
+
+
+def allocated(folder: Path, text: str = DRAFT) -> tuple[dict[str, Any], Path]:
+    path = folder / "draft.yaml"
+    path.write_text(text)
+    out = folder / "plan.yaml"
+    return allocated_plan(read_text(path), path, out)[0], out
+
+
+def test_the_written_plan_keeps_the_limits_and_the_authors_text(folder: Path) -> None:
+    result, out = allocated(folder)
+    plan = load_plan(out)
+    assert plan.digest == result["plan_digest"]
+    policy = policy_of(plan)
+    for limit, stated in zip(limits_of(plan), result["limits"], strict=True):
+        of_five = policy.loss_at(limit.at) + 4 * policy.loss_at(limit.at.anywhere())
+        assert of_five <= limit.rho
+        assert float(of_five) == pytest.approx(stated["spent"])
+    assert max(each["spent"] / each["rho"] for each in result["limits"]) > 0.998
+    at = plan.budget[0].at
+    assert 5 * losses_at(plan, policy, at)[1].rho <= 2
+    text = out.read_text()
+    assert result["comments_kept"]
+    kept = [line for line in DRAFT.splitlines() if "calibrate: plan" not in line]
+    assert all(line in text for line in kept)
+    assert "# calibrate:\n#   # five years\n#   years: 5\n" in text
+    found = {(each["query"], each.get("part")): each for each in result["found"]}
+    employed = found["employment", None]
+    expected = f"      # for weight 2, total 500: standard error {employed['error']:.4g}; rho "
+    assert expected in text
+    assert f"      sigma: {employed['sigma']}\n" in text
+    assert found["payroll", None]["error"] <= 3000
+    assert list(found) == [
+        ("establishments", None),
+        ("employment", None),
+        ("payroll", None),
+        ("payroll_state", "31-33"),
+        ("payroll_state", "others"),
+    ]
+
+
+def test_a_plan_whose_text_cannot_be_kept_is_written_anew(folder: Path) -> None:
+    draft = json.dumps(yaml.safe_load(DRAFT))  # one line
+    result, out = allocated(folder, draft)
+    assert not result["comments_kept"]
+    assert load_plan(out).digest == result["plan_digest"]
+    assert out.read_text().startswith("# prdp calibrate chose the scales")
+    assert "# payroll: sigma " in out.read_text()
+
+
+def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:
+    text = DRAFT.replace(
+        "    payroll: {standard_error: 3000}",
+        '    payroll_state: {weight: 1, proportions: {"31-33": 2, others: 0.5}}',
+    )
+    _, out = allocated(folder, text)
+    parts = load_plan(out).queries[3].mechanisms
+    scales = [part.describe()["sigma"] for part in parts]
+    assert scales[0] == 4 * scales[1]  # type: ignore[operator]
+
+
+def test_limits_of_its_own_stand_beside_the_budget(folder: Path) -> None:
+    own = "  limits: [{at: {employment: 100, payroll: 5000}, rho: 50}]\n"
+    result, out = allocated(folder, DRAFT.replace("  years: 5\n", own + "  years: 3\n"))
+    assert [(each["at"], each["times"]) for each in result["limits"]][:2] == [
+        ({"employment": 100, "payroll": 5000}, 3),
+        ({"employment": 10, "payroll": 500}, 1),
+    ]
+    assert all(each["spent"] <= each["rho"] for each in result["limits"])
+    assert len(load_plan(out).budget) == 2
+
+
+def test_a_draft_is_no_plan(folder: Path) -> None:
+    (folder / "draft.yaml").write_text(DRAFT)
+    with pytest.raises(PlanError) as caught:
+        load_plan(folder / "draft.yaml")
+    (line,) = caught.value.lines
+    assert line.startswith(f"{folder}/draft.yaml: line 13: calibrate: this is a draft: run prdp calibrate ")
+
+
+def test_wishes_that_cannot_be_met_say_what_could(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "draft.yaml"
+    path.write_text(DRAFT.replace("standard_error: 3000", "standard_error: 300"))
+    assert main(["calibrate", str(path), "--out", str(folder / "plan.yaml")]) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("error: refused by the budget at employment=10, payroll=500: the accuracies asked for")
+    assert any("it would hold with payroll: standard error 5" in line and "in place of 300" in line for line in told)
+    assert not (folder / "plan.yaml").exists()
+    with pytest.raises(BudgetRefused, match="in place of 300"):
+        prdp.allocate(path)
+
+
+def test_the_command_and_the_function_agree(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "draft.yaml"
+    path.write_text(DRAFT)
+    assert main(["calibrate", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    allocation = prdp.allocate(yaml.safe_load(DRAFT), folder=folder)
+    assert allocation.plan.digest == told["plan_digest"]
+    assert allocation.to_json()["found"] == told["found"]
+    assert allocation.tables["query"].tolist()[-1] == "payroll_state"
+    assert main(["calibrate", str(path)]) == 0
+    assert "chosen for" in capsys.readouterr().out
+
+
+def test_without_limits_accuracies_alone_can_be_met(folder: Path) -> None:
+    text = PLAN.replace("sigma: 20", "calibrate: plan").split("budget:")[0]
+    text += "calibrate: {queries: {payroll: {mean_absolute_error: 20}}}\n"
+    result, out = allocated(folder, text)
+    assert result["limits"] == []
+    assert result["found"][0]["error"] <= 20
+    assert load_plan(out).budget == ()
+
+
+PLANWIDE = PLAN.replace("sigma: 20", "calibrate: plan").replace("sigma: 0.5}", "calibrate: plan}")
+MISTAKES = [
+    (PLANWIDE, "queries[employment].mechanism.calibrate: plan needs the key calibrate of the plan"),
+    ("calibrate: {}\n", "calibrate: no mechanism says calibrate: plan, in place of its scale"),
+    ("calibrate: {queries: {pay: {weight: 1}}}\n", "calibrate.queries.pay: unknown query; "),
+    (
+        "calibrate: {queries: {establishments: {weight: 1}, employment: {total: 5}}}\n",
+        "calibrate.queries.establishments: its mechanism must say calibrate: plan in place of its scale",
+    ),
+    (
+        "calibrate: {queries: {payroll: {weight: 1, standard_error: 3}, employment: {total: 5}}}\n",
+        "calibrate.queries.payroll: must have one of weight, standard_error, mean_absolute_error, relative_error, "
+        "interval, not weight and standard_error",
+    ),
+    ("calibrate: {}\n", "calibrate.queries.employment.total: missing key (at which the error is meant"),
+    (
+        "calibrate: {minimise: relative_error, queries: {employment: {total: 5}}}\n",
+        "calibrate.queries.payroll.total: missing key (from which on the relative error is meant)",
+    ),
+    (
+        "calibrate: {queries: {payroll: {quantile: 0.5}, employment: {total: 5}}}\n",
+        "calibrate.queries.payroll.quantile: must be left out: it goes with relative_error",
+    ),
+    (
+        "calibrate: {queries: {payroll: {proportions: {a: 1}}, employment: {total: 5}}}\n",
+        "calibrate.queries.payroll.proportions: must be left out: the query's mechanism has no parts",
+    ),
+    (
+        "calibrate: {years: 0.5, queries: {employment: {total: 5}}}\n",
+        "calibrate.years: must be a whole number from 1 to 1000",
+    ),
+    (
+        "calibrate: {limits: [{at: {employment: 1}, rho: 2}], queries: {employment: {total: 5}}}\n",
+        "calibrate.limits[0].at: must also name payroll, which a query sums",
+    ),
+    ("calibrate: {minimize: interval}\n", "calibrate.minimize: unknown key; nearest known key: minimise"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_mistakes_are_one_line(folder: Path, text: str, expected: str) -> None:
+    plain = expected.startswith("calibrate: no mechanism")
+    found = lines(folder, text if text is PLANWIDE else (PLAN if plain else PLANWIDE) + text)
+    assert any(line.startswith(f"plan.yaml: {expected}") for line in found)
+    assert len(found) <= 2
+
+
+def test_a_draft_without_limits_is_told(folder: Path) -> None:
+    text = PLANWIDE.split("budget:")[0] + "calibrate: {queries: {employment: {total: 5}}}\n"
+    (line,) = lines(folder, text)
+    assert line.startswith("plan.yaml: calibrate: no limits: state them here as limits, or as the plan's budget")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "kind: laplace, calibrate: plan, policy: paper",
+            "kind: symmetric_stable, alpha: 1.5, calibrate: plan",
+            "calibrate: the noise of payroll has no standard error: let the plan minimise",
+        ),
+        (
+            "by: [nation]",
+            'by: [nation]\n    where: {naics2: ["44-45"]}',
+            "calibrate: no limit's reference has a record in the cells of payroll, so that",
+        ),
+    ],
+)
+def test_what_cannot_be_weighed_is_told(folder: Path, old: str, new: str, expected: str) -> None:
+    text = PLANWIDE.replace(old, new) + "calibrate: {queries: {employment: {total: 5}}}\n"
+    text = text.replace("  - {at: {employment: 10, payroll: 500}, rho: 2.0}\n", "")
+    assert new in text
+    with pytest.raises(PlanError) as caught:
+        allocated(folder, text)
+    assert str(caught.value).startswith(expected)
+
+
+def test_noise_without_variance_has_no_standard_error_to_wish_for(folder: Path) -> None:
+    text = PLANWIDE.replace(
+        "kind: laplace, calibrate: plan, policy: paper", "kind: symmetric_stable, alpha: 1.5, calibrate: plan"
+    )
+    text += "calibrate: {queries: {employment: {total: 5}, payroll: {standard_error: 9}}}\n"
+    with pytest.raises(PlanError) as caught:
+        allocated(folder, text)
+    (line,) = without_numbers(caught.value.lines)
+    assert "the noise has no standard error; ask for an interval" in line
+
+
+def test_the_schema_has_it() -> None:
+    schema = yaml.safe_load(export_schema())
+    assert "calibrate" in schema["properties"]
+    assert "calibrate" not in schema["required"]
