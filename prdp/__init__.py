@@ -33,8 +33,8 @@ HOMES = {
     "prdp.explanation": ("Explanation",),
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
     "prdp.microdata": ("diagnose", "prepare"),
-    "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
     "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
+    "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
     "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "verify"),
     "prdp.studies": (
         "beside_today",
