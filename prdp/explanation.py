@@ -12,6 +12,9 @@ from pipeline.plan.policy import parse_at
 from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes
+from pipeline.report.verdict import Standing, Verdict, table_errors, verdict
+from pipeline.report.verdict_text import render_verdict
+from udfs.numbers.exact import up_float
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,12 +29,64 @@ Change = str | Mapping[str, tuple[Number, Number] | str]
 class Explanation:
     """What a plan promises at reference records; all losses are upper bounds, and no microdata were read.
 
-    `losses`, `totals`, `accuracy` and `changes` are pandas DataFrames, `to_json()` is what `prdp explain --json`
-    prints, `str()` is what `prdp explain` prints.
+    `verdict`, `shares`, `errors`, `losses`, `totals`, `accuracy` and `changes` are pandas DataFrames, `to_json()` is
+    what `prdp explain --json` prints, `str()` what `prdp explain` prints, `detail()` what `--detail` adds.
     """
 
     _plan: Plan
     _explained: Mapping[str, Any]
+    _judged: Verdict
+
+    @property
+    def within_limits(self) -> bool | None:
+        """Whether the plan keeps all its limits, by this release alone; None where it has none.
+
+        Limits bind all releases of a dataset together: `Plan.check` asks a ledger.
+        """
+        return self._judged.within
+
+    @property
+    def verdict(self) -> "pd.DataFrame":
+        """The most that a record or firm no larger than each reference loses: columns at, rho, limit, used, within.
+
+        The plan's limits come first, then the references that were asked for, without a limit (NaN, within None).
+        `used` is rho over the limit, rounded up.
+        """
+        rows = [(label(each.at.to_json()), *_standing(each)) for each in self._judged.standings]
+        return _table(rows, at="str", rho="float", limit="float", used="float", within="object")
+
+    @property
+    def shares(self) -> "pd.DataFrame":
+        """Each table's loss as a share of the total at each reference, largest first: columns at, query, share.
+
+        Each is the loss in the table's worst part: where a record cannot be in all tables they add up to more than 1.
+        """
+        rows = [
+            (label(each.at.to_json()), query, share)
+            for each in self._judged.standings
+            for query, share in each.shares.items()
+        ]
+        return _table(rows, at="str", query="str", share="float")
+
+    @property
+    def errors(self) -> "pd.DataFrame":
+        """Errors to expect in a small, a middle and a large cell of each table, or of each part of it.
+
+        Columns: query, part, total, median_relative_error (half of all errors are below this share of the total) and
+        standard_error (in the measure's unit); infinite where null in JSON.
+        """
+        names = ("total", "median_relative_error", "standard_error")
+        rows = [
+            (query.name, error.get("part"), *(_or_infinite(error[name]) for name in names))
+            for query in self._plan.queries
+            for error in table_errors(query)
+        ]
+        return _table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
+
+    @property
+    def remedies(self) -> list[dict[str, Any]]:
+        """What would mend a broken limit, as JSON: a larger scale of one table, and one factor for all of them."""
+        return [remedy.to_json() for remedy in self._judged.remedies]
 
     @property
     def plan_digest(self) -> str:
@@ -118,14 +173,18 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `prdp explain --json` prints."""
-        return dict(self._explained)
+        return {"verdict": self._judged.to_json()} | dict(self._explained)
+
+    def detail(self) -> str:
+        """Return what `prdp explain --detail` prints after the verdict: policy functions, curves, losses and errors."""
+        return render(dict(self._explained), self._plan)
 
     def __str__(self) -> str:
-        text = render(dict(self._explained), self._plan)
+        text = render_verdict(self._judged)
         return text + ("\n" + render_changes(self._explained["changes"]) if "changes" in self._explained else "")
 
     def _repr_html_(self) -> str:
-        parts = [("Total loss of a reference", self.totals), ("Loss by query", self.losses)]
+        parts = [("Limits", self.verdict), ("Total loss of a reference", self.totals), ("Loss by query", self.losses)]
         parts += [("Accuracy", self.accuracy)]
         parts += [("Changes of values", self.changes)] if "changes" in self._explained else []
         body = "".join(f"<h4>{title}</h4>{table.to_html(index=False, border=0)}" for title, table in parts)
@@ -151,7 +210,7 @@ def explanation(
 
         losses = explain_changes(plan, [*changes, *factors], DELTA if delta is None else delta)
         explained = explained | {"changes": losses}
-    return Explanation(plan, explained)
+    return Explanation(plan, explained, verdict(plan, references))
 
 
 def reference_text(at: Reference) -> str:
@@ -175,6 +234,10 @@ def label(at: Any) -> str:
     if isinstance(at, list):
         return "; ".join(map(label, at))
     return ", ".join(f"{name}={value}" for name, value in at.items()) or "any record"
+
+
+def _standing(each: Standing) -> tuple[float, float | None, float | None, bool | None]:
+    return up_float(each.rho), None if each.limit is None else float(each.limit), each.used, each.within
 
 
 def _change_text(change: Change) -> str:

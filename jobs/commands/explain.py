@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jobs.options import Parser, add_json, add_plan, probability
 from jobs.output import print_json
+from pipeline.errors import BudgetRefused
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.load import load_plan
 from pipeline.plan.policy import parse_at
@@ -12,6 +13,8 @@ from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes
 from pipeline.report.plots import plot_policies
+from pipeline.report.verdict import verdict
+from pipeline.report.verdict_text import render_verdict
 
 EXAMPLE = "prdp explain plan.yaml --at employment=10,payroll=500 --at employment=5000,payroll=300000"
 
@@ -42,27 +45,34 @@ def declare(parser: Parser) -> None:
         help="loss from distinguishing two values of a record within a factor C, such as 1.1 (repeatable)",
     )
     parser.add_argument(
-        "--delta", type=probability, default=1e-9, metavar="D", help="δ at which (ε, δ) is stated (default: 1e-9)"
+        "--delta", type=probability, default=1e-9, metavar="D", help="δ at which --detail states (ε, δ) (default: 1e-9)"
+    )
+    parser.add_argument(
+        "--detail",
+        action="store_true",
+        help="after the verdict: policy functions, curves, losses and errors of each table",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the policy curves into an SVG or PNG file")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the losses of reference records."""
+    """Print the verdict, and more where it is asked for; exit code 3 where the plan breaks its own limits."""
     plan = load_plan(arguments.plan)
     references = [parse_at(text, plan) for text in arguments.at]
-    explained = explain(plan, references, arguments.delta, site().max_left_out)
+    judged = verdict(plan, references)
     changes = [parse_change(text, plan) for text in arguments.change] + [
         parse_factor(text) for text in arguments.factor
     ]
-    if changes:
-        explained |= {"changes": explain_changes(plan, changes, arguments.delta)}
+    changed = {"changes": explain_changes(plan, changes, arguments.delta)} if changes else {}
     if arguments.plot is not None:
         plot_policies(plan, arguments.plot)
+    if arguments.json or arguments.detail:
+        explained = explain(plan, references, arguments.delta, site().max_left_out)
     if arguments.json:
-        print_json(explained)
+        print_json({"verdict": judged.to_json()} | explained | changed)
     else:
-        print(render(explained, plan))
-        if changes:
-            print(render_changes(explained["changes"]))
+        texts = [render_verdict(judged), *(["", render(explained, plan)] if arguments.detail else [])]
+        print("\n".join([*texts, *map(render_changes, changed.values())]))
+    if judged.within is False:
+        raise BudgetRefused(f"release {plan.release}: it breaks a limit of its own plan, so that it would be refused")

@@ -179,7 +179,7 @@ class QuantileTarget(RelativeErrorTarget):
 
     def value(self, mechanism: Mechanism) -> float:
         """Return this quantile of |error| of `mechanism` over the total."""
-        return mechanism.form.absolute_error_quantile(float(self.total), self.quantile) / float(self.total)
+        return mechanism.error_quantile(float(self.total), self.quantile) / float(self.total)
 
     def reached(self, mechanism: Mechanism) -> bool:
         """Return whether the quantile, of additive noise a whole number of steps, is above the wanted one."""

@@ -217,15 +217,20 @@ def _apart(positions: Sequence[Sequence[Int32s]]) -> frozenset[tuple[int, int]]:
     return frozenset(apart | {(n, k) for k, n in apart})
 
 
+def require_measures(policy: PolicySum, references: Iterable[Reference]) -> None:
+    """Raise PlanError unless every record of the references names every measure that a query sums."""
+    for record in (record for at in references for record in at.records):
+        missing = Reference((record,)).missing(policy.measures)
+        if missing:
+            raise PlanError(f"reference {record.label}: it must also name {', '.join(missing)}, which a query sums")
+
+
 def losses_at(plan: Plan, policy: PolicySum, at: Reference) -> tuple[tuple[tuple[Fraction, Loss], ...], Loss]:
     """Return for each query (influence, loss in its worst part), then the total loss, at the reference.
 
     Raises PlanError where the reference does not name every measure that a query sums.
     """
-    for record in at.records:
-        missing = Reference((record,)).missing(policy.measures)
-        if missing:
-            raise PlanError(f"reference {record.label}: it must also name {', '.join(missing)}, which a query sums")
+    require_measures(policy, [at])
     at = located(plan, at)
     queries = tuple(
         (

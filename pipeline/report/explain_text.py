@@ -1,4 +1,4 @@
-"""An explanation for people: what `prdp explain` prints."""
+"""An explanation for people, in detail: what `prdp explain --detail` prints after the verdict."""
 
 import textwrap
 from collections import Counter
@@ -48,11 +48,9 @@ Json = Mapping[str, Any]
 
 
 def render(explained: Json, plan: Plan) -> str:
-    """Return the explanation for people."""
+    """Return all that a plan promises, but for the verdict, for people."""
     owner = plan.dataset.owner
-    unit = plan.dataset.unit if owner is None else f"a firm, all records with one value of {owner}"
     lines = [
-        f"release  {plan.release}   dataset {plan.dataset.name}   protected unit: {unit}",
         f"plan     {explained['plan_digest']}",
         f"size     {_size(explained['size'])}",
         "",

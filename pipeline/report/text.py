@@ -17,6 +17,25 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str
     return [f"    {line}".rstrip() for line in lines]
 
 
+def fitted(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return rows as indented lines of aligned columns, all but the first to the right, cut to `width` in the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = width - 2 - sum(2 + each for each in widths[1:])
+    widths[0] = min(widths[0], room)
+    lines = (
+        "  ".join(
+            [cut(text, room).ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))]
+        )
+        for text, *cells in rows
+    )
+    return [f"  {line}".rstrip() for line in lines]
+
+
+def cut(text: str, width: int) -> str:
+    """Return the text, or as much of it as is `width` long with a sign that it goes on."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def upper(bound: float) -> str:
     """Return an upper bound, as JSON has it, in few digits, rounded up."""
     return up_text(meant(bound))

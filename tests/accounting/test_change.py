@@ -198,8 +198,8 @@ def test_queries_add_up_at_the_worst_place_and_counts_cost_nothing(
     epsilon, gaussian = placed["means"]["epsilon"], 1 / np.sqrt(2 * relative + 4)
     assert exact_scale(epsilon, 1e-9) < gaussian <= exact_scale(epsilon - 0.201, 1e-9)
     assert epsilon < approximate_epsilon(placed["total"]["rho"], 1e-9)
-    assert list(told)[:4] == ["plan_digest", "unit", "size", "queries"]
-    assert list(told)[4:] == ["left_out_test", "total", "total_means", "paper", "changes"]
+    assert list(told)[:5] == ["verdict", "plan_digest", "unit", "size", "queries"]
+    assert list(told)[5:] == ["left_out_test", "total", "total_means", "paper", "changes"]
     assert told == changes(capsys, plan) | {"changes": told["changes"]}  # the rest is what it was
 
 

@@ -78,6 +78,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explained = run_json(capsys, "explain", plan, "--at", "employment=10,payroll=500", "--at", "employment=0,payroll=0")
     assert list(explained) == [
+        "verdict",
         "plan_digest",
         "unit",
         "size",
@@ -125,7 +126,11 @@ def test_explain_reads_no_microdata_and_speaks_to_people(plan: Path, capsys: pyt
     (plan.parent / "microdata" / "part-0.parquet").unlink()
     assert main(["explain", str(plan)]) == 0
     text = capsys.readouterr().out
-    assert "employment=10, payroll=500" in text
+    assert "12.00    100  within: 12.0 %" in text  # 11.99373…, rounded up
+    assert main(["explain", str(plan), "--detail"]) == 0
+    detailed = capsys.readouterr().out
+    assert detailed.startswith(text)
+    text = detailed
     assert "rho 11.9938" in text  # 11.99373…, rounded up
 
 

@@ -19,6 +19,8 @@ from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, located, losses_at, parse_at, policy_of
 from pipeline.report.explain import explain
 from pipeline.report.explain_text import render
+from pipeline.report.verdict import verdict
+from pipeline.report.verdict_text import render_verdict
 from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.placements import placements, true_losses
 from tests.support.submit import Place, submit
@@ -184,7 +186,7 @@ def test_references_are_lists_of_records(tmp_path: Path, capsys: pytest.CaptureF
     assert told["total"][0]["at"] == [{"employment": 10}, {"employment": 20, "naics6": "722511"}]
     assert [query["losses"][0]["influence"] for query in told["queries"]] == [2, 30, 10, 10, 30]
     shown = render(explain(plan, [parse_at("employment=10;employment=20", plan)]), plan)
-    assert "protected unit: a firm, all records with one value of firm_id" in shown
+    assert "protected: each firm, by firm_id" in render_verdict(verdict(plan))
     assert "    employment=10; employment=20   rho" in shown
     assert "every firm whose records can be matched one to one with records of the reference" in shown
     with pytest.raises(PlanError, match=r"reference naics3=311: it must also name employment"):

@@ -105,7 +105,7 @@ def test_a_plan_and_the_plan_that_says_it_outright(capsys: pytest.CaptureFixture
     assert text.startswith("establishments: sigma 2   for loss 0.125\nplan     sha256:")
     found = run_json(capsys, plan, "--out", tmp_path / "resolved.yaml")
     assert found["out"] == str(tmp_path / "resolved.yaml")
-    assert main(["explain", str(tmp_path / "resolved.yaml"), "--json"]) == 0
+    assert main(["explain", str(tmp_path / "resolved.yaml"), "--json"]) == 3  # this plan breaks its own budget
     assert json.loads(capsys.readouterr().out)["plan_digest"] == found["plan_digest"]
     assert "asks for no calibration" in run(capsys, tmp_path / "resolved.yaml")
 

@@ -74,7 +74,7 @@ def test_how_far_above_the_true_loss_each_mechanism_may_be(capsys: pytest.Captur
     # P is 1 at both, Δ²/(2σ²) a quarter and 1; three digits, rounded up
     assert shares["unit_splitting"] == pytest.approx([3, 0], rel=4e-3, abs=1e-6)
     assert max(shares["fourth_root"] + shares["logarithm"]) < 1e-8
-    assert main(["explain", str(TABLE_1), "--at", "employment=5"]) == 0
+    assert main(["explain", str(TABLE_1), "--at", "employment=5", "--detail"]) == 0
     assert "too high by a factor of 4.01 at most" in capsys.readouterr().out
     plan = plan_with(tmp_path, {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 20})
     explained = explain(plan, [Reference.of({"employment": 10}), Reference.of([{"employment": 10}, {"employment": 3}])])
@@ -200,13 +200,13 @@ def test_totals_are_told_in_words_of_people(capsys: pytest.CaptureFixture[str]) 
         assert told_of_prior["prior"] == prior
         assert told_of_prior["mean"] == pytest.approx(mean / (1 + mean), rel=1e-8)
         assert told_of_prior["largest"] == pytest.approx(largest / (1 + largest), rel=1e-8)
-    assert main(["explain", str(TABLE_1), "--at", "employment=10"]) == 0
+    assert main(["explain", str(TABLE_1), "--at", "employment=10", "--detail"]) == 0
     shown = capsys.readouterr().out
     assert "best test 0.6599" in shown
     told_to_people = next(line for line in shown.splitlines() if " / " in line)
     mean = told_to_people.split()[1]
     assert float(mean) == pytest.approx(0.01 * exp(2 * rho) / (0.99 + 0.01 * exp(2 * rho)), abs=1e-4)
-    curve = next(line for line in shown.splitlines() if line.lstrip().startswith("fourth_root  "))
+    *_, curve = (line for line in shown.splitlines() if line.lstrip().startswith("fourth_root  "))
     assert [float(loss) for loss in curve.split()[1:]] == pytest.approx(  # paper 1: √Δ / (2·2²)
         [sqrt(10**power) / 8 for power in range(8)], rel=1e-3
     )

@@ -155,7 +155,7 @@ def plan_facts(plan: Path) -> dict[str, Any]:
     But for what losses mean, as (ε, δ) for instance, and how exact they are: that is computed better in every version.
     """
     explained = told("explain", plan)
-    del explained["total_means"], explained["size"]
+    del explained["total_means"], explained["size"], explained["verdict"]
     for query in explained["queries"]:
         del query["excess"]
     facts = {"plan_digest": explained["plan_digest"], "total": explained["total"]}

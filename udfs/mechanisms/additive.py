@@ -37,14 +37,14 @@ class Additive(Form):
         """Return E|noise|, whatever the total."""
         return self.noise.mean_absolute_error
 
+    def error_quantile(self, total: float, level: Fraction) -> float:
+        """Return the quantile of |noise|, whatever the total."""
+        return self.noise.half_width(level) * float(self.noise.step)
+
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return total ± the quantile of |noise|."""
-        width = self.noise.half_width(interval) * float(self.noise.step)
+        width = self.error_quantile(total, interval)
         return total - width, total + width
-
-    def absolute_error_quantile(self, total: float, share: Fraction) -> float:
-        """Return the least whole step with at least this probability, whatever the total."""
-        return self.noise.half_width(share) * float(self.noise.step)
 
     def continuous(self) -> "ContinuousNoise | None":
         """Return the distribution of the released value less the total."""

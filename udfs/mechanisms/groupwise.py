@@ -12,7 +12,7 @@ from udfs.mechanisms.base import ONE, Form, Mechanism, Released
 from udfs.mechanisms.gaussian import GaussianNoise
 from udfs.mechanisms.log import LogCurve
 from udfs.mechanisms.parameters import above
-from udfs.mechanisms.transformed import Transformed
+from udfs.mechanisms.transformed import Transformed, equally_likely
 from udfs.noise.keystream import Bits, SecondNoise
 from udfs.noise.lattice import add_noise
 from udfs.numbers.arrays import Floats, Int64s
@@ -23,6 +23,7 @@ from udfs.numbers.wide import LARGEST
 FACTOR_STEP = Fraction(1, 2**30)  # lattice of the proportional noise W, which has variance 1
 ENDS = 2.0**-48  # relative error of a released value in doubles, far above
 POINTS = 1 << 13  # on each side, of the sum for the mean absolute error
+QUANTILES = 1 << 10  # of the second noise, for quantiles of errors
 SPREAD = 9  # noise scales, beyond which it has less than one part in 10¹⁸
 SIGMA_BITS = 200
 SIGMA_DIGITS = 9  # of a sigma solved for: few enough to be written in a plan
@@ -88,12 +89,25 @@ class NoiseOnNoise(Form):
 
         E|N(μ, s²)| = s√(2/π)·e^{−μ²/(2s²)} + |μ|·erf(|μ|/(s√2)) with μ = Z, s = r|x + Z|.
         """
-        scale = float(self.noise.steps)
-        most = max(1, math.ceil(SPREAD * scale))
-        k = np.arange(-most, most + 1.0) if most <= POINTS else np.linspace(-most, most, 2 * POINTS + 1)
-        z, mass = k * float(self.noise.step), np.exp(-((k / scale) ** 2) / 2)
+        z, mass = self._first_noise(POINTS)
         errors = [_folded(abs(mu), float(self.r) * abs(total + mu)) for mu in z.tolist()]
         return float(np.sum(np.array(errors) * mass) / np.sum(mass))
+
+    def error_quantile(self, total: float, level: Fraction) -> float:
+        """Return the quantile of |Z + r(x + Z)W|, from equally likely values of W at each of Z, the noise of X."""
+        z, mass = self._first_noise(QUANTILES // 4)
+        w = equally_likely("gaussian", QUANTILES)
+        errors = np.abs(z[:, None] + float(self.r) * (total + z[:, None]) * w).ravel()
+        order = np.argsort(errors)
+        reached = np.cumsum(np.repeat(mass / mass.sum() / QUANTILES, QUANTILES)[order])
+        return float(errors[order][min(int(np.searchsorted(reached, float(level))), len(order) - 1)])
+
+    def _first_noise(self, points: int) -> tuple[Floats, Floats]:
+        """Return values of Z, all of them or `points` on each side, and their weights."""
+        scale = float(self.noise.steps)
+        most = max(1, math.ceil(SPREAD * scale))
+        k = np.arange(-most, most + 1.0) if most <= points else np.linspace(-most, most, 2 * points + 1)
+        return k * float(self.noise.step), np.exp(-((k / scale) ** 2) / 2)
 
 
 def told_share(shift: int, scale: Fraction, total: int, factor: Fraction = 1 / FACTOR_STEP) -> float:

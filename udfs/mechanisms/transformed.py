@@ -16,7 +16,8 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import Any, Generic, TypeVar, final
 
 import numpy as np
@@ -35,6 +36,7 @@ from udfs.numbers.wide import LARGEST
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
 POINTS = 1 << 14  # on each side, of the sum for the mean absolute error
+QUANTILES = 1 << 14  # of the noise, for quantiles of errors
 NOISE_DOC = "gaussian: per-record zCDP; laplace: pure per-record DP, better for giants, worse for small records"
 ESTIMATOR_DOC = "mean: unbiased, sums over cells are too; median: as often too high as too low, inside its interval"
 
@@ -134,6 +136,13 @@ class Curve(ABC):
         """Return the law of the released value of continuous noise; None where there are no closed forms."""
         return None
 
+    def error_quantile(self, total: float, level: Fraction) -> float:
+        """Return the quantile of |estimate − q|, from the estimates at equally likely values of the noise."""
+        noise = equally_likely(self.noise, QUANTILES) * float(self.sigma)
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = np.abs(_held(self.estimate(self.at(total) + noise)) - total)
+        return float(np.quantile(errors, float(level), method="hazen"))
+
     def summed_absolute_error(self, total: float, reach: float) -> float:
         """Return E|estimate − q| within one part in 10⁵, as a sum over the noise up to `reach` scales on both sides."""
         z = np.linspace(-reach, reach, 2 * POINTS + 1)
@@ -142,16 +151,6 @@ class Curve(ABC):
             error = np.abs(self.estimate(self.at(total) + z * float(self.sigma)) - total)
             mean = float(np.sum(error * mass) / np.sum(mass))
         return mean if math.isfinite(mean) else math.inf
-
-    def absolute_errors(self, total: float) -> Floats:
-        """Return |estimate − q|, rising, at points of the noise that are equally likely, those of no variance too."""
-        from scipy.special import ndtri  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        u = (np.arange(POINTS) + 0.5) / POINTS
-        z = np.where(u < 0.5, np.log(2 * u), -np.log(2 - 2 * u)) if self.noise == "laplace" else ndtri(u)
-        with np.errstate(over="ignore", invalid="ignore"):
-            errors = np.abs(self.estimate(self.at(total) + z * float(self.sigma)) - total)
-        return np.sort(np.nan_to_num(errors, nan=math.inf))
 
 
 C = TypeVar("C", bound=Curve)
@@ -228,9 +227,11 @@ class Transformed(Form, Generic[C]):
         """Return that of the curve's estimate."""
         return self.curve.mean_absolute_error(total)
 
-    def absolute_error_quantile(self, total: float, share: Fraction) -> float:
-        """Return that of the curve's estimate, with noise of no steps: to four digits."""
-        return float(np.quantile(self.curve.absolute_errors(total), float(share)))
+    def error_quantile(self, total: float, level: Fraction) -> float:
+        """Return that of the curve's estimate; of totals that are not transformed that of the noise itself."""
+        if not self.curve.rounding:
+            return float(self.noise.half_width(level) * self.noise.step)
+        return self.curve.error_quantile(total, level)
 
     def continuous(self) -> Any:
         """Return the law of the curve's estimate."""
@@ -269,6 +270,15 @@ class Transformed(Form, Generic[C]):
     def _half_width(self, interval: Fraction) -> int:
         # in lattice steps: c, and one more where f is rounded
         return min(self.noise.half_width(interval) + bool(self.curve.rounding), REACH)
+
+
+@lru_cache(maxsize=8)
+def equally_likely(noise: str, number: int) -> Floats:
+    """Return the quantiles at (i + ½)/number of `gaussian` or `laplace` noise of scale 1, ascending."""
+    levels = (np.arange(number) + 0.5) / number
+    if noise == "laplace":
+        return np.where(levels < 0.5, np.log(2 * levels), -np.log(2 * (1 - levels)))
+    return np.array([NormalDist().inv_cdf(level) for level in levels.tolist()])
 
 
 def _held(values: Floats) -> Floats:
