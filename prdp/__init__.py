@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
     from prdp.releases import PublishedRelease, Release, product, read_release, verify
-    from prdp.studies import beside_today, calibrate, evaluate, gaussian_scales, generate, generate_like, withheld_today
+    from prdp.studies import (
+        beside_today,
+        calibrate,
+        evaluate,
+        gaussian_scales,
+        generate,
+        generate_like,
+        suppression,
+        withheld_today,
+    )
     from prdp.trials import try_plan
 
 HOMES = {
@@ -43,6 +52,7 @@ HOMES = {
         "gaussian_scales",
         "generate",
         "generate_like",
+        "suppression",
         "withheld_today",
     ),
     "prdp.trials": ("try_plan",),
@@ -85,6 +95,7 @@ __all__ = [
     "read_release",
     "reconcile",
     "spark",
+    "suppression",
     "try_plan",
     "verify",
     "withheld_today",

@@ -211,3 +211,69 @@ def evaluate(
     read = replace(read, data=replace(read.data, records=records, seed=read.data.seed if seed is None else seed))
     with runner.started() as started:
         return dict(run(StudyJob(study=read, out=Path(out), engine=started, log=runner.log)))
+
+
+def suppression(
+    plan: str | Path,
+    out: "str | Path | None" = None,
+    *,
+    measure: str | None = None,
+    tables: Sequence[str] = (),
+    rules: Mapping[str, float] | None = None,
+    factors: tuple[float, float] = (1.05, 1.15),
+    firm: str | None = None,
+    draws: int = 20,
+    seed: int = 0,
+    log: Log | None = None,
+) -> dict[str, Any]:
+    """Return a plan's tables by cell suppression and by multiplicative noise beside the plan's own noise.
+
+    As `prdp evaluate --suppression PLAN --json` (docs/suppression.md). It reads the plan's microdata, which must be
+    those of `prdp generate`, on this machine.
+
+    Args:
+        plan: The plan's file.
+        out: A folder to write the figures and the picture to, new or empty.
+        measure: The measure whose sums are published. Default: that of the plan's first sum.
+        tables: Names of tables. Default: all of the measure without a filter and with one mechanism.
+        rules: The rules that hold, by number: "p" in %, "n" and "k" in %, "threshold" in firms, and "width", what the
+            threshold rule protects, in %. Default: p=10, n=2, k=85, threshold=3, width=10.
+        factors: Of the multiplicative noise: how far from 1 its factors are, at least and at most, as factors above 1.
+        firm: The column of firms. Default: the plan's unit, or "firm_id".
+        draws: How often noise is drawn.
+        seed: Of the draws.
+        log: For progress.
+
+    Raises:
+        PlanError: The call is wrong, the plan has no such tables, or the microdata are not synthetic.
+    """
+    from pipeline.plan.load import load_plan  # noqa: PLC0415
+    from pipeline.study.model import FactorNoise  # noqa: PLC0415
+    from pipeline.study.suppression import OWNER, SuppressionJob  # noqa: PLC0415
+    from pipeline.study.suppression import suppression as run  # noqa: PLC0415
+    from pipeline.study.suppression_output import write  # noqa: PLC0415
+    from pipeline.study.suppression_rules import Rules  # noqa: PLC0415
+
+    if not draws >= 1:
+        raise PlanError("draws: must be at least 1")
+    try:
+        held = Rules() if rules is None else Rules.named(rules)
+        today = FactorNoise(a=factors[0], b=factors[1])
+    except ValueError as error:
+        raise PlanError(f"--rules: {error}" if rules is not None else str(error)) from None
+    figures = run(
+        SuppressionJob(
+            plan=load_plan(Path(plan)),
+            measure=measure,
+            tables=tuple(tables),
+            rules=held,
+            today=today,
+            firm=firm or OWNER,
+            draws=draws,
+            seed=seed,
+            log=log or Log(),
+        )
+    )
+    if out is not None:
+        write(figures, Path(out))
+    return figures

@@ -1,12 +1,15 @@
-"""prdp evaluate: a study that compares mechanisms on synthetic microdata."""
+"""prdp evaluate: studies on synthetic microdata, of mechanisms, and of a plan beside suppression."""
 
 import argparse
 from pathlib import Path
 
 from jobs.options import Parser, add_engine, add_json, add_new_folder, count, engine_options
-from jobs.output import print_json
+from jobs.output import print_columns, print_json
+from pipeline.errors import PlanError
 from pipeline.study.run import DOCUMENT, PAGE
-from prdp.studies import evaluate
+from pipeline.study.suppression_output import DOCUMENT as SUPPRESSION
+from pipeline.study.suppression_output import NOTES, columns
+from prdp.studies import evaluate, suppression
 
 EXAMPLE = "prdp evaluate conf/studies/slides.yaml --records 100000 --out study"
 
@@ -14,10 +17,25 @@ EXAMPLE = "prdp evaluate conf/studies/slides.yaml --records 100000 --out study"
 def declare(parser: Parser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "study", type=Path, metavar="STUDY", help="the study, a YAML file such as conf/studies/slides.yaml"
+        "study", type=Path, nargs="?", metavar="STUDY", help="the study, a YAML file such as conf/studies/slides.yaml"
     )
     parser.add_argument("--records", type=count, metavar="N", help="number of records (default: the study's)")
-    parser.add_argument("--seed", type=count, metavar="S", help="seed of the microdata (default: the study's)")
+    parser.add_argument("--seed", type=count, metavar="S", help="seed of the microdata, or of what --suppression draws")
+    of_plan = parser.add_argument_group("in place of a study: a plan's tables beside cell suppression")
+    of_plan.add_argument(
+        "--suppression", type=Path, metavar="PLAN", help="a plan beside microdata of prdp generate, which are read"
+    )
+    of_plan.add_argument("--sum", metavar="MEASURE", help="the measure whose tables are taken (default: the first)")
+    of_plan.add_argument(
+        "--tables", type=_names, metavar="NAME,…", help="the tables (default: all with one mechanism and no filter)"
+    )
+    of_plan.add_argument(
+        "--rules",
+        type=_numbers,
+        metavar="RULES",
+        help="the rules that hold (default: p=10,n=2,k=85,threshold=3); width=10: what the threshold protects, in %%",
+    )
+    of_plan.add_argument("--firm", metavar="COLUMN", help="the column of firms (default: the plan's unit, or firm_id)")
     add_new_folder(parser)
     add_engine(parser)
     add_json(parser)
@@ -25,6 +43,14 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the study, then print where it is, or its figures."""
+    if (arguments.study is None) == (arguments.suppression is None):
+        raise PlanError("give a study, or --suppression PLAN")
+    if arguments.suppression is not None:
+        _suppression(arguments)
+        return
+    for name in ("sum", "tables", "rules", "firm"):
+        if getattr(arguments, name) is not None:
+            raise PlanError(f"--{name}: it goes with --suppression alone")
     figures = evaluate(
         arguments.study, arguments.out, records=arguments.records, seed=arguments.seed, **engine_options(arguments)
     )
@@ -32,3 +58,37 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(figures)
     else:
         print(f"study {figures['study']}\npage  {arguments.out / PAGE}\ndata  {arguments.out / DOCUMENT}")
+
+
+def _suppression(arguments: argparse.Namespace) -> None:
+    if arguments.records is not None:
+        raise PlanError("--records: it goes with a study alone; --suppression reads the plan's microdata")
+    figures = suppression(
+        arguments.suppression,
+        arguments.out,
+        measure=arguments.sum,
+        tables=arguments.tables or (),
+        rules=arguments.rules,
+        firm=arguments.firm,
+        seed=arguments.seed or 0,
+        log=arguments.log,
+    )
+    if arguments.json:
+        print_json(figures)
+        return
+    for rows in columns(figures):
+        print_columns(rows)
+        print()
+    print("\n".join(NOTES))
+    print(f"data {arguments.out / SUPPRESSION}")
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> dict[str, float]:
+    try:
+        return {name: float(number) for name, number in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form p=10,n=2,k=85,threshold=3") from None

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 PAPER = "paper"
 LOW, HIGH = 0.02, 0.05  # relative changes from which a cell is flagged H, and J
 FLAGS = ("G", "H", "J")
@@ -50,6 +53,11 @@ class FactorNoise:
     def variance(self) -> float:
         """Var δ = (A − 1)² + 2(A − 1)(B − A)/3 + (B − A)²/6, which is E|δ − 1|²."""
         return self.magnitude**2 + self.magnitude_variance
+
+    def draw(self, random: np.random.Generator, firms: int) -> NDArray[np.float64]:
+        """Return a factor of each firm, for all its establishments: P(T > t) = (1 − t)²."""
+        distance = self.a - 1 + (self.b - self.a) * (1 - np.sqrt(random.random(firms)))
+        return 1 + np.where(random.random(firms) < 0.5, -1.0, 1.0) * distance
 
 
 @dataclass(frozen=True)
