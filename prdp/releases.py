@@ -201,6 +201,7 @@ def product(
     *,
     product: str | Path = "cbp",
     year: int | None = None,
+    reconciled: LocationLike | None = None,
 ) -> dict[str, Any]:
     """Write the files that users load, of verified published releases, as `prdp product`; it costs no record anything.
 
@@ -209,16 +210,19 @@ def product(
         out: The folder to write, new or empty.
         product: A product's YAML file (docs/product.md), or a name of conf/products.
         year: The year in the names of files. Default: the product's.
+        reconciled: A folder that `reconcile` made of these releases: its estimates go before what was released, which
+            stands beside them in Research tables.
 
     Returns:
         What product.json holds: the files with their SHA-256, and the releases they come from.
 
     Raises:
-        PlanError: The product's file is wrong, or no release has a table that it needs.
+        PlanError: The product's file is wrong, no release has a table that it needs, or others were reconciled.
         StateError: A release's file is missing, changed or too many, or `out` is neither absent nor empty.
     """
     folders = [releases] if isinstance(releases, str | os.PathLike) else releases
-    return make_product([location(each, "release") for each in folders], product, Path(out), year)
+    estimates = None if reconciled is None else location(reconciled, "reconciled tables")
+    return make_product([location(each, "release") for each in folders], product, Path(out), year, estimates)
 
 
 def _names(source: Any) -> dict[str, dict[str, str]]:

@@ -21,12 +21,16 @@ def declare(parser: Parser) -> None:
         help="a YAML file, or a name of conf/products (default: cbp)",
     )
     parser.add_argument("--year", type=int, help="the year in the names of files (default: the product's)")
+    parser.add_argument(
+        "--reconciled", metavar="DIR", help="what prdp reconcile made of these releases: shown in place of their values"
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the product, then print what it holds."""
-    made = product(arguments.releases, arguments.out, product=arguments.product, year=arguments.year)
+    options = {"product": arguments.product, "year": arguments.year, "reconciled": arguments.reconciled}
+    made = product(arguments.releases, arguments.out, **options)
     if arguments.json:
         print_json(made)
         return

@@ -2,7 +2,8 @@
 
 Its tables are products of codes, the first level (the area) outermost, so that a table is a grid: area by area, all
 areas alike. So rows are told by their place in an area, and sorted once. Levels that a row does not have are summed
-over, and variances added, which is right for additive noise alone.
+over, and variances added, which is right for additive noise alone. Of reconciled values the errors are correlated:
+there the released variances are added, since no sum of estimates has a larger one than the sum of released cells.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from pipeline.errors import PlanError
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.sources import (
     ERROR,
+    PUBLISHED,
     VALUE,
     Reader,
     Source,
@@ -107,6 +109,7 @@ class Cells:
     grid: Grid
     of: Mapping[str, str]
     by: tuple[str, ...]  # without the area
+    error: str  # the column of standard errors whose squares may be added
 
     @classmethod
     def of_column(cls, grid: Grid, shown: ColumnSpec, rows: RowsSpec, file: str) -> "Cells":
@@ -127,7 +130,8 @@ class Cells:
                 "noise is not additive, so that errors of sums are not known: release a table without "
                 f"{'these levels' if len(summed) > 1 else 'this level'}"
             )
-        return cls(grid, shown.of, tuple(rows.by[1:]))
+        error = PUBLISHED[1] if summed and source.reconciled is not None else ERROR
+        return cls(grid, shown.of, tuple(rows.by[1:]), error)
 
     def taken(self, values: NDArray[Any], areas: int) -> NDArray[Any]:
         """Return, of all cells of some areas, those shown: summed, a row for each area."""
@@ -203,7 +207,7 @@ class Rows:
             if each.flag is None:
                 shown[name] = whole(values)
             else:
-                errors = np.sqrt(cells.taken(numbers(rows, ERROR) ** 2, len(codes)))
+                errors = np.sqrt(cells.taken(numbers(rows, cells.error) ** 2, len(codes)))
                 number = np.digitize(coefficient(values, errors), self.limits)
                 shown[name] = np.where(values > 0, number, len(self.limits)).astype(np.int8)
         return codes, shown

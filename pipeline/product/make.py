@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
 from pipeline.product.layouts import write_layout
+from pipeline.product.reconciled import with_estimates
 from pipeline.product.sources import names_of, released
 from pipeline.product.spec import ProductSpec, file_of, load_product
 from pipeline.product.tables import BASIC, RESEARCH, WITHHELD, write_table
@@ -30,7 +31,13 @@ HEADER = ("file", "column", "type", "unit", "meaning")
 THREADS = 4  # at most: each holds a few pieces in memory
 
 
-def make_product(folders: Sequence[Location], named: str | Path, out: Path, year: int | None = None) -> dict[str, Any]:
+def make_product(
+    folders: Sequence[Location],
+    named: str | Path,
+    out: Path,
+    year: int | None = None,
+    reconciled: Location | None = None,
+) -> dict[str, Any]:
     """Write a product of the releases in `folders` to `out`; return its manifest.
 
     The same releases, product and build give the same bytes. A run that is killed leaves no manifest.
@@ -40,15 +47,20 @@ def make_product(folders: Sequence[Location], named: str | Path, out: Path, year
         named: A name of conf/products, or a product's YAML file.
         out: The folder to write, new or empty.
         year: The year in the names of files, where the product's file has none or another.
+        reconciled: A folder of tables that were reconciled from these releases: its estimates go before what was
+            released.
 
     Raises:
-        PlanError: The product's file is wrong, or the releases lack a table that it needs.
+        PlanError: The product's file is wrong, the releases lack a table that it needs, or others were reconciled.
         StateError: A release's file is missing, changed or too many; `out` is neither absent nor empty.
     """
     product = load_product(named, year)
     require_no_release(out)
     with filled(out) as home:
         sources, facts = released(folders)
+        estimates: dict[str, Any] = {}
+        if reconciled is not None:
+            sources, estimates["reconciled"] = with_estimates(sources, facts, reconciled)
         names = {level: names_of(each.names, each.texts) for level, each in product.levels.items()}
         tasks: list[Callable[[], Any]] = [
             *(partial(write_layout, product, layout, sources, home) for layout in product.layouts),
@@ -72,6 +84,7 @@ def make_product(folders: Sequence[Location], named: str | Path, out: Path, year
                 "flags": [{"flag": each.flag, "under": each.under and float(each.under)} for each in product.flags],
             },
             "releases": facts,
+            **estimates,
             "build": code_digest(),
             "files": sorted(made, key=lambda file: str(file["path"])),
         }
@@ -95,8 +108,10 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
     for table in product.tables:
         for kind in (RESEARCH, BASIC):
             name = f"{kind}/{table.name}"
-            for field in pq.read_schema(home / f"{name}.parquet"):
-                yield f"{name}.parquet, .csv", field.name, _type(field), *_meaning(product, field.name, kind)
+            schema = pq.read_schema(home / f"{name}.parquet")
+            for field in schema:
+                told = _meaning(product, field.name, kind, schema.names)
+                yield f"{name}.parquet, .csv", field.name, _type(field), *told
     for layout in product.layouts:
         schema = pq.read_schema((home / "layouts" / layout.file).with_suffix(".parquet"))
         for each in layout.columns:
@@ -104,8 +119,8 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
             yield f"layouts/{layout.file}, .parquet", each.name, _type(schema.field(each.name)), unit, each.meaning
 
 
-def _meaning(product: ProductSpec, name: str, kind: str) -> tuple[str, str]:
-    """Return unit and meaning of a column of a Research or Basic table."""
+def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str]) -> tuple[str, str]:
+    """Return unit and meaning of a column of a Research or Basic table that has these `columns`."""
     level = name.removesuffix("_name")
     if name in product.levels:
         return "", product.levels[name].meaning
@@ -113,18 +128,20 @@ def _meaning(product: ProductSpec, name: str, kind: str) -> tuple[str, str]:
         return "", f"{product.levels[level].meaning}: its name"
     if name in product.measures:
         measure = product.measures[name]
-        what = (
-            "as released" if kind == RESEARCH else f"rounded to {int(product.basic.round)}; empty where it is withheld"
-        )
+        what = "reconciled" if f"{name}_published" in columns else "as released"
+        if kind != RESEARCH:
+            what = f"rounded to {int(product.basic.round)}; empty where it is withheld"
         return measure.unit, f"{measure.meaning}, {what}"
     of, _, what = name.rpartition("_")
+    of, published, _ = of.partition("_published") if what == "variance" else (of, "", "")
     measure = product.measures[of]
     limit = f"negative, or with a coefficient of variation of {float(product.basic.withhold_from):g} % or more"
     return {
         "variance": (
             f"({measure.unit})²",
-            f"{measure.meaning}: variance, the square of the standard error",
+            f"{measure.meaning}: variance, the square of the standard error{' as released' if published else ''}",
         ),
+        "published": (measure.unit, f"{measure.meaning}, as released"),
         "sd": (measure.unit, f"{measure.meaning}: standard deviation, the standard error as released"),
         "cv": (
             "%",

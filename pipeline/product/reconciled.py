@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.build import code_digest
-from pipeline.errors import StateError
+from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
 from pipeline.product.errors import Errors, errors_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
-from pipeline.product.sources import VALUE, numbers
+from pipeline.product.sources import VALUE, Source, numbers
 from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
@@ -206,6 +206,26 @@ def verify_reconciled(folder: Location) -> VerifiedTables:
     files = manifest["files"]
     releases = tuple(each["release"] for each in manifest["releases"])
     return VerifiedTables(manifest["dataset"], releases, len(files), sum(file["bytes"] for file in files), sums)
+
+
+def with_estimates(
+    sources: Mapping[str, Source], releases: Sequence[Mapping[str, Any]], folder: Location
+) -> tuple[dict[str, Source], dict[str, Any]]:
+    """Return released tables with their estimates where a reconciled folder has some, and what is said of the folder.
+
+    Raises StateError where its files are not those of its manifest, PlanError where it was made of other releases.
+    """
+    manifest = read_reconciled_manifest(folder)
+    require_files(folder, manifest)
+    given = {each["manifest_sha256"] for each in releases}
+    for each in manifest["releases"]:
+        if each["manifest_sha256"] not in given:
+            raise PlanError(f"{folder}: it was made of the release {each['release']}, which is not given, or differs")
+    files = {file["path"]: file for file in manifest["files"]}
+    estimated = {name: (folder, files[f"tables/{name}.parquet"]) for name in manifest["tables"]}
+    found = {name: replace(source, reconciled=estimated.get(name)) for name, source in sources.items()}
+    sha256 = hashlib.sha256((folder / MANIFEST).read()).hexdigest()
+    return found, {"manifest_sha256": sha256, "tables": sorted(estimated)}
 
 
 def structure_in(folder: Location, manifest: Mapping[str, Any]) -> Structure:

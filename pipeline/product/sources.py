@@ -23,6 +23,7 @@ from pipeline.storage.staging import MANIFEST
 from udfs.mechanisms.catalogue import CATALOGUE
 
 VALUE, ERROR = "value", "standard_error"
+PUBLISHED = ("published", "published_error")  # of a reconciled table, the released value and its standard error
 Floats = NDArray[np.float64]
 
 
@@ -30,7 +31,8 @@ Floats = NDArray[np.float64]
 class Source:
     """A table of a verified release: `levels` are its keys, the first one outermost in its order of rows.
 
-    `query`: what policy.json says of it.
+    `query`: what policy.json says of it. `reconciled`: a verified folder of reconciled tables, and the table's file
+    there; where there is one, values and standard errors are those estimates, and the released ones stand beside them.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Source:
     rows: int
     levels: tuple[str, ...]
     query: Mapping[str, Any]
+    reconciled: tuple[Location, Mapping[str, Any]] | None = None
 
     @property
     def additive(self) -> bool:
@@ -47,9 +50,26 @@ class Source:
         return all(CATALOGUE[part["mechanism"]["kind"]].additive for part in parts)
 
     def pieces(self) -> Iterator[pa.Table]:
-        """Yield keys, as dictionaries, values and standard errors, in key order."""
-        for file in self.files:
-            part = published_part(self.folder, file, self.levels)
+        """Yield keys, as dictionaries, values and standard errors, in key order; where it is reconciled, PUBLISHED too.
+
+        Raises PlanError where the reconciled table has other cells.
+        """
+        if self.reconciled is None:
+            yield from self._read(self.folder, self.files)
+            return
+        folder, file = self.reconciled
+        estimates = Reader(self._read(folder, [file]))
+        for piece in self._read(self.folder, self.files):
+            found = estimates.take(len(piece))
+            if not same_keys(piece, found, self.levels):
+                raise PlanError(f"{folder}: the cells of the table {self.name} are not those of the release")
+            for name, published in zip((VALUE, ERROR), PUBLISHED, strict=True):
+                found = found.append_column(published, piece.column(name))
+            yield found
+
+    def _read(self, folder: Location, files: Iterable[Mapping[str, Any]]) -> Iterator[pa.Table]:
+        for file in files:
+            part = published_part(folder, file, self.levels)
             columns = [*self.levels, VALUE, ERROR]
             if not part.num_row_groups:
                 yield part.read(columns)

@@ -1,6 +1,6 @@
 """Research and Basic tables: released tables with the same cells, side by side.
 
-Research: every value as it was released, and its variance. Basic: names of codes, rounded values, standard deviations
+Research: every value as it was released, and its variance; where it is reconciled, the estimate comes first. Basic: names of codes, rounded values, standard deviations
 and coefficients of variation; a value is withheld where it is negative or its coefficient reaches the product's limit.
 """
 
@@ -16,6 +16,7 @@ from pipeline.errors import PlanError
 from pipeline.product.files import PIECE, Written, written
 from pipeline.product.sources import (
     ERROR,
+    PUBLISHED,
     VALUE,
     Floats,
     Source,
@@ -87,6 +88,9 @@ def _research(keys: pa.Table, levels: tuple[str, ...], pieces: Mapping[str, pa.T
     for measure, piece in pieces.items():
         columns[measure] = column(piece, VALUE)
         columns[f"{measure}_variance"] = numbers(piece, ERROR) ** 2
+        if PUBLISHED[0] in piece.column_names:
+            columns[f"{measure}_published"] = column(piece, PUBLISHED[0])
+            columns[f"{measure}_published_variance"] = numbers(piece, PUBLISHED[1]) ** 2
     return pa.table(columns)
 
 

@@ -32,7 +32,8 @@ ODDITIES = (
     "Figures can be negative, and need not be whole numbers. They are left so: cutting or rounding them would bias "
     "every sum made from them.",
     "The largest figures of a table have, on average, noise that raised them.",
-    "Figures of different tables do not add up to each other: each table has noise of its own.",
+    "Figures of different tables do not add up to each other: each table has noise of its own. The command prdp "
+    "reconcile estimates all of them together, so that they do.",
     "For a sum of n cells, standard errors add as the root of the sum of their squares.",
 )
 OF_MEANS = (
