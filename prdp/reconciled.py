@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Reconciled(Mapping[str, "pd.DataFrame"]):
     """Reconciled tables by name: `reconciled["employment"]` is a pandas DataFrame.
 
-    A table has its keys as text, then value (the estimate), lower, upper, standard_error and published (the released
-    value). `facts`: what reconciled.json holds; nothing where no folder was written.
+    A table has its keys as text, then value (the estimate), lower, upper, standard_error, published (the released
+    value) and display (whole and never negative). `facts`: what reconciled.json holds; nothing where no folder was
+    written.
     """
 
     facts: Mapping[str, Any]

@@ -15,19 +15,21 @@ from pipeline.build import code_digest
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
+from pipeline.product.atoms import Atoms
 from pipeline.product.errors import Errors, errors_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
-from pipeline.product.sources import VALUE, Source, numbers
+from pipeline.product.sources import ERROR, PUBLISHED, VALUE, Source, numbers
 from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
 from pipeline.storage.staging import safe_name
+from udfs.numbers.arrays import Floats
 
 MANIFEST = "reconciled.json"
-PUBLISHED = "published"
-COLUMNS = (VALUE, "lower", "upper", "standard_error", PUBLISHED)
+DISPLAY = "display"
+COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED[0], DISPLAY)
 
 
 def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = False) -> dict[str, Any]:
@@ -51,8 +53,10 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
         groups: list[dict[str, Any]] = []
         for solved in reconciliation.groups_solved():
             errors = errors_of(solved.estimates, [table.name for table in solved.tables], solved.spread)
+            shown = solved.estimates.display()
             for table in solved.tables:
-                made += [file.facts(home) for file in _write(home, table, solved, errors[table.name], csv=csv)]
+                columns = (solved.estimates.table(table.name), errors[table.name], shown.pop(table.name))
+                made += [file.facts(home) for file in _write(home, table, solved.atoms, columns, csv=csv)]
                 tables[table.name] = errors[table.name].to_json() | {"rows": table.cells.size, "group": len(groups)}
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
@@ -97,16 +101,17 @@ def _group_facts(solved: Solved) -> dict[str, Any]:
     }
 
 
-def _write(home: Path, table: Given, solved: Solved, errors: Errors, *, csv: bool) -> list[Hashed]:
-    """Write a table's files, piece by piece; return them."""
-    estimates, cells = solved.estimates, table.cells
+def _write(
+    home: Path, table: Given, atoms: Atoms, columns: tuple[Floats, Errors, Int64s], *, csv: bool
+) -> list[Hashed]:
+    """Write a table's files, piece by piece; return them. `columns`: estimates, their errors, what is displayed."""
+    cells = table.cells
 
-    def flat(values: NDArray[Any]) -> NDArray[Any]:
-        whole = np.broadcast_to(values, solved.atoms.widths(cells))
-        return solved.atoms.in_key_order(cells, whole)
+    def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
+        return atoms.in_key_order(cells, np.broadcast_to(of_cells, atoms.widths(cells)))
 
-    values = flat(estimates.table(table.name))
-    error, half = flat(errors.standard_error), flat(errors.half_width)
+    values, errors, shown = columns
+    value, error, half, display = map(flat, (values, errors.standard_error, errors.half_width, shown))
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = table.source.reader()
     with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
@@ -117,14 +122,15 @@ def _write(home: Path, table: Given, solved: Solved, errors: Errors, *, csv: boo
                 for level, (codes, indices) in cells.keys(start, stop).items()
             }
             piece = slice(start, stop)
-            columns = (
-                values[piece],
-                values[piece] - half[piece],
-                values[piece] + half[piece],
+            shown_here = (
+                value[piece],
+                value[piece] - half[piece],
+                value[piece] + half[piece],
                 error[piece],
                 numbers(reader.take(stop - start), VALUE),
+                display[piece],
             )
-            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, columns, strict=True)}))
+            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, shown_here, strict=True)}))
     return made.files
 
 
@@ -194,7 +200,7 @@ def verify_reconciled(folder: Location) -> VerifiedTables:
         for name, of_table in cells.items():
             for roll_up, finer in _finer(name, cells):
                 fold = roll_up.fold()
-                for column, unit in ((VALUE, group["unit"]),):
+                for column, unit in ((VALUE, group["unit"]), (DISPLAY, 1)):
                     one = _in_units(folder, manifest, name, column, unit)
                     other = fold(_in_units(folder, manifest, finer, column, unit))
                     if not np.array_equal(one, other):

@@ -1,7 +1,8 @@
 """Research and Basic tables: released tables with the same cells, side by side.
 
-Research: every value as it was released, and its variance; where it is reconciled, the estimate comes first. Basic: names of codes, rounded values, standard deviations
-and coefficients of variation; a value is withheld where it is negative or its coefficient reaches the product's limit.
+Research: every value as it was released, and its variance; where there is an estimate, both of it before. Basic: names
+of codes, rounded values, standard deviations and coefficients of variation; a value is withheld where it is negative
+or its coefficient reaches the product's limit.
 """
 
 from collections.abc import Iterator, Mapping

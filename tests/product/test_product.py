@@ -313,3 +313,63 @@ def test_figures_for_people() -> None:
     assert coefficient(np.array([0, 0, -4, 8]), np.array([0.0, 1, 1, 2])).tolist() == [0.0, np.inf, 25.0, 25.0]
     assert whole(np.array([14.9, -15.1, 1e300]), 10).tolist() == [10, -20, int(np.nextafter(2.0**63, 0))]
     assert whole(np.array([2**63 - 1])).tolist() == [2**63 - 1]
+
+
+def test_reconciled_figures_go_before_released_ones(tmp_path: Path) -> None:
+    queries: list[dict[str, Any]] = [
+        {"name": "people_county", "sum": "employment", "by": ["county", "naics2"]},
+        {"name": "people_state", "sum": "employment", "by": ["state", "naics2"]},
+    ]
+    for each in queries:
+        each["mechanism"] = {"kind": "gaussian", "sigma": 40}
+    place = Place(write_world(tmp_path, records(500), queries=queries), tmp_path)
+    release = Path(place.out) / submit(place).release
+    made = prdp.reconcile(release, tmp_path / "reconciled")
+    columns = [
+        {"name": "STATE", "meaning": "State", "codes": {"state": {}}},
+        {"name": "PEOPLE", "meaning": "All", "value": "people"},
+        {"name": "GOOD", "meaning": "How good it is", "flag": "people"},
+    ]
+    spec: dict[str, Any] = {
+        "product": "people",
+        "title": "People",
+        "levels": {level: {"meaning": level} for level in ("county", "state", "naics2")},
+        "measures": {"people": {"meaning": "People", "unit": "people"}},
+        "flags": [{"flag": "a", "under": 3, "meaning": "good"}, {"flag": "b", "meaning": "bad"}],
+        "tables": [{"name": "counties", "values": {"people": "people_county"}}],
+        "layouts": [
+            {
+                "file": "states.csv",
+                "about": "States",
+                "rows": [{"by": ["state"], "values": {"people": "people_state"}}],
+                "columns": columns,
+            }
+        ],
+    }
+    (tmp_path / "people.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    call = ["product", release, "--product", tmp_path / "people.yaml", "--reconciled", tmp_path / "reconciled"]
+    assert main([*map(str, call), "--out", str(tmp_path / "made")]) == 0
+    research = pq.read_table(tmp_path / "made" / "research" / "counties.parquet").to_pandas()
+    table = made["people_county"]
+    np.testing.assert_array_equal(research.people, table.value)
+    np.testing.assert_array_equal(research.people_published, table.published)
+    np.testing.assert_array_equal(research.people_variance, table.standard_error**2)
+    assert (research.people_published_variance == 1600).all()
+    basic = pq.read_table(tmp_path / "made" / "basic" / "counties.parquet").to_pandas()
+    np.testing.assert_array_equal(basic.people.dropna(), np.rint(table.value[basic.people.notna()]))
+    # A layout's sum over industries is that of estimates; its flag takes the released errors, which are no smaller.
+    states = made["people_state"].groupby("state").agg({"value": "sum", "published": "size"})
+    found = rows(tmp_path / "made" / "layouts" / "states.csv")
+    assert [[state, int(value)] for state, value, _ in found] == [[s, round(v)] for s, v in states.value.items()]
+    coefficients = 100 * 40 * states.published**0.5 / states.value
+    assert [flag for *_, flag in found] == ["a" if each < 3 else "b" for each in coefficients]
+    manifest = json.loads((tmp_path / "made" / "product.json").read_text())
+    assert manifest["reconciled"]["tables"] == ["people_county", "people_state"]
+    dictionary = (tmp_path / "made" / "dictionary.csv").read_text()
+    for told in ('people,number,people,"People, reconciled"', "people_published_variance,number,(people)²"):
+        assert told in dictionary
+    # Of other releases it is refused.
+    place = Place(write_world(tmp_path / "2", records(500), queries=queries), tmp_path / "2")
+    call[1] = Path(place.out) / submit(place, key=None).release
+    with pytest.raises(PlanError, match="was made of the release small-release, which is not given, or differs"):
+        prdp.product(call[1], tmp_path / "x", product=tmp_path / "people.yaml", reconciled=tmp_path / "reconciled")

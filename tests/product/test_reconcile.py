@@ -104,7 +104,7 @@ def dense(tables: Mapping[str, pd.DataFrame], weights: Mapping[str, Any], cells:
     """Values and variances by numpy alone: rows are the cells of tables, columns the finest combinations of codes."""
     maps, values, inverse = {}, [], []
     for name, table in tables.items():
-        levels = list(table.columns[:-5])
+        levels = list(table.columns[:-6])
         rows = {key: number for number, key in enumerate(table[levels].itertuples(index=False, name=None))}
         at = [rows.get(key, -1) for key in cells[levels].itertuples(index=False, name=None)]
         maps[name] = (np.arange(len(rows))[:, None] == np.array(at)[None, :]).astype(float)
@@ -151,9 +151,16 @@ def test_sums_agree_to_the_last_unit_and_verify_repeats_it(made: Any, tmp_path: 
     assert verified.sums > 0
     by_state = made["n3_county"].assign(state=lambda t: t.county.str[:2], naics2=lambda t: t.naics3.str[:2])
     by_state["naics2"] = by_state.naics2.replace({"31": "31-33", "44": "44-45"})
-    for column, unit in (("value", 1000),):
+    for column, unit in (("value", 1000), ("display", 1)):
         sums = np.rint(by_state[column] * unit).groupby([by_state.naics2, by_state.state]).sum()
         assert (np.rint(made["n2_state"][column] * unit).to_numpy() == sums.to_numpy()).all()
+
+
+def test_displayed_figures_are_whole_and_never_negative(made: Any) -> None:
+    for table in made.values():
+        assert table.display.dtype == np.int64
+        assert (table.display >= 0).all()
+    assert any((table.value < 0).any() for table in made.values())
 
 
 def test_the_same_releases_give_the_same_bytes(release: Path, made: Any, tmp_path: Path) -> None:
@@ -166,7 +173,7 @@ def test_the_same_releases_give_the_same_bytes(release: Path, made: Any, tmp_pat
     assert len(one) == 2 * len(made) + 2
 
 
-@pytest.mark.parametrize("column", ["value"])
+@pytest.mark.parametrize("column", ["value", "display"])
 def test_a_cell_that_is_not_the_sum_is_found(made: Any, column: str, tmp_path: Path) -> None:
     copy = shutil.copytree(made.folder, tmp_path / "copy")
     table = pq.read_table(path := copy / "tables" / "n2_state.parquet")
