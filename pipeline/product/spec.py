@@ -19,14 +19,7 @@ from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, nu
 from pipeline.storage.staging import safe_name
 
 HOME: Final = Path(__file__).resolve().parents[2] / "conf" / "products"
-COLUMNS: Final = (
-    "_name",
-    "_variance",
-    "_published",
-    "_sd",
-    "_cv",
-    "_flag",
-)  # endings of the columns beside keys and values
+COLUMNS: Final = ("_name", "_variance", "_published", "_sd", "_cv", "_flag")  # endings of further columns
 Each = dict[Name, Annotated[list[Text], Field(min_length=1)]]
 if TYPE_CHECKING:
     Whole = Fraction
