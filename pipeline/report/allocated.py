@@ -18,7 +18,7 @@ from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.policy import policy_of
 from pipeline.plan.text import PlanText, parsed, text_of, written
 from pipeline.report.accuracy import warnings
-from pipeline.report.calibrated import write_plan
+from pipeline.report.calibrated import scales_of, solution_text, solve_targets, write_plan
 from pipeline.report.text import aligned, reference_text, upper
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, meant, up_float, up_text
@@ -56,11 +56,16 @@ def allocated_plan(text: PlanText, path: Path, out: Path | None) -> tuple[dict[s
     for bound in problem.bounds:
         earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
         check([bound.limit], earlier, Charged(plan.release, policy, 1))
-    found = _found(plan, policy, allocation)
-    annotated = _annotated(text, data, found, list(allocation.places.values()))
+    found, solved = _found(plan, policy, allocation), solve_targets(plan, data)
+    entries = [
+        *map(_entry, allocation.places.values(), found),
+        *(_solved_entry(plan, each) for each in solved),
+    ]
+    annotated = _annotated(text, data, entries)
     result = {
         "plan_digest": plan.digest,
         "found": found,
+        "solved": solved,
         "limits": [
             {"at": at.to_json(), "rho": as_json(bound.limit.rho), "times": bound.times}
             | {"spent": up_float(bound.spent(policy))}
@@ -83,6 +88,7 @@ def allocated_text(result: Mapping[str, Any]) -> str:
         name = f"{each['query']} ({each['part']})" if "part" in each else each["query"]
         rows.append([name, _scale(each), _for(each["for"]), _error(each), _losses(each)])
     lines = aligned(rows)
+    lines += [solution_text(each) for each in result["solved"]]
     for limit in result["limits"]:
         times = f" for {limit['times']} years" if limit["times"] > 1 else ""
         lines.append(f"at {reference_text(limit['at'])}: rho {upper(limit['spent'])} of {limit['rho']}{times}")
@@ -184,14 +190,20 @@ def _comment(each: Found) -> str:
     return f"for {_for(each['for'])}: {_error(each)}{spent}"
 
 
-def _annotated(text: PlanText, data: Any, found: Sequence[Found], places: Sequence[Place]) -> PlanText | None:
-    """Return the draft's own text with the scales and a comment to each; None where it would not read as `data`."""
+def _entry(place: Place, each: Found) -> Entry:
+    return Entry(_path(place), f"{each['scale']}: {each[each['scale']]}", _comment(each))
+
+
+def _solved_entry(plan: Plan, solution: Mapping[str, Any]) -> Entry:
+    query = next(q for q, each in enumerate(plan.queries) if each.name == solution["query"])
+    scales = ", ".join(f"{name}: {value}" for name, value in scales_of(solution).items())
+    return Entry(_path(Place(query, solution.get("part"))), scales, solution_text(solution).split("   ")[-1])
+
+
+def _annotated(text: PlanText, data: Any, entries: Sequence[Entry]) -> PlanText | None:
+    """Return the draft's own text with the entries; None where it would not read as `data`."""
     if not text.in_file:
         return None
-    entries = [
-        Entry(_path(place), f"{each['scale']}: {each[each['scale']]}", _comment(each))
-        for place, each in zip(places, found, strict=True)
-    ]
     try:
         source = edited(text.source, text.root, entries, "calibrate", CHOSEN)
         changed = None if source is None else parsed(source, Path("the written plan"))

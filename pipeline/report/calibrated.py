@@ -36,9 +36,7 @@ def resolved_plan(path: Path, out: Path | None) -> dict[str, Any]:
     """
     plan = load_plan(path)
     data = read_text(path).data
-    solutions = [
-        solution for query, part in zip(plan.queries, data["queries"], strict=True) for solution in _solve(query, part)
-    ]
+    solutions = solve_targets(plan, data)
     if out is not None:
         write_plan(written(data), out, plan)
     return {
@@ -51,16 +49,23 @@ def resolved_plan(path: Path, out: Path | None) -> dict[str, Any]:
 
 def resolved_text(resolved: Mapping[str, Any]) -> str:
     """Return the result of `resolved_plan` for people."""
-    lines = []
-    for solution in resolved["found"]:
-        name = f"{solution['query']} ({solution['part']})" if "part" in solution else solution["query"]
-        scale = {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
-        lines.append(f"{name}: {_values(scale)}   for {_values(solution['calibrate'])}")
+    lines = [solution_text(each) for each in resolved["found"]]
     if not lines:
         lines = ["the plan asks for no calibration: it states every scale"]
     lines += [f"warning: {text}" for text in resolved["warnings"]]
     lines.append(f"plan     {resolved['plan_digest']}")
     return "\n".join(lines if resolved["out"] is None else [*lines, f"written  {resolved['out']}"])
+
+
+def solution_text(solution: Mapping[str, Any]) -> str:
+    """Return a solution of `solve_targets` for people."""
+    name = f"{solution['query']} ({solution['part']})" if "part" in solution else solution["query"]
+    return f"{name}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
+
+
+def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a solution of `solve_targets` sets."""
+    return {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
 
 
 def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
@@ -199,6 +204,12 @@ def scales_text(scales: GaussianScales) -> str:
         ],
     ]
     return "\n".join(aligned(rows))
+
+
+def solve_targets(plan: Plan, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Replace each target that a query of the plan's data states by its solution; return the solutions, as JSON."""
+    queries = zip(plan.queries, data["queries"], strict=True)
+    return [solution for query, part in queries for solution in _solve(query, part)]
 
 
 def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -119,6 +119,14 @@ def test_a_plan_whose_text_cannot_be_kept_is_written_anew(folder: Path) -> None:
     assert "# payroll: sigma " in out.read_text()
 
 
+def test_targets_of_single_queries_are_written_out_too(folder: Path) -> None:
+    text = DRAFT.replace("gaussian, calibrate: plan}  #", "gaussian, calibrate: {standard_error: 9}}  #")
+    result, out = allocated(folder, text)
+    assert result["comments_kept"]
+    assert "    # for standard_error 9\n    mechanism: {kind: gaussian, sigma: 9}  # counts\n" in out.read_text()
+    assert [each["query"] for each in result["solved"]] == ["establishments"]
+
+
 def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:
     text = DRAFT.replace(
         "    payroll: {standard_error: 3000}",
