@@ -2,7 +2,8 @@
 
 Catalogue mechanisms are calibrated on the lattice that is sampled (pipeline.accounting.calibrate). Where no variance
 exists, the noise gets the quartiles that Gaussian noise on the same curve has once that one is made equal: quartiles of
-every median-unbiased value, at every total, are then equal too, since a monotone map keeps them.
+every median-unbiased value, at every total, are then equal too, since a monotone map keeps them. `equal: continuous`
+takes the density's variance instead of the lattice's, as one computes on paper: on whole numbers it is another.
 """
 
 import math
@@ -98,7 +99,12 @@ def _lines(number: int, panel: Panel) -> list[Line]:
 
 def _catalogue(entry: Entry, equal: Equal) -> dict[str, StudyMechanism]:
     fixed = {name: value for name, value in entry.mechanism.items() if name != "kind"}
-    solved = solve(str(entry.mechanism["kind"]), fixed, STEP, _target(equal))
+    if entry.equal == "continuous":
+        trial = build({**entry.mechanism, "sigma": Fraction(1)}, STEP)
+        sigma = math.sqrt(equal.variance / Fraction(float(unit_noise(trial).moment(2))))
+        solved = build({**entry.mechanism, "sigma": _rounded(sigma)}, STEP)
+    else:
+        solved = solve(str(entry.mechanism["kind"]), fixed, STEP, _target(equal))
     return {policy: _under(solved, policy) for policy in entry.policies}
 
 

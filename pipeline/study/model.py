@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 PAPER = "paper"
 LOW, HIGH = 0.02, 0.05  # relative changes from which a cell is flagged H, and J
 FLAGS = ("G", "H", "J")
-EqualBy = Literal["variance", "quartiles"]
+EqualBy = Literal["variance", "quartiles", "continuous"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ class Entry:
     """A mechanism without its noise scale, which equality decides, under one or several policies.
 
     `mechanism`: kind and parameters, as plans have them; a transformation's `noise` may be a mapping that names a
-    heavy-tailed kind and its shape. `equal`: by variance, or, where there is none, by the quartiles of the noise.
+    heavy-tailed kind and its shape. `equal`: by variance, or, where there is none, by the quartiles of the noise;
+    `continuous`: by the variance of the noise's density, which additive noise on whole numbers then has not.
     """
 
     label: str

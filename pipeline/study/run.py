@@ -30,7 +30,8 @@ DOCUMENT, PAGE = "study.json", "study.html"
 NOTES = (
     "Synthetic microdata: no figure here is an estimate about real establishments or farms, nor confidential.",
     "Losses are upper bounds under per-record zCDP (rho). All mechanisms of a panel have the same variance at its "
-    "total; where a value has none, its noise has the quartiles of Gaussian noise on the same curve.",
+    "total; where a value has none, its noise has the quartiles of Gaussian noise on the same curve. Those that are "
+    "equal by their densities have another variance on whole numbers.",
     "Entries marked for comparison only are no mechanisms of plans: prdp releases nothing with them.",
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -19,7 +20,7 @@ from pipeline.plan.messages import KeyPath, Mistake, lines_of, missing, shape_mi
 from pipeline.plan.text import STUDY, read_text
 from pipeline.plan.values import Name, NonNegative, Positive, Spec, Text, number_type
 from pipeline.study.model import PAPER, Data, Entry, Equal, EqualBy, FactorNoise, Panel, Study
-from pipeline.study.transformed import HEAVY
+from pipeline.study.transformed import HEAVY, unit_noise
 from pipeline.tables.totals import Layout, layout_of
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
@@ -220,6 +221,11 @@ def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
     yield from _policies(entry, CATALOGUE[shape["kind"]], (*path, "policies"))
     if noise is not None and shape["kind"] == Root.kind and shape["k"] == 1:
         yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
+    if entry.equal == "continuous":
+        trial = None if noise is not None or shape["kind"] in CURVES else build({**shape, "sigma": TRIAL}, Fraction(1))
+        if trial is None or scale_of(type(trial)) != "sigma" or not isfinite(unit_noise(trial).moment(2)):
+            yield Mistake((*path, "equal"), "continuous is for additive noise whose density has a variance")
+        return
     without_variance = noise is not None and shape["kind"] == Log.kind
     if without_variance != (entry.equal == "quartiles"):
         rule = "must be quartiles: no noise with heavier tails than Laplace's gives a logarithm's value a variance"

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from mpmath import mp
 from scipy.stats import norm
 
 from jobs.cli import main
@@ -42,6 +43,28 @@ CONF = Path(__file__).parents[2] / "conf" / "studies"
 
 def panels(path: Path) -> Mapping[str, Panel]:
     return {panel.name: panel for panel in load_study(path).panels}
+
+
+def test_continuous_calibration_is_that_of_the_density() -> None:
+    """By hand: Var = 120·σ² with p = ½, ∫ of the density else; on whole numbers the variance is another."""
+    found = {
+        line.label: line for line in lines_of(panels(CONF / "slides.yaml")["continuous"]) if line.policy == "paper"
+    }
+    sigma = mp.sqrt(mp.mpf(2) / 120)
+    edges = [0, 1, 10, 100, 10**4, 10**8, mp.inf]
+    moments = [mp.quad(lambda z, k=k: z**k * mp.exp(1 - mp.log(z + mp.e) ** 2), edges) for k in (0, 2)]
+    scale = mp.sqrt(2 * moments[0] / moments[1])
+    by_hand = {
+        "generalized Gaussian, paper": (sigma, mp.sqrt(1 / sigma), 2.459, 0.855),
+        "exponential polylogarithmic, paper": (scale, mp.log(1 / scale + mp.e) ** 2 - 1, 0.749, 1.748),
+    }
+    for label, (expected, pure, rho, variance) in by_hand.items():
+        mechanism = found[label].mechanism
+        assert mechanism.describe()["sigma"] == pytest.approx(float(expected), rel=1e-7)
+        assert float(mechanism.loss_at(Fraction(1))) == pytest.approx(float(mp.tanh(pure / 2) * pure), rel=1e-7)
+        assert float(mechanism.loss_at(Fraction(1))) == pytest.approx(rho, abs=5e-4)
+        assert mechanism.variance(2) == pytest.approx(variance, abs=5e-4)
+        assert found[label].equal_by == "continuous"
 
 
 def test_variance_2_at_a_total_of_2_is_that_of_the_lattice() -> None:
@@ -293,6 +316,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "noise of noise": (
         entry(kind="log", a=1, noise={"kind": "gaussian"}),
         f"{AT}.mechanism.noise.kind: unknown kind; nearest known kind: generalized_gaussian",
+    ),
+    "a root by its density": (
+        wrong_entry({"kind": "root", "k": 4, "a": 0}, equal="continuous"),
+        f"{AT}.equal: continuous is for additive noise whose density has a variance",
+    ),
+    "stable noise by its density": (
+        wrong_entry({"kind": "symmetric_stable", "alpha": 1.5}, equal="continuous"),
+        f"{AT}.equal: continuous is for additive noise whose density has a variance",
     ),
     "quartiles": (
         wrong_entry({"kind": "gaussian"}, equal="quartiles"),
