@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
+    from pipeline.product.derived import Derived
     from pipeline.release.verify import Verified
+    from prdp.derived import derive, derive_table
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
     from prdp.ledgers import Ledger, create_ledger, open_ledger
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
     "pipeline.release.verify": ("Verified",),
+    "pipeline.product.derived": ("Derived",),
+    "prdp.derived": ("derive", "derive_table"),
     "prdp.designs": ("Design", "design"),
     "prdp.explanation": ("Explanation",),
     "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
@@ -63,6 +67,7 @@ SUBMODULES = ("mechanisms", "spark")
 __all__ = [
     "Allocation",
     "BudgetRefused",
+    "Derived",
     "Design",
     "Explanation",
     "Ledger",
@@ -80,6 +85,8 @@ __all__ = [
     "beside_today",
     "calibrate",
     "create_ledger",
+    "derive",
+    "derive_table",
     "design",
     "diagnose",
     "evaluate",

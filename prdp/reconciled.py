@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import PlanError
 from pipeline.plan.keys import Where
 from pipeline.product.atoms import MAX_CELLS
+from pipeline.product.derived import Derived, change_of, ratio_of, share_of
+from pipeline.product.estimated import Estimated
 from pipeline.product.reconcile import Options, Picked, Reconciliation, parse_where
 from pipeline.product.reconciled import (
     VerifiedTables,
@@ -55,11 +57,43 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
             PlanError: The tables do not tell these cells from others, or the releases are not at hand: a folder that
                 was read alone does not hold what it takes.
         """
+        return self._reconciliation.picked(cells_of(where), of)
+
+    def ratio(self, numerator: str, denominator: str, where: str | Where = "") -> Derived:
+        """Return the ratio of two totals of the same cells, such as payroll per employee (docs/reconcile.md).
+
+        `where` and what is raised: as for `sum`. The interval holds at least as often as `interval` says; where the
+        denominator is not told from 0 it is NaN, and `notes` say so.
+        """
+        return ratio_of(self.source, numerator, denominator, cells_of(where), self._interval)
+
+    def share(self, of: str, where: str | Where, inside: str | Where = "") -> Derived:
+        """Return the share that the cells `where` have of the total of a measure `inside` others, or of all cells."""
+        return share_of(self.source, of, cells_of(where), cells_of(inside), self._interval)
+
+    def change(self, before: "Reconciled", of: str, where: str | Where = "") -> tuple[Derived, Derived]:
+        """Return the change and the relative change of a total since another year's reconciled tables.
+
+        `notes` say how many codes are new or gone, where the two are not the same places or industries.
+        """
+        return change_of(self.source, before.source, of, cells_of(where), self._interval)
+
+    @property
+    def source(self) -> Estimated:
+        """The estimates behind the tables, as statistics of totals are made of them."""
+        return Estimated(self._reconciliation)
+
+    @property
+    def _reconciliation(self) -> Reconciliation:
         if self._made_of is None:
             raise PlanError(
-                "a sum's error needs the releases: call prdp.reconcile with them, without a folder to write"
+                "an error of a sum needs the releases: call prdp.reconcile with them, without a folder to write"
             )
-        return self._made_of.picked(parse_where(where) if isinstance(where, str) else where, of)
+        return self._made_of
+
+    @property
+    def _interval(self) -> float:
+        return self._reconciliation.options.interval
 
     @property
     def folder(self) -> str | None:
@@ -98,6 +132,13 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
 
     def __repr__(self) -> str:
         return f"<prdp.Reconciled {', '.join(self) or 'without a folder'}>"
+
+
+def cells_of(where: str | Where) -> Where:
+    """Return a filter that is written as text, or as codes by level."""
+    if isinstance(where, str):
+        return parse_where(where) if where.strip() else {}
+    return {level: tuple(codes) for level, codes in where.items()}
 
 
 def reconcile(

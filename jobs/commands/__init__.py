@@ -17,6 +17,7 @@ COMMANDS = {  # name → what it does, in one line
     "verify": "check that a release's files match its manifest; for everyone",
     "export": "write a published release's tables in another format; for everyone",
     "reconcile": "estimates of published tables that add up; for everyone",
+    "derive": "ratios, shares and change of published totals, with their errors; for everyone",
     "product": "make the files that users load, of published releases; for everyone",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
 }

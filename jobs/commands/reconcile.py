@@ -20,6 +20,15 @@ def declare(parser: Parser) -> None:
     """Add the command's options."""
     parser.add_argument("releases", nargs="+", metavar="OUT/RELEASE", help="folders or URIs that hold release.json")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write, new or empty (with --sum not needed)")
+    parser.add_argument("--sum", action="append", metavar="CELLS", help='such as "naics2=31-33, state in 06,48"')
+    parser.add_argument("--of", metavar="MEASURE", help="what --sum adds up: a measure, or records")
+    parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
+    add_estimates(parser)
+    add_json(parser)
+
+
+def add_estimates(parser: Parser) -> None:
+    """Add the options that say how tables are weighted."""
     parser.add_argument(
         "--plan", type=Path, action="append", metavar="PLAN", help="the plan of a release that has no structure.json"
     )
@@ -36,13 +45,9 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument("--leave-out", action="append", metavar="TABLE", help="a table that carries no weight")
     parser.add_argument("--interval", type=probability, default=0.95, help="coverage of intervals (default: 0.95)")
-    parser.add_argument("--sum", action="append", metavar="CELLS", help='such as "naics2=31-33, state in 06,48"')
-    parser.add_argument("--of", metavar="MEASURE", help="what --sum adds up: a measure, or records")
-    parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
     parser.add_argument(
         "--max-cells", type=at_least_one, metavar="N", help="most finest common cells (default: 200 million)"
     )
-    add_json(parser)
 
 
 def measured(text: str) -> tuple[str, Path]:
@@ -53,9 +58,9 @@ def measured(text: str) -> tuple[str, Path]:
     return measure, Path(path)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Write the tables, or the sums alone, then print what was made."""
-    options: dict[str, Any] = {
+def estimate_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_estimates` as the functions of prdp take them."""
+    return {
         "plans": arguments.plan or (),
         "fixed": dict(arguments.fixed or ()),
         "expected": dict(arguments.expected or ()),
@@ -64,9 +69,13 @@ def run(arguments: argparse.Namespace) -> None:
         "interval": arguments.interval,
         "max_cells": arguments.max_cells,
     }
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the tables, or the sums alone, then print what was made."""
     if arguments.out is None and not arguments.sum:
         raise PlanError("prdp reconcile: give --out DIR for the tables, --sum CELLS for a sum of cells, or both")
-    reconciled = reconcile(arguments.releases, **options)
+    reconciled = reconcile(arguments.releases, **estimate_options(arguments))
     sums = [reconciled.sum(text, arguments.of) for text in arguments.sum or ()]  # what is wrong in them comes first
     if arguments.out is not None:
         reconciled = reconciled.write(arguments.out, csv=arguments.csv)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.product.given import Given
+from udfs.estimates.laws import law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
 from udfs.estimates.solve import Estimates
 from udfs.numbers.arrays import Floats
@@ -37,17 +38,19 @@ class Spread:
     sides added: so σ² + λ²/12 stands for σ², and half a step is added (docs/mathematics.md, section on multipliers).
     """
 
+    law: Law
     k: float
     step: float
 
     @classmethod
     def of(cls, weighted: list[Given], interval: float) -> "Spread":
-        """Return the spread of sums of the tables' noise: one peak and symmetric where all noise is additive."""
-        laws = [Law.SYMMETRIC if each.additive else Law.UNIMODAL for each in weighted]
+        """Return the spread of sums of the tables' noise: Gaussian, or symmetric where it is additive."""
+        laws = [law_of(mechanism) for each in weighted for mechanism in each.mechanisms.values()]
         steps = [float(mechanism.step) for each in weighted for mechanism in each.mechanisms.values()]
         cells = max((each.cells.size for each in weighted), default=0)
         transformed = Law.UNIMODAL in laws and (cells > 1 or len(laws) > 1)
-        return cls(multiplier(1 - interval, Law.ANY if transformed else combined(laws)), max(steps, default=0.0))
+        law = Law.ANY if transformed else combined(laws)
+        return cls(law, multiplier(1 - interval, law), max(steps, default=0.0))
 
     def half_width(self, variance: Floats | float) -> Any:
         """Return half the interval's length for a variance; 0 for 0."""

@@ -86,7 +86,7 @@ class Given:
         `expected`: true totals to be expected, in that shape, which transformed mechanisms need; they are taken in
         two digits.
         """
-        of_part = self._parts()
+        of_part = self.part_numbers()
         if self.additive:
             return np.array([each.variance(0.0) for each in self.mechanisms.values()])[of_part]
         assert expected is not None
@@ -100,7 +100,7 @@ class Given:
             found[mine] = variances[of_cell.reshape(found.shape)[mine]]
         return found
 
-    def _parts(self) -> Int32s:
+    def part_numbers(self) -> Int32s:
         """Return the part of each cell, broadcastable to the shape of its axes (listed cells: flat)."""
         flat = self.cells.listed is not None
         if self.facts.split is None:

@@ -49,13 +49,13 @@ class Source:
         parts = self.query.get("parts", [self.query])
         return all(CATALOGUE[part["mechanism"]["kind"]].additive for part in parts)
 
-    def pieces(self) -> Iterator[pa.Table]:
-        """Yield keys, as dictionaries, values and standard errors, in key order; where it is reconciled, PUBLISHED too.
+    def pieces(self, figures: Sequence[str] = (VALUE, ERROR)) -> Iterator[pa.Table]:
+        """Yield keys, as dictionaries, and figures, in key order; where it is reconciled, both figures and PUBLISHED.
 
         Raises PlanError where the reconciled table has other cells.
         """
         if self.reconciled is None:
-            yield from self._read(self.folder, self.files)
+            yield from self._read(self.folder, self.files, figures)
             return
         folder, file = self.reconciled
         estimates = Reader(self._read(folder, [file]))
@@ -67,10 +67,12 @@ class Source:
                 found = found.append_column(published, piece.column(name))
             yield found
 
-    def _read(self, folder: Location, files: Iterable[Mapping[str, Any]]) -> Iterator[pa.Table]:
+    def _read(
+        self, folder: Location, files: Iterable[Mapping[str, Any]], figures: Sequence[str] = (VALUE, ERROR)
+    ) -> Iterator[pa.Table]:
         for file in files:
             part = published_part(folder, file, self.levels)
-            columns = [*self.levels, VALUE, ERROR]
+            columns = [*self.levels, *figures]
             if not part.num_row_groups:
                 yield part.read(columns)
             for group in range(part.num_row_groups):
