@@ -298,6 +298,12 @@ class Reconciliation:
             if measure_of(group.statistic) == measure and needed <= group.keys and self._weighted(group)
         ]
         if not able:
+            alone = [(each, self._why(each)) for group in self.groups for each in group.tables]
+            why = [
+                f"{each.name}: {reason}" for each, reason in alone if reason and measure_of(each.statistic) == measure
+            ]
+            if why:
+                raise PlanError(f"no table of {measure} that tells these cells can be weighted: {'; '.join(why)}")
             raise PlanError(f"no tables of {measure} tell {', '.join(sorted(needed))} apart together")
         return min(able, key=lambda group: len(group.keys))
 
