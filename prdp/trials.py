@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StateError
+from pipeline.errors import PrdpError, StateError
 from prdp.ledgers import Ledger, LedgerLike, open_ledger
 from prdp.plans import Plan, load_plan
 from prdp.runs import Runner
@@ -43,7 +43,7 @@ def try_plan(
         draws: How often errors are drawn; 0: they are not.
         seed: The same seed gives the same microdata. Draws differ from call to call.
         beside: Other plans to try on the same microdata.
-        page: Write the page to play with the plan here, one HTML file that loads nothing.
+        page: Write the page to play with the (first) plan here, one HTML file that loads nothing.
         ledger: With `sizes`: the ledger whose datasets' fingerprints the file must not have. Default: the site's, or
             the user's own if there is one. It is read for that alone.
         **options: workers or scheduler (Dask); `progress=True` reports on standard error.
@@ -58,6 +58,7 @@ def try_plan(
     """
     from pipeline.release.site import site  # noqa: PLC0415
     from pipeline.trial.microdata import RECORDS, Origin, files_of, require_apart  # noqa: PLC0415
+    from pipeline.trial.page import trial_page  # noqa: PLC0415
     from pipeline.trial.run import TrialJob, try_plans  # noqa: PLC0415
 
     runner = Runner(**options)
@@ -86,7 +87,17 @@ def try_plan(
             log=runner.log,
         )
         tried = try_plans(job)
+    if page is not None:
+        first = plans[0]
+        _write(Path(page), trial_page(first._model, first.source, tried.document, tried.cells[0]))
     return tried.document
+
+
+def _write(page: Path, text: str) -> None:
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PrdpError(f"--page {page}: it cannot be written ({error.strerror}); give another file") from None
 
 
 def _loaded(plan: PlanLike) -> Plan:
