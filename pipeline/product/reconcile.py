@@ -262,7 +262,8 @@ class Reconciliation:
             weighted = self._weighted(group)
             for each in group.tables:
                 if each not in weighted and not group.refined(each, weighted):
-                    yield each.name, f"{self._why(each)}, and no weighted table has its cells or finer ones"
+                    finer = ", and no weighted table has its cells or finer ones" if len(group.tables) > 1 else ""
+                    yield each.name, f"{self._why(each)}{finer}"
         yield from ((each.name, "it has no cells") for each in self.tables.values() if not each.cells.size)
 
     def groups_solved(self) -> Iterator[Solved]:
