@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.accounting.sizes import BUILT_IN
 from pipeline.economy.firms import Firms
 from pipeline.economy.generate import BATCHES_A_NATION, DOMAIN, Batches
 from pipeline.economy.model import Economy, Figures
-from pipeline.study.comparison import BUILT_IN
 
 RECORDS, SEED = 8_000_000, 1
 

@@ -187,6 +187,45 @@ class QuantileTarget(RelativeErrorTarget):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShareTarget(_Target):
+    """At least a `share` of all cells whose |error| is at most `within` times their true total.
+
+    `sizes`: pairs of a total above 0 and how many cells have it, or more. Its value is the share of the others.
+    """
+
+    share: Fraction
+    within: Fraction
+    sizes: tuple[tuple[float, float], ...]
+    what: ClassVar[str] = "share of cells with larger errors"
+    widest: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise WrongNumber("share", "above 0 and below 1")
+        if not self.within > 0:
+            raise WrongNumber("within", "above 0")
+
+    @property
+    def total(self) -> Fraction:
+        """No total of its own."""
+        return Fraction(0)
+
+    @property
+    def wanted(self) -> float:
+        """The share of cells whose errors may be larger."""
+        return float(1 - self.share)
+
+    def value(self, mechanism: Mechanism) -> float:
+        """Return the share of cells whose errors are larger."""
+        shares = [count * mechanism.error_share(size, float(self.within) * size) for size, count in self.sizes]
+        return max(0.0, 1 - sum(shares) / sum(count for _, count in self.sizes))
+
+    def reached(self, mechanism: Mechanism) -> bool:
+        """Return whether more cells have larger errors than may have."""
+        return self.value(mechanism) > self.wanted
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupTarget(RelativeErrorTarget):
     """A relative error, and a loss v(`group`) ≤ `group_loss` of a record in a cell of `group` records.
 
@@ -337,7 +376,8 @@ BOUNDS = ("exact", "closed")  # which condition decides of Gaussian noise
 
 AtTotal = StandardErrorTarget | AbsoluteErrorTarget | IntervalTarget | RelativeErrorTarget
 AtRecord = LossTarget | PureTarget | ApproximateTarget
-Target = AtTotal | AtRecord
+Accuracy = AtTotal | ShareTarget
+Target = Accuracy | AtRecord
 
 
 def shown(value: Any) -> str:

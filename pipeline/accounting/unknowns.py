@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.accounting.calibrate import Family
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
-from pipeline.accounting.targets import AtTotal, IntervalTarget
+from pipeline.accounting.targets import Accuracy, IntervalTarget
 from pipeline.errors import PrdpError
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
@@ -52,7 +52,7 @@ class Unknown:
 
     label: str
     members: Mapping[int, Family]
-    error: AtTotal
+    error: Accuracy
     weight: Fraction | None
 
     @cached_property

@@ -55,7 +55,7 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
         times = {name: wish.proportions.get(str(name), Fraction(1)) for name in parts}
         families = {numbers[name]: family_of(each, _step(query), times[name]) for name, each in parts.items()}
         places |= {numbers[name]: Place(q, name) for name in parts}
-        error = error_of(draft, wish, plan.interval)
+        error = error_of(draft, wish, plan)
         apart = [families] if wish.proportions else [{i: family} for i, family in families.items()]
         for members in filter(None, apart):
             name = places[next(iter(members))].part

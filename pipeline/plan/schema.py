@@ -44,6 +44,7 @@ MOST_LEVELS = 8  # of one query
 MOST_CLASSES = 1000  # of a measure
 TARGETS = tuple(OF_NAME)  # of a calibration
 ERRORS = ("standard_error", "mean_absolute_error", "relative_error", "interval")  # which an allocation may minimise
+WISHES = (*ERRORS, "within")  # accuracies that it may be given
 BY_PLAN = "plan"  # as a mechanism's calibrate: the plan's own key calibrate chooses the scale
 MOST_YEARS = 1000
 
@@ -338,6 +339,9 @@ class WishSpec(Spec):
     relative_error: Positive | None = None
     quantile: Share | None = None
     interval: Positive | None = None
+    within: Positive | None = None
+    share: Share | None = None
+    sizes: Text | None = None
     total: NonNegative | None = None
     proportions: Annotated[dict[str, Positive], Field(max_length=MOST_PARTS + 1)] = Field(default={})
 

@@ -3,15 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from pipeline.accounting.targets import AtTotal, QuantileTarget, target_of
+from pipeline.accounting.sizes import grouped, read_sizes
+from pipeline.accounting.targets import Accuracy, QuantileTarget, ShareTarget, target_of
 from pipeline.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.model import OTHERS
-from pipeline.plan.schema import BY_PLAN, ERRORS, AllocationSpec, PartsSpec, QuerySpec, WishSpec
+from pipeline.plan.model import OTHERS, Plan
+from pipeline.plan.schema import BY_PLAN, ERRORS, WISHES, AllocationSpec, PartsSpec, QuerySpec, WishSpec
 from pipeline.plan.values import Spec
 from udfs.mechanisms.catalogue import CATALOGUE
 
 Open = Mapping[str | None, Spec]  # part (None: all cells) → the mechanism whose scale is open
+BESIDE_WITHIN = (
+    ("share", "the share of cells whose errors are to be within so many times their totals"),
+    ("sizes", "a public file of the cells' expected totals, header value,count"),
+)
 DEFAULT = WishSpec(weight=Fraction(1))
 
 
@@ -28,14 +33,20 @@ def open_parts(query: QuerySpec) -> Open:
 def wish_of(draft: AllocationSpec, name: str) -> WishSpec:
     """Return what is wanted of a query: where nothing is said, the weight 1."""
     wish = draft.queries.get(name, DEFAULT)
-    asked = [wish.weight, *(getattr(wish, each) for each in ERRORS)]
+    asked = [wish.weight, *(getattr(wish, each) for each in WISHES)]
     return wish if any(each is not None for each in asked) else wish.model_copy(update={"weight": Fraction(1)})
 
 
-def error_of(draft: AllocationSpec, wish: WishSpec, coverage: Fraction) -> AtTotal:
-    """Return what the errors of a query are measured by, and where no weight is given, what they are to be at most."""
+def error_of(draft: AllocationSpec, wish: WishSpec, plan: Plan) -> Accuracy:
+    """Return what the errors of a query are measured by, and where no weight is given, what they are to be at most.
+
+    Raises PlanError where the file of its cells' sizes cannot be read.
+    """
+    if wish.within is not None and wish.share is not None and wish.sizes is not None:
+        sizes = read_sizes(plan.path.parent / wish.sizes)
+        return ShareTarget(share=wish.share, within=wish.within, sizes=grouped(sizes))
     name = next((each for each in ERRORS if getattr(wish, each) is not None), draft.minimise)
-    given = {name: getattr(wish, name) or Fraction(1), "total": wish.total, "coverage": coverage}
+    given = {name: getattr(wish, name) or Fraction(1), "total": wish.total, "coverage": plan.interval}
     if wish.quantile is not None:
         return QuantileTarget(
             relative_error=wish.relative_error or Fraction(0), quantile=wish.quantile, total=wish.total or Fraction(0)
@@ -66,15 +77,25 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
 
 
 def _wish_mistakes(wish: WishSpec, path: KeyPath) -> Iterator[Mistake]:
-    asked = [name for name in ("weight", *ERRORS) if getattr(wish, name) is not None]
+    asked = [name for name in ("weight", *WISHES) if getattr(wish, name) is not None]
     if len(asked) > 1:
-        yield Mistake(path, f"must have one of weight, {', '.join(ERRORS)}, not {' and '.join(asked)}")
+        yield Mistake(path, f"must have one of weight, {', '.join(WISHES)}, not {' and '.join(asked)}")
     if wish.quantile is not None and wish.relative_error is None:
         yield Mistake((*path, "quantile"), "must be left out: it goes with relative_error")
+    for name, why in BESIDE_WITHIN:
+        if wish.within is None and getattr(wish, name) is not None:
+            yield Mistake((*path, name), "must be left out: it goes with within")
+        elif wish.within is not None and getattr(wish, name) is None:
+            yield missing((*path, name), f" ({why})")
 
 
 def _measure_mistakes(draft: AllocationSpec, name: str, parts: Open) -> Iterator[Mistake]:
     wish = wish_of(draft, name)
+    if wish.within is not None:
+        if wish.total is not None:
+            rule = "must be left out beside within, which is meant at the totals that sizes names"
+            yield Mistake(("calibrate", "queries", name, "total"), rule)
+        return
     measure = next((each for each in ERRORS if getattr(wish, each) is not None), draft.minimise)
     kinds = [CATALOGUE[dict(part)["kind"]] for part in parts.values()]
     path: KeyPath = ("calibrate", "queries", name, "total")

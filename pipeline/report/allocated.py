@@ -16,6 +16,7 @@ from pipeline.plan.edit import Entry, edited
 from pipeline.plan.load import draft_of, plan_of
 from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.policy import policy_of
+from pipeline.plan.schema import WISHES
 from pipeline.plan.text import PlanText, parsed, text_of, written
 from pipeline.report.accuracy import warnings
 from pipeline.report.calibrated import scales_of, solution_text, solve_targets, write_plan
@@ -25,6 +26,7 @@ from udfs.numbers.exact import as_json, meant, up_float, up_text
 
 Found = Mapping[str, Any]
 CHOSEN = "prdp calibrate chose the scales of this plan, for what its draft said:"
+WISHED = (*WISHES, "share", "quantile", "total")  # what is told of a wish
 MOST_TOLD = 5  # wishes of which a refusal says what could be had
 
 
@@ -158,9 +160,9 @@ def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]
 
 def _wish_json(unknown: Unknown, mechanism: Mechanism) -> dict[str, Any]:
     """Return a wish as a plan writes it, with the measure of the errors of a weight."""
-    numbers = {name: as_json(value) for name, value in vars(unknown.error).items() if name != "coverage"}
+    numbers = {name: as_json(value) for name, value in vars(unknown.error).items() if name in WISHED}
     if mechanism.additive and not unknown.error.total:
-        del numbers["total"]
+        numbers.pop("total", None)
     if unknown.weight is None:
         return numbers
     measure = next(iter(numbers))
@@ -177,6 +179,8 @@ def _scale(each: Found) -> str:
 
 def _error(each: Found) -> str:
     wish = each["for"]
+    if "within" in wish:
+        return f"share of cells {1 - each['error']:.4g}"
     what = "quantile of the relative error" if "quantile" in wish else wish.get("error", next(iter(wish)))
     return f"{what.replace('_', ' ')} {each['error']:.4g}"
 

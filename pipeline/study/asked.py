@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.best_alpha import Least
+from pipeline.accounting.sizes import BUILT_IN, ONE_EACH, read_sizes
 from pipeline.accounting.targets import (
     AT_A_RECORD,
     BESIDE,
@@ -20,7 +21,7 @@ from pipeline.accounting.targets import (
 )
 from pipeline.errors import PlanError
 from pipeline.report.calibrated import best_alpha_json, calibrated, mechanism_json
-from pipeline.study.comparison import BUILT_IN, ONE_EACH, Comparison, Objective, compare, read_sizes
+from pipeline.study.comparison import Comparison, Objective, compare
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import exact
 

@@ -14,26 +14,24 @@ None of this binds anything: the promise is the plan's policy function, whoever 
 number went into the choice (docs/mathematics.md, section 1; docs/calibration.md).
 """
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import inf, isfinite
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.accounting.calibrate import solve
-from pipeline.accounting.targets import AtRecord, CalibrationError, RelativeErrorTarget, Target
-from pipeline.errors import PlanError
+from pipeline.accounting.sizes import ONE_EACH, Sizes
+from pipeline.accounting.targets import AtRecord, CalibrationError, RelativeErrorTarget, ShareTarget, Target
 from pipeline.report.calibrated import groups_json
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.parameters import ParameterError
-from udfs.numbers.exact import as_json, exact
+from udfs.numbers.exact import as_json
 
 Shapes = Mapping[str, Sequence[str]]  # parameter → values on a small grid
 
@@ -71,72 +69,6 @@ def family(described: Mapping[str, Any]) -> str:
     """Return the name under which shapes are one family: the kind, and what noise it has where it has a choice."""
     noise = described.get("noise")
     return described["kind"] if noise is None else f"{described['kind']}, {noise} noise"
-
-
-BUILT_IN: Final = Path(__file__).resolve().parents[2] / "conf" / "economy" / "establishment_sizes.csv"
-HEADER: Final = ["value", "count"]
-MOST_SIZES: Final = 1_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class Sizes:
-    """A public distribution of sizes, never one of confidential microdata.
-
-    `count` records of influence `value` each; values ascend, are at least 0, and one of them is above 0.
-    """
-
-    value: NDArray[np.float64]
-    count: NDArray[np.float64]
-
-    @property
-    def records(self) -> float:
-        """How many records there are."""
-        return float(self.count.sum())
-
-    @property
-    def mean(self) -> float:
-        """The mean influence."""
-        return float(self.value @ self.count) / self.records
-
-
-ONE_EACH: Final = Sizes(np.ones(1), np.ones(1))  # of records that are counted: each has an influence of 1
-
-
-def read_sizes(path: Path = BUILT_IN) -> Sizes:
-    """Return the distribution of a CSV file with the header value,count, which its user states to be public.
-
-    A value may stand in several lines. Raises PlanError, which names file and line, on anything else.
-    """
-    counts: dict[Fraction, Fraction] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = csv.reader(lines)
-            if next(rows, None) != HEADER:
-                raise PlanError(f"{path}: the first line must be {','.join(HEADER)}")
-            for row in filter(None, rows):
-                value, count = _row(path, rows.line_num, row)
-                counts[value] = counts.get(value, Fraction(0)) + count
-                if len(counts) > MOST_SIZES:
-                    raise PlanError(f"{path}: more than {MOST_SIZES:,} different values; round them")
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise PlanError(f"{path}: not a CSV file in UTF-8") from None
-    if not any(value > 0 and count > 0 for value, count in counts.items()):
-        raise PlanError(f"{path}: no record of a value above 0")
-    pairs = sorted((float(value), float(count)) for value, count in counts.items() if count > 0)
-    return Sizes(*np.array(pairs).T)
-
-
-def _row(path: Path, line: int, row: list[str]) -> tuple[Fraction, Fraction]:
-    try:
-        value, count = map(exact, row)
-        if not (value >= 0 and count >= 0):
-            raise ValueError
-        float(value), float(count)
-    except (ValueError, OverflowError):
-        raise PlanError(f"{path}: line {line}: must be two numbers of at least 0") from None
-    return value, count
 
 
 SHOWN = (0.5, 0.9, 0.99, 0.999)  # quantiles of the losses
@@ -306,8 +238,8 @@ def _figures(losses: Losses) -> dict[str, Any]:
 
 def error_at(target: Target, candidate: Candidate, total: float) -> float | None:
     """Return what the target asks for (standard error, …) at another true total; None stands for an infinite one."""
-    if isinstance(target, AtRecord):
-        raise TypeError("a loss is meant at no total")
+    if isinstance(target, AtRecord | ShareTarget):
+        raise TypeError(f"a {target.what} is meant at no total")
     if not total > 0 and isinstance(target, RelativeErrorTarget):
         return None
     value = float(replace(target, total=Fraction(total)).value(candidate.mechanism))

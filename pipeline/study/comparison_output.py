@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.accounting.sizes import ONE_EACH
 from pipeline.report.calibrated import groups_json
 from pipeline.report.plots import DASHES, REFERENCE, line_style, write_picture
-from pipeline.study.comparison import ONE_EACH, Comparison, Losses, error_at
+from pipeline.study.comparison import Comparison, Losses, error_at
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, up_text
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.accounting.sizes import HEADER, Sizes, read_sizes
 from pipeline.economy.generate import generate, write_parquet
 from pipeline.economy.like import generate_like
 from pipeline.errors import PlanError
@@ -22,7 +23,6 @@ from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Piece, Source, find
 from pipeline.plan.model import Dataset, Plan
 from pipeline.storage.local import LocalPath
-from pipeline.study.comparison import HEADER, Sizes, read_sizes
 from pipeline.tables.totals import layout_of
 from udfs.numbers.arrays import Mask
 from udfs.records.decoding import Decoder, SumSpec

@@ -1,7 +1,7 @@
 """Allocation: limits are kept exactly, and no scales that keep them have smaller weighted errors."""
 
 from fractions import Fraction
-from math import sqrt
+from math import exp, sqrt
 from typing import Any
 
 import pytest
@@ -16,10 +16,12 @@ from pipeline.accounting.targets import (
     CalibrationError,
     IntervalTarget,
     QuantileTarget,
+    ShareTarget,
     StandardErrorTarget,
 )
 from pipeline.accounting.unknowns import Bound, Problem, Unmet
 from tests.support.allocated import best_by_search, objective, problem
+from udfs.mechanisms.catalogue import build
 
 GAUSSIAN = {"kind": "gaussian"}
 LAPLACE = {"kind": "laplace", "policy": "tight"}
@@ -29,6 +31,7 @@ LOG = {"kind": "log", "a": 100}
 LOG_LAPLACE = {"kind": "log", "a": 100, "noise": "laplace"}
 SPLITTING = {"kind": "unit_splitting", "threshold": 20}
 STABLE = {"kind": "symmetric_stable", "alpha": "1.5"}
+CELLS = ((10.0, 100.0), (100.0, 400.0), (5000.0, 700.0))
 DIGITS = 2e-3  # what rounding every scale to four digits may cost
 
 
@@ -115,6 +118,8 @@ WISHES = [
     (LAPLACE, QuantileTarget(relative_error=Fraction(1, 10), quantile=Fraction(1, 2), total=Fraction(100))),
     (LOG, QuantileTarget(relative_error=Fraction(1, 10), quantile=Fraction(9, 10), total=Fraction(100))),
     (SPLITTING, StandardErrorTarget(standard_error=Fraction(30), total=Fraction(500))),
+    (LAPLACE, ShareTarget(share=Fraction(9, 10), within=Fraction(1, 10), sizes=CELLS)),
+    (LOG, ShareTarget(share=Fraction(3, 4), within=Fraction(1, 10), sizes=CELLS)),
 ]
 
 
@@ -125,6 +130,14 @@ def test_a_wish_is_met_by_the_most_noise(kind: Any, target: Any) -> None:
     (unknown,) = asked.unknowns
     assert unknown.meets(found)
     assert not unknown.meets(found + FEWER)
+
+
+def test_a_share_of_cells_is_that_of_scipys_laws() -> None:
+    """Laplace noise of scale σ is within d with probability 1 − e^(−d/σ), on the lattice of steps far below σ."""
+    target = ShareTarget(share=Fraction(9, 10), within=Fraction(1, 10), sizes=CELLS)
+    mechanism = build({"kind": "laplace", "sigma": 300, "policy": "paper"}, Fraction(1))
+    inside = sum(count * (1 - exp(-(0.1 * size + 0.5) / 300)) for size, count in CELLS) / 1200
+    assert target.value(mechanism) == pytest.approx(1 - inside, rel=1e-5)
 
 
 def test_wishes_are_kept_and_the_rest_goes_to_the_weights() -> None:

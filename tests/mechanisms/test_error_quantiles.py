@@ -11,6 +11,13 @@ from scipy.stats import laplace, norm
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 
+KINDS = (
+    ({"kind": "gaussian", "sigma": 1.5}, 1e-9),
+    ({"kind": "laplace", "sigma": 3, "lattice": "fine"}, 1e-9),
+    ({"kind": "root", "k": 1, "a": 0, "sigma": 3}, 1e-9),
+    ({"kind": "log", "a": 5, "sigma": 0.4}, 1e-3),
+    ({"kind": "groupwise_noisy", "r": "0.1", "sigma": 30}, 5e-3),
+)
 LEVELS = (Fraction(1, 10), Fraction(1, 2), Fraction(9, 10))
 
 
@@ -85,3 +92,14 @@ def test_the_quantiles_of_noise_on_noise(r: str, sigma: int, total: float) -> No
             if low < high
         )
         assert reached == pytest.approx(float(level), abs=5e-3)
+
+
+@pytest.mark.parametrize(("described", "slack"), KINDS)
+def test_the_share_within_a_quantile_is_its_level(described: dict[str, object], slack: float) -> None:
+    mechanism = build(described, 1)
+    for level in LEVELS:
+        x = mechanism.error_quantile(100.0, level)
+        assert mechanism.error_share(100.0, x) >= float(level) - slack
+        less = x - 1 if mechanism.additive or described["kind"] == "root" else x * 0.98
+        if less >= 0:
+            assert mechanism.error_share(100.0, less) < float(level)

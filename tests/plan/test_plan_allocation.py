@@ -127,6 +127,17 @@ def test_targets_of_single_queries_are_written_out_too(folder: Path) -> None:
     assert [each["query"] for each in result["solved"]] == ["establishments"]
 
 
+def test_a_share_of_cells_of_public_sizes(folder: Path) -> None:
+    (folder / "cells.csv").write_text("value,count\n0,7\n100,50\n9000,50\n90000,100\n")
+    wish = "payroll: {within: 0.1, share: 0.6, sizes: cells.csv}"
+    result, out = allocated(folder, DRAFT.replace("payroll: {standard_error: 3000}", wish))
+    (mechanism,) = load_plan(out).queries[2].mechanisms
+    shares = [mechanism.error_share(total, total / 10) for total in (100.0, 9000.0, 90000.0)]
+    assert 0.6 <= (50 * shares[0] + 50 * shares[1] + 100 * shares[2]) / 200 < 0.601
+    assert "# for share 0.6, within 0.1: share of cells 0.6" in out.read_text()
+    assert result["found"][2]["error"] <= 0.4
+
+
 def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:
     text = DRAFT.replace(
         "    payroll: {standard_error: 3000}",
@@ -203,7 +214,15 @@ MISTAKES = [
     (
         "calibrate: {queries: {payroll: {weight: 1, standard_error: 3}, employment: {total: 5}}}\n",
         "calibrate.queries.payroll: must have one of weight, standard_error, mean_absolute_error, relative_error, "
-        "interval, not weight and standard_error",
+        "interval, within, not weight and standard_error",
+    ),
+    (
+        "calibrate: {queries: {payroll: {within: 0.1, share: 0.5}, employment: {total: 5}}}\n",
+        "calibrate.queries.payroll.sizes: missing key (a public file of the cells' expected totals, header",
+    ),
+    (
+        "calibrate: {queries: {payroll: {share: 0.1}, employment: {total: 5}}}\n",
+        "calibrate.queries.payroll.share: must be left out: it goes with within",
     ),
     ("calibrate: {}\n", "calibrate.queries.employment.total: missing key (at which the error is meant"),
     (

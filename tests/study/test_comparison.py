@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 
 from benchmarks.sizes import RECORDS, SEED, write
+from pipeline.accounting.sizes import BUILT_IN, ONE_EACH, Sizes, read_sizes
 from pipeline.accounting.targets import AbsoluteErrorTarget, LossTarget, StandardErrorTarget
 from pipeline.economy.susb import susb
 from pipeline.errors import PlanError
 from pipeline.study.comparison import (
-    BUILT_IN,
     FAMILIES,
-    ONE_EACH,
     Comparison,
     Objective,
-    Sizes,
     compare,
-    read_sizes,
     shapes,
     to_json,
 )

@@ -11,7 +11,7 @@ from pipeline.accounting.allocation import FEWER
 from pipeline.accounting.calibrate import Family, scale_of
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, QuerySet, Reference
-from pipeline.accounting.targets import AtTotal, StandardErrorTarget
+from pipeline.accounting.targets import Accuracy, StandardErrorTarget
 from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.records.statistics import Sum
@@ -26,7 +26,7 @@ def problem(
     limits: Sequence[tuple[Sequence[int], int | str]],
     *,
     sets: Sequence[QuerySet] = (),
-    errors: Sequence[AtTotal] = (),
+    errors: Sequence[Accuracy] = (),
     times: int = 1,
 ) -> Problem:
     """Return a problem of one unknown a query, the i-th on measure mi; a limit is the mi's values and rho."""

@@ -41,6 +41,10 @@ class Additive(Form):
         """Return the quantile of |noise|, whatever the total."""
         return self.noise.half_width(level) * float(self.noise.step)
 
+    def error_share(self, total: float, most: float) -> float:
+        """Return P(|noise| ≤ most), whatever the total."""
+        return self.noise.share_within(most)
+
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return total ± the quantile of |noise|."""
         width = self.error_quantile(total, interval)

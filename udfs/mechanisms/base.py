@@ -106,6 +106,10 @@ class Form(ABC):
         """Return what |released value − total| exceeds with probability 1 − `level` at most, at a true total ≥ 0."""
 
     @abstractmethod
+    def error_share(self, total: float, most: float) -> float:
+        """Return P(|released value − total| ≤ most) at a true total ≥ 0."""
+
+    @abstractmethod
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return the interval that is released for a true total when the noise happens to be 0."""
 
@@ -265,6 +269,10 @@ class Mechanism(ABC):
         Of transformed totals it is within one part in 1000, for levels from 0.01 to 0.99.
         """
         return self.form.error_quantile(total, level)
+
+    def error_share(self, total: float, most: float) -> float:
+        """Return P(|released value − total| ≤ most), both in the measure's unit: as exact as `error_quantile`."""
+        return self.form.error_share(total, most)
 
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return the interval that is released for a true total when the noise happens to be 0."""

@@ -95,12 +95,21 @@ class NoiseOnNoise(Form):
 
     def error_quantile(self, total: float, level: Fraction) -> float:
         """Return the quantile of |Z + r(x + Z)W|, from equally likely values of W at each of Z, the noise of X."""
+        errors, mass = self._errors(total)
+        order = np.argsort(errors.ravel())
+        reached = np.cumsum(np.repeat(mass / QUANTILES, QUANTILES)[order])
+        return float(errors.ravel()[order][min(int(np.searchsorted(reached, float(level))), len(order) - 1)])
+
+    def error_share(self, total: float, most: float) -> float:
+        """Return P(|Z + r(x + Z)W| ≤ most) likewise."""
+        errors, mass = self._errors(total)
+        return float((errors <= most).mean(axis=1) @ mass)
+
+    def _errors(self, total: float) -> tuple[Floats, Floats]:
+        """Return errors, a row for each Z with equally likely W, and the probabilities of the Z."""
         z, mass = self._first_noise(QUANTILES // 4)
         w = equally_likely("gaussian", QUANTILES)
-        errors = np.abs(z[:, None] + float(self.r) * (total + z[:, None]) * w).ravel()
-        order = np.argsort(errors)
-        reached = np.cumsum(np.repeat(mass / mass.sum() / QUANTILES, QUANTILES)[order])
-        return float(errors[order][min(int(np.searchsorted(reached, float(level))), len(order) - 1)])
+        return np.abs(z[:, None] + float(self.r) * (total + z[:, None]) * w), mass / mass.sum()
 
     def _first_noise(self, points: int) -> tuple[Floats, Floats]:
         """Return values of Z, all of them or `points` on each side, and their weights."""

@@ -18,6 +18,7 @@ from udfs.losses.curve import TightCurve, curve_at, tight_curve
 from udfs.losses.tight import MOST_STEPS, renyi_curve
 from udfs.noise.keystream import Bits
 from udfs.noise.lattice import (
+    REACH,
     LatticeTable,
     build_table,
     draw_noise,
@@ -25,7 +26,7 @@ from udfs.noise.lattice import (
     rounded_moments,
     rounded_quantile,
 )
-from udfs.noise.weights import LogWeights
+from udfs.noise.weights import LogWeights, beyond
 from udfs.numbers.arrays import Floats, Mask, UInt64s
 from udfs.numbers.bounds import tanh_above
 from udfs.numbers.exact import up_float
@@ -177,6 +178,14 @@ class Noise(ABC):
         if coverage not in self.half_widths:
             self.half_widths[coverage] = rounded_quantile(self.weights, self.fineness, 1 - coverage)
         return self.half_widths[coverage]
+
+    def share_within(self, most: float) -> float:
+        """Return P(|rounded noise| ≤ most), in units.
+
+        |R| ≤ c steps says that the distance in fine ones is at most n·c + (n − 1)/2.
+        """
+        whole = min(floor(Fraction(most) / self.step), REACH)
+        return 1 - beyond(self.weights, whole * self.fineness + (self.fineness - 1) // 2)
 
     @cached_property
     def variance(self) -> float:

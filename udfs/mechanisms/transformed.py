@@ -138,10 +138,16 @@ class Curve(ABC):
 
     def error_quantile(self, total: float, level: Fraction) -> float:
         """Return the quantile of |estimate − q|, from the estimates at equally likely values of the noise."""
+        return float(np.quantile(self._errors(total), float(level), method="hazen"))
+
+    def error_share(self, total: float, most: float) -> float:
+        """Return P(|estimate − q| ≤ most) likewise."""
+        return float(np.mean(self._errors(total) <= most))
+
+    def _errors(self, total: float) -> Floats:
         noise = equally_likely(self.noise, QUANTILES) * float(self.sigma)
         with np.errstate(over="ignore", invalid="ignore"):
-            errors = np.abs(_held(self.estimate(self.at(total) + noise)) - total)
-        return float(np.quantile(errors, float(level), method="hazen"))
+            return np.abs(_held(self.estimate(self.at(total) + noise)) - total)
 
     def summed_absolute_error(self, total: float, reach: float) -> float:
         """Return E|estimate − q| within one part in 10⁵, as a sum over the noise up to `reach` scales on both sides."""
@@ -232,6 +238,10 @@ class Transformed(Form, Generic[C]):
         if not self.curve.rounding:
             return float(self.noise.half_width(level) * self.noise.step)
         return self.curve.error_quantile(total, level)
+
+    def error_share(self, total: float, most: float) -> float:
+        """Return that of the curve's estimate; of totals that are not transformed that of the noise itself."""
+        return self.curve.error_share(total, most) if self.curve.rounding else self.noise.share_within(most)
 
     def continuous(self) -> Any:
         """Return the law of the curve's estimate."""
