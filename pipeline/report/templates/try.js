@@ -372,7 +372,7 @@ const prdp = (() => {
       const said = [];
       for (const [t, rho] of [...l.worst].sort((a, b) => b[1] - a[1])) {
         const name = t === null ? D.test : D.tables[t].name;
-        bar.append(el("i", {style: `width:${100 * rho / end}%;background:${t === null ? "#777" : D.tables[t].colour}`, title: `${name}: ρ ${digits(rho)}`}));
+        bar.append(el("i", {class: rho > 0.02 * end ? "wide-part" : "", style: `width:${100 * rho / end}%;background:${t === null ? "#777" : D.tables[t].colour}`, title: `${name}: ρ ${digits(rho)}`}));
         if (said.length < 6) said.push(`${name} ${digits(rho)}`);
       }
       if (l.limit !== null) bar.append(el("b", {style: `left:calc(${100 * l.limit / end}% - 1px)`, title: "the limit"}));
