@@ -127,6 +127,8 @@ class Atoms:
                     f"{_told(where)}: the tables do not show all of these cells, or do not tell them from others"
                 )
             result = result * (inside > 0).reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
+        if not result.any():
+            raise PlanError(f"{_told(where)}: no cell of the tables meets all of this")
         return result
 
 

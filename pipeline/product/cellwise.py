@@ -53,7 +53,8 @@ def share_by_cell(source: Source, table: str, interval: float) -> DerivedTable:
     if not of.finite:
         raise PlanError(f"--share {table}: its noise has no variance: pick cells by --where")
     whole, covariance = source.whole(table)
-    found = ratio(of.totals, whole, _multiplier(interval, of), covariance)
+    rest = replace(of, totals=Totals(of.totals.value, whole.variance + of.totals.variance - 2 * covariance))
+    found = ratio(of.totals, whole, _multiplier(interval, of, rest), covariance)
     return DerivedTable(f"{table}_share", "share", of.cells, {"": found}, ())
 
 
@@ -140,7 +141,8 @@ def _at(table: CellTotals, at: Any) -> CellTotals:
             return np.full(len(at), np.nan)
         return np.where(at >= 0, values[np.maximum(at, 0)], np.nan)
 
-    variance = np.nan_to_num(taken(table.totals.variance), nan=1.0)  # of a NaN value: whatever it is, NaN comes out
+    largest = float(table.totals.variance.max(initial=0.0))  # of a NaN value: whatever it is, NaN comes out
+    variance = np.nan_to_num(taken(table.totals.variance), nan=largest, posinf=np.inf)
     totals = Totals(taken(table.totals.value), variance)
     ends = taken(table.ends[0]), taken(table.ends[1])
     return replace(table, totals=totals, ends=ends)

@@ -4,7 +4,7 @@ Totals come from published tables as they are (pipeline.product.picked) or recon
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan, sqrt
 from typing import Any, Protocol
 
@@ -153,17 +153,18 @@ def _quotient(
     totals = {"numerator": above, "denominator": below}
     if above.variance + below.variance < inf:
         covariance = source.covariance(*sides[0], *sides[1])
-        found = ratio(_as_totals(above), _as_totals(below), _multiplier(interval, above, below), covariance)
+        rest = (
+            below
+            if not covariance
+            else replace(below, variance=max(below.variance + above.variance - 2 * covariance, 0))
+        )
+        found = ratio(_as_totals(above), _as_totals(below), _multiplier(interval, above, rest), covariance)
     else:
         # intervals of one table's cells depend on each other: each may miss with half of what may miss
         coverage = (1 + interval) / 2 if above.tables == below.tables else sqrt(interval)
         one, two = (_as_statistics(source.total(of, where, coverage)) for of, where in sides)
         found = ratio_of_intervals(one, two)
-    notes: tuple[str, ...] = ()
-    if above.keys != below.keys:
-        told = (f"records with a listed code in {', '.join(each.keys) or 'any key'}" for each in (above, below))
-        notes = (f"the numerator is of {next(told)}, the denominator of {next(told)}",)
-    return _derived(words, found, interval, totals, notes)
+    return _derived(words, found, interval, totals, ())
 
 
 def _multiplier(interval: float, *totals: Total) -> float:
@@ -183,6 +184,9 @@ def _as_statistics(total: Total) -> Statistics:
 def _derived(
     words: str, found: Statistics, interval: float, totals: Mapping[str, Total], notes: tuple[str, ...]
 ) -> Derived:
+    if len({total.keys for total in totals.values()}) > 1:
+        told = (f"{name}: {', '.join(total.keys) or 'no key'}" for name, total in totals.items())
+        notes = (*notes, f"they are of records with a listed code in other keys: {'; '.join(told)}")
     value, error, lower, upper = (float(x) for x in (found.value, found.standard_error, found.lower, found.upper))
     if isnan(lower):
         notes = (*notes, NOT_APART)

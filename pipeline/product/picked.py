@@ -132,11 +132,14 @@ class Cells:
         each = [mechanism.variance(0.0) for mechanism in self.table.mechanisms.values()]
         return sum(v * n for v, n in zip(each, self.counts(mask), strict=True) if n)
 
-    @property
-    def size_of_error(self) -> float:
-        """About how large the error of the sum is: what tables are chosen by, those with a published error first."""
+    @cached_property
+    def rank(self) -> tuple[int, float]:
+        """What tables are chosen by: of how many keys a record needs a code, and about how large the sum's error is."""
+        return len(self.table.facts.keys(self.table.domain)), self._size_of_error()
+
+    def _size_of_error(self) -> float:
         if not self.table.additive:
-            return inf
+            return inf  # none is published, but of single cells
         counts = self.counts(self.mask)
         each = [mechanism.interval_around(0.0, USUAL) for mechanism in self.table.mechanisms.values()]
         return sqrt(sum(n * (upper - lower) ** 2 for n, (lower, upper) in zip(counts, each, strict=True)))
@@ -202,18 +205,22 @@ class Published:
         for level, codes in where.items():
             for code in codes:
                 self.structure.domain.require_code(level, code)
-        found, reason = [], ""
+        best: Cells | None = None
+        reason = ""
         for table in self.tables:
             if measure_of(table.statistic) != of or not table.cells.size:
                 continue
             try:
                 atoms = Atoms.of(table.domain, {table.name: table.cells})
-                found.append(Cells(table, self.structures[str(table.source.folder)].interval, atoms, atoms.mask(where)))
+                found = Cells(table, self.structures[str(table.source.folder)].interval, atoms, atoms.mask(where))
             except PlanError as error:
                 reason = str(error)
-        if not found:
+            else:
+                if best is None or found.rank < best.rank:
+                    best = found
+        if best is None:
             raise PlanError(f"no published table of {of} has these cells, or finer ones: {reason}")
-        return min(found, key=lambda each: (len(each.table.facts.keys(each.table.domain)), each.size_of_error))
+        return best
 
     def total(self, of: str, where: Where, coverage: float) -> Total:
         """Return the total; PlanError where no table tells it, or its error."""

@@ -230,6 +230,8 @@ def test_a_denominator_near_0_has_no_interval(before: str, capsys: pytest.Captur
         (["--share", "employment", "--where", "state=06", "--inside", "state=48"], "not among"),
         (["--total", "employment", "--where", "county=99999"], "99999"),
         (["--total", "employment", "--where", "naics6=311111", "--published"], "no published table"),
+        (["--total", "employment", "--where", "naics3=311, naics2=44-45", "--published"], "no published table"),
+        (["--total", "employment", "--where", "naics2=31-33, county=06037, state=48"], "no cell of the tables meets"),
         (["--total", "employment", "--inside", "state=06"], "goes with --share"),
         (["--total", "employment", "--published", "--leave-out", "employment_state"], "--leave-out"),
         (["--total", "employment", "--csv"], "--out"),
