@@ -33,6 +33,7 @@ from udfs.mechanisms.catalogue import build
 GAUSSIAN = {"kind": "gaussian", "sigma": 4}
 LAPLACE = {"kind": "laplace", "sigma": 9}
 STABLE = {"kind": "symmetric_stable", "alpha": 1.2, "gamma": 3}
+BY_SECTOR = {"by": "naics2", "parts": {"44-45": LAPLACE}, "others": GAUSSIAN}
 BY_SIZE = {"by": "size", "parts": {"50+": LAPLACE}, "others": GAUSSIAN}
 
 
@@ -100,14 +101,20 @@ def test_tables_without_noise_stay_as_they_are_whatever_the_weights(
     assert max(np.abs(table.value - table.published).max() for table in wrong.values()) > 1
 
 
-def dense(tables: Mapping[str, pd.DataFrame], weights: Mapping[str, Any], cells: pd.DataFrame) -> dict[str, Any]:
-    """Values and variances by numpy alone: rows are the cells of tables, columns the finest combinations of codes."""
+def dense(
+    tables: Mapping[str, pd.DataFrame], weights: Mapping[str, Any], cells: pd.DataFrame, where: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """Values and variances by numpy alone: rows are the cells of tables, columns the finest combinations of codes.
+
+    `where`: of tables with a filter on a key that they sum over, which of the columns meet it.
+    """
     maps, values, inverse = {}, [], []
     for name, table in tables.items():
         levels = list(table.columns[:-6])
         rows = {key: number for number, key in enumerate(table[levels].itertuples(index=False, name=None))}
         at = [rows.get(key, -1) for key in cells[levels].itertuples(index=False, name=None)]
         maps[name] = (np.arange(len(rows))[:, None] == np.array(at)[None, :]).astype(float)
+        maps[name] *= np.asarray(where.get(name, True))
         if name in weights:
             values.append(table.published.to_numpy(float))
             inverse.append(np.broadcast_to(1 / np.asarray(weights[name], float), len(rows)))
@@ -190,3 +197,34 @@ def test_a_cell_that_is_not_the_sum_is_found(made: Any, column: str, tmp_path: P
     (copy / "reconciled.json").write_text(json.dumps(manifest))
     with pytest.raises(StateError, match=f"{column} of the table .* is not the sum"):
         prdp.read_reconciled(copy).verify()
+
+
+LISTED = [
+    query("n3_county", ["naics3", "county"], BY_SECTOR, sum="employment"),
+    query("n2_state", ["naics2", "state"], LAPLACE, sum="employment"),
+    query("nation", ["nation"], LAPLACE, sum="employment"),
+    query("food", ["county"], GAUSSIAN, where={"naics2": ["31-33"]}, sum="employment"),
+]
+
+
+def test_listed_cells_are_the_finest_there_are(tmp_path: Path) -> None:
+    """Every other cell of two keys: no table holds the others, and all tables leave the same records out."""
+    keys = ["naics6", "county"]
+    levels = [*keys, "naics2", "naics3", "state", "nation"]
+    cells = public_cells(("naics", "county"))[levels].drop_duplicates().iloc[::2]
+    tmp_path.joinpath("cells.csv").write_text(cells[keys].rename(columns={"naics6": "naics"}).to_csv(index=False))
+    folder = released(tmp_path, LISTED, ("naics", "county"), domain={"cells": "cells.csv"})
+    made = prdp.reconcile(folder, tmp_path / "made")
+    (group,) = made.facts["groups"]
+    assert group["base_cells"] == len(cells[["naics3", "naics2", "county"]].drop_duplicates())
+    g, h = variance_of(GAUSSIAN), variance_of(LAPLACE)
+    by_sector = np.where(made["n3_county"].naics3.str.startswith("44"), h, g)
+    weights = {"n3_county": by_sector, "n2_state": h, "nation": h, "food": g}
+    food = {"food": cells.naics2 == "31-33"}
+    for name, (values, variances) in dense(dict(made), weights, cells, food).items():
+        np.testing.assert_allclose(made[name].value, values, atol=0.01)
+        assert (made[name].standard_error ** 2 >= variances * (1 - 1e-9)).all()
+    assert made.verify().sums > 0
+    one = made.sum("naics3=445, state in 06")
+    inside = (made["n3_county"].naics3 == "445") & made["n3_county"].county.str.startswith("06")
+    assert one.value == pytest.approx(made["n3_county"].value[inside].sum(), abs=0.002)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from jobs.cli import main
 from prdp import PlanError
 from tests.product.test_reconcile import GAUSSIAN, LAPLACE, query, released
 from tests.support.many_keys import coded, microdata
+from tests.support.submit import KEY
+from udfs.mechanisms.catalogue import build
+from udfs.noise.keystream import CellBits, SecretKey
 
+CELLS = np.arange(40_000, dtype=np.uint64)
 LOG = {"kind": "log", "a": 20, "sigma": 0.3}
 QUERIES = [
     query("n3_county", ["naics3", "county"], GAUSSIAN),
@@ -98,6 +103,30 @@ def test_expected_totals_are_shared_out_evenly(release: Path, tmp_path: Path) ->
     errors = made["pay"].set_index(["naics3", "county"]).standard_error
     for industry, finest, total in (("311", 2, 900), ("445", 1, 800), ("722", 1, 800)):
         np.testing.assert_allclose(errors[industry], mechanism.standard_error(finest * total), rtol=0.02)
+
+
+def test_weights_from_the_values_themselves_would_bias_estimates() -> None:
+    """Two noisy values of one total by the logarithm, which say that they are precise where they came out low."""
+    mechanism, total, draws = build(LOG, Fraction(1)), 500, 40_000
+    totals, half = np.full(draws, total), Fraction(1, 2)
+    bits = [CellBits(key=SecretKey(KEY), query=query, cells=CELLS[:draws]) for query in (0, 1)]
+    values = [mechanism.release(totals, each, half) for each in bits]
+    fixed = sum(each.value for each in values) / 2
+    weights = [1 / each.standard_error**2 for each in values]
+    from_themselves = sum(w * each.value for w, each in zip(weights, values, strict=True)) / sum(weights)
+    error = np.std(fixed) / draws**0.5
+    assert abs(np.mean(fixed) - total) < 5 * error  # one in a million fails
+    assert np.mean(from_themselves) < total - 20 * error
+
+
+def test_a_whole_table_of_fixed_totals_is_shown_as_it_is(tmp_path: Path) -> None:
+    release = released(tmp_path, QUERIES[:2], ("naics", "county"))
+    cells = [(n, s) for n in ("31-33", "44-45", "72") for s in ("01", "06", "36")]
+    text = "naics2,state,value\n" + "".join(f"{n},{s},9\n" for n, s in cells)
+    made = prdp.reconcile(release, tmp_path / "made", fixed={"records": file(tmp_path, text)})
+    assert (made["n2_state"].value == 9).all()
+    assert (made["n2_state"].display == 9).all()
+    assert made.verify().sums == 9
 
 
 def test_two_releases_of_a_dataset_are_reconciled_together(tmp_path: Path) -> None:
