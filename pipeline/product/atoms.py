@@ -104,7 +104,7 @@ class Atoms:
             return values
         keys = [axis.key for axis in cells.axes]
         grid = values.reshape([len(axis.kept) for axis in sorted(cells.axes, key=lambda axis: axis.key)])
-        return np.ascontiguousarray(grid.transpose([sorted(keys).index(key) for key in keys])).reshape(-1)
+        return grid.transpose([sorted(keys).index(key) for key in keys]).reshape(-1)
 
     def mask(self, where: Where) -> Floats:
         """Return 1 for the base's cells that meet a filter, else 0; PlanError where no tables tell them apart."""

@@ -1,4 +1,4 @@
-"""The errors of reconciled estimates: standard errors and intervals of every cell, and how they were found."""
+"""How far intervals reach for a standard error: by what is known of the law of all noise that enters an estimate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,26 +8,7 @@ import numpy as np
 from pipeline.product.given import Given
 from udfs.estimates.laws import law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
-from udfs.estimates.solve import Estimates
 from udfs.numbers.arrays import Floats
-
-EXACT, BOUND = "exact", "bound"
-
-
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """Of one table, broadcastable to its cells on the base: standard errors, and how far intervals reach.
-
-    `how`: the standard errors are exact, or upper bounds. Intervals are symmetric.
-    """
-
-    standard_error: Floats
-    half_width: Floats
-    how: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return how errors were found, as JSON."""
-        return {"errors": self.how}
 
 
 @dataclass(frozen=True)
@@ -56,13 +37,3 @@ class Spread:
         """Return half the interval's length for a variance; 0 for 0."""
         wide = self.k * np.sqrt(np.asarray(variance) + self.step**2 / 12) + self.step / 2
         return np.where(np.asarray(variance) > 0, wide, 0.0)
-
-
-def errors_of(estimates: Estimates, names: list[str], spread: Spread) -> dict[str, Errors]:
-    """Return the errors of tables of a solved group."""
-    found = {}
-    for name in names:
-        variance = estimates.variances(name)
-        how = EXACT if estimates.exact else BOUND
-        found[name] = Errors(np.sqrt(variance), spread.half_width(variance), how)
-    return found

@@ -50,8 +50,6 @@ class Options:
     weights_from: Sequence[str] = ()
     leave_out: Sequence[str] = ()
     interval: float = 0.95
-    draws: int | None = None
-    seed: int = 0
     max_cells: int = MAX_CELLS
 
     def to_json(self) -> dict[str, Any]:
@@ -62,8 +60,6 @@ class Options:
             "weights_from": list(self.weights_from),
             "leave_out": list(self.leave_out),
             "interval": self.interval,
-            "draws": self.draws,
-            "seed": self.seed,
         }
 
 

@@ -15,8 +15,6 @@ from pipeline.build import code_digest
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
-from pipeline.product.atoms import Atoms
-from pipeline.product.errors import Errors, errors_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
@@ -25,10 +23,10 @@ from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
 from pipeline.storage.staging import safe_name
-from udfs.numbers.arrays import Floats
 
 MANIFEST = "reconciled.json"
 DISPLAY = "display"
+EXACT, BOUND = "exact", "bound"  # standard errors: what they are, or no less than what they are
 COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED[0], DISPLAY)
 
 
@@ -52,12 +50,11 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
         tables: dict[str, Any] = {}
         groups: list[dict[str, Any]] = []
         for solved in reconciliation.groups_solved():
-            errors = errors_of(solved.estimates, [table.name for table in solved.tables], solved.spread)
             shown = solved.estimates.display()
             for table in solved.tables:
-                columns = (solved.estimates.table(table.name), errors[table.name], shown.pop(table.name))
-                made += [file.facts(home) for file in _write(home, table, solved.atoms, columns, csv=csv)]
-                tables[table.name] = errors[table.name].to_json() | {"rows": table.cells.size, "group": len(groups)}
+                made += [file.facts(home) for file in _write(home, table, solved, shown.pop(table.name), csv=csv)]
+                how = EXACT if solved.estimates.exact else BOUND
+                tables[table.name] = {"errors": how, "rows": table.cells.size, "group": len(groups)}
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
         (home / STRUCTURE).write_bytes(structure)
@@ -101,17 +98,15 @@ def _group_facts(solved: Solved) -> dict[str, Any]:
     }
 
 
-def _write(
-    home: Path, table: Given, atoms: Atoms, columns: tuple[Floats, Errors, Int64s], *, csv: bool
-) -> list[Hashed]:
-    """Write a table's files, piece by piece; return them. `columns`: estimates, their errors, what is displayed."""
-    cells = table.cells
+def _write(home: Path, table: Given, solved: Solved, shown: Int64s, *, csv: bool) -> list[Hashed]:
+    """Write a table's files, piece by piece; return them. `shown`: what is displayed."""
+    cells, atoms, name = table.cells, solved.atoms, table.name
 
     def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
         return atoms.in_key_order(cells, np.broadcast_to(of_cells, atoms.widths(cells)))
 
-    values, errors, shown = columns
-    value, error, half, display = map(flat, (values, errors.standard_error, errors.half_width, shown))
+    values, display = flat(solved.estimates.table(name)), flat(shown)
+    variances = flat(solved.estimates.variances(name))
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = table.source.reader()
     with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
@@ -122,15 +117,10 @@ def _write(
                 for level, (codes, indices) in cells.keys(start, stop).items()
             }
             piece = slice(start, stop)
-            shown_here = (
-                value[piece],
-                value[piece] - half[piece],
-                value[piece] + half[piece],
-                error[piece],
-                numbers(reader.take(stop - start), VALUE),
-                display[piece],
-            )
-            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, shown_here, strict=True)}))
+            value, variance = values[piece], variances[piece]
+            half, published = solved.spread.half_width(variance), numbers(reader.take(stop - start), VALUE)
+            columns = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
+            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, columns, strict=True)}))
     return made.files
 
 
