@@ -1,6 +1,8 @@
-"""How far intervals reach for a standard error: by what is known of the law of all noise that enters an estimate."""
+"""The errors of estimates: their variances, exact where that is cheap, and how far intervals reach for a variance."""
 
 from dataclasses import dataclass
+from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,10 @@ import numpy as np
 from pipeline.product.given import Given
 from udfs.estimates.laws import law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
+from udfs.estimates.solve import Estimates
 from udfs.numbers.arrays import Floats
+
+WORK = 5_000_000  # cells of a table times cells of the base: seconds, if one solve for each cell is to be worth it
 
 
 @dataclass(frozen=True)
@@ -37,3 +42,19 @@ class Spread:
         """Return half the interval's length for a variance; 0 for 0."""
         wide = self.k * np.sqrt(np.asarray(variance) + self.step**2 / 12) + self.step / 2
         return np.where(np.asarray(variance) > 0, wide, 0.0)
+
+
+def variances_of(estimates: Estimates, name: str) -> tuple[Floats, bool]:
+    """Return the variances of a table's estimates, broadcastable to its cells on the base, and whether they are exact.
+
+    They are where tables nest in one chain, and where there are so few cells that each is solved for; else they are
+    upper bounds: those of the best chain through the table, from fewer data than the estimate uses.
+    """
+    bounds, table = estimates.variances(name), estimates.tables[name]
+    if estimates.exact or prod(table.widths) * prod(map(len, table.positions)) > WORK:
+        return bounds, estimates.exact
+    found = np.zeros(table.widths)
+    for cell in np.ndindex(table.widths):
+        inside = [(at == here).astype(np.float64) for at, here in zip(table.positions, cell, strict=True)]
+        found[cell] = estimates.contrast(reduce(np.multiply.outer, inside)).variance
+    return found, True

@@ -15,6 +15,7 @@ from pipeline.build import code_digest
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
+from pipeline.product.errors import variances_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
@@ -23,6 +24,7 @@ from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
 from pipeline.storage.staging import safe_name
+from udfs.numbers.arrays import Floats
 
 MANIFEST = "reconciled.json"
 DISPLAY = "display"
@@ -52,9 +54,14 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
         for solved in reconciliation.groups_solved():
             shown = solved.estimates.display()
             for table in solved.tables:
-                made += [file.facts(home) for file in _write(home, table, solved, shown.pop(table.name), csv=csv)]
-                how = EXACT if solved.estimates.exact else BOUND
-                tables[table.name] = {"errors": how, "rows": table.cells.size, "group": len(groups)}
+                variances, exact = variances_of(solved.estimates, table.name)
+                columns = solved.estimates.table(table.name), variances, shown.pop(table.name)
+                made += [file.facts(home) for file in _write(home, table, solved, columns, csv=csv)]
+                tables[table.name] = {
+                    "errors": EXACT if exact else BOUND,
+                    "rows": table.cells.size,
+                    "group": len(groups),
+                }
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
         (home / STRUCTURE).write_bytes(structure)
@@ -98,15 +105,16 @@ def _group_facts(solved: Solved) -> dict[str, Any]:
     }
 
 
-def _write(home: Path, table: Given, solved: Solved, shown: Int64s, *, csv: bool) -> list[Hashed]:
-    """Write a table's files, piece by piece; return them. `shown`: what is displayed."""
-    cells, atoms, name = table.cells, solved.atoms, table.name
+def _write(
+    home: Path, table: Given, solved: Solved, columns: tuple[Floats, Floats, Int64s], *, csv: bool
+) -> list[Hashed]:
+    """Write a table's files, piece by piece; return them. `columns`: estimates, variances, and what is displayed."""
+    cells, atoms = table.cells, solved.atoms
 
     def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
         return atoms.in_key_order(cells, np.broadcast_to(of_cells, atoms.widths(cells)))
 
-    values, display = flat(solved.estimates.table(name)), flat(shown)
-    variances = flat(solved.estimates.variances(name))
+    values, variances, display = map(flat, columns)
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = table.source.reader()
     with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
@@ -119,8 +127,8 @@ def _write(home: Path, table: Given, solved: Solved, shown: Int64s, *, csv: bool
             piece = slice(start, stop)
             value, variance = values[piece], variances[piece]
             half, published = solved.spread.half_width(variance), numbers(reader.take(stop - start), VALUE)
-            columns = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
-            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, columns, strict=True)}))
+            shown = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
+            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}))
     return made.files
 
 

@@ -16,6 +16,7 @@ import pytest
 import prdp
 from jobs.cli import main
 from pipeline.plan.structure import TableFacts
+from pipeline.product import errors
 from pipeline.product.given import Given
 from prdp import StateError
 from tests.support.many_keys import (
@@ -89,6 +90,7 @@ def test_tables_without_noise_stay_as_they_are_whatever_the_weights(
     queries = met_by_any(queries_of(11, ALL, public_cells(ALL), 30), public_cells(ALL))
     folder = released(tmp_path, queries)
     draw = np.random.default_rng(1)
+    monkeypatch.setattr(errors, "WORK", 0)
     monkeypatch.setattr(Given, "variance", lambda self, _: draw.uniform(1, 9, self.cells.shape))
     made = prdp.reconcile(folder, tmp_path / "made")
     assert set(made) == {each["name"] for each in queries}
@@ -140,6 +142,18 @@ def test_estimates_are_those_of_a_dense_solution(release: Path, made: Any) -> No
     assert made.facts["not_reconciled"].keys() == {"stable_zip"}
     assert "no variance" in made.facts["not_reconciled"]["stable_zip"]
     assert group["unweighted"].keys() == {"stable"}
+
+
+def test_where_tables_are_large_errors_are_bounds_and_so_called(
+    release: Path, made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "WORK", 0)
+    bounds = prdp.reconcile(release, tmp_path / "made")
+    for name, table in bounds.items():
+        assert (table.standard_error >= made[name].standard_error * (1 - 1e-6)).all()
+        pd.testing.assert_series_equal(table.value, made[name].value)
+    assert bounds.facts["tables"]["n3_county"]["errors"] == "bound"
+    assert bounds.facts["tables"]["emp_size"]["errors"] == "exact"
 
 
 def test_parts_have_weights_of_their_own(made: Any) -> None:
@@ -223,7 +237,7 @@ def test_listed_cells_are_the_finest_there_are(tmp_path: Path) -> None:
     food = {"food": cells.naics2 == "31-33"}
     for name, (values, variances) in dense(dict(made), weights, cells, food).items():
         np.testing.assert_allclose(made[name].value, values, atol=0.01)
-        assert (made[name].standard_error ** 2 >= variances * (1 - 1e-9)).all()
+        np.testing.assert_allclose(made[name].standard_error ** 2, variances, rtol=1e-6)
     assert made.verify().sums > 0
     one = made.sum("naics3=445, state in 06")
     inside = (made["n3_county"].naics3 == "445") & made["n3_county"].county.str.startswith("06")
