@@ -7,7 +7,7 @@ than a tenth at all larger ones; then they are compared by what a record loses i
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite, pi, sqrt
@@ -18,10 +18,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.report.plots import family_styles
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.groupwise import GroupwiseLog
-from udfs.mechanisms.groupwise_direct import GroupwiseDirect, infinite_from
+from udfs.mechanisms.groupwise_direct import KIND, GroupwiseDirect, infinite_from
 from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,8 +33,6 @@ SHOWN = (1, 10, 100, 1_000, 10_000)
 ORDER = 2.0  # up to which the loss of noise in proportion to the count is shown
 OFFSETS = {1: ("0.1", "1", "10"), 10: ("1", "10", "100")}
 ORDERS_AT = (1, 2, 10, 100, 1_000)
-COLOURS = {"gaussian": "#888888", "noisy": "#9467bd", "direct": "#d62728"}
-BLUES = ("#9ecae1", "#3182bd", "#08306b")
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class Contender:
     name: str
     error: Callable[[int], float]
     loss: Callable[[int], float]
-    colour: str
-    style: str = "-"
+    mechanism: Mapping[str, object]
 
 
 def main() -> None:
@@ -62,11 +60,10 @@ def contenders(least: int) -> list[Contender]:
     """Return all mechanisms with a mean absolute error of R·least at the count `least`."""
     noisy = R / 2 * sqrt(pi / 2)  # half of the error of large counts
     found = [
-        _contender({"kind": "gaussian"}, least, COLOURS["gaussian"]),
-        _contender({"kind": "groupwise_noisy", "r": f"{noisy:.4g}"}, least, COLOURS["noisy"], "--"),
+        _contender({"kind": "gaussian"}, least),
+        _contender({"kind": "groupwise_noisy", "r": f"{noisy:.4g}"}, least),
     ]
-    for a, colour in zip(OFFSETS[least], BLUES, strict=True):
-        found.append(_contender({"kind": "groupwise_log", "a": a}, least, colour))
+    found += [_contender({"kind": "groupwise_log", "a": a}, least) for a in OFFSETS[least]]
     return [*found, _direct()]
 
 
@@ -78,17 +75,17 @@ def _direct() -> Contender:
         return direct.loss_up_to(ORDER, x - 1)
 
     name = f"groupwise_direct, r {float(direct.r):g}: no guarantee, up to order {ORDER:g} only"
-    return Contender(name, lambda x: share * x, loss, COLOURS["direct"], ":")
+    return Contender(name, lambda x: share * x, loss, {"kind": KIND})
 
 
-def _contender(spec: dict[str, str], least: int, colour: str, style: str = "-") -> Contender:
+def _contender(spec: dict[str, str], least: int) -> Contender:
     m = _calibrated(spec, least)
 
     def loss(x: int) -> float:
         return float(m.group_loss_at(Fraction(x)) if isinstance(m, GroupwiseLog) else m.loss_at(Fraction(1)))
 
     given = ", ".join(f"{name} {value}" for name, value in m.describe().items() if name not in ("kind", "policy"))
-    return Contender(f"{m.kind}, {given}", lambda x: m.mean_absolute_error(float(x)), loss, colour, style)
+    return Contender(f"{m.kind}, {given}", lambda x: m.mean_absolute_error(float(x)), loss, m.describe())
 
 
 def _calibrated(spec: dict[str, str], least: int) -> Mechanism:
@@ -141,11 +138,12 @@ def _picture() -> Figure:
     figure = Figure(figsize=(10, 8), layout="constrained")
     counts = sorted({round(x) for x in np.geomspace(1, 10_000, 60)})
     for (left, right), least in zip(figure.subplots(2, 2), OFFSETS, strict=True):
-        for c in contenders(least):
+        drawn = contenders(least)
+        for c, style in zip(drawn, family_styles([c.mechanism for c in drawn]), strict=True):
             losses = np.array([c.loss(x) for x in counts])
             known = np.isfinite(losses)
-            left.loglog(np.array(counts)[known], losses[known], c.style, color=c.colour, label=c.name)
-            right.loglog(counts, [100 * c.error(x) / x for x in counts], c.style, color=c.colour)
+            left.loglog(np.array(counts)[known], losses[known], label=c.name, **style)
+            right.loglog(counts, [100 * c.error(x) / x for x in counts], **style)
         _finish(left, right, least)
     return figure
 

@@ -12,7 +12,7 @@ from pipeline.plan.policy import parse_at
 from pipeline.release.site import site
 from pipeline.report.explain import explain, explain_changes
 from pipeline.report.explain_text import render, render_changes
-from pipeline.report.plots import plot_policies
+from pipeline.report.policy_picture import plot_policies
 from pipeline.report.verdict import verdict
 from pipeline.report.verdict_text import render_verdict
 

@@ -1,43 +1,18 @@
 """Policy functions at growing sizes, in groups of records, and beside the paper's bound of the same noise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import losses_at, policy_of
 from pipeline.report.text import aligned
 from udfs.numbers.exact import up_float, up_text
-from udfs.records.statistics import Statistic
 
 SIZES = tuple(10**power for power in range(8))  # influences that a table shows, in the measure's unit
 COUNTS = (1, 10, 100, 1_000, 10_000)  # sizes of groups of records
-POINTS = 400  # close enough together for a picture
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """Upper bounds of one policy function at `influence`, ascending, in the statistic's unit."""
-
-    label: str
-    statistic: Statistic
-    influence: NDArray[np.float64]
-    rho: NDArray[np.float64]
-
-
-def policy_curves(plan: Plan) -> list[Curve]:
-    """Return the curve of each policy but those of counts, or of each part's, over the influences of SIZES."""
-    influence = np.geomspace(SIZES[0], SIZES[-1], POINTS)
-    return [
-        Curve(query.label, query.statistic, influence, query.mechanism.loss(influence))
-        for query in policy_of(plan).queries
-        if not query.statistic.counts
-    ]
 
 
 def loss_lines(plan: Plan) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.accounting.sizes import ONE_EACH
 from pipeline.report.calibrated import groups_json
-from pipeline.report.plots import DASHES, REFERENCE, line_style, write_picture
+from pipeline.report.plots import REFERENCE, family_styles, write_picture
 from pipeline.study.comparison import Comparison, Losses, error_at
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, up_text
@@ -98,8 +98,9 @@ def plot(comparison: Comparison, target: Path) -> None:
 
     def draw(panels: Sequence["Axes"]) -> None:
         left, right = panels
-        for i, candidate in enumerate(comparison.best):
-            style, losses = line_style(i, DASHES[i % len(DASHES)]), candidate.losses[positive]
+        styles = family_styles([candidate.mechanism.describe() for candidate in comparison.best])
+        for candidate, style in zip(comparison.best, styles, strict=True):
+            losses = candidate.losses[positive]
             name = f"{candidate.family} ({_parameters(candidate.mechanism)})"
             left.step(np.append(losses[0], losses), shares, where="post", label=name, **style)
             right.loglog(comparison.sizes.value[positive], losses, **style)

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.report.plots import DASHES, FORMATS, Picture, line_style, picture
+from pipeline.report.plots import FORMATS, Picture, family_styles, picture
 from pipeline.study.errors import TODAY, PanelErrors
 from pipeline.study.losses import Aggregates, Cells, PanelLosses
-from pipeline.study.model import FLAGS, HIGH, LOW
+from pipeline.study.model import FLAGS, HIGH, LOW, Entry
 from udfs.numbers.arrays import Floats, Int64s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-POLICIES, SINGLE = {"paper": ":", "tight": "-"}, "-."  # of entries with both, and of those with one beside them
+WIDTHS = {"paper": 0.8, "tight": 2.0}  # of the lines of entries with both policies
 SHOWN = (1e-2, 1e4)  # losses: beyond, no two mechanisms are worth telling apart
 SMALLEST_SHARE = 5e-4  # steps of a curve below it are not drawn: no eye sees them
-ALIKE = 1e-3  # relative: such curves lie on each other
 POINTS = 200  # of a policy function
 
 
@@ -28,15 +27,15 @@ def losses_picture(panel: PanelLosses, data: Aggregates, measure: str) -> Pictur
     largest = float(max(data.influences.max(initial=0), 10))
     influences = np.unique(np.rint(np.geomspace(1, largest, POINTS)))
     policies = Counter(line.entry for line in panel.lines)
-    one_policy_each = max(policies.values()) == 1
+    styles = family_styles([entry.mechanism for entry in panel.panel.entries])
     low = min((float(loss[loss > 0].min(initial=SHOWN[1])) for loss in panel.losses), default=SHOWN[0])
     high = max((float(loss.max(initial=0)) for loss in panel.losses), default=SHOWN[1])
 
     def draw(panels: Sequence["Axes"]) -> None:
         left, right = panels
         for line, losses in zip(panel.lines, panel.losses, strict=True):
-            dash = POLICIES.get(line.policy, "-") if policies[line.entry] > 1 else SINGLE
-            style = line_style(line.entry, DASHES[line.entry % len(DASHES)] if one_policy_each else dash)
+            wide = {"linewidth": WIDTHS[line.policy]} if policies[line.entry] > 1 else {}
+            style = styles[line.entry] | wide
             left.step(*cumulative(losses, data.counts), where="post", label=line.label, **style)
             right.loglog(influences, line.mechanism.loss(influences), **style)
         limits = max(SHOWN[0], low / 2), min(SHOWN[1], 1.5 * max(high, 10 * low))
@@ -47,18 +46,23 @@ def losses_picture(panel: PanelLosses, data: Aggregates, measure: str) -> Pictur
     return picture(panel.panel.title, draw, panels=2, formats=FORMATS)
 
 
-def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -> Picture:
-    """Return standard errors over the true total, and relative ones: lines of mechanisms, points of today's noise."""
+def errors_picture(panel: PanelErrors, entries: Sequence[Entry], title: str, cells: Cells, measure: str) -> Picture:
+    """Return standard errors over the true total, and relative ones: lines of mechanisms, points of today's noise.
+
+    `entries`: of the panel, which look as in its picture of losses. Lines that lie on each other are all drawn.
+    """
+    styles = family_styles([entry.mechanism for entry in entries])
+    looks = {entry.label: style for entry, style in zip(entries, styles, strict=True)}
     positive = np.flatnonzero(cells.totals > 0)
     totals = cells.totals[positive]
     distinct, first = np.unique(totals, return_index=True)
 
     def draw(panels: Sequence["Axes"]) -> None:
         left, right = panels
-        for i, (label, errors) in enumerate(_distinct(panel).items()):
+        for label, errors in panel.errors.items():
             at: Floats = distinct.astype(np.float64)
             error = errors[positive][first]
-            style = line_style(i, DASHES[i % len(DASHES)])
+            style = looks.get(label, {})
             if label == TODAY:
                 at, error = _medians(totals, errors[positive])
                 label = f"{label} (median cell)"  # noqa: PLW2901
@@ -76,28 +80,20 @@ def errors_picture(panel: PanelErrors, title: str, cells: Cells, measure: str) -
 
 
 def cumulative(losses: Floats, counts: Int64s) -> tuple[Floats, Floats]:
-    """Return losses and the shares of records that lose at most those, without steps too small to be seen."""
+    """Return losses above 0 and the shares of records that lose at most those, without steps too small to be seen.
+
+    The first loss stands there twice: with the share of records that lose less, and with its own.
+    """
     order = np.argsort(losses, kind="stable")
     shares = np.cumsum(counts[order]) / counts.sum()
     ends = np.append(np.diff(losses[order]) > 0, True)[: len(order)]  # equal losses are one step
     x, y = losses[order][ends], shares[ends]
     drawn = np.append(True, np.diff(np.floor(y / SMALLEST_SHARE)) > 0)[: len(y)]
     drawn[-1:] = True
-    return np.maximum(x[drawn], SHOWN[0] / 10), y[drawn]
-
-
-def _distinct(panel: PanelErrors) -> dict[str, Floats]:
-    """Return the errors under the labels of all mechanisms that have the same."""
-    labels: list[str] = []
-    curves: list[Floats] = []
-    for label, errors in panel.errors.items():
-        same = [i for i, known in enumerate(curves) if np.allclose(errors, known, rtol=ALIKE, atol=0)]
-        if same:
-            labels[same[0]] += f"; {label}"
-        else:
-            labels.append(label)
-            curves.append(errors)
-    return dict(zip(labels, curves, strict=True))
+    least = y[x <= 0].max(initial=0.0)
+    drawn &= x > 0
+    x, y = x[drawn], y[drawn]
+    return np.concatenate([x[:1], x]), np.concatenate([[least] * len(x[:1]), y])
 
 
 def _medians(totals: Int64s, errors: Floats) -> tuple[Floats, Floats]:

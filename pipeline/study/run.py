@@ -131,7 +131,10 @@ def _pictures(results: Results) -> Iterator[tuple[str, Picture]]:
         yield f"losses-{name}", losses_picture(losses, results.data, measure)
         errors = results.errors.get(name)
         if errors is not None and cells.totals.any():
-            yield f"errors-{name}", errors_picture(errors, f"Errors of published totals: {title}", cells, measure)
+            yield (
+                f"errors-{name}",
+                errors_picture(errors, losses.panel.entries, f"Errors of published totals: {title}", cells, measure),
+            )
 
 
 def _loss_rows(panel: PanelLosses, data: Aggregates) -> tuple[list[str], Iterable[list[Any]]]:

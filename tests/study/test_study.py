@@ -193,6 +193,9 @@ def test_what_is_drawn_is_the_cumulative_distribution() -> None:
     random = np.random.default_rng(1)
     losses, counts = np.round(random.exponential(3, 4000), 2), random.integers(1, 50, 4000)
     x, y = cumulative(losses, counts)
+    assert x[0] == x[1] == losses[losses > 0].min()  # the curve starts where losses do, not at the edge
+    assert y[0] == pytest.approx(counts[losses == 0].sum() / counts.sum())
+    x, y = x[1:], y[1:]
     assert (np.diff(x) > 0).all()
     assert y[-1] == 1
     shares = [counts[losses <= at].sum() / counts.sum() for at in x]
