@@ -88,6 +88,7 @@ def page_data(plan: Plan, written_as: Json, cells: Sequence[SizedCells]) -> dict
         "policies": policies,
         "tables": [_table(query, t, of_parts) for t, query in enumerate(plan.queries)],
         "limits": limits,
+        "left_out": sum(len(limit.at.records) > 1 for limit in plan.budget),
         "test": NAME,
         "notes": notes,
         "yaml": written(_with_tokens(plan, written_as, of_parts, limits)),

@@ -361,8 +361,9 @@ const prdp = (() => {
     const over = found.filter(l => l.limit !== null && !(l.rho <= l.limit)).length, stated = found.filter(l => l.limit !== null).length;
     const verdict = document.getElementById("verdict"), cells = tables.reduce((n, t) => n + t.cells, 0);
     const bad = tables.reduce((n, t) => n + t.cells * t.unusable, 0);
-    verdict.className = over ? "broken" : "";
-    verdict.replaceChildren(!stated ? "The plan states no limit." : over ? `${over} of ${stated} limits broken` : `${stated} of ${stated} limits kept`,
+    const all = stated + D.left_out, unknown = D.left_out ? `; ${D.left_out} not recomputed here: see prdp explain` : "";
+    verdict.className = over ? "broken" : D.left_out || !stated ? "unknown" : "";
+    verdict.replaceChildren((!all ? "The plan states no limit" : over ? `${over} of ${all} limits broken` : `${stated} of ${all} limits kept`) + unknown,
       el("small", {text: `${found.map((l, k) => `limit ${k + 1}: ρ ${digits(l.rho)}${l.limit === null ? "" : ` of ${digits(l.limit)}`}`).join(" · ")} · ${share(cells ? bad / cells : 0)} of non-empty cells unusable`}));
     found.forEach((l, k) => {
       const {bar, told} = limitCards[k], end = Math.max(l.rho, l.limit ?? 0) * 1.02;
