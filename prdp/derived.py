@@ -27,6 +27,7 @@ def derive(
     inside: str | Where = "",
     since: Releases | None = None,
     published: bool = False,
+    mean: bool = False,
     **options: Any,
 ) -> tuple[Derived, ...]:
     """Return a statistic of picked cells with standard error and interval; with `since` change and relative change.
@@ -44,6 +45,7 @@ def derive(
         since: Releases of before, with which `total` is compared.
         published: Whether totals are taken as published, each from the one table that tells it best, and not
             reconciled. Needed for noise without a variance.
+        mean: Whether `total` is the best weighted mean of all published tables of stable noise of one alpha.
         options: interval (0.95), and those of `reconcile` that say how tables are weighted, for both sides.
 
     Raises:
@@ -57,10 +59,14 @@ def derive(
         raise PlanError("--inside: it goes with --share")
     source, interval = _source(releases, published, options), _interval(options)
     cells = cells_of(where)
+    if mean:
+        if total is None or since is not None or not isinstance(source, Published):
+            raise PlanError("--mean: it goes with --total and --published, and without --since")
+        return (total_of(source.mean(total, cells, interval), interval),)
     if total is not None and since is not None:
         return change_of(source, _source(since, published, options), total, cells, interval)
     if total is not None:
-        return (total_of(source, total, cells, interval),)
+        return (total_of(source.total(total, cells, interval), interval),)
     if share is not None:
         return (share_of(source, share, cells, cells_of(inside), interval),)
     return (ratio_of(source, *_sides(ratio or ""), cells, interval),)

@@ -30,6 +30,7 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument("--since", nargs="+", metavar="OUT/RELEASE", help="releases of before, to compare --total with")
     parser.add_argument("--published", action="store_true", help="take totals as published, without reconciling them")
+    parser.add_argument("--mean", action="store_true", help="the best mean of all published tables of stable noise")
     add_new_folder(parser, required=False)
     parser.epilog = (
         f"{parser.epilog}\n\nWith --out the statistic is one of each cell; MEASURE is then the name of a table."
@@ -46,15 +47,16 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None:
         if arguments.csv:
             raise PlanError("prdp derive --csv: it goes with --out")
-        found = derive(arguments.releases, where=arguments.where, inside=arguments.inside, **options)
+        cells = {name: getattr(arguments, name) for name in ("where", "inside", "mean")}
+        found = derive(arguments.releases, **cells, **options)
         if arguments.json:
             print_json([each.to_json() for each in found])
             return
         for each in found:
             _print(each)
         return
-    if arguments.where or arguments.inside:
-        raise PlanError("prdp derive --out: its tables have all cells; --where and --inside go without it")
+    if arguments.where or arguments.inside or arguments.mean:
+        raise PlanError("prdp derive --out: its tables have all cells; --where, --inside and --mean go without it")
     facts = derive_table(arguments.releases, arguments.out, csv=arguments.csv, **options)
     if arguments.json:
         print_json(facts)

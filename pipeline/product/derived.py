@@ -69,11 +69,10 @@ class Derived:
         return facts | {"notes": list(self.notes)}
 
 
-def total_of(source: Source, of: str, where: Where, interval: float) -> Derived:
-    """Return the total itself."""
-    total = source.total(of, where, interval)
+def total_of(total: Total, interval: float) -> Derived:
+    """Return a total itself, whose interval has that coverage."""
     error = np.nan if total.standard_error is None else total.standard_error
-    return Derived(f"total of {of}", total.value, error, total.lower, total.upper, interval, {"total": total})
+    return Derived(f"total of {total.of}", total.value, error, total.lower, total.upper, interval, {"total": total})
 
 
 def ratio_of(source: Source, numerator: str, denominator: str, where: Where, interval: float) -> Derived:

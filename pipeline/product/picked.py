@@ -3,7 +3,7 @@
 All of it is made of what releases published: post-processing, which costs no record anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -27,7 +27,7 @@ from pipeline.storage.location import Location
 from udfs.estimates.laws import half_step, law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
 from udfs.estimates.ratios import Statistics, Totals
-from udfs.estimates.stable import Term, half_width
+from udfs.estimates.stable import Term, best_weights, half_width, scale_of
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.stable import SymmetricStable
 from udfs.numbers.arrays import Floats
@@ -135,7 +135,30 @@ class Cells:
     @cached_property
     def rank(self) -> tuple[int, float]:
         """What tables are chosen by: of how many keys a record needs a code, and about how large the sum's error is."""
-        return len(self.table.facts.keys(self.table.domain)), self._size_of_error()
+        return len(self.keys), self._size_of_error()
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys in which a record needs a code."""
+        return self.table.facts.keys(self.table.domain)
+
+    @cached_property
+    def used(self) -> list[tuple[Mechanism, int]]:
+        """The mechanisms of the cells, and how many cells each has."""
+        counts = zip(self.table.mechanisms.values(), self.counts(self.mask), strict=True)
+        return [(mechanism, count) for mechanism, count in counts if count]
+
+    @property
+    def step(self) -> float:
+        """The step of the table's noise."""
+        return float(next(iter(self.table.mechanisms.values())).step)
+
+    @property
+    def exponent(self) -> float | None:
+        """The one alpha of the cells' noise; None where it is not stable, or there are several."""
+        alphas = {mechanism.alpha if isinstance(mechanism, SymmetricStable) else None for mechanism, _ in self.used}
+        alpha = alphas.pop()
+        return None if alphas or alpha is None else float(alpha)
 
     def _size_of_error(self) -> float:
         if not self.table.additive:
@@ -151,20 +174,17 @@ class Cells:
     def total(self, coverage: float) -> Total:
         """Return the sum of the cells; PlanError where its error cannot be told."""
         table, size = self.table, int(self.mask.sum())
-        mechanisms = list(zip(table.mechanisms.values(), self.counts(self.mask), strict=True))
-        used = [(mechanism, count) for mechanism, count in mechanisms if count]
-        step = float(used[0][0].step) if used else 1.0
         if table.additive:
             value = float((self._on_base(table.values()) * self.mask).sum())
             variance = self.variance()
-            law = combined(law_of(mechanism) for mechanism, _ in used)
-            half = _half_width(table.name, used, coverage)
+            law = combined(law_of(mechanism) for mechanism, _ in self.used)
+            half = _half_width(table.name, self.used, coverage)
             lower, upper = value - half, value + half
         else:
             value, lower, upper = self._as_released(size, coverage)
             variance, law = inf, Law.ANY
-        keys = tuple(sorted(table.facts.keys(table.domain)))
-        return Total(measure_of(table.statistic), {}, keys, (table.name,), value, variance, law, step, lower, upper)
+        of, keys = measure_of(table.statistic), tuple(sorted(self.keys))
+        return Total(of, {}, keys, (table.name,), value, variance, law, self.step, lower, upper)
 
     def _as_released(self, size: int, coverage: float) -> tuple[float, float, float]:
         if size != 1:
@@ -196,31 +216,55 @@ class Published:
     def cells(self, of: str, where: Where) -> Cells:
         """Return the cells that make up a total in the table that tells it best.
 
-        That is one that leaves out the records of as few keys as may be, and then of the
-        smallest error. PlanError where no table tells it.
+        That is one that leaves out the records of as few keys as may be, and then of the smallest error. PlanError
+        where no table tells it.
         """
+        return min(self._telling(of, where), key=lambda each: each.rank)
+
+    def mean(self, of: str, where: Where, coverage: float) -> Total:
+        """Return the weighted mean of least scale of all tables of stable noise of one exponent that tell a total.
+
+        They are of the same records: those with the fewest keys. Its law is known as that of a sum is
+        (udfs.estimates.stable). PlanError where there are not two such tables.
+        """
+        stable = [each for each in self._telling(of, where) if each.exponent is not None]
+        best = min(stable, key=lambda each: each.rank, default=None)
+        alike = [each for each in stable if best and (each.exponent, each.keys) == (best.exponent, best.keys)]
+        if best is None or best.exponent is None or len(alike) < 2:
+            raise PlanError(
+                f"--mean: there are no two tables of {of} with stable noise of one alpha that tell these cells"
+            )
+        used = [_stable(each.used) for each in alike]
+        weights = best_weights(best.exponent, [scale_of(terms) for terms in used]).tolist()
+        terms = [replace(term, weight=w) for terms, w in zip(used, weights, strict=True) for term in terms]
+        value = sum(w * each.total(float(USUAL)).value for each, w in zip(alike, weights, strict=True))
+        half = _of_stable(", ".join(each.table.name for each in alike), terms, coverage) * best.step
+        names = tuple(each.table.name for each in alike)
+        ends = value - half, value + half
+        return Total(of, where, tuple(sorted(best.keys)), names, value, inf, Law.SYMMETRIC, best.step, *ends)
+
+    def _telling(self, of: str, where: Where) -> Iterator[Cells]:
+        """Yield the cells that make up a total in each table that tells it; PlanError where none does."""
         named = sorted({measure_of(table.statistic) for table in self.tables})
         if of not in named:
             raise PlanError(f"{in_a_line(of)}: no table is of it{hint(of, named, 'measure')}")
         for level, codes in where.items():
             for code in codes:
                 self.structure.domain.require_code(level, code)
-        best: Cells | None = None
-        reason = ""
+        reason, told = "", False
         for table in self.tables:
             if measure_of(table.statistic) != of or not table.cells.size:
                 continue
             try:
                 atoms = Atoms.of(table.domain, {table.name: table.cells})
-                found = Cells(table, self.structures[str(table.source.folder)].interval, atoms, atoms.mask(where))
+                mask = atoms.mask(where)
             except PlanError as error:
                 reason = str(error)
             else:
-                if best is None or found.rank < best.rank:
-                    best = found
-        if best is None:
+                told = True
+                yield Cells(table, self.structures[str(table.source.folder)].interval, atoms, mask)
+        if not told:
             raise PlanError(f"no published table of {of} has these cells, or finer ones: {reason}")
-        return best
 
     def total(self, of: str, where: Where, coverage: float) -> Total:
         """Return the total; PlanError where no table tells it, or its error."""
@@ -273,28 +317,35 @@ class Published:
 def _half_width(name: str, used: Sequence[tuple[Mechanism, int]], coverage: float) -> float:
     """Bound the error of a sum of cells by mechanism: those with a variance, and stable ones, share what may miss."""
     q = 1 - coverage
-    step = float(used[0][0].step) if used else 1.0
-    stable = [
-        Term(alpha=float(mechanism.alpha), scale=float(mechanism.form.noise.steps), count=count)
-        for mechanism, count in used
-        if isinstance(mechanism, SymmetricStable)
-    ]
+    step, stable = float(used[0][0].step), _stable(used)
     others = [(mechanism, count) for mechanism, count in used if not isinstance(mechanism, SymmetricStable)]
     variance = sum(mechanism.variance(0.0) * count for mechanism, count in others)
     if stable and others:
         q /= 2
     half = 0.0
     if stable:
-        try:
-            half += half_width(stable, 1 - q) * step
-        except ValueError as refused:
-            raise PlanError(f"{name}: {refused}") from None
+        half += _of_stable(name, stable, 1 - q) * step
     if variance == inf:
         raise PlanError(f"{name}: its noise has no variance, and sums of it have no law that is known")
     if variance:
         k = multiplier(q, combined(law_of(mechanism) for mechanism, _ in others))
         half += (k + half_step(step / sqrt(variance))) * sqrt(variance)
     return half
+
+
+def _stable(used: Sequence[tuple[Mechanism, int]]) -> list[Term]:
+    return [
+        Term(alpha=float(mechanism.alpha), scale=float(mechanism.form.noise.steps), count=count)
+        for mechanism, count in used
+        if isinstance(mechanism, SymmetricStable)
+    ]
+
+
+def _of_stable(name: str, terms: Sequence[Term], coverage: float) -> float:
+    try:
+        return half_width(terms, coverage)
+    except ValueError as refused:
+        raise PlanError(f"{name}: {refused}") from None
 
 
 def _released(table: Given, interval: Fraction, coverage: float) -> list[Floats]:

@@ -123,4 +123,4 @@ def test_what_cannot_be_stated_is_refused() -> None:
     with pytest.raises(ValueError, match="coverage"):
         half_width([Term(alpha=1.5, scale=2)], 0.99999)
     with pytest.raises(ValueError, match="too narrow"):
-        Term(alpha=1.5, scale=0.001)
+        half_width([Term(alpha=1.5, scale=0.001)], 0.5)

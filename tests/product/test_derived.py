@@ -35,6 +35,8 @@ QUERIES = [
 OTHERS = [
     {"name": "stable", "sum": "employment", "by": ["naics3", "state"],
      "mechanism": {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 3}},
+    {"name": "stable_nation", "sum": "employment", "by": ["naics2", "nation"],
+     "mechanism": {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 9}},
     {"name": "log", "sum": "payroll", "by": ["naics3", "state"], "mechanism": {"kind": "log", "a": 50, "sigma": 0.1}},
 ]  # fmt: skip
 STATES = ("01", "02", "06", "09", "36", "48")
@@ -171,8 +173,8 @@ def test_change_between_years_says_which_codes_changed(before: str, after: str, 
 
 def test_sums_of_stable_noise_have_the_interval_of_their_law(others: str) -> None:
     stable = prdp.read_release(others)["stable"]
-    (total,) = prdp.derive(others, total="employment", where="naics2=31-33", published=True)
-    cells = stable[stable["naics3"].str[:2].isin(["31", "32", "33"])]
+    (total,) = prdp.derive(others, total="employment", where="naics2=31-33, state in 06,36", published=True)
+    cells = stable[stable["naics3"].str[:2].isin(["31", "32", "33"]) & stable["state"].isin(["06", "36"])]
     assert total.value == cells["value"].sum()
     assert isnan(total.standard_error)
     assert total.upper - total.value == half_width([Term(alpha=1.5, scale=3, count=len(cells))], 0.95)
@@ -181,6 +183,26 @@ def test_sums_of_stable_noise_have_the_interval_of_their_law(others: str) -> Non
     whole = share.totals["denominator"]
     assert whole.variance == inf
     assert 0 < share.lower < share.value < share.upper < 1
+
+
+def test_the_mean_of_stable_tables_has_the_least_scale(others: str) -> None:
+    """The nation's sector from one cell of scale 9, and from 18 of scale 3, by the closed forms."""
+    tables = prdp.read_release(others)
+    parts = tables["stable"][tables["stable"]["naics3"].str[:2].isin(["31", "32", "33"])]["value"]
+    whole = tables["stable_nation"][tables["stable_nation"]["naics2"] == "31-33"]["value"].iloc[0]
+    scales = np.array([3 * len(parts) ** (1 / 1.5), 9.0])
+    weights = scales**-3 / (scales**-3).sum()
+    (mean,) = prdp.derive(others, total="employment", where="naics2=31-33", published=True, mean=True)
+    assert mean.value == pytest.approx(weights @ [parts.sum(), whole])
+    assert mean.totals["total"].tables == ("stable", "stable_nation")
+    least = half_width([Term(alpha=1.5, scale=float((scales**-3).sum() ** (-1 / 3)))], 0.95)
+    assert mean.upper - mean.value == pytest.approx(least, rel=0.05)
+    (one,) = prdp.derive(others, total="employment", where="naics2=31-33", published=True)
+    assert mean.upper - mean.value < one.upper - one.value
+    with pytest.raises(PlanError, match="no two tables"):
+        prdp.derive(others, total="employment", where="naics3=311", published=True, mean=True)
+    with pytest.raises(PlanError, match="--mean"):
+        prdp.derive(others, total="employment", mean=True)
 
 
 def test_noise_that_depends_on_the_total_gives_single_cells_alone(others: str) -> None:

@@ -35,10 +35,6 @@ class Term:
     count: int = 1
     weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        if not self.scale >= NARROWEST:
-            raise ValueError(f"noise of a scale below {NARROWEST} steps: too narrow for the intervals of sums")
-
     def log_characteristic(self, t: Floats) -> Floats:
         """Return count·ln φ_s(weight·t); −∞ where φ is nothing."""
         u = np.abs(t * self.weight) % (2 * np.pi)
@@ -86,7 +82,9 @@ def half_width(terms: Sequence[Term], coverage: float) -> float:
     Raises ValueError for a coverage above 0.9999 or noise narrower than a fiftieth of its step.
     """
     if not 0 < coverage <= MOST:
-        raise ValueError(f"coverage: above 0 and at most {MOST}")
+        raise ValueError(f"intervals of sums of stable noise have a coverage of at most {MOST}")
+    if not all(term.scale >= NARROWEST for term in terms):
+        raise ValueError(f"stable noise of a scale below {NARROWEST} steps is too narrow for the intervals of sums")
     on_lattice = all(abs(term.weight) in (0.0, 1.0) for term in terms)
     return _least_step(terms, coverage) if on_lattice else _smoothed(terms, coverage)
 
