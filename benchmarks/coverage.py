@@ -17,6 +17,7 @@ from tests.support.bits import cell_bits
 from tests.support.kinds import STAIRS
 from udfs.estimates.laws import half_step, law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
+from udfs.estimates.ratios import Totals, ratio
 from udfs.estimates.solve import reconcile
 from udfs.estimates.tables import Observed
 from udfs.mechanisms.base import Mechanism
@@ -108,8 +109,45 @@ def _values(mechanism: Mechanism, truth: Floats, draws: int, query: int) -> Floa
     return out.value.astype(np.float64).reshape(draws, -1)
 
 
+def ratios_missed(spec: Mapping[str, Any], below: int, level: float, draws: int) -> tuple[float, float, float]:
+    """Return how often Fieller's interval of a ratio of 3 misses, the delta method's does, and none is stated."""
+    mechanism = build(spec, Fraction(1))
+    sides = []
+    for query, total in enumerate((3 * below, below)):
+        out = mechanism.release(np.full(draws, total), cell_bits(draws, query=query), Fraction(95, 100))
+        sides.append(Totals(out.value.astype(np.float64), out.standard_error**2))
+    law = combined([law_of(mechanism)] * 2)
+    steps = (1 / float(np.sqrt(side.variance.min())) for side in sides)
+    found = ratio(*sides, multiplier(1 - level, law) + half_step(*steps))
+    theta = sides[0].value / np.where(sides[1].value == 0, 0.5, sides[1].value)
+    error = np.sqrt(sides[0].variance + theta**2 * sides[1].variance) / np.maximum(np.abs(sides[1].value), 0.5)
+    delta = np.abs(theta - 3) > multiplier(1 - level, Law.GAUSSIAN) * error
+    missed = (found.lower > 3) | (found.upper < 3)
+    return float(missed.mean()), float(delta.mean()), float(np.isnan(found.lower).mean())
+
+
+def print_ratios() -> None:
+    """Print the table of ratios, the denominator some standard errors from 0."""
+    heads = [f"{name} {level:.0%}" for level in LEVELS for name in ("Fieller", "delta", "none")]
+    print(f"| noise | denominator | {' | '.join(heads)} |\n|---|---:|{'---:|' * len(heads)}")
+    for name in (
+        "gaussian",
+        "laplace",
+        "generalized_gaussian, p = 0.5",
+        "exponential_polylog, p = 2",
+        "log, sigma = 0.2",
+    ):
+        spec = FAMILIES[name]
+        error = float(np.sqrt(build(spec, Fraction(1)).variance(0)))
+        for times in (2, 5, 40):
+            below = max(1, round(times * error))
+            shares = [share for level in LEVELS for share in ratios_missed(spec, below, level, DRAWS)]
+            print(f"| {name} | {times} | {' | '.join(f'{share:.2%}' for share in shares)} |", flush=True)
+
+
 def main() -> None:
-    """Print the table of docs/reconcile.md."""
+    """Print the tables of docs/reconcile.md."""
+    print_ratios()
     heads = [f"{where} {coverage:.0%}" for coverage in LEVELS for where in ("county", "nation")]
     print(f"| noise | multiplier | {' | '.join(heads)} |\n|---|---|{'---:|' * len(heads)}")
     for name, spec in FAMILIES.items():
