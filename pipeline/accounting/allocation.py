@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import isfinite
+from math import isfinite, log
 from typing import Self
 
 import numpy as np
@@ -27,7 +27,7 @@ from pipeline.accounting.program import LARGEST, Program
 from pipeline.accounting.targets import CalibrationError
 from pipeline.accounting.unknowns import SLOPE, Bound, Numbers, Problem, Unknown, Unmet
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Mask
 
 FEWER = 10_000  # decimals of 8 digits from one of 4 digits to the next
 SMALLEST = 2e-4  # move of a scale's logarithm that counts as none
@@ -38,6 +38,7 @@ MOST_RELAXED, HALVINGS = 14.0, 12  # of wishes that cannot be met: the noise is 
 FARTHEST = 1 << 19  # decimals of 4 digits by which all scales may be moved to keep the limits
 NEAR = 1000  # … and by which a wish may be off its solution
 LEAST_SLOPE, MOST_SLOPE = 1e-3, 1e3  # of logarithms of losses and squared errors
+NEGLIGIBLE = 1e-5  # of what reconciled errors grow with, for a table that tells nothing beside the others
 TINY = -700.0  # ln of an error that is none
 
 
@@ -183,19 +184,40 @@ class _Search:
         ]
         squares, rises = np.array([self._error(v, x[v]) for v in range(len(x))]).T
         weights = np.array([float(each.weight or 0) for each in self.unknowns])
+        logs = np.log(weights) + squares
+        useless = self._count_reconciled(logs, x)
         fixed, limits = (np.array(each) for each in zip(*((m.fixed, limit) for limit, m in models), strict=True))
         amounts, slopes = (np.array(each) for each in zip(*((m.amounts, m.slopes) for _, m in models), strict=True))
-        return Program(np.log(weights) + squares, rises, limits, fixed, amounts, slopes).solved()
+        moves = Program(logs, rises, limits, fixed, amounts, slopes).solved()
+        return np.where(useless, np.minimum(moves, 0.0), moves)
+
+    def _count_reconciled(self, logs: Floats, x: Floats) -> Mask:
+        """Replace what tables of chains add to the sum by what it grows with ln of their variances.
+
+        Returns a mask of the tables that tell nearly nothing beside the others: more noise would spare nearly no loss.
+        """
+        useless = np.zeros(len(x), dtype=bool)
+        policy = self._policy(x) if self.problem.chains else None
+        for chain in self.problem.chains:
+            assert policy is not None
+            pulls = chain.pulls(self.problem.variances(chain, policy), self.problem.weights(chain))
+            for i, pull in zip(chain.members, pulls.tolist(), strict=True):
+                if i in self.owner:
+                    useless[self.owner[i]] = pull < NEGLIGIBLE * pulls.sum()
+                    logs[self.owner[i]] = log(max(pull, NEGLIGIBLE**2 * float(pulls.sum())))
+        return useless
 
     def _error(self, v: int, x: float) -> tuple[float, float]:
-        """Return ln Σ error² of an unknown, and its slope, measured on the side where errors are finite."""
+        """Return ln Σ error² of an unknown, and its slope, measured on the sides where errors are finite."""
         unknown = self.unknowns[v]
-        here = unknown.log_square(self._number(v, x))
-        for step in (unknown.slope_step, -unknown.slope_step):
-            there = unknown.log_square(self._number(v, x + step))
-            if isfinite(there) and isfinite(here):
-                return here, max(LEAST_SLOPE, (there - here) / step)
-        return max(here, TINY), 2.0
+        step = unknown.slope_step
+        here, above, below = (unknown.log_square(self._number(v, x + move)) for move in (0.0, step, -step))
+        ends = [(move, log_square) for move, log_square in ((step, above), (0.0, here), (-step, below))]
+        finite = [(move, log_square) for move, log_square in ends if isfinite(log_square)]
+        if len(finite) < 2:
+            return max(here, TINY), 2.0
+        (high, top), (low, bottom) = finite[0], finite[-1]
+        return max(here, TINY), max(LEAST_SLOPE, (top - bottom) / (high - low))
 
     def _models(self, b: int, bound: Bound, x: Floats) -> Iterator[_Model]:
         policy = self._policy(x)

@@ -13,6 +13,8 @@ from udfs.numbers.arrays import Floats, Mask
 
 LARGEST = 2.0  # move of a scale's logarithm in one program
 NEWTON, FAR, EXACT = 100, 3.0, 1e-9  # rounds and the largest step of Newton's method, and what counts as met there
+ROUNDS, POLISH, NOTICED = 400, 20, 1e-4  # of the multipliers; how often they are polished, and those that pull so much
+DEEPEST = 60.0  # by which the logarithm of a multiplier falls at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,39 +34,51 @@ class Program:
     slopes: Floats
 
     def solved(self) -> Floats:
-        """Return d by Newton's method on the logarithms of the multipliers of the limits that are reached."""
-        number = len(self.limits)
+        """Return d. The multipliers rise and fall with what their limits are exceeded by, until a polish succeeds."""
         total = float(np.logaddexp.reduce(self.logs))
-        multipliers = total - np.log(self.limits) - log(number)
-        active = np.ones(number, dtype=bool)
-        moves, pulls = self._moves(multipliers, active)
-        for _ in range(NEWTON):
+        multipliers = total - np.log(self.limits) - log(len(self.limits))
+        least = multipliers - DEEPEST
+        for n in range(ROUNDS):
+            moves, pulls = self._moves(multipliers)
             excess, spent = self._excess(moves)
-            missed = active & (excess < -EXACT) & (pulls.max(axis=1, initial=0.0) < EXACT)
-            entering = ~active & (excess > EXACT)
-            multipliers[entering] = np.max(multipliers[active], initial=-inf) if active.any() else total
-            multipliers[entering] += log(EXACT)
-            active = (active & ~missed) | entering
-            if not active.any() or not np.abs(excess[active]).max() > EXACT:
-                break
-            falls = self.slopes * spent / (self.fixed + spent.sum(axis=1))[:, None]
-            free = np.abs(moves) < LARGEST
-            stiff = self.rises + (pulls * self.slopes).sum(axis=0)
-            slope = (falls[active] * np.where(free, 1 / stiff, 0.0)) @ pulls[active].T
-            steps = np.linalg.lstsq(slope, excess[active], rcond=1e-12)[0]
-            multipliers[active] += np.clip(steps, -FAR, FAR)
-            moves, pulls = self._moves(multipliers, active)
+            if n % POLISH == POLISH - 1:
+                polished = self._polished(multipliers, pulls.max(axis=1) > NOTICED)
+                if polished is not None:
+                    return polished
+            rows = self._slopes(moves, pulls, spent).sum(axis=1)
+            steps = np.clip(excess / np.maximum(rows, EXACT), -FAR, FAR)
+            multipliers = np.maximum(multipliers + steps, least)
         return moves
+
+    def _polished(self, multipliers: Floats, reached: Mask) -> Floats | None:
+        """Return d with these limits reached exactly, by Newton's method; None where it does not keep all of them."""
+        multipliers = np.where(reached, multipliers, -inf)
+        for _ in range(POLISH):
+            moves, pulls = self._moves(multipliers)
+            excess, spent = self._excess(moves)
+            if excess.max() < EXACT and np.abs(excess[reached]).max(initial=0.0) < EXACT:
+                return moves
+            slopes = self._slopes(moves, pulls, spent)[np.ix_(reached, reached)]
+            steps = np.linalg.lstsq(slopes, excess[reached], rcond=1e-12)[0]
+            multipliers[reached] += np.clip(steps, -FAR, FAR)
+        return None
+
+    def _slopes(self, moves: Floats, pulls: Floats, spent: Floats) -> Floats:
+        """Return by how much ln of what is spent of each limit falls with the logarithm of each multiplier."""
+        falls = self.slopes * spent / (self.fixed + spent.sum(axis=1))[:, None]
+        stiff = self.rises + (pulls * self.slopes).sum(axis=0)
+        slopes: Floats = (falls * np.where(np.abs(moves) < LARGEST, 1 / stiff, 0.0)) @ pulls.T
+        return slopes
 
     def _excess(self, moves: Floats) -> tuple[Floats, Floats]:
         """Return ln of what is spent of each limit, as a share of it, and of which each unknown spends how much."""
         spent = self.amounts * np.exp(-self.slopes * moves)
         return np.log((self.fixed + spent.sum(axis=1)) / self.limits), spent
 
-    def _moves(self, multipliers: Floats, active: Mask) -> tuple[Floats, Floats]:
+    def _moves(self, multipliers: Floats) -> tuple[Floats, Floats]:
         """Return d for the multipliers' logarithms, within ±LARGEST, and the share of each limit in each unknown."""
         with np.errstate(divide="ignore"):
-            forces = np.where(active, multipliers, -inf)[:, None] + np.log(self.amounts * self.slopes)
+            forces = multipliers[:, None] + np.log(self.amounts * self.slopes)
         moves = np.zeros_like(self.logs)
         for _ in range(NEWTON):
             pulls = forces - self.slopes * moves

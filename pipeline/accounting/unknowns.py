@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.calibrate import Family
+from pipeline.accounting.chains import Chain
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
 from pipeline.accounting.targets import Accuracy, IntervalTarget
@@ -72,7 +73,7 @@ class Unknown:
 
     def log_square(self, n: int) -> float:
         """Return ln Σ error² over the members."""
-        total = sum(each**2 for each in self.errors(n))
+        total = sum(each * each for each in self.errors(n))  # infinite where a power would overflow
         return log(total) if total > 0 else -inf
 
     def meets(self, n: int) -> bool:
@@ -95,11 +96,15 @@ class Unmet(PrdpError):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A release's policy, in which mechanisms are to be found, and the limits within which they are."""
+    """A release's policy, in which mechanisms are to be found, and the limits within which they are.
+
+    `chains`: nested tables whose errors count as they are once reconciled, all of one member and additive noise.
+    """
 
     policy: PolicySum
     bounds: Sequence[Bound]
     unknowns: Sequence[Unknown]
+    chains: Sequence[Chain] = ()
 
     @property
     def weighted(self) -> list[int]:
@@ -136,6 +141,15 @@ class Problem:
     def keeps(self, policy: PolicySum) -> bool:
         """Return whether every limit is kept, exactly."""
         return all(each.spent(policy) <= each.limit.rho for each in self.bounds)
+
+    def variances(self, chain: Chain, policy: PolicySum) -> list[float]:
+        """Return those of a chain's tables as they are published, under a policy of the problem."""
+        return [policy.queries[i].mechanism.variance(0.0) for i in chain.members]
+
+    def weights(self, chain: Chain) -> list[float]:
+        """Return the weights of a chain's tables: 0 of those without one."""
+        known = {i: float(each.weight or 0) for each in self.unknowns for i in each.members}
+        return [known.get(i, 0.0) for i in chain.members]
 
     def unlimited(self) -> list[str]:
         """Return the labels of those with a weight that no limit reaches."""

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import count
+from itertools import accumulate, count, pairwise
 from math import isfinite
 
+from pipeline.accounting.chains import Chain
 from pipeline.accounting.references import Reference
 from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from pipeline.errors import PlanError
@@ -15,6 +16,7 @@ from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.plan.schema import PlanSpec
 from pipeline.plan.wishes import error_of, open_parts, wish_of
+from udfs.mechanisms.base import Mechanism
 
 FINEST = 9.0  # of a scale's logarithm, by which noise is made less to see whether it then has errors
 
@@ -65,7 +67,8 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
     limits, years = [*stated, *plan.budget], int(draft.years)
     located = limits_of(replace(plan, budget=tuple(limits)))
     bounds = [Bound(each, years if i < len(stated) or not stated else 1) for i, each in enumerate(located)]
-    problem = Problem(policy_of(plan), bounds, unknowns)
+    chains = _chains(plan) if draft.reconciled else []
+    problem = Problem(policy_of(plan), bounds, unknowns, chains)
     for unlimited in problem.unlimited():
         raise PlanError(
             f"calibrate: no limit's reference has a record in the cells of {unlimited}, so that its noise could be as "
@@ -74,6 +77,49 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
     for each in unknowns:
         _require_errors(each)
     return Allocation(problem, [limit.at for limit in limits], places)
+
+
+def _chains(plan: Plan) -> list[Chain]:
+    """Return chains of tables of additive noise, one for each statistic and filter: the longest from the finest on.
+
+    A cell has the parts that cells of its table have on average. Tables whose parts have noise of their own, and those
+    beside a chain, are in none: they count as they are published.
+    """
+    sizes = [plan.domain.query_cells(query.by, query.where).size for query in plan.queries]
+    numbers = list(accumulate((len(query.parts) for query in plan.queries), initial=0))
+    whole = [q for q, query in enumerate(plan.queries) if query.split is None and _is_additive(query.mechanisms[0])]
+    chains: list[list[int]] = []
+    for q in sorted(whole, key=lambda q: -sizes[q]):
+        fitting = (chain for chain in chains if _nests(plan, plan.queries[chain[-1]], plan.queries[q]))
+        found = next(fitting, None)
+        if found is None:
+            chains.append([q])
+        else:
+            found.append(q)
+    return [
+        Chain(tuple(numbers[q] for q in chain), tuple(sizes[f] / sizes[c] for f, c in pairwise(chain)))
+        for chain in chains
+        if len(chain) > 1
+    ]
+
+
+def _is_additive(mechanism: Mechanism) -> bool:
+    """Return whether noise is the same at all totals, and has a variance."""
+    return mechanism.additive and isfinite(mechanism.variance(0.0))
+
+
+def _nests(plan: Plan, fine: Query, coarse: Query) -> bool:
+    """Return whether each cell of a table is made up of cells of the other, and of all their records."""
+    if (fine.statistic, fine.where) != (coarse.statistic, coarse.where):
+        return False
+    levels = {plan.domain.dimension(level).key: level for level in fine.by}
+    kept = {plan.domain.dimension(level).key: level for level in coarse.by}
+    if any(plan.domain.dimension(levels[key]).optional for key in levels.keys() - kept.keys()):
+        return False  # records without a code are in the coarse table alone
+    return all(
+        key in levels and plan.domain.dimension(level).between(levels[key], level) is not None
+        for key, level in kept.items()
+    )
 
 
 def _step(query: Query) -> Fraction:

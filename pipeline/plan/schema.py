@@ -355,10 +355,12 @@ else:
 class AllocationSpec(Spec):
     """What the scales of all mechanisms with `calibrate: plan` are chosen for; a plan with it is a draft.
 
-    `years`: the plan's tables are released so many times within the limits.
+    `years`: the plan's tables are released so many times within the limits. `reconciled`: errors of weighted tables
+    are those after `prdp reconcile`.
     """
 
     minimise: ErrorName = "standard_error"
+    reconciled: bool = False
     limits: list[LimitSpec] = Field(default=[])
     years: Years = Fraction(1)
     queries: dict[Name, WishSpec] = Field(default={})

@@ -60,6 +60,8 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
     chosen = {name: parts for name, parts in known.items() if parts}
     if not chosen:
         yield Mistake(("calibrate",), f"no mechanism says calibrate: {BY_PLAN}, in place of its scale")
+    if draft.reconciled and draft.minimise != "standard_error":
+        yield Mistake(("calibrate", "reconciled"), "must be left out: it goes with minimise: standard_error")
     for name, wish in draft.queries.items():
         path: KeyPath = ("calibrate", "queries", name)
         if name not in known:

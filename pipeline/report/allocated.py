@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,12 @@ def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]
         ]
         for at, bound in references
     ]
+    problem = allocation.problem
+    reconciled = {
+        i: sqrt(variance)
+        for chain in problem.chains
+        for i, variance in zip(chain.members, chain.reconciled(problem.variances(chain, policy)).tolist(), strict=True)
+    }
     found: list[Found] = []
     for unknown in allocation.problem.unknowns:
         for i, family in unknown.members.items():
@@ -153,6 +160,7 @@ def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]
                 | ({} if place.part is None else {"part": place.part})
                 | {family.name: as_json(getattr(mechanism, family.name)), "scale": family.name}
                 | {"for": _wish_json(unknown, mechanism), "error": float(unknown.error.value(mechanism))}
+                | ({"reconciled": reconciled[i]} if i in reconciled else {})
                 | {"losses": [of_queries[place.query] for of_queries in losses]}
             )
     return found
@@ -182,7 +190,8 @@ def _error(each: Found) -> str:
     if "within" in wish:
         return f"share of cells {1 - each['error']:.4g}"
     what = "quantile of the relative error" if "quantile" in wish else wish.get("error", next(iter(wish)))
-    return f"{what.replace('_', ' ')} {each['error']:.4g}"
+    beside = f", reconciled {each['reconciled']:.4g}" if "reconciled" in each else ""
+    return f"{what.replace('_', ' ')} {each['error']:.4g}{beside}"
 
 
 def _losses(each: Found) -> str:

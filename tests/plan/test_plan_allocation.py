@@ -138,6 +138,22 @@ def test_a_share_of_cells_of_public_sizes(folder: Path) -> None:
     assert result["found"][2]["error"] <= 0.4
 
 
+def test_reconciled_errors_count_for_tables_that_nest(folder: Path) -> None:
+    text = DRAFT.replace("  years: 5\n", "  reconciled: true\n").replace("    payroll: {standard_error: 3000}\n", "")
+    parts = text[text.index("\n      by: naics2\n") : text.index("\nbudget:")]
+    text = text.replace(parts, " {kind: gaussian, calibrate: plan}")
+    result, _ = allocated(folder, text)
+    found = {each["query"]: each for each in result["found"]}
+    for name in ("payroll", "payroll_state"):  # the nation, and its four states by four sectors
+        assert found[name]["reconciled"] < found[name]["error"]
+    assert "reconciled" not in found["establishments"]
+    assert "reconciled" not in found["employment"]
+    own = [found[name]["error"] ** 2 for name in ("payroll_state", "payroll")]
+    cells = len(load_plan(folder / "plan.yaml").domain.codes_met("naics2", {})) * 3
+    together = 1 / (1 / own[1] + 1 / (cells * own[0]))
+    assert found["payroll"]["reconciled"] ** 2 == pytest.approx(together, rel=1e-6)
+
+
 def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:
     text = DRAFT.replace(
         "    payroll: {standard_error: 3000}",
@@ -244,6 +260,10 @@ MISTAKES = [
     (
         "calibrate: {limits: [{at: {employment: 1}, rho: 2}], queries: {employment: {total: 5}}}\n",
         "calibrate.limits[0].at: must also name payroll, which a query sums",
+    ),
+    (
+        "calibrate: {minimise: interval, reconciled: true, queries: {employment: {total: 5}}}\n",
+        "calibrate.reconciled: must be left out: it goes with minimise: standard_error",
     ),
     ("calibrate: {minimize: interval}\n", "calibrate.minimize: unknown key; nearest known key: minimise"),
 ]

@@ -60,7 +60,7 @@ def problem(
 def objective(asked: Problem, numbers: Mapping[int, int]) -> float:
     """Return the weighted sum of squared errors."""
     return sum(
-        float(asked.unknowns[v].weight or 0) * sum(error**2 for error in asked.unknowns[v].errors(n))
+        float(asked.unknowns[v].weight or 0) * sum(error * error for error in asked.unknowns[v].errors(n))
         for v, n in numbers.items()
     )
 
