@@ -10,7 +10,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 PACKAGES = ("udfs", "pipeline", "prdp", "jobs")
-CODES = Path(__file__).resolve().parents[1] / "conf" / "codes"  # the driver reads a plan's vintage from it
+CONF = Path(__file__).resolve().parents[1] / "conf"
+LISTS = ("codes", "maps", "products")  # the driver reads a plan's vintage, names of codes and boundaries from them
 LEFT_OUT = "__pycache__"
 
 
@@ -20,8 +21,9 @@ def pack(target: Path) -> None:
         for package in PACKAGES:
             for name, content in sorted(_files(files(package), package)):
                 archive.writestr(zipfile.ZipInfo(name), content)
-        for name, content in sorted(_files(CODES, "conf/codes")):
-            archive.writestr(zipfile.ZipInfo(name), content)
+        for folder in LISTS:
+            for name, content in sorted(_files(CONF / folder, f"conf/{folder}")):
+                archive.writestr(zipfile.ZipInfo(name), content)
 
 
 def _files(folder: Traversable, name: str) -> list[tuple[str, bytes]]:

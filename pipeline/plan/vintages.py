@@ -20,7 +20,8 @@ from pipeline.plan.schema import VintageSpec
 from udfs.records.codes import LEVELS, roll_up
 
 HOME = Path(__file__).resolve().parents[2]  # the checkout, the installation, or the file that jobs.pack made
-LISTS: Traversable = Zipped(HOME, "conf/codes/") if HOME.is_file() else HOME / "conf" / "codes"
+CONF: Traversable = Zipped(HOME, "conf/") if HOME.is_file() else HOME / "conf"
+LISTS = CONF.joinpath("codes")
 TABLE = "vintages.csv"  # key, first, last, published, file: a vintage's codes are those of all its files
 MOST_SHOWN = 5  # codes that a message names
 

@@ -3,11 +3,13 @@
 An attempt lies where the ledger says, whatever staging folder a later run names.
 """
 
+from contextlib import suppress
+
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.release.mark import is_own, require_own
-from pipeline.release.publish import build_manifest, copy_to_output, published_attempt
+from pipeline.release.publish import build_manifest, copy_to_output, published_attempt, put_front_page
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, other_attempts
@@ -90,12 +92,23 @@ def finish(ledger: Ledger, state: ReleaseState, out: Location) -> ReleaseState:
     if state.status == "published":
         staging = live_staging(ledger, state)
         contents = require_staged(state, staging)
-        copy_to_output(staging, contents, out, build_manifest(state, contents))
+        put_front_page(copy_to_output(staging, contents, out, build_manifest(state, contents)))
+        _note_correction(ledger, state)
         state = ledger.settle(state.release, attempt_of(state))
     staging = _staging_of(ledger, state)
     if is_own(ledger, staging.root):
         staging.destroy()
     return state
+
+
+def _note_correction(ledger: Ledger, state: ReleaseState) -> None:
+    """Say on the front page of the release that this one supersedes that it is corrected, where it can be written."""
+    corrected = ledger.state(str(state.reservation.get("supersedes")))
+    if corrected is not None:
+        folder = locate(corrected.out) / corrected.release
+        note = f"Release {state.release} of {state.date} corrects this one: use its figures."
+        with suppress(StateError):  # a folder that was moved, withdrawn, or is another user's
+            put_front_page(folder, [note])
 
 
 def require_staged(state: ReleaseState, staging: Staging) -> AttemptContents:

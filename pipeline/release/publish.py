@@ -1,16 +1,20 @@
 """Publishing: the chosen attempt is copied to its output, and one atomic step, the manifest, makes it public.
 
-Withdrawing takes that back: a note takes the manifest's place, and the files are removed.
+The front page of its public site follows. Withdrawing takes all back: notes take the places of manifest and front page,
+and the files are removed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import owner_of
 from pipeline.report.policy_document import guarantee
+from pipeline.report.site.facts import METADATA
+from pipeline.report.site.pages import published_page, withdrawn_page
+from pipeline.report.site.write import FRONT, SITE
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST, AttemptContents, Staging, safe_name
 
@@ -96,6 +100,26 @@ def copy_to_output(staging: Staging, contents: AttemptContents, out: Location, m
     return folder
 
 
+def put_front_page(folder: Location, notes: Sequence[str] = ()) -> None:
+    """Write index.html beside the manifest in `folder`: the front page of the release's public site, with `notes`.
+
+    An attempt that an older build staged has no site, and gets no front page. Raises StateError where there is no
+    manifest, or the folder cannot be written.
+    """
+    attempt = published_attempt(folder)
+    if attempt is None:
+        raise StateError(f"{folder / MANIFEST} is not there: nothing is published in this folder")
+    try:
+        manifest = json.loads((folder / MANIFEST).read())
+        facts = json.loads((folder / attempt / SITE / METADATA).read())
+        page = published_page(facts, f"{attempt}/{SITE}/", manifest, notes)
+        (folder / FRONT).write_durably(page.encode(), private=False)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StateError(f"the output {folder} cannot be written: {error.strerror}: run again") from None
+
+
 def _copy_files(staging: Staging, contents: AttemptContents, target: Location) -> None:
     """Copy what is not there yet, make it durable, and compare all of it with what was staged."""
     target.make_folder()
@@ -159,6 +183,9 @@ def retract(out: Location, state: ReleaseState) -> None:
     try:
         folder.make_folder()
         (folder / NOTE).write_durably(_json(withdrawal_note(state)), private=False)  # first: readers always find one
+        if (folder / FRONT).is_file():
+            page = withdrawn_page(state.release, withdrawal_note(state))
+            (folder / FRONT).write_durably(page.encode(), private=False)
         (folder / MANIFEST).delete()
         (folder / str(state.attempt)).delete_tree()
         folder.sync_folders()

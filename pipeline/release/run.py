@@ -41,6 +41,7 @@ from pipeline.release.request import TO_DRAW, Request, require_places, reservati
 from pipeline.report.accuracy import warnings
 from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
+from pipeline.report.site.write import stage_site
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges, rehearse_queries
@@ -326,7 +327,9 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
     staging.write_text("policy.json", policy_document(job.plan, _test_of(job)))
     staging.write_text(STRUCTURE, Structure.of(job.plan).to_json())
     staging.write_text("report.html", report_page(job.plan, staging.path, _test_of(job)))
-    return tables, files
+    with job.log.stage("stage", "making the public site"):
+        site = stage_site(job.plan, _test_of(job), staging.path, (PARQUET.name, *job.formats))
+    return tables, files | site
 
 
 def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:

@@ -6,6 +6,7 @@ A page's module computes what is shown, as texts, tables and pictures; its templ
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -29,6 +30,11 @@ class Table:
 def rendered(template: str, **values: Any) -> str:
     """Return the page that a template of this room makes of the values; a value that is missing is an error."""
     return _environment().get_template(template).render(**values) + "\n"
+
+
+def source_of(template: str) -> str:
+    """Return the text of a template of this room as it stands, of a stylesheet or a script."""
+    return files("pipeline.report").joinpath("templates", template).read_text(encoding="utf-8")
 
 
 def number(value: float | None) -> str:

@@ -61,7 +61,7 @@ def published_once(airflow: Airflow, capsys: pytest.CaptureFixture[str], name: s
     folder = airflow.folder / "out" / name
     assert main(["verify", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attempt"] == story["attempt"]
-    assert {path.name for path in folder.iterdir()} == {"release.json", story["attempt"]}
+    assert {path.name for path in folder.iterdir()} == {"release.json", "index.html", story["attempt"]}
     assert [each["attempt"] for each in story["attempts"] if each["stage"] == "settled"] == [story["attempt"]]
     return story
 

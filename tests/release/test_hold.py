@@ -154,7 +154,7 @@ def test_a_withdrawn_release_is_gone_says_so_and_stays_charged(place: Place) -> 
     state = withdraw(place.ledger(), RELEASE, "industry codes were mixed up")
     assert (state.status, state.charges) == ("withdrawn", 1)
     folder = place.out / RELEASE
-    assert [path.name for path in folder.iterdir()] == [NOTE]
+    assert {path.name for path in folder.iterdir()} == {NOTE, "index.html"}
     note = json.loads((folder / NOTE).read_text())
     assert (note["release"], note["attempt"], note["reason"]) == (RELEASE, attempt, "industry codes were mixed up")
     assert note["ledger_head"] == place.ledger().head()[1]
@@ -250,7 +250,7 @@ def check_rejected(place: Place, attempt: str) -> None:
 
 
 def check_withdrawn(place: Place, attempt: str) -> None:
-    assert [path.name for path in (place.out / RELEASE).iterdir()] == [NOTE]
+    assert {path.name for path in (place.out / RELEASE).iterdir()} == {NOTE, "index.html"}
     assert (state_of(place).status, state_of(place).attempt) == ("withdrawn", attempt)
 
 

@@ -31,7 +31,7 @@ def released(folder: Path, microdata: pa.Table, **settings: object) -> dict[str,
 
 
 def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:
-    parts = [pq.read_table(pa.BufferReader(data)) for path, data in files.items() if f"/{query}/" in path]
+    parts = [pq.read_table(pa.BufferReader(data)) for path, data in files.items() if f"tables/{query}/" in path]
     return pa.concat_tables(parts).to_pylist()
 
 

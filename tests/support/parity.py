@@ -1,5 +1,6 @@
 """Plans whose releases must be the same bytes on every engine: all mechanisms, forms of domain, files and filters."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -207,6 +208,11 @@ def released(plan: Path, folder: Path, engine: Engine | None, key: bytes = KEY) 
     """Release under a known key; return the bytes of tables, policy and page."""
     place = Place(plan, folder)
     return tree(place.out / RELEASE / submit(place, engine=engine, key=key).attempt)
+
+
+def holds_figures(path: str) -> bool:
+    """Whether a file of an attempt holds figures of its tables, or what is computed from them: all others never do."""
+    return path == "report.html" or re.match(r"(site/)?tables/|site/data/[^/]+/\d+\.js$", path) is not None
 
 
 def on_cluster(

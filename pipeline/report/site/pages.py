@@ -1,0 +1,156 @@
+"""The pages of a public site: the front page, and one for each table."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from pipeline.report.html import Table, rendered
+from pipeline.report.site.facts import Facts
+from pipeline.report.site.figures import Figures, Names, with_bars
+from pipeline.report.site.grid import state_grid
+from pipeline.report.site.packed import PART
+from udfs.numbers.exact import exact, up_probability, up_text
+
+FIRST_ROWS = 50  # cells that are in a page itself
+LARGEST = 12  # figures of a chart
+MAPS = {"county": "counties.json", "state": "states.json"}  # boundaries in conf/maps, by level
+
+
+def front_page(
+    facts: Facts,
+    site: str = "",
+    published: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+    front: str = "",
+) -> str:
+    """Return the front page.
+
+    Args:
+        facts: What the site says.
+        site: The path to the folder of the site's other pages, "" where it lies there itself.
+        published: Of a published release `date`, `attempt`, `ledger_head`, and `tables`: each one's name, title and
+            files (name, href, bytes, sha256).
+        notes: What readers must know first, such as that a later release corrects it.
+        front: The path to the page that lists the files, where this one does not.
+    """
+    lead = f"Totals of establishment microdata ({facts['dataset']}), with noise that protects each {facts['unit']}."
+    losses = facts["losses"]
+    shares = [
+        {"label": loss["at"], "share": round(100 * loss["power"], 1), "power": _probability(loss["power"])}
+        for loss in losses
+    ]
+    return rendered(
+        "site_home.html",
+        title=facts["title"],
+        site=site,
+        facts=facts | {"losses": shares},
+        lead=facts["about"] or lead,
+        published=published,
+        notes=notes,
+        front=front,
+        coverage=coverage(facts),
+        size=f"{100 * losses[0]['size']:g}" if losses else "",
+        losses=_losses(facts),
+    )
+
+
+def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
+    """Return the front page of a published release, with the files, dates and digests that its manifest names."""
+    titles = {table["name"]: table["title"] for table in facts["tables"]}
+    listed = {table["query"]: table["files"] for table in manifest["tables"]}
+    tables = [
+        {
+            "name": name,
+            "title": titles[name],
+            "files": [file | {"name": file["path"].partition("/tables/")[2], "href": file["path"]} for file in files],
+        }
+        for name, files in listed.items()
+        if name in titles
+    ]
+    facts_of = ("date", "attempt", "ledger_head")
+    return front_page(facts, site, {key: manifest[key] for key in facts_of} | {"tables": tables}, notes)
+
+
+def table_page(
+    facts: Facts, about: Mapping[str, Any], figures: Figures, files: Sequence[Mapping[str, Any]], front: str
+) -> str:
+    """Return the page of a table, of which `about` tells, from its figures, all of them or the first.
+
+    `files`: name, href, bytes and sha256 of its files, empty where they are listed on the page `front` alone.
+    """
+    names: Names = {level: each["names"] for level, each in facts["levels"].items()}
+    largest = figures.largest(LARGEST) if figures.complete else []
+    rows = [figures.row(cell, names) for cell in range(min(len(figures), FIRST_ROWS))]
+    chart = with_bars([figures.row(cell, names) for cell in largest])
+    on_map = [level for level in MAPS if level in about["by"]] if figures.complete else []
+    fewer = [
+        each for each in facts["tables"] if each["statistic"] == about["statistic"] and each["cells"] < about["cells"]
+    ]
+    return rendered(
+        "site_table.html",
+        title=about["title"],
+        site="../",
+        facts=facts,
+        about=about,
+        coverage=coverage(facts),
+        hero=chart[0] if chart else None,
+        sole=about["cells"] == 1,
+        chart=chart,
+        grid=state_grid(figures, names, largest[0]) if largest else None,
+        map=on_map[0] if on_map else None,
+        labels=[facts["levels"][level]["label"] for level in about["by"]],
+        rows=with_bars(rows),
+        others=fewer,
+        files=files,
+        front=front,
+        data=_data(facts, about, figures, largest),
+    )
+
+
+def withdrawn_page(title: str, note: Mapping[str, Any]) -> str:
+    """Return the page that takes the front page's place when a release is withdrawn."""
+    return rendered("site_withdrawn.html", title=title, note=note)
+
+
+def coverage(facts: Facts) -> str:
+    """Return the probability of the intervals in per cent."""
+    return f"{float(100 * exact(facts['interval'])):.4g}"
+
+
+def _data(facts: Facts, about: Mapping[str, Any], figures: Figures, largest: Sequence[int]) -> dict[str, Any] | None:
+    """Return what site.js needs to know of a table whose cells are all in its scripts; None for other tables."""
+    if not figures.complete or not len(figures):
+        return None
+    return {
+        "name": about["name"],
+        "unit": about["unit"],
+        "cells": about["cells"],
+        "parts": -(-about["cells"] // PART),
+        "part": PART,
+        "shown": FIRST_ROWS,
+        "whole": bool(np.issubdtype(figures.columns["value"].dtype, np.integer)),
+        "listed": figures.cells.listed is not None,
+        "at": figures.codes(largest[0]),
+    }
+
+
+def _losses(facts: Facts) -> Table:
+    unit = facts["unit"]
+    rows = [
+        (
+            loss["at"],
+            up_text(Fraction(loss["rho"]), 4),
+            "infinite" if loss["epsilon"] is None else up_text(Fraction(loss["epsilon"]), 4),
+            f"{loss['delta']:g}",
+            _probability(loss["power"]),
+        )
+        for loss in facts["losses"]
+    ]
+    return Table((f"a {unit} with", "rho", "ε", "at δ", "detected at most"), rows, range(1, 5))
+
+
+def _probability(power: float) -> str:
+    text = up_probability(power)
+    return "> 99.99 %" if text.startswith(">") else f"{100 * float(text):.2f} %"

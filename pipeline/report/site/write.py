@@ -1,0 +1,101 @@
+"""Writes the public site of an attempt beside its tables: pages, data files, boundaries, and what they say as JSON."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.accounting.left_out import LeftOutTest
+from pipeline.plan.model import Plan
+from pipeline.plan.structure import Structure
+from pipeline.plan.vintages import CONF
+from pipeline.report.html import source_of
+from pipeline.report.site.facts import METADATA, Facts, facts_text, site_facts
+from pipeline.report.site.figures import Figures, Read
+from pipeline.report.site.packed import keys_script, part_scripts
+from pipeline.report.site.pages import FIRST_ROWS, MAPS, front_page, table_page
+from pipeline.storage.location import Location
+from pipeline.tables.writers import FORMATS, PARQUET
+
+SITE = "site"  # the folder, in that of the attempt
+FRONT = "index.html"  # the front page, in the release's folder and in the site's
+MOST_CELLS = 2_000_000  # of a table that can be looked at in full
+MOST_IN_ALL = 20_000_000  # cells of all such tables, of which the smallest come first
+
+
+def stage_site(plan: Plan, test: LeftOutTest, attempt: Location, formats: Collection[str]) -> set[str]:
+    """Write the site of the staged tables in `attempt`; return the paths of its files there.
+
+    It is made of published tables, the plan and public lists alone. `formats`: those of the tables' files.
+    """
+    written = set()
+
+    def write(path: str, data: bytes) -> None:
+        folder, _, _ = f"{SITE}/{path}".rpartition("/")
+        (attempt / folder).make_private()
+        (attempt / SITE / path).write(data)
+        written.add(f"{SITE}/{path}")
+
+    def files(table: str, cells: int) -> Iterator[dict[str, Any]]:
+        for path in (path for each in formats for path in FORMATS[each].files(table, cells)):
+            digest = (attempt / "tables" / path).digest()
+            href = f"../../tables/{path}"
+            yield {"name": path, "href": href, "bytes": digest.bytes, "sha256": digest.sha256}
+
+    site = Site(
+        site_facts(plan, test), Structure.of(plan), lambda table: PARQUET.read(attempt / "tables", table), files
+    )
+    write_site(site, write)
+    return written
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """What a site is made of, all of it public.
+
+    Attributes:
+        facts: What it says beside figures.
+        structure: What the tables are made of.
+        read: Gives a published table's rows.
+        files: Gives name, href from the table's page, bytes and sha256 of the files of a table of so many cells.
+        front: The path from the site's folder to the front page that lists all files.
+    """
+
+    facts: Facts
+    structure: Structure
+    read: Read
+    files: Callable[[str, int], Iterable[dict[str, Any]]]
+    front: str = "../../" + FRONT
+
+
+def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
+    """Write a site's files by `write`, which takes path and contents of each."""
+    facts, structure = site.facts, site.structure
+    complete, maps = _in_full(facts), set()
+    for about in facts["tables"]:
+        name, full = about["name"], about["name"] in complete
+        cells = structure.tables[name].cells(structure.domain)
+        figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS)
+        if full and len(figures):
+            write(f"data/{name}/keys.js", keys_script(figures, structure.domain, facts).encode())
+            for number, script in enumerate(part_scripts(figures)):
+                write(f"data/{name}/{number}.js", script.encode())
+            maps |= MAPS.keys() & set(about["by"])
+        listed = list(site.files(name, cells.size)) if full else []
+        write(f"tables/{name}.html", table_page(facts, about, figures, listed, f"../{site.front}").encode())
+    for level in sorted(maps):
+        boundaries = CONF.joinpath("maps", MAPS[level]).read_text(encoding="utf-8").strip()
+        write(f"maps/{level}.js", f"prdp.map({boundaries});\n".encode())
+    write(FRONT, front_page(facts, front=site.front).encode())
+    for file in ("style.css", "site.js"):
+        write(file, source_of(file).encode())
+    write(METADATA, facts_text(facts).encode())
+
+
+def _in_full(facts: Facts) -> set[str]:
+    """Return the tables that can be looked at in full."""
+    chosen, cells = set(), 0
+    for table in sorted(facts["tables"], key=lambda each: int(each["cells"])):
+        cells += table["cells"]
+        if table["cells"] <= MOST_CELLS and cells <= MOST_IN_ALL:
+            chosen.add(str(table["name"]))
+    return chosen
