@@ -134,7 +134,7 @@ def test_staging_and_output_may_lie_apart(tmp_path: Path, store: Store, where: s
     assert main(["verify", uris["out"] + f"/{RELEASE}" if where == "staging" else str(bucket / "out" / RELEASE)]) == 0
     if where == "out":
         kept = contents(bucket / "out" / RELEASE)
-        assert {Path(name).suffix for name in kept} == {".json", ".html", ".parquet", ".csv"}
+        assert {Path(name).suffix for name in kept} == {".json", ".html", ".css", ".js", ".parquet", ".csv"}
     assert contents(bucket / "staging").keys() <= {MARK}
     assert staged_files(tmp_path / "staged") == []
 
@@ -167,7 +167,11 @@ def test_what_a_killed_run_staged_in_part_is_destroyed_and_drawn_again(place: Pl
     published = submit(place)
     assert published.attempt != first
     assert (state_of(place).draws, state_of(place).charges, left(place)) == (2, 1, [])
-    assert {name.split("/")[0] for name in contents(place.out / RELEASE)} == {MANIFEST, published.attempt}
+    assert {name.split("/")[0] for name in contents(place.out / RELEASE)} == {
+        MANIFEST,
+        "index.html",
+        published.attempt,
+    }
 
 
 def test_an_abort_destroys_what_is_staged_in_the_store(place: Place) -> None:
@@ -185,7 +189,7 @@ def test_a_held_release_is_approved_and_withdrawn_in_the_store(place: Place) -> 
     assert verify_release(locate(place.out / RELEASE)).attempt == attempt
     assert require_in_chain(place.ledger(), locate(place.out / RELEASE)) == RELEASE
     withdraw(place.ledger(), RELEASE, "wrong codes")
-    assert list(contents(place.out / RELEASE)) == ["withdrawn.json"]
+    assert list(contents(place.out / RELEASE)) == ["index.html", "withdrawn.json"]
     with pytest.raises(StateError, match="was withdrawn on"):
         verify_release(locate(place.out / RELEASE))
     assert require_in_chain(place.ledger(), locate(place.out / RELEASE)) == RELEASE

@@ -130,7 +130,7 @@ def _data(facts: Facts, about: Mapping[str, Any], figures: Figures, largest: Seq
         "parts": -(-about["cells"] // PART),
         "part": PART,
         "shown": FIRST_ROWS,
-        "whole": bool(np.issubdtype(figures.columns["value"].dtype, np.integer)),
+        "whole": [name for name, column in figures.columns.items() if np.issubdtype(column.dtype, np.integer)],
         "listed": figures.cells.listed is not None,
         "at": figures.codes(largest[0]),
     }

@@ -37,6 +37,8 @@ def stage_site(plan: Plan, test: LeftOutTest, attempt: Location, formats: Collec
 
     def files(table: str, cells: int) -> Iterator[dict[str, Any]]:
         for path in (path for each in formats for path in FORMATS[each].files(table, cells)):
+            if not (attempt / "tables" / path).is_file():
+                continue  # it vanished: that the attempt is incomplete is found when it is completed
             digest = (attempt / "tables" / path).digest()
             href = f"../../tables/{path}"
             yield {"name": path, "href": href, "bytes": digest.bytes, "sha256": digest.sha256}

@@ -71,9 +71,9 @@ const prdp = (() => {
   });
 
   // Figures in words, as the page itself has them.
-  const figure = (x) => {
+  const figure = (x, name = "value") => {
     if (!Number.isFinite(x)) return Number.isNaN(x) ? "unknown" : "unbounded";
-    const whole = Number.isInteger(x) && facts.whole;
+    const whole = facts.whole.includes(name);
     const text = Math.abs(x) >= 1e15 && !whole ? x.toExponential(3)
       : x.toLocaleString("en-US", whole ? {} : { minimumFractionDigits: 1, maximumFractionDigits: 1 });
     return text.replace("-", "−");
@@ -102,8 +102,8 @@ const prdp = (() => {
         return name ? make("td", {}, `${name} `, make("span", { class: "code" }, axis.codes[key])) : make("td", {}, axis.codes[key]);
       }),
       make("td", { class: "n" }, figure(row.value)),
-      make("td", { class: "n" }, `${figure(row.lower)} to ${figure(row.upper)}`),
-      make("td", { class: "n" }, figure(row.standard_error)),
+      make("td", { class: "n" }, `${figure(row.lower, "lower")} to ${figure(row.upper, "upper")}`),
+      make("td", { class: "n" }, figure(row.standard_error, "standard_error")),
       make("td", {}, bar(row, low, span)))));
     const last = Math.min(first + facts.shown, order.length);
     say(order.length ? `Cells ${(first + 1).toLocaleString("en-US")} to ${last.toLocaleString("en-US")} of ${order.length.toLocaleString("en-US")}`
@@ -251,7 +251,7 @@ const prdp = (() => {
         const cell = cells.get(key);
         path.setAttribute("class", cell === undefined ? "none" : `q${cuts.filter((cut) => of(cell) >= cut).length}`);
         path.firstChild.textContent = cell === undefined ? "no figure"
-          : `${called(axis, key)}: ${text(of(cell))}${relative ? "" : ` (${figure(columns.lower[cell])} to ${figure(columns.upper[cell])})`}`;
+          : `${called(axis, key)}: ${text(of(cell))}${relative ? "" : ` (${figure(columns.lower[cell], "lower")} to ${figure(columns.upper[cell], "upper")})`}`;
       }
       const ends = [values[0], ...cuts, values.at(-1)];
       legend.replaceChildren(...[0, 1, 2, 3, 4].map((i) => make("li", {}, make("span", { class: `q${i}` }), `${text(ends[i])} to ${text(ends[i + 1])}`)),
