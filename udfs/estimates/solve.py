@@ -12,15 +12,18 @@ from udfs.estimates.chain import Chain
 from udfs.estimates.display import displayed
 from udfs.estimates.fixed import Fixed, require_agreement
 from udfs.estimates.group import Group
+from udfs.estimates.lattice import Lattice
 from udfs.estimates.rounding import Units, rounded
 from udfs.estimates.tables import SLAB, EstimateError, Observed, Sums, in_order, sums_between
-from udfs.estimates.variances import Variances
+from udfs.estimates.variances import Variances, combined
 from udfs.numbers.arrays import Floats, Int64s
 
 TOLERANCE = 1e-4
-MOST_ITERATIONS = 1000
+MOST_ITERATIONS = 2000
 RESTARTS = 5
-UNBOUNDED = 0.01  # of the tolerance, where M is not below N, so that the bound of the error is an estimate
+SEEN = 1e-3  # of a standard error: how much rounding may change a sum
+CLOSE = 0.1  # of the tolerance, squared: where bounds of the error are looked at
+UNBOUNDED = 1e-4  # the share of the bound that is seen, where M is not below N
 NOTHING = 1e-8  # of the variance that base cells alone would give a contrast: below it steps are not scaled down
 FLAT = 1e-11  # a direction whose length in N is that much below its length in M carries no information
 
@@ -29,9 +32,10 @@ FLAT = 1e-11  # a direction whose length in N is that much below its length in M
 class Solver:
     """Preconditioned conjugate gradients for N·x = right, N = Σ Aᵀ W A, in the space that fixed totals leave free.
 
-    The preconditioner is the exact solution by the best chain of tables. With e the error of x and r its residual,
-    ‖e‖_N² = rᵀN⁻¹r ≤ rᵀM⁻¹r, and |cᵀe| ≤ √(cᵀN⁻¹c)·‖e‖_N for every contrast c: stopping at √(rᵀM⁻¹r) ≤ τ leaves every
-    sum of cells within τ of its own standard errors of the least-squares estimate (docs/mathematics.md, section 14).
+    The preconditioner takes crossing levels apart (udfs.estimates.lattice). With M the weight of the best chain of
+    tables, e the error of x and r its residual, ‖e‖_N² = rᵀN⁻¹r ≤ rᵀM⁻¹r, and |cᵀe| ≤ √(cᵀN⁻¹c)·‖e‖_N for every
+    contrast c: stopping at √(rᵀM⁻¹r) ≤ τ leaves every sum of cells within τ of its own standard errors of the
+    least-squares estimate (docs/mathematics.md, section 14).
     """
 
     group: Group
@@ -46,6 +50,10 @@ class Solver:
         self.chain = Chain(self.group)
         if not self.exact and any(known.fixed is not None for known in self.group.known):
             self.fixed = Fixed(self.group, self.chain.start)
+
+    @cached_property
+    def _lattice(self) -> Lattice:
+        return Lattice(self.group)
 
     @property
     def exact(self) -> bool:
@@ -75,45 +83,56 @@ class Solver:
         self._improve(found, residual, lambda: max(dot(right, found), least))
         return found
 
+    def _reduced(self, right: Floats) -> Floats:
+        if self.fixed is not None:
+            self.fixed.reduce(right)
+        return right
+
     def _preconditioned(self, right: Floats) -> Floats:
-        """Return M⁻¹·right; of both, in place, what the fixed totals leave free."""
-        if self.fixed is None:
-            return self.chain.solve(right)
-        self.fixed.reduce(right)
-        out = self.chain.solve(right)
-        self.fixed.within(out)
+        out = self._lattice.solve(right)
+        if self.fixed is not None:
+            self.fixed.within(out)
         return out
+
+    def _bound(self, rest: Floats, size: float) -> float:
+        """Return a bound of ‖e‖_N²: rᵀM⁻¹r of the chain, or where its M is not below N, a cautious guess by `size`."""
+        return dot(rest, self.chain.solve(rest)) if self.chain.bounds else size / UNBOUNDED
 
     def _improve(self, base: Floats, residual: Callable[[], Floats], scale: Callable[[], float]) -> float:
         """Improve `base` in place until the bound of its error, squared over `scale`, is small; return the bound.
 
         The residual of the recursion drifts from the true one by rounding, so the true one decides at the end.
         """
-        target = (self.tolerance * (1.0 if self.chain.bounds else UNBOUNDED)) ** 2
-        done, size = 0, math.inf
+        done, bound = 0, math.inf
         for _ in range(RESTARTS):
-            rest = residual()
+            rest = self._reduced(residual())
             direction = self._preconditioned(rest)
             size = dot(rest, direction)
-            if size <= target * scale():
+            bound = self._bound(rest, size)
+            if bound <= self.tolerance**2 * scale():
                 self.iterations = max(self.iterations, done)
-                return math.sqrt(max(size, 0.0))
-            while size > target / 4 * scale():
+                return math.sqrt(max(bound, 0.0))
+            share = CLOSE
+            while done < MOST_ITERATIONS:
                 image = self.group.normal(direction)
                 length = dot(direction, image)
-                if done == MOST_ITERATIONS or not length > FLAT * size:
+                if not length > FLAT * size:
                     break
                 add_scaled(base, size / length, direction)
                 add_scaled(rest, -size / length, image)
                 del image
-                step = self._preconditioned(rest)
+                step = self._preconditioned(self._reduced(rest))
                 size, last = dot(rest, step), size
+                done += 1
+                if size <= share * self.tolerance**2 * scale():
+                    if self._bound(rest, size) <= self.tolerance**2 * scale() / 4:
+                        break
+                    share *= CLOSE
                 np.multiply(direction, size / last, out=direction)
                 direction += step
-                done += 1
         names = ", ".join(known.name for known in self.group.known)
         raise EstimateError(
-            f"{names}: no solution after {done} steps ({math.sqrt(max(size, 0.0)):.1g} standard errors are left); "
+            f"{names}: no solution after {done} steps ({math.sqrt(max(bound, 0.0)):.1g} standard errors are left); "
             "these tables may not determine what is asked for"
         )
 
@@ -152,10 +171,11 @@ class Contrast:
 class Estimates:
     """Best linear unbiased estimates of one group of tables that add up exactly, and how well each is known.
 
-    `base` are whole multiples of `unit` for the group's finest common cells; every table is their exact sum. `exact`:
-    the tables nest in one chain, and the solution is that of two passes. Else conjugate gradients took `iterations`
-    steps, and no sum of cells is further than `residual` of its own standard errors from the least-squares solution.
-    `rounding` is the largest difference, in any cell of any weighted table, that rounding to units makes.
+    `base` are whole multiples of `unit` for the group's finest common cells; every table is their exact sum. `unit` is
+    finer by tens than what was asked for where rounding would show: `rounding` is the largest difference that it makes
+    in any sum of a table, in standard errors. `exact`: the tables nest in one chain, and the solution is that of two
+    passes. Else conjugate gradients took `iterations` steps, and no sum of cells is further than `residual` of its own
+    standard errors from the least-squares solution.
     """
 
     def __init__(self, tables: Sequence[Observed], *, unit: float, tolerance: float) -> None:
@@ -163,22 +183,35 @@ class Estimates:
         self._solver = Solver(Group(tables), tolerance, unit)
         estimate, self.residual = self._solver.estimate()
         self.iterations, self.exact = self._solver.iterations, self._solver.exact
-        self._per = Units.of(estimate, unit)
-        self.unit = self._per.unit
-        self._whole = rounded(self._solver.chain, self._solver.fixed, estimate, self._per)
-        estimate *= self._per.per
-        estimate -= self._whole
-        sums = self._solver.group.folded(estimate).values()
-        self.rounding = max(float(np.abs(one).max(initial=0.0)) for one in (estimate, *sums)) / self._per.per
+        self._variances = Variances(self._solver.group)
+        self._units = Units.of(estimate, unit)
+        self._whole, self.rounding = self._rounded(estimate)
+        if self.rounding > SEEN:
+            self._units = Units.of(estimate, unit * 10.0 ** -math.ceil(math.log10(self.rounding / SEEN)))
+            self._whole, self.rounding = self._rounded(estimate)
+        self.unit = self._units.unit
+
+    def _rounded(self, estimate: Floats) -> tuple[Floats, float]:
+        """Return the base in whole units, and the largest difference it makes, in standard errors."""
+        solver = self._solver
+        whole = rounded(solver.chain, solver.fixed, estimate, self._units)
+        sums = solver.group.folded(estimate - self._units.values(whole))
+        shares = [0.0]
+        for known in solver.group.upper:
+            error = np.sqrt(combined(self._variances.inside(known), self._variances.outside(known)))
+            shares.append(
+                float(np.divide(np.abs(sums[known.name]), error, out=error, where=error > 0).max(initial=0.0))
+            )
+        return whole, max(shares)
 
     @cached_property
     def base(self) -> Floats:
         """The estimates of the group's finest common cells, in the measure's unit."""
-        return self._per.values(self._whole)
+        return self._units.values(self._whole)
 
     def table(self, name: str) -> Floats:
         """Return the estimates of one table's cells, exact multiples of `unit`; raises where no tables make them up."""
-        return self._per.values(self._sums(name).up(self._whole))
+        return self._units.values(self._sums(name).up(self._whole))
 
     def display(self) -> dict[str, Int64s]:
         """Return, of each table that can be estimated, whole numbers of at least 0 that add up over all tables.
@@ -199,10 +232,6 @@ class Estimates:
             raise EstimateError(f"{name}: no weighted table makes up its cells")
         return Sums(table.positions, table.widths)
 
-    @cached_property
-    def _variances(self) -> Variances:
-        return Variances(self._solver.group)
-
     def variances(self, name: str) -> Floats:
         """Return the variance of each estimate of a table: exact where `exact`, else an upper bound."""
         return self._variances.of(self._solver.group.on_base(self.tables[name]))
@@ -218,7 +247,7 @@ class Estimates:
                 coefficients[name] = np.divide(
                     cells, table.variance, out=np.zeros_like(cells), where=table.variance > 0
                 )
-        value = float(self._per.values(np.asarray(dot(own, self._whole))))
+        value = float(self._units.values(np.asarray(dot(own, self._whole))))
         return Contrast(value, max(dot(own, direction), 0.0), coefficients, direction)
 
     def covariance(self, one: Contrast, other: Floats) -> float:
@@ -231,7 +260,7 @@ def reconcile(tables: Sequence[Observed], *, unit: float, tolerance: float = TOL
 
     Guarantee: estimates are linear in the published values, with coefficients of public variances alone, so they are
     unbiased where these are, and of least variance among such where the variances are true. `unit` is a power of
-    ten, made coarser by tens where sums would not be whole below 2⁵³. Raises EstimateError where the tables cannot be
-    reconciled. docs/mathematics.md, section 14.
+    ten, made finer where rounding would show, and coarser where sums would not be whole below 2⁵³. Raises
+    EstimateError where the tables cannot be reconciled. docs/mathematics.md, section 14.
     """
     return Estimates(tables, unit=unit, tolerance=tolerance)

@@ -47,8 +47,9 @@ class Variances:
     def inside(self, known: Known) -> Floats:
         """Return B of a weighted table's cells."""
         if known.name not in self._inside:
-            below = self._from_below(known.table)
-            self._inside[known.name] = combined(np.broadcast_to(known.variance, known.table.widths), below)
+            own = np.broadcast_to(known.variance, known.table.widths)
+            base = known is self.group.base  # the largest table: nothing lies below it
+            self._inside[known.name] = own if base else combined(own, self._from_below(known.table))
         return self._inside[known.name]
 
     def outside(self, known: Known) -> Floats:

@@ -1,0 +1,246 @@
+"""A preconditioner for tables that cross: levels of each axis, and what only their crossings tell apart.
+
+The tables' cells are averages over blocks of neighbours; where blocks of one axis lie in each other or apart, these
+averages commute, and base values fall into orthogonal parts, one for each crossing of levels that a table has or two
+tables share. On each part the normal equations are nearly a product cell by cell, which is inverted
+(docs/mathematics.md, section 14).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from udfs.estimates.chain import LEAST_SHARE
+from udfs.estimates.group import Group, Known
+from udfs.estimates.tables import Int32s, Sums, joint_positions
+from udfs.numbers.arrays import Floats
+
+MOST_NODES = 200  # crossings; with more, tables of least weight do without
+HELD = 1e6  # what a value known without noise counts for, in shares of the largest weight
+
+
+@dataclass(eq=False)
+class _Node:
+    """One crossing of levels: where base cells lie, how many lie in each of its cells, and what its part is divided by.
+
+    `tree[finer]` is how it is added up below that finer node: from which node, and by which sums.
+    """
+
+    levels: tuple[int, ...]
+    sums: Sums
+    counts: tuple[Floats, ...]
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """Base cells of each cell."""
+        out = np.ones(())
+        for axis, counts in enumerate(self.counts):
+            out = out * counts.reshape([-1 if other == axis else 1 for other in range(len(self.counts))])
+        return out
+
+
+class Lattice:
+    """M⁻¹ = Σ P G P over orthogonal parts P; symmetric and positive."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self._axes: list[list[Int32s]] = [[np.arange(n, dtype=np.int32)] for n in group.shape]
+        base = (0,) * len(group.shape)
+        self.of: dict[str, tuple[int, ...]] = {}
+        nodes = {base}
+        for known in sorted(group.upper, key=lambda one: -float(np.max(one.weights))):
+            levels = self._levels(known)
+            if levels is None:
+                continue
+            closed = self._closed(nodes, levels)
+            if len(closed) <= MOST_NODES:
+                nodes, self.of[known.name] = closed, levels
+        order = sorted(nodes, key=lambda one: -self._cells(one))
+        self.nodes = [self._node(levels) for levels in order]
+        self._below = [
+            [j for j in range(len(order)) if j != i and self._coarser(order[j], order[i])] for i in range(len(order))
+        ]
+        self._trees = [self._tree(i) for i in range(len(order))]
+        self._held = HELD * max(float(np.max(known.weights)) for known in group.known) or 1.0
+        self._own = self._own_weight()
+        self._gains = [self._gain(i) for i in range(len(order))]
+
+    def _levels(self, known: Known) -> tuple[int, ...] | None:
+        """Return the table's level on each axis; None where one crosses another level of the axis."""
+        found = []
+        for axis, positions in enumerate(known.table.positions):
+            outside = np.where(positions < 0, np.arange(len(positions)), -1).astype(np.int32)
+            labels = joint_positions([positions + 1, outside + 1])
+            number = self._number(axis, labels)
+            if number is None:
+                return None
+            found.append(number)
+        return tuple(found)
+
+    def _number(self, axis: int, labels: Int32s) -> int | None:
+        for number, other in enumerate(self._axes[axis]):
+            if np.array_equal(other, labels):
+                return number
+        if any(_coarsening(other, labels) is None for other in self._axes[axis]):
+            return None
+        self._axes[axis].append(labels)
+        return len(self._axes[axis]) - 1
+
+    def _closed(self, nodes: set[tuple[int, ...]], levels: tuple[int, ...]) -> set[tuple[int, ...]]:
+        closed, new = set(nodes), {levels}
+        while new and len(closed) <= MOST_NODES:
+            one = new.pop()
+            if one in closed:
+                continue
+            new |= {self._meet(one, other) for other in closed}
+            closed.add(one)
+        return closed
+
+    def _meet(self, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self._joined(axis, a, b) for axis, (a, b) in enumerate(zip(one, other, strict=True)))
+
+    def _joined(self, axis: int, one: int, other: int) -> int:
+        labels = _coarsening(self._axes[axis][one], self._axes[axis][other])
+        assert labels is not None
+        number = self._number(axis, labels)
+        assert number is not None
+        return number
+
+    def _cells(self, levels: tuple[int, ...]) -> int:
+        return int(np.prod([int(self._axes[axis][level].max()) + 1 for axis, level in enumerate(levels)]))
+
+    def _coarser(self, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return all(self._joined(axis, a, b) == a for axis, (a, b) in enumerate(zip(one, other, strict=True)))
+
+    def _node(self, levels: tuple[int, ...]) -> _Node:
+        positions = tuple(self._axes[axis][level] for axis, level in enumerate(levels))
+        widths = tuple(int(p.max()) + 1 for p in positions)
+        counts = tuple(np.bincount(p, minlength=w).astype(np.float64) for p, w in zip(positions, widths, strict=True))
+        return _Node(levels, Sums(positions, widths), counts)
+
+    def _between(self, finer: int, coarser: int) -> Sums:
+        to = []
+        for axis, (a, b) in enumerate(zip(self.nodes[finer].levels, self.nodes[coarser].levels, strict=True)):
+            own = self._axes[axis][a]
+            step = np.zeros(int(own.max()) + 1, dtype=np.int32)
+            step[own] = self._axes[axis][b]
+            to.append(step)
+        return Sums(tuple(to), self.nodes[coarser].sums.widths)
+
+    def _tree(self, top: int) -> list[tuple[int, int, Sums]]:
+        """Return (node, the smallest finer node below `top`, sums between) for all coarser nodes, finest first."""
+        inside = [top, *self._below[top]]
+        steps = []
+        for node in self._below[top]:
+            source = [other for other in inside if other < node and node in self._below[other]][-1]
+            steps.append((node, source, self._between(source, node)))
+        return steps
+
+    def _gain(self, number: int) -> Floats:
+        """Return G: 1 over what all tables that see the part tell of a vector that is constant on each cell."""
+        node = self.nodes[number]
+        total = self._own if self._own.size == 1 else node.sums.up(self._own) / node.sizes
+        for known in self.group.upper:
+            levels = self.of.get(known.name)
+            if levels is not None and self._coarser(node.levels, levels):
+                total = total + self._told(known, levels, number)
+        gain: Floats = 1 / total
+        return gain
+
+    def _own_weight(self) -> Floats:
+        """Return what is known of each base cell by itself: from its table, else by tables outside the lattice."""
+        own = self.group.base
+        if own is not None and np.isfinite(own.variance).all():
+            return np.where(own.variance > 0, own.weights, self._held)
+        everything, others = np.zeros(self.group.shape), np.zeros(self.group.shape)
+        for known in self.group.known:
+            spread = np.zeros(self.group.shape)
+            self.group.sums[known.name].down(np.broadcast_to(known.weights, known.table.widths), spread)
+            everything += spread
+            if known.name not in self.of:
+                others += spread
+        return np.maximum(others, LEAST_SHARE * np.where(everything > 0, everything, 1.0))
+
+    def _told(self, known: Known, levels: tuple[int, ...], number: int) -> Floats:
+        """Return Σ w·m²/n over the table's cells in each cell of a node: m their base cells, n the cell's."""
+        top = next(i for i, node in enumerate(self.nodes) if node.levels == levels)
+        finer, coarser = self.nodes[top], self.nodes[number]
+        weights = known.weights
+        if known.fixed is not None:
+            weights = np.where(known.fixed, self._held, weights)
+        cells = self._on_node(np.broadcast_to(weights, known.table.widths), known, finer) * finer.sizes**2
+        if top != number:
+            cells = self._between(top, number).up(cells)
+        return cells / coarser.sizes
+
+    def _on_node(self, weights: Floats, known: Known, node: _Node) -> Floats:
+        """Return a table's weights on a node's cells: 0 where the table has none."""
+        index = []
+        for axis, positions in enumerate(known.table.positions):
+            at = np.full(node.sums.widths[axis], -1)
+            at[self._axes[axis][node.levels[axis]]] = positions
+            index.append(at)
+        padded = np.pad(weights, [(0, 1)] * weights.ndim)
+        cells: Floats = padded[np.ix_(*index)]
+        return cells
+
+    def solve(self, right: Floats) -> Floats:
+        """Return M⁻¹·right."""
+        sums: dict[int, Floats] = {0: right}
+        for node, source, step in self._trees[0]:
+            sums[node] = step.up(sums[source])
+        parts: dict[int, Floats] = {}
+        for number in reversed(range(1, len(self.nodes))):
+            parts[number] = sums.pop(number) / self.nodes[number].sizes
+            lower = self._spread(number, parts)
+            if lower is not None:
+                parts[number] -= lower
+        out: dict[int, Floats] = {}
+        scalar = self._gains[0].size == 1
+        if not scalar:
+            lower = self._spread(0, parts)
+            rest = right - lower if lower is not None else right.copy()
+            rest *= self._gains[0]
+            out[0] = rest
+        for number in range(0 if not scalar else 1, len(self.nodes)):
+            if number:
+                own = self._gains[number] * parts[number] * self.nodes[number].sizes
+                out[number] = own - out[number] if number in out else own
+            folded: dict[int, Floats] = {number: out[number]}
+            for node, source, step in self._trees[number]:
+                folded[node] = step.up(folded[source])
+                out[node] = out[node] + folded[node] if node in out else folded[node].copy()
+        for number in range(1, len(self.nodes)):
+            out[number] = out[number] / self.nodes[number].sizes
+            if scalar:
+                out[number] -= self._gains[0] * parts[number]
+        base = right * self._gains[0] if scalar else out.pop(0)
+        lower = self._spread(0, out)
+        if lower is not None:
+            base += lower
+        return base
+
+    def _spread(self, top: int, cells: dict[int, Floats]) -> Floats | None:
+        """Return the sum of all coarser nodes' cells, spread to those of node `top`."""
+        if not self._trees[top]:
+            return None
+        held: dict[int, Floats] = {top: np.zeros(self.nodes[top].sums.widths)}
+        for node, source, step in reversed(self._trees[top]):
+            own = held.pop(node) + cells[node] if node in held else cells[node]
+            if source not in held:
+                held[source] = np.zeros(self.nodes[source].sums.widths)
+            step.down(own, held[source])
+        return held[top]
+
+
+def _coarsening(one: Int32s, other: Int32s) -> Int32s | None:
+    """Return the partition of the larger of both blocks everywhere; None where blocks cross."""
+    both = joint_positions([one, other])
+    sizes = [np.bincount(labels)[labels] for labels in (one, other, both)]
+    inside_other, inside_one = sizes[2] == sizes[0], sizes[2] == sizes[1]
+    if not (inside_other | inside_one).all():
+        return None
+    count = len(one) + 1
+    larger = np.where(inside_other, other, one + count)
+    return joint_positions([larger.astype(np.int32)])
