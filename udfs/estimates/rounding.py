@@ -29,6 +29,7 @@ from udfs.estimates.tables import (
 from udfs.numbers.arrays import Floats, Mask
 
 WHOLE = 2.0**53  # doubles below it hold every whole number
+ROUNDOFF = 1e-6  # of a unit: sums that differ by less are equal
 CLOSE = 1e-3  # of a unit: how far a fixed total may seem from a whole number by rounding of its sums
 
 
@@ -156,8 +157,9 @@ def carried(whole: Floats, real: Floats, free: Mask | None, along: Along, axis: 
     floor = np.floor(real) if free is None else np.where(free, np.floor(real), np.rint(real))
     rest = real - floor if free is None else np.where(free, real - floor, 0.0)
     counted = along.up(np.ones(real.shape) if free is None else free.astype(np.float64), axis)
-    missing = (whole - along.up(floor, axis) - along.up(rest, axis)) / np.maximum(counted, 1.0)
-    spread = along.down(missing, axis)
+    missing = whole - along.up(floor, axis) - along.up(rest, axis)
+    missing[np.abs(missing) < ROUNDOFF] = 0.0  # else a part of nothing might be given −1
+    spread = along.down(missing / np.maximum(counted, 1.0), axis)
     rest += spread if free is None else np.where(free, spread, 0.0)
     order = np.arange(along.length) if along.order is None else along.order
     steps = np.rint(np.cumsum(rest.take(order, axis=axis), axis=axis))
