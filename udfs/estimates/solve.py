@@ -10,6 +10,7 @@ import numpy as np
 
 from udfs.estimates.chain import Chain
 from udfs.estimates.display import displayed
+from udfs.estimates.errors import Drawn, Draws, signs
 from udfs.estimates.fixed import Fixed, require_agreement
 from udfs.estimates.group import Group
 from udfs.estimates.lattice import Lattice
@@ -235,6 +236,18 @@ class Estimates:
     def variances(self, name: str) -> Floats:
         """Return the variance of each estimate of a table: exact where `exact`, else an upper bound."""
         return self._variances.of(self._solver.group.on_base(self.tables[name]))
+
+    def drawn(self, draws: int, seed: int = 0) -> dict[str, Drawn]:
+        """Return the variances that `draws` drawn solutions show, of each table that can be estimated."""
+        able = []
+        for name in self.tables:
+            with suppress(EstimateError):
+                self._sums(name)
+                able.append(self._solver.group.on_base(self.tables[name]))
+        seen, random = Draws(self._solver.group, able), np.random.default_rng(seed)
+        for _ in range(draws):
+            seen.add(self._solver.solve(signs(self._solver.group, random)))
+        return {table.name: seen.of(table.name) for table in able}
 
     def contrast(self, weights: Floats) -> Contrast:
         """Return the estimate of Σ weights·cells of the given base; raises where the tables do not determine it."""
