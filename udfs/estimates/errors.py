@@ -61,8 +61,8 @@ class Draws:
         spread = np.maximum(squares / self._draws - mean**2, 0.0) * self._draws / max(self._draws - 1, 1)
         freedom = np.full(mean.shape, np.inf)
         np.divide(2 * mean**2, spread, out=freedom, where=spread > 0)
-        freedom = self._draws * np.clip(freedom / 2, 1.0, 1e6)
-        upper = mean * freedom / chdtri(freedom, ABOVE)
+        degrees = self._draws * np.clip(freedom / 2, 1.0, 1e6)
+        upper = mean * degrees / chdtri(degrees, ABOVE)
         cells = np.ix_(*self._classes[name])
         return Drawn(mean[cells], upper[cells])
 
