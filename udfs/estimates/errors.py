@@ -71,8 +71,9 @@ def signs(group: Group, random: np.random.Generator) -> Floats:
     """Return Aᵀ√W·z for signs z, of which N is the covariance: N⁻¹ of it is the error of the base in one draw."""
 
     def drawn(known: Known) -> Floats:
-        cells: Floats = random.integers(0, 2, size=known.table.widths, dtype=np.int8) * 2.0 - 1.0
-        cells *= np.sqrt(known.weights)
+        cells = random.integers(0, 2, size=known.table.widths, dtype=np.int8).astype(np.float64)
+        cells -= 0.5
+        cells *= 2 * np.sqrt(known.weights)
         return cells
 
     out = np.zeros(group.shape) if group.base is None else drawn(group.base)
