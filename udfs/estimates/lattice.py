@@ -7,7 +7,6 @@ tables share. On each part the normal equations are nearly a product cell by cel
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,24 +19,19 @@ MOST_NODES = 200  # crossings; with more, tables of least weight do without
 HELD = 1e6  # what a value known without noise counts for, in shares of the largest weight
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Node:
-    """One crossing of levels: where base cells lie, how many lie in each of its cells, and what its part is divided by.
-
-    `tree[finer]` is how it is added up below that finer node: from which node, and by which sums.
-    """
+    """One crossing of levels: how base cells add up to its cells, and how many entries each position of an axis has."""
 
     levels: tuple[int, ...]
     sums: Sums
     counts: tuple[Floats, ...]
 
-    @cached_property
-    def sizes(self) -> Floats:
-        """Base cells of each cell."""
-        out = np.ones(())
+    def times(self, cells: Floats, power: int) -> Floats:
+        """Multiply cells in place by a power of the number of base cells in each; return them."""
         for axis, counts in enumerate(self.counts):
-            out = out * counts.reshape([-1 if other == axis else 1 for other in range(len(self.counts))])
-        return out
+            cells *= (counts**power).reshape([-1 if other == axis else 1 for other in range(cells.ndim)])
+        return cells
 
 
 class Lattice:
@@ -48,6 +42,7 @@ class Lattice:
         self._axes: list[list[Int32s]] = [[np.arange(n, dtype=np.int32)] for n in group.shape]
         base = (0,) * len(group.shape)
         self.of: dict[str, tuple[int, ...]] = {}
+        self._joins: dict[tuple[int, int, int], int] = {}
         nodes = {base}
         for known in sorted(group.upper, key=lambda one: -float(np.max(one.weights))):
             levels = self._levels(known)
@@ -63,8 +58,7 @@ class Lattice:
         ]
         self._trees = [self._tree(i) for i in range(len(order))]
         self._held = HELD * max(float(np.max(known.weights)) for known in group.known) or 1.0
-        self._own = self._own_weight()
-        self._gains = [self._gain(i) for i in range(len(order))]
+        self._gains = self._inverses()
 
     def _levels(self, known: Known) -> tuple[int, ...] | None:
         """Return the table's level on each axis; None where one crosses another level of the axis."""
@@ -101,11 +95,13 @@ class Lattice:
         return tuple(self._joined(axis, a, b) for axis, (a, b) in enumerate(zip(one, other, strict=True)))
 
     def _joined(self, axis: int, one: int, other: int) -> int:
-        labels = _coarsening(self._axes[axis][one], self._axes[axis][other])
-        assert labels is not None
-        number = self._number(axis, labels)
-        assert number is not None
-        return number
+        if (axis, one, other) not in self._joins:
+            labels = _coarsening(self._axes[axis][one], self._axes[axis][other])
+            assert labels is not None
+            number = self._number(axis, labels)
+            assert number is not None
+            self._joins[axis, one, other] = number
+        return self._joins[axis, one, other]
 
     def _cells(self, levels: tuple[int, ...]) -> int:
         return int(np.prod([int(self._axes[axis][level].max()) + 1 for axis, level in enumerate(levels)]))
@@ -137,16 +133,25 @@ class Lattice:
             steps.append((node, source, self._between(source, node)))
         return steps
 
-    def _gain(self, number: int) -> Floats:
-        """Return G: 1 over what all tables that see the part tell of a vector that is constant on each cell."""
-        node = self.nodes[number]
-        total = self._own if self._own.size == 1 else node.sums.up(self._own) / node.sizes
+    def _inverses(self) -> list[Floats]:
+        """Return G of each node: 1 over what all tables tell of a vector that is constant on each of its cells.
+
+        That is Σ w·m²/n over a table's cells in each cell: m their base cells, n the cell's.
+        """
+        own = self._own_weight()
+        told = [own if own.size == 1 else node.times(node.sums.up(own.copy()), -1) for node in self.nodes]
         for known in self.group.upper:
-            levels = self.of.get(known.name)
-            if levels is not None and self._coarser(node.levels, levels):
-                total = total + self._told(known, levels, number)
-        gain: Floats = 1 / total
-        return gain
+            if known.name not in self.of:
+                continue
+            top = next(i for i, node in enumerate(self.nodes) if node.levels == self.of[known.name])
+            finer = self.nodes[top]
+            weights = np.broadcast_to(self._on_node(known, finer), finer.sums.widths)
+            folded = {top: finer.times(weights.copy(), 2)}
+            told[top] = told[top] + finer.times(weights.copy(), 1)
+            for number, source, step in self._trees[top]:
+                folded[number] = step.up(folded[source])
+                told[number] = told[number] + self.nodes[number].times(folded[number].copy(), -1)
+        return [1 / one for one in told]
 
     def _own_weight(self) -> Floats:
         """Return what is known of each base cell by itself: from its table, else by tables outside the lattice."""
@@ -162,26 +167,17 @@ class Lattice:
                 others += spread
         return np.maximum(others, LEAST_SHARE * np.where(everything > 0, everything, 1.0))
 
-    def _told(self, known: Known, levels: tuple[int, ...], number: int) -> Floats:
-        """Return Σ w·m²/n over the table's cells in each cell of a node: m their base cells, n the cell's."""
-        top = next(i for i, node in enumerate(self.nodes) if node.levels == levels)
-        finer, coarser = self.nodes[top], self.nodes[number]
-        weights = known.weights
-        if known.fixed is not None:
-            weights = np.where(known.fixed, self._held, weights)
-        cells = self._on_node(np.broadcast_to(weights, known.table.widths), known, finer) * finer.sizes**2
-        if top != number:
-            cells = self._between(top, number).up(cells)
-        return cells / coarser.sizes
-
-    def _on_node(self, weights: Floats, known: Known, node: _Node) -> Floats:
-        """Return a table's weights on a node's cells: 0 where the table has none."""
+    def _on_node(self, known: Known, node: _Node) -> Floats:
+        """Return a table's weights on a node's cells, broadcastable: 0 where the table has none."""
+        weights = known.weights if known.fixed is None else np.where(known.fixed, self._held, known.weights)
+        if weights.size == 1 and all((axis >= 0).all() for axis in known.table.positions):
+            return weights
         index = []
         for axis, positions in enumerate(known.table.positions):
             at = np.full(node.sums.widths[axis], -1)
             at[self._axes[axis][node.levels[axis]]] = positions
             index.append(at)
-        padded = np.pad(weights, [(0, 1)] * weights.ndim)
+        padded = np.pad(np.broadcast_to(weights, known.table.widths), [(0, 1)] * weights.ndim)
         cells: Floats = padded[np.ix_(*index)]
         return cells
 
@@ -192,46 +188,40 @@ class Lattice:
             sums[node] = step.up(sums[source])
         parts: dict[int, Floats] = {}
         for number in reversed(range(1, len(self.nodes))):
-            parts[number] = sums.pop(number) / self.nodes[number].sizes
-            lower = self._spread(number, parts)
-            if lower is not None:
-                parts[number] -= lower
+            parts[number] = self.nodes[number].times(sums.pop(number), -1)
+            self._add_spread(number, parts, parts[number], -1.0)
+        first = self._gains[0]
         out: dict[int, Floats] = {}
-        scalar = self._gains[0].size == 1
-        if not scalar:
-            lower = self._spread(0, parts)
-            rest = right - lower if lower is not None else right.copy()
-            rest *= self._gains[0]
-            out[0] = rest
-        for number in range(0 if not scalar else 1, len(self.nodes)):
+        if first.size > 1:
+            out[0] = right.copy()
+            self._add_spread(0, parts, out[0], -1.0)
+            out[0] *= first
+        for number in range(0 if 0 in out else 1, len(self.nodes)):
             if number:
-                own = self._gains[number] * parts[number] * self.nodes[number].sizes
-                out[number] = own - out[number] if number in out else own
-            folded: dict[int, Floats] = {number: out[number]}
+                own = self.nodes[number].times(self._gains[number] * parts[number], 1)
+                out[number] = np.subtract(own, out[number], out=own) if number in out else own
+            folded = {number: out[number]}
             for node, source, step in self._trees[number]:
                 folded[node] = step.up(folded[source])
                 out[node] = out[node] + folded[node] if node in out else folded[node].copy()
         for number in range(1, len(self.nodes)):
-            out[number] = out[number] / self.nodes[number].sizes
-            if scalar:
-                out[number] -= self._gains[0] * parts[number]
-        base = right * self._gains[0] if scalar else out.pop(0)
-        lower = self._spread(0, out)
-        if lower is not None:
-            base += lower
+            self.nodes[number].times(out[number], -1)
+            if 0 not in out:
+                out[number] -= first * parts[number]
+        base = out[0] if 0 in out else right * first
+        self._add_spread(0, out, base, 1.0)
         return base
 
-    def _spread(self, top: int, cells: dict[int, Floats]) -> Floats | None:
-        """Return the sum of all coarser nodes' cells, spread to those of node `top`."""
-        if not self._trees[top]:
-            return None
-        held: dict[int, Floats] = {top: np.zeros(self.nodes[top].sums.widths)}
+    def _add_spread(self, top: int, cells: dict[int, Floats], out: Floats, factor: float) -> None:
+        """Add `factor` times the sum of all coarser nodes' cells to those of node `top`."""
+        held: dict[int, Floats] = {}
         for node, source, step in reversed(self._trees[top]):
-            own = held.pop(node) + cells[node] if node in held else cells[node]
-            if source not in held:
+            own = factor * cells[node]
+            if node in held:
+                own += held.pop(node)
+            if source != top and source not in held:
                 held[source] = np.zeros(self.nodes[source].sums.widths)
-            step.down(own, held[source])
-        return held[top]
+            step.down(own, out if source == top else held[source])
 
 
 def _coarsening(one: Int32s, other: Int32s) -> Int32s | None:
