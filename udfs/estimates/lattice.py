@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from udfs.estimates.chain import LEAST_SHARE
 from udfs.estimates.group import Group, Known
 from udfs.estimates.tables import Int32s, Sums, joint_positions
 from udfs.numbers.arrays import Floats
@@ -151,21 +150,18 @@ class Lattice:
             for number, source, step in self._trees[top]:
                 folded[number] = step.up(folded[source])
                 told[number] = told[number] + self.nodes[number].times(folded[number].copy(), -1)
-        return [1 / one for one in told]
+        return [1 / _filled(one) for one in told]
 
     def _own_weight(self) -> Floats:
-        """Return what is known of each base cell by itself: from its table, else by tables outside the lattice."""
+        """Return the weight of each base cell by itself: its table's, and of tables that the lattice leaves out."""
         own = self.group.base
         if own is not None and np.isfinite(own.variance).all():
             return np.where(own.variance > 0, own.weights, self._held)
-        everything, others = np.zeros(self.group.shape), np.zeros(self.group.shape)
-        for known in self.group.known:
-            spread = np.zeros(self.group.shape)
-            self.group.sums[known.name].down(np.broadcast_to(known.weights, known.table.widths), spread)
-            everything += spread
+        total = np.zeros(self.group.shape) if own is None else np.broadcast_to(own.weights, self.group.shape).copy()
+        for known in self.group.upper:
             if known.name not in self.of:
-                others += spread
-        return np.maximum(others, LEAST_SHARE * np.where(everything > 0, everything, 1.0))
+                self.group.sums[known.name].down(np.broadcast_to(known.weights, known.table.widths), total)
+        return total
 
     def _on_node(self, known: Known, node: _Node) -> Floats:
         """Return a table's weights on a node's cells, broadcastable: 0 where the table has none."""
@@ -222,6 +218,12 @@ class Lattice:
             if source != top and source not in held:
                 held[source] = np.zeros(self.nodes[source].sums.widths)
             step.down(own, out if source == top else held[source])
+
+
+def _filled(told: Floats) -> Floats:
+    """Give cells of which no table tells anything what is told of the others: then none stands out."""
+    seen = told > 0
+    return told if seen.all() else np.where(seen, told, told[seen].mean() if seen.any() else 1.0)
 
 
 def _coarsening(one: Int32s, other: Int32s) -> Int32s | None:
