@@ -36,6 +36,7 @@ FAMILIES: Mapping[str, tuple[str, Any]] = {
     "groupwise_noisy": ("#a04000", "--"),
     "groupwise_direct": ("#e74c3c", ":"),
 }
+PRACTICES = {"suppression": "#595959", "multiplicative noise": "#000000", "prdp": "#c0392b"}  # beside each other
 TOTAL: Mapping[str, Any] = {"color": "black", "linestyle": "-", "linewidth": 2.2}
 REFERENCE: Mapping[str, Any] = {"color": "0.8", "linewidth": 0.8, "zorder": 0}  # a line at a reference or a limit
 SETTINGS: Any = {"svg.hashsalt": "prdp", "svg.fonttype": "path", "font.size": 9}

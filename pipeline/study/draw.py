@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.report.plots import FORMATS, Picture, family_styles, picture
+from pipeline.report.plots import FORMATS, PRACTICES, Picture, family_styles, picture
 from pipeline.study.errors import TODAY, PanelErrors
 from pipeline.study.losses import Aggregates, Cells, PanelLosses
 from pipeline.study.model import FLAGS, HIGH, LOW, Entry
@@ -66,7 +66,7 @@ def errors_picture(panel: PanelErrors, entries: Sequence[Entry], title: str, cel
             if label == TODAY:
                 at, error = _medians(totals, errors[positive])
                 label = f"{label} (median cell)"  # noqa: PLW2901
-                style = {"marker": "o", "linestyle": "", "markersize": 4, "color": "black"}
+                style = {"marker": "o", "linestyle": "", "markersize": 4, "color": PRACTICES[TODAY]}
             left.loglog(at, error, label=label, **style)
             right.loglog(at, 100 * error / at, **style)
         for flag, limit in zip(FLAGS, (LOW, HIGH), strict=False):

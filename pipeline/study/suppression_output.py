@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pipeline.report.plots import FORMATS, Picture, line_style, picture
+from pipeline.report.plots import FORMATS, PRACTICES, Picture, picture
 from pipeline.storage.new_folder import filled
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def board(figures: dict[str, Any]) -> Picture:
 
     def draw(panels: Sequence["Axes"]) -> None:
         use, wrong, attack = panels
-        for i, method in enumerate(methods):
-            style = line_style(i) | {"marker": "o", "markersize": 4}
+        for method in methods:
+            style: Any = {"color": PRACTICES[method], "linewidth": 1.5, "marker": "o", "markersize": 4}
             use.plot(places, [100 * each[method]["usable"] for each in sizes], label=method, **style)
             if method != "suppression":
                 for quantile, dash in (("median", "-"), ("ninety", "--")):
@@ -90,8 +90,8 @@ def board(figures: dict[str, Any]) -> Picture:
             axes.set(xlabel=f"true total of the cell: {figures['measure']}")
         use.set(ylim=(0, 102), ylabel="published within 10 % of the truth, in % of cells")
         wrong.set(ylabel="relative error in %: median, dashed 90 %")
-        bars = [("margins of\nprimary alone", "0.35"), ("with\nsecondary", "0.35")]
-        bars += [("multiplicative\nnoise", line_style(1)["color"]), ("prdp", line_style(2)["color"])]
+        bars = [(name, PRACTICES["suppression"]) for name in ("margins of\nprimary alone", "with\nsecondary")]
+        bars += [("multiplicative\nnoise", PRACTICES["multiplicative noise"]), ("prdp", PRACTICES["prdp"])]
         for i, (found, (_, colour)) in enumerate(zip(figures["attack"].values(), bars, strict=False)):
             share = 100 * found["too_near_share"]
             attack.bar(i, share, 0.6, color=colour, zorder=2)

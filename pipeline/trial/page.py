@@ -15,12 +15,11 @@ from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.plan.text import written
 from pipeline.report.html import Table, number, percent, rendered
-from pipeline.report.plots import COLOURS
+from pipeline.report.plots import family_look
 from pipeline.report.text import mechanism_text, reference_text
 from pipeline.trial.cells import SizedCells
 from pipeline.trial.scales import families_of, scale_at
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import as_json, up_float
 
 SIZES: Final = (10.0, 1000.0)  # references, where a plan has none
@@ -104,7 +103,7 @@ def _table(query: Query, number_of: int, of_parts: Sequence[tuple[int, int, Any]
         "measure": query.statistic.measure or "records",
         "split": query.split,
         "mechanism": _text(query.mechanisms[0]) if query.split is None else f"{', '.join(kinds)} by {query.split}",
-        "colour": COLOURS[list(CATALOGUE).index(kinds[-1]) % len(COLOURS)],
+        "colour": family_look(query.mechanisms[-1].describe())[0],
         "scale": scale,
         "more_noise": SCALES.get(str(scale), 1),
         "policies": [i for i, (t, _, _) in enumerate(of_parts) if t == number_of],

@@ -19,7 +19,7 @@ from pipeline.accounting.references import Reference
 from pipeline.plan.load import load_plan
 from pipeline.plan.policy import policy_of
 from pipeline.report import plots
-from pipeline.report.plots import FAMILIES, apart, family_look, family_styles
+from pipeline.report.plots import FAMILIES, PRACTICES, apart, family_look, family_styles
 from pipeline.report.policy_picture import POINTS, influences, plot_policies, policy_curves, total_curve
 from pipeline.study import comparison_output
 from pipeline.study.draw import errors_picture, losses_picture
@@ -99,6 +99,7 @@ def test_a_family_has_one_colour_in_all_pictures(tmp_path: Path, figures: list[F
         left, right = figure.axes[:2]
         others = [line.get_color() for line in right.get_lines()[: len(left.get_lines())]]
         assert others == [line.get_color() for line in left.get_lines()]
+    assert colours_of_labels(errors)["multiplicative noise (median cell)"] == PRACTICES["multiplicative noise"]
     compared(tmp_path, shuffled[::-1])
     for label, colour in colours_of_labels(figures[-1]).items():
         assert colour == FAMILIES[label.partition(" ")[0]][0]
