@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from jobs.cli import main
 from pipeline.plan.structure import TableFacts
 from pipeline.product import errors
 from pipeline.product.given import Given
-from prdp import StateError
+from pipeline.product.picked import Published
+from prdp import PlanError, StateError
+from prdp.runs import location
 from tests.support.many_keys import (
     ALL,
     in_files,
@@ -242,3 +245,24 @@ def test_listed_cells_are_the_finest_there_are(tmp_path: Path) -> None:
     one = made.sum("naics3=445, state in 06")
     inside = (made["n3_county"].naics3 == "445") & made["n3_county"].county.str.startswith("06")
     assert one.value == pytest.approx(made["n3_county"].value[inside].sum(), abs=0.002)
+
+
+def test_published_sums_are_those_of_the_files_whatever_the_filter(release: Path) -> None:
+    """Of each table alone, for random filters by its levels: sums and variances, also of parts and filtered tables."""
+    published, tables, random = Published([location(str(release), "release")]), prdp.read_release(release), Random(1)
+    every, told = list(published.tables), 0
+    for table in every:
+        frame, published.tables = tables[table.name], [table]
+        for _ in range(8 if len(frame) else 0):
+            levels = [level for level in table.facts.by if random.random() < 0.6]
+            codes = {level: sorted(frame[level].unique()) for level in levels}
+            where = {level: tuple(random.sample(of, min(len(of), random.randint(1, 3)))) for level, of in codes.items()}
+            met = np.logical_and.reduce([np.ones(len(frame)), *(frame[level].isin(of) for level, of in where.items())])
+            try:
+                total = published.total(table.statistic.measure or "records", dict(table.facts.where) | where, 0.95)
+            except PlanError:  # codes in no cell, such as counties outside every cbsa
+                continue
+            told += 1
+            assert total.value == pytest.approx(frame["value"][met].sum())
+            assert total.variance == pytest.approx((frame["standard_error"][met] ** 2).sum())
+    assert told > len(every)
