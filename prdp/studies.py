@@ -96,8 +96,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Return parameters that meet an accuracy or a loss, as `prdp calibrate --json`; reads no microdata.
 
-    With a plan: the scale of each of its `calibrate:`. With a kind: that mechanism. With neither: all families at equal
-    accuracy, ranked by what records would lose.
+    With a plan: the scale of each of its `calibrate:`, of a draft all scales that it asks for (`prdp.allocate`). With a
+    kind: that mechanism. With neither: all families at equal accuracy, ranked by what records would lose.
 
     Args:
         plan: The plan's file.
@@ -137,9 +137,13 @@ def calibrate(
     """
     asked = dict(locals())
     if plan is not None:
+        from pipeline.plan.text import read_text  # noqa: PLC0415
+        from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
         from pipeline.report.calibrated import resolved_plan  # noqa: PLC0415
 
-        return resolved_plan(Path(plan), None if out is None else Path(out))
+        path, new = Path(plan), None if out is None else Path(out)
+        text = read_text(path)
+        return resolved_plan(path, new) if text.data.get("calibrate") is None else allocated_plan(text, path, new)[0]
     from pipeline.study.asked import Asked  # noqa: PLC0415
     from pipeline.study.comparison import to_json  # noqa: PLC0415
 

@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _plan(arguments: argparse.Namespace) -> None:
     text = read_text(arguments.plan)
-    if "calibrate" in text.data:
+    if text.data.get("calibrate") is not None:
         from pipeline.report.allocated import allocated_plan, allocated_text  # noqa: PLC0415
 
         result = allocated_plan(text, arguments.plan, arguments.out)[0]

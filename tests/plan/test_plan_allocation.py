@@ -196,6 +196,42 @@ def test_wishes_that_cannot_be_met_say_what_could(folder: Path, capsys: pytest.C
         prdp.allocate(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("calibrate: plan", '"calibrate" : "plan"'),
+        lambda text: text.replace("calibrate: plan}  #", "\n      calibrate: plan  # here\n    }  #"),
+        lambda text: (
+            text[: text.index("calibrate:\n")]
+            + text[text.index("queries:\n  - name") :].rstrip()
+            + "\n\n"
+            + text[text.index("calibrate:\n") : text.index("\nqueries:\n  - name")].rstrip()
+        ),
+    ],
+    ids=["windows", "quoted", "several lines", "last, without an end of line"],
+)
+def test_texts_of_many_layouts_are_kept(folder: Path, change: Any) -> None:
+    result, out = allocated(folder, change(DRAFT))
+    assert result["comments_kept"]
+    assert load_plan(out).digest == allocated_digest(folder)
+    assert "# heads" in out.read_text()
+
+
+def allocated_digest(folder: Path) -> str:
+    return prdp.allocate(yaml.safe_load(DRAFT), folder=folder).plan.digest
+
+
+def test_a_mechanism_that_two_queries_share_is_written_anew(folder: Path) -> None:
+    gaussian = "{kind: gaussian, calibrate: plan}"
+    text = DRAFT.replace(f"mechanism: {gaussian}", f"mechanism: &g {gaussian}").replace("error: 3000", "error: 9000")
+    text = text.replace("mechanism: {kind: laplace, calibrate: plan, policy: tight}", "mechanism: *g")
+    result, out = allocated(folder, text)
+    assert not result["comments_kept"]
+    first, _, third, _ = load_plan(out).queries
+    assert first.mechanisms != third.mechanisms
+
+
 def test_the_command_and_the_function_agree(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "draft.yaml"
     path.write_text(DRAFT)
@@ -203,7 +239,7 @@ def test_the_command_and_the_function_agree(folder: Path, capsys: pytest.Capture
     told = json.loads(capsys.readouterr().out)
     allocation = prdp.allocate(yaml.safe_load(DRAFT), folder=folder)
     assert allocation.plan.digest == told["plan_digest"]
-    assert allocation.to_json()["found"] == told["found"]
+    assert allocation.to_json()["found"] == told["found"] == prdp.calibrate(path)["found"]
     assert allocation.tables["query"].tolist()[-1] == "payroll_state"
     assert main(["calibrate", str(path)]) == 0
     assert "chosen for" in capsys.readouterr().out
