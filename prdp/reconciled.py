@@ -153,6 +153,7 @@ def reconcile(
     interval: float = 0.95,
     csv: bool = False,
     max_cells: int | None = None,
+    draws: int = 0,
 ) -> Reconciled:
     """Return best linear unbiased estimates of all tables of published releases, which add up (docs/reconcile.md).
 
@@ -169,6 +170,7 @@ def reconcile(
         interval: The coverage that intervals have at least.
         csv: Whether to write every table as CSV too.
         max_cells: The most finest common cells of a group. Default: 200 million.
+        draws: Solutions that are drawn for closer standard errors, where those of tables are upper bounds.
 
     Raises:
         PlanError: Releases are not of one dataset, or the options do not fit them.
@@ -183,6 +185,7 @@ def reconcile(
         leave_out=tuple(leave_out),
         interval=interval,
         max_cells=MAX_CELLS if max_cells is None else max_cells,
+        draws=draws,
     )
     found = Reconciled({}, None, Reconciliation([location(each, "release") for each in folders], options))
     return found if out is None else found.write(out, csv=csv)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.options import Parser, add_json, at_least_one, probability
+from jobs.options import Parser, add_json, at_least_one, count, probability
 from jobs.output import print_columns, print_json
 from pipeline.errors import PlanError
 from pipeline.product.reconcile import Picked
@@ -23,6 +23,13 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--sum", action="append", metavar="CELLS", help='such as "naics2=31-33, state in 06,48"')
     parser.add_argument("--of", metavar="MEASURE", help="what --sum adds up: a measure, or records")
     parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
+    parser.add_argument(
+        "--draws",
+        type=count,
+        default=0,
+        metavar="N",
+        help="where standard errors are upper bounds, draw N solutions for closer ones (default: 0)",
+    )
     add_estimates(parser)
     add_json(parser)
 
@@ -75,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the tables, or the sums alone, then print what was made."""
     if arguments.out is None and not arguments.sum:
         raise PlanError("prdp reconcile: give --out DIR for the tables, --sum CELLS for a sum of cells, or both")
-    reconciled = reconcile(arguments.releases, **estimate_options(arguments))
+    reconciled = reconcile(arguments.releases, draws=arguments.draws, **estimate_options(arguments))
     sums = [reconciled.sum(text, arguments.of) for text in arguments.sum or ()]  # what is wrong in them comes first
     if arguments.out is not None:
         reconciled = reconciled.write(arguments.out, csv=arguments.csv)

@@ -1,5 +1,6 @@
 """The errors of estimates: their variances, exact where that is cheap, and how far intervals reach for a variance."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -8,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.product.given import Given
+from udfs.estimates.errors import Drawn
 from udfs.estimates.laws import law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
 from udfs.estimates.solve import Estimates
 from udfs.numbers.arrays import Floats
 
+EXACT, BOUND, DRAWN = "exact", "bound", "drawn"  # standard errors: what they are; no less; no less, nearly surely
 WORK = 5_000_000  # cells of a table times cells of the base: seconds, if one solve for each cell is to be worth it
 
 
@@ -44,17 +47,37 @@ class Spread:
         return np.where(np.asarray(variance) > 0, wide, 0.0)
 
 
-def variances_of(estimates: Estimates, name: str) -> tuple[Floats, bool]:
-    """Return the variances of a table's estimates, broadcastable to its cells on the base, and whether they are exact.
+def drawn_of(estimates: Estimates, names: Sequence[str], draws: int) -> dict[str, Drawn]:
+    """Return what drawn solutions show of the tables whose variances would else be bounds."""
+    large = [name for name in names if not estimates.exact and _large(estimates, name)]
+    return estimates.drawn(large, draws) if draws and large else {}
 
-    They are where tables nest in one chain, and where there are so few cells that each is solved for; else they are
-    upper bounds: those of the best chain through the table, from fewer data than the estimate uses.
+
+def _large(estimates: Estimates, name: str) -> bool:
+    table = estimates.tables[name]
+    return prod(table.widths) * prod(map(len, table.positions)) > WORK
+
+
+def variances_of(estimates: Estimates, name: str, drawn: Mapping[str, Drawn]) -> tuple[Floats, dict[str, Any]]:
+    """Return the variances of a table's estimates, broadcastable to its cells on the base, and how they were found.
+
+    They are exact where tables nest in one chain, and where there are so few cells that each is solved for. Else they
+    are upper bounds, from fewer data than the estimate uses, or upper ends of what was drawn where these are less:
+    `monte_carlo_error` is by what share such a standard error lies above the one that was seen, at most.
     """
     bounds, table = estimates.variances(name), estimates.tables[name]
-    if estimates.exact or prod(table.widths) * prod(map(len, table.positions)) > WORK:
-        return bounds, estimates.exact
+    if estimates.exact:
+        return bounds, {"errors": EXACT}
+    if name in drawn:
+        seen = drawn[name]
+        less = seen.upper < bounds
+        shares = np.divide(seen.upper, seen.variance, out=np.ones(less.shape), where=less & (seen.variance > 0))
+        error = float(f"{np.sqrt(shares.max(initial=1.0)) - 1:.3g}")
+        return np.where(less, seen.upper, bounds), {"errors": DRAWN, "monte_carlo_error": error}
+    if _large(estimates, name):
+        return bounds, {"errors": BOUND}
     found = np.zeros(table.widths)
     for cell in np.ndindex(table.widths):
         inside = [(at == here).astype(np.float64) for at, here in zip(table.positions, cell, strict=True)]
         found[cell] = estimates.contrast(reduce(np.multiply.outer, inside)).variance
-    return found, True
+    return found, {"errors": EXACT}

@@ -50,6 +50,7 @@ class Options:
     weights_from: Sequence[str] = ()
     leave_out: Sequence[str] = ()
     interval: float = 0.95
+    draws: int = 0
     max_cells: int = MAX_CELLS
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +61,7 @@ class Options:
             "weights_from": list(self.weights_from),
             "leave_out": list(self.leave_out),
             "interval": self.interval,
+            "draws": self.draws,
         }
 
 
@@ -114,6 +116,8 @@ class Reconciliation:
             require_tables(named, self.tables, option)
         if not 0 < options.interval < 1:
             raise PlanError(f"--interval {options.interval}: a number above 0 and below 1 is needed")
+        if not options.draws >= 0:
+            raise PlanError(f"--draws {options.draws}: a whole number of at least 0 is needed")
         self.groups = tuple(groups_of(list(self.tables.values())))
         self._last: Solved | None = None
         self._require_weights()

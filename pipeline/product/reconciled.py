@@ -15,7 +15,7 @@ from pipeline.build import code_digest
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
-from pipeline.product.errors import variances_of
+from pipeline.product.errors import drawn_of, variances_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
@@ -28,7 +28,6 @@ from udfs.numbers.arrays import Floats
 
 MANIFEST = "reconciled.json"
 DISPLAY = "display"
-EXACT, BOUND = "exact", "bound"  # standard errors: what they are, or no less than what they are
 COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED[0], DISPLAY)
 
 
@@ -52,16 +51,14 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
         tables: dict[str, Any] = {}
         groups: list[dict[str, Any]] = []
         for solved in reconciliation.groups_solved():
+            names = [table.name for table in solved.tables]
+            drawn = drawn_of(solved.estimates, names, reconciliation.options.draws)
             shown = solved.estimates.display()
             for table in solved.tables:
-                variances, exact = variances_of(solved.estimates, table.name)
+                variances, how = variances_of(solved.estimates, table.name, drawn)
                 columns = solved.estimates.table(table.name), variances, shown.pop(table.name)
                 made += [file.facts(home) for file in _write(home, table, solved, columns, csv=csv)]
-                tables[table.name] = {
-                    "errors": EXACT if exact else BOUND,
-                    "rows": table.cells.size,
-                    "group": len(groups),
-                }
+                tables[table.name] = how | {"rows": table.cells.size, "group": len(groups)}
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
         (home / STRUCTURE).write_bytes(structure)

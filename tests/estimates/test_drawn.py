@@ -42,7 +42,7 @@ def test_cells_alike() -> None:
 
 def test_drawn_variances_are_those_of_the_dense_solution(estimates: Estimates) -> None:
     """400 draws: pooled means lie within 5 standard deviations of χ² with a draw's one degree of freedom, 36 %."""
-    dense, drawn = Dense(crossing()), estimates.drawn(400, seed=2)
+    dense, drawn = Dense(crossing()), estimates.drawn(list(estimates.tables), 400, seed=2)
     for one in crossing():
         ratio = drawn[one.name].variance / dense.variances(one)
         assert (np.abs(ratio - 1) < 5 * np.sqrt(2 / 400)).all()
@@ -54,7 +54,7 @@ def test_upper_ends_hold_as_often_as_they_say_and_means_do_not(estimates: Estima
     dense = {one.name: Dense(crossing()).variances(one).flat[0] for one in crossing()}
     missed = {(name, kind): 0 for name in dense for kind in ("upper", "variance")}
     for seed in range(100):
-        drawn = estimates.drawn(10, seed)
+        drawn = estimates.drawn(list(dense), 10, seed)
         for name, kind in missed:
             missed[name, kind] += bool(getattr(drawn[name], kind).flat[0] < dense[name])
     assert max(count for (_, kind), count in missed.items() if kind == "upper") <= 8

@@ -159,6 +159,23 @@ def test_where_tables_are_large_errors_are_bounds_and_so_called(
     assert bounds.facts["tables"]["emp_size"]["errors"] == "exact"
 
 
+def test_drawn_errors_are_closer_than_bounds(
+    release: Path, made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between exact errors and bounds, but for the hundredth part that may lie below the exact ones."""
+    monkeypatch.setattr(errors, "WORK", 0)
+    bounds = prdp.reconcile(release, tmp_path / "bounds")
+    drawn = prdp.reconcile(release, tmp_path / "drawn", draws=60)
+    names = [name for name, facts in bounds.facts["tables"].items() if facts["errors"] == "bound"]
+    assert {drawn.facts["tables"][name]["errors"] for name in names} == {"drawn"}
+    assert 0 < max(drawn.facts["tables"][name]["monte_carlo_error"] for name in names) < 0.5
+    exact, least, most = (np.concatenate([of[name].standard_error for name in names]) for of in (made, drawn, bounds))
+    assert (least <= most * (1 + 1e-12)).all()
+    assert (least < most * 0.999).any()
+    assert (least < exact * (1 - 1e-6)).mean() < 0.05
+    assert drawn.facts["tables"]["emp_size"]["errors"] == "exact"
+
+
 def test_parts_have_weights_of_their_own(made: Any) -> None:
     g, h = (variance_of(m) for m in (GAUSSIAN, LAPLACE))
     cells = public_cells(ALL)[["naics2", "county", "state", "size"]].drop_duplicates()

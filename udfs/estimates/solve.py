@@ -237,17 +237,13 @@ class Estimates:
         """Return the variance of each estimate of a table: exact where `exact`, else an upper bound."""
         return self._variances.of(self._solver.group.on_base(self.tables[name]))
 
-    def drawn(self, draws: int, seed: int = 0) -> dict[str, Drawn]:
-        """Return the variances that `draws` drawn solutions show, of each table that can be estimated."""
-        able = []
-        for name in self.tables:
-            with suppress(EstimateError):
-                self._sums(name)
-                able.append(self._solver.group.on_base(self.tables[name]))
-        seen, random = Draws(self._solver.group, able), np.random.default_rng(seed)
+    def drawn(self, names: Sequence[str], draws: int, seed: int = 0) -> dict[str, Drawn]:
+        """Return the variances that `draws` ≥ 1 drawn solutions show of tables' cells."""
+        group, random = self._solver.group, np.random.default_rng(seed)
+        seen = Draws(group, [group.on_base(self.tables[name]) for name in names])
         for _ in range(draws):
-            seen.add(self._solver.solve(signs(self._solver.group, random)))
-        return {table.name: seen.of(table.name) for table in able}
+            seen.add(self._solver.solve(signs(group, random)))
+        return {name: seen.of(name) for name in names}
 
     def contrast(self, weights: Floats) -> Contrast:
         """Return the estimate of Σ weights·cells of the given base; raises where the tables do not determine it."""
