@@ -8,8 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
-from udfs.estimates.solve import reconcile
-from udfs.estimates.tables import EstimateError, Observed
+from udfs.estimates import tables as tables_module
+from udfs.estimates.solve import Solver, reconcile
+from udfs.estimates.tables import EstimateError, Observed, Sums
 
 UNIT, TIGHT = 1e-6, 1e-7
 
@@ -142,6 +143,67 @@ def test_hay_and_others_two_passes() -> None:
     assert estimates.exact
     for depth in range(height):
         assert np.allclose(estimates.table(f"depth{depth}"), final[depth], rtol=0, atol=10 * UNIT)
+
+
+OPENDP = {  # OpenDP 0.16.0, make_consistent_b_ary_tree (contrib): branches, a tree from the root down, its leaves then
+    "binary": (
+        2,
+        [103, 48, 60, 22, 21, 35, 31, 9, 14, 8, 16, 19, 11, 18, 12],
+        [8.847619047619, 13.847619047619, 7.180952380952, 15.180952380952, 19.752380952381, 11.752380952381,
+         17.419047619048, 11.419047619048],
+    ),
+    "ternary, with negative values": (
+        3,
+        [-7, 4, -9, 2, 1, 3, -2, 5, -6, 0, 4, -1, 2],
+        [1.019230769231, 3.019230769231, -1.980769230769, 2.519230769231, -8.480769230769, -2.480769230769,
+         2.769230769231, -2.230769230769, 0.769230769231],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tree", OPENDP)
+def test_the_leaves_are_those_of_opendp(tree: str) -> None:
+    branches, values, leaves = OPENDP[tree]
+    tables, start, width = [], 0, 1
+    while start < len(values):
+        level_values = np.array(values[start : start + width], dtype=np.float64)
+        positions = np.arange(len(leaves)) * width // len(leaves)
+        tables.append(replace(table(f"{width}", positions), values=level_values, variance=np.array(2.0)))
+        start, width = start + width, width * branches
+    assert np.allclose(reconcile(tables, unit=UNIT).table(f"{len(leaves)}"), leaves, rtol=0, atol=2 * UNIT)
+
+
+def programme(random: np.random.Generator) -> list[Observed]:
+    """Crossing levels of very unequal sizes: 60 industries, 200 counties, 8 sizes."""
+    industries, sectors = np.arange(60), (np.linspace(0, 1, 60, endpoint=False) ** 2 * 7).astype(int)
+    states = (np.linspace(0, 1, 200, endpoint=False) ** 3 * 20).astype(int)
+    axes = [(industries, sectors, nothing(60)), (np.arange(200), states, nothing(200)), (np.arange(8), nothing(8))]
+    levels = [(i, j, k) for i in range(3) for j in range(3) for k in range(2) if (i + j + k) % 2 == 0 or i == 0]
+    tables = [table(str(one), *(axis[number] for axis, number in zip(axes, one, strict=True))) for one in levels]
+    truth = random.gamma(0.3, 30, size=(60, 200, 8))
+    return [
+        replace(t, values=(sums := Sums(t.positions, t.widths).up(truth)) + random.normal(0, 10, sums.shape),
+                variance=np.array(100.0))
+        for t in tables
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_steps_are_few_however_unequal_cells_are(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the chain alone as preconditioner they are many times as many."""
+    if broken:
+        monkeypatch.setattr(Solver, "_preconditioned", lambda self, right: self.chain.solve(right))
+    estimates = reconcile(programme(np.random.default_rng(9)), unit=0.001)
+    assert (estimates.iterations > 40) == broken
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables_module, "SLAB", 2**12)
+    bases = []
+    for threads in (1, 3):
+        monkeypatch.setattr(tables_module, "THREADS", threads)
+        bases.append(reconcile(programme(np.random.default_rng(10)), unit=0.001).base)
+    assert np.array_equal(*bases)
 
 
 def test_tables_to_be_estimated_only() -> None:
