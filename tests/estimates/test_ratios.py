@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from tests.support.bits import cell_bits
+from udfs.estimates.laws import law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
 from udfs.estimates.ratios import Statistics, Totals, difference, ratio, ratio_of_intervals, relative_change
 from udfs.mechanisms.base import Released
@@ -162,3 +163,15 @@ def test_less_known_is_never_narrower_and_sums_know_no_more_than_their_parts() -
     assert combined([Law.GAUSSIAN, Law.UNIMODAL]) is Law.UNIMODAL
     assert combined([Law.UNIMODAL, Law.UNIMODAL]) is Law.ANY
     assert combined([]) is Law.GAUSSIAN
+
+
+def test_laws_are_those_of_the_noise_and_the_curve() -> None:
+    """Gaussian noise of few steps is not taken for Gaussian; of transformed noise only e^noise keeps its one peak."""
+
+    def law(**spec: object) -> Law:
+        return law_of(build(spec, Fraction(1)))
+
+    assert law(kind="gaussian", sigma=4) is law(kind="unit_splitting", threshold=10, rho=0.1) is Law.GAUSSIAN
+    assert law(kind="gaussian", sigma=3) is law(kind="laplace", sigma=99) is Law.SYMMETRIC
+    assert law(kind="log", a=1, sigma=0.2, noise="laplace") is law(kind="groupwise_log", a=1, sigma=0.2) is Law.UNIMODAL
+    assert law(kind="log", a=1, sigma=0.2, estimator="median") is law(kind="root", k=2, a=9, sigma=1) is Law.ANY

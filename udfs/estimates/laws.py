@@ -9,7 +9,7 @@ from udfs.mechanisms.gaussian import GaussianNoise
 from udfs.mechanisms.log import LogCurve
 from udfs.mechanisms.transformed import Transformed
 
-WIDE = Fraction(4)  # steps: Gaussian noise this wide is Gaussian to within half a step
+WIDE = Fraction(4)  # steps of the measure: Gaussian noise this wide is Gaussian to within half a step
 
 
 def law_of(mechanism: Mechanism) -> Law:
@@ -19,7 +19,7 @@ def law_of(mechanism: Mechanism) -> Law:
     """
     form, noise = mechanism.form, mechanism.form.noise
     if mechanism.additive:
-        return Law.GAUSSIAN if isinstance(noise, GaussianNoise) and noise.steps >= WIDE else Law.SYMMETRIC
+        return Law.GAUSSIAN if isinstance(noise, GaussianNoise) and noise.scale >= WIDE * noise.step else Law.SYMMETRIC
     of_logarithm = isinstance(form, Transformed) and isinstance(form.curve, LogCurve)
     return Law.UNIMODAL if of_logarithm and form.estimator == "mean" else Law.ANY
 
