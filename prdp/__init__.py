@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
-    from prdp.releases import PublishedRelease, Release, product, read_release, verify
+    from prdp.releases import PublishedRelease, Release, product, read_release, site, verify
     from prdp.studies import (
         beside_today,
         calibrate,
@@ -48,7 +48,7 @@ HOMES = {
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
     "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
-    "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "verify"),
+    "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "site", "verify"),
     "prdp.studies": (
         "beside_today",
         "calibrate",
@@ -101,6 +101,7 @@ __all__ = [
     "read_reconciled",
     "read_release",
     "reconcile",
+    "site",
     "spark",
     "suppression",
     "try_plan",

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pipeline.errors import PlanError
 from pipeline.plan.keys import level_of
 from pipeline.product.make import make_product
+from pipeline.product.site import make_site
 from pipeline.release.export import export, published_part
 from pipeline.release.outcome import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
@@ -223,6 +224,26 @@ def product(
     folders = [releases] if isinstance(releases, str | os.PathLike) else releases
     estimates = None if reconciled is None else location(reconciled, "reconciled tables")
     return make_product([location(each, "release") for each in folders], product, Path(out), year, estimates)
+
+
+def site(release: LocationLike, out: str | Path, *, reconciled: LocationLike | None = None) -> dict[str, Any]:
+    """Write a public site of a published release, with copies of its files, as `prdp site`; it costs no loss.
+
+    Args:
+        release: The folder or URI that holds release.json, which is not changed.
+        out: The folder to write, new or empty; its index.html is the front page.
+        reconciled: A folder that `prdp.reconcile` wrote of this release: its figures are shown, and lead to the
+            published ones.
+
+    Returns:
+        release, attempt, out, tables, and those of them that are reconciled.
+
+    Raises:
+        PlanError: The reconciled folder was made of other releases.
+        StateError: A file is missing, changed or too many, or `out` is neither absent nor empty.
+    """
+    at = None if reconciled is None else location(reconciled, "reconciled")
+    return make_site(location(release, "release"), Path(out), at)
 
 
 def _names(source: Any) -> dict[str, dict[str, str]]:

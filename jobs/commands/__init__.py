@@ -19,5 +19,6 @@ COMMANDS = {  # name → what it does, in one line
     "reconcile": "estimates of published tables that add up; for everyone",
     "derive": "ratios, shares and change of published totals, with their errors; for everyone",
     "product": "make the files that users load, of published releases; for everyone",
+    "site": "make a public site of a published release, also with reconciled figures; for everyone",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
 }

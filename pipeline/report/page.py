@@ -27,14 +27,18 @@ COLUMNS = (
     ("lower, upper", "an interval that holds the true total with at least the stated probability, cell by cell"),
     ("standard_error", "the typical size of the error; of log, root, groupwise kinds it is estimated from the figure"),
 )
+NOT_ADDING = (
+    "Figures of different tables do not add up to each other: each table has noise of its own. The command prdp "
+    "reconcile estimates all of them together, so that they do."
+)
+SUMS = "For a sum of n cells, standard errors add as the root of the sum of their squares."
 ODDITIES = (
     "Every public cell has a row, also those without any establishment: a figure in an empty cell is noise alone.",
     "Figures can be negative, and need not be whole numbers. They are left so: cutting or rounding them would bias "
     "every sum made from them.",
     "The largest figures of a table have, on average, noise that raised them.",
-    "Figures of different tables do not add up to each other: each table has noise of its own. The command prdp "
-    "reconcile estimates all of them together, so that they do.",
-    "For a sum of n cells, standard errors add as the root of the sum of their squares.",
+    NOT_ADDING,
+    SUMS,
 )
 OF_MEANS = (
     "A figure of a log or root mechanism with estimator mean, or of groupwise_log, is unbiased, while its interval is "

@@ -64,13 +64,14 @@ def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: 
         {
             "name": name,
             "title": titles[name],
-            "files": [file | {"name": file["path"].partition("/tables/")[2], "href": file["path"]} for file in files],
+            "files": [{"name": file["path"].partition("/tables/")[2], "href": file["path"]} | file for file in files],
         }
         for name, files in listed.items()
         if name in titles
     ]
-    facts_of = ("date", "attempt", "ledger_head")
-    return front_page(facts, site, {key: manifest[key] for key in facts_of} | {"tables": tables}, notes)
+    told = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
+    home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
+    return front_page(facts, site, told | {"home": home, "tables": tables}, notes)
 
 
 def table_page(
@@ -93,8 +94,8 @@ def table_page(
         title=about["title"],
         site="../",
         facts=facts,
-        about=about,
-        coverage=coverage(facts),
+        about={"other": None, "reconciled": False} | dict(about),
+        coverage=coverage(facts | dict(about)),
         hero=chart[0] if chart else None,
         sole=about["cells"] == 1,
         chart=chart,

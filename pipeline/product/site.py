@@ -1,0 +1,144 @@
+"""A second public site, of a release's folder alone: as it was published, or with reconciled figures beside these.
+
+It is made of published files: post-processing, which costs no record anything. The release's folder is not changed.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import PlanError, StateError
+from pipeline.plan.structure import STRUCTURE, Structure
+from pipeline.product.reconciled import read_reconciled_manifest, require_files
+from pipeline.release.export import published_bytes, published_part, published_parts
+from pipeline.release.verify import read_manifest, verify_release
+from pipeline.report.page import NOT_ADDING, SUMS
+from pipeline.report.site.facts import METADATA, Facts
+from pipeline.report.site.pages import published_page
+from pipeline.report.site.write import FRONT, SITE, Site, write_site
+from pipeline.storage.location import Location
+from pipeline.storage.new_folder import filled, require_no_release
+from pipeline.storage.staging import MANIFEST
+
+PUBLISHED = "published"  # the folder of the site with published figures, where SITE has reconciled ones
+RECONCILED = "reconciled"
+OF_RECONCILED = (
+    "Tables that are called reconciled are estimates from all published tables together: their cells add up, also "
+    "between tables. Their errors depend on each other: prdp reconcile --sum states that of a sum."
+)
+
+
+def make_site(folder: Location, out: Path, reconciled: Location | None = None) -> dict[str, Any]:
+    """Write a site of the published release in `folder` to `out`, with copies of its files; return what was written.
+
+    Args:
+        folder: Holds release.json.
+        out: The folder to write, new or empty.
+        reconciled: A folder that `prdp reconcile` made of this release, maybe with others: its tables' pages then show
+            reconciled figures, and lead to the published ones.
+
+    Raises:
+        PlanError: The reconciled folder was made of other releases.
+        StateError: A file is missing, changed or too many; the release was published without a site; `out` is neither
+            absent nor empty, or lies in a release's folder.
+    """
+    verified = verify_release(folder)
+    manifest = read_manifest(folder)
+    require_no_release(out)
+    home = f"{verified.attempt}/"
+    files = {file["path"].removeprefix(home): file for file in manifest["files"]}
+    if f"{SITE}/{METADATA}" not in files:
+        raise StateError(f"{folder}: an earlier build published this release, without a public site")
+    facts: Facts = json.loads(published_bytes(folder, files[f"{SITE}/{METADATA}"]))
+    structure = Structure.from_json(published_bytes(folder, files[STRUCTURE]))
+    tables = {table["query"]: table for table in manifest["tables"]}
+    estimates = {} if reconciled is None else _estimates(folder, reconciled, set(tables))
+
+    def listed(table: str) -> list[dict[str, Any]]:
+        own = [{**file, "name": file["path"].removeprefix(f"{home}tables/")} for file in tables[table]["files"]]
+        made = [{**estimates[table], "name": f"{RECONCILED}/{table}.parquet"}] if table in estimates else []
+        return [file | {"href": _path(file, home)} for file in (*own, *made)]
+
+    def read(table: str) -> Iterator[pa.RecordBatch]:
+        for part in published_parts(folder, tables[table]):
+            yield from part.iter_batches()
+
+    def estimated(table: str) -> Iterator[pa.RecordBatch]:
+        if table not in estimates or reconciled is None:
+            return read(table)
+        batches: Iterator[pa.RecordBatch] = published_part(reconciled, estimates[table]).iter_batches()
+        return batches
+
+    def hrefs(table: str, cells: int) -> list[dict[str, Any]]:
+        return [file | {"href": f"../../{file['href']}"} for file in listed(table)]
+
+    with filled(out) as place:
+        for file in (file for file in (*files.values(), *(f for name in tables for f in tables[name]["files"]))):
+            if not file["path"].startswith(f"{home}{SITE}/"):
+                _write(place / file["path"].removeprefix(home), published_bytes(folder, file))
+        for table, file in estimates.items():
+            assert reconciled is not None
+            _write(place / RECONCILED / f"{table}.parquet", published_bytes(reconciled, file))
+        shown = _with_estimates(facts, estimates, f"../../{PUBLISHED}/tables") if estimates else facts
+        front = f"../{FRONT}"
+        write_site(Site(shown, structure, estimated, hrefs, front), _into(place / SITE))
+        if estimates:
+            other = [
+                each | {"other": f"../../{SITE}/tables/{each['name']}.html"} if each["name"] in estimates else each
+                for each in facts["tables"]
+            ]
+            write_site(Site(facts | {"tables": other}, structure, read, hrefs, front), _into(place / PUBLISHED))
+        whole = manifest | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
+        (place / FRONT).write_text(published_page(shown, f"{SITE}/", whole), encoding="utf-8")
+    return {
+        "release": verified.release,
+        "attempt": verified.attempt,
+        "out": str(out),
+        "tables": list(tables),
+        "reconciled": sorted(estimates),
+    }
+
+
+def _estimates(folder: Location, reconciled: Location, tables: set[str]) -> dict[str, dict[str, Any]]:
+    """Return the reconciled file of each table of the release that has one."""
+    manifest = read_reconciled_manifest(reconciled)
+    require_files(reconciled, manifest)
+    own = hashlib.sha256((folder / MANIFEST).read()).hexdigest()
+    if own not in {each["manifest_sha256"] for each in manifest["releases"]}:
+        raise PlanError(f"{reconciled}: it was not made of the release in {folder}")
+    files = {file["path"]: file for file in manifest["files"]}
+    interval = manifest["options"]["interval"]
+    return {
+        name: {**files[f"tables/{name}.parquet"], "interval": interval} for name in manifest["tables"] if name in tables
+    }
+
+
+def _with_estimates(facts: Facts, estimates: dict[str, dict[str, Any]], published: str) -> Facts:
+    """Return what the site says with reconciled figures; their coverage is that of the reconciled folder."""
+    tables = [
+        each
+        | {"reconciled": True, "interval": estimates[each["name"]]["interval"]}
+        | {"other": f"{published}/{each['name']}.html"}
+        if each["name"] in estimates
+        else each
+        for each in facts["tables"]
+    ]
+    said = [text for text in facts["do_not"] if text not in (NOT_ADDING, SUMS)]
+    return facts | {"tables": tables, "do_not": [*said, OF_RECONCILED]}
+
+
+def _path(file: dict[str, Any], home: str) -> str:
+    return str(file["path"].removeprefix(home) if file["path"].startswith(home) else file["name"])
+
+
+def _into(place: Path) -> Callable[[str, bytes], None]:
+    return lambda path, data: _write(place / path, data)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

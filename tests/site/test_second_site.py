@@ -1,0 +1,118 @@
+"""`prdp site`: a second site of a release's folder alone, also with reconciled figures."""
+
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import prdp
+from pipeline.report.page import NOT_ADDING, SUMS
+from pipeline.report.site.figures import figure
+from tests.support.published import drawn, publish
+from tests.support.submit import Place, submit
+from tests.support.world import records, tree, write_world
+
+GAUSSIAN = {"kind": "gaussian", "sigma": 3}
+QUERIES = [
+    {"name": "by_county", "sum": "employment", "by": ["naics2", "county"], "mechanism": GAUSSIAN},
+    {"name": "by_state", "sum": "employment", "by": ["naics2", "state"], "mechanism": GAUSSIAN},
+    {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": {"kind": "log", "a": 50, "sigma": 0.5}},
+]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    place = Place(write_world(folder, records(2000), queries=QUERIES), folder / "run")
+    return Path(place.out) / submit(place).release
+
+
+@pytest.fixture(scope="module")
+def reconciled(release: Path) -> Path:
+    prdp.reconcile(release, release.parent / "reconciled", interval=0.9)
+    return release.parent / "reconciled"
+
+
+def shown(page: Path) -> list[str]:
+    """The figures in a page's table, with their intervals."""
+    rows = re.findall(r"<tr><td>.*?</td>(<td class=n>.*?)<td><span class=bar", page.read_text())
+    return [text for row in rows for text in re.findall(r"<td class=n>(.*?)</td>", row)]
+
+
+def figures_in(file: Path) -> list[str]:
+    rows = pq.read_table(file).to_pylist()[:50]
+    words = [
+        (figure(row["value"]), f"{figure(row['lower'])} to {figure(row['upper'])}", figure(row["standard_error"]))
+        for row in rows
+    ]
+    return [text for row in words for text in row]
+
+
+def require_whole(site: Path) -> None:
+    """Every link of every page leads to a file of the site."""
+    pages = list(site.rglob("*.html"))
+    for page in pages:
+        for link in re.findall(r'(?:href|src)="([^"#]+)', page.read_text()):
+            assert (page.parent / unescape(link)).is_file(), (page, link)
+    assert len(pages) > 4
+
+
+def test_a_second_site_holds_all_that_was_published(release: Path, tmp_path: Path) -> None:
+    before = tree(release)
+    made = prdp.site(release, tmp_path / "site")
+    assert (made["tables"], made["reconciled"]) == (["by_county", "by_state", "pay"], [])
+    assert tree(release) == before
+    require_whole(tmp_path / "site")
+    attempt = {path.partition("/")[2]: data for path, data in before.items() if "/" in path}
+    copied = tree(tmp_path / "site")
+    assert {path: copied[path] for path in attempt if not path.startswith("site/")} == {
+        path: data for path, data in attempt.items() if not path.startswith("site/")
+    }
+    for path, data in attempt.items():  # the pages say the same, but for where the front page is
+        if path.startswith("site/"):
+            assert copied[path] == data.replace(b"../../index.html", b"../index.html")
+
+
+def test_reconciled_figures_stand_beside_published_ones(release: Path, reconciled: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    made = prdp.site(release, site, reconciled=reconciled)
+    assert made["reconciled"] == ["by_county", "by_state"]
+    require_whole(site)
+    for table in made["reconciled"]:
+        page, other = site / f"site/tables/{table}.html", site / f"published/tables/{table}.html"
+        assert shown(page) == figures_in(reconciled / "tables" / f"{table}.parquet")
+        (part,) = release.glob(f"*/tables/{table}/*.parquet")
+        assert shown(other) == figures_in(part)
+        assert shown(page) != shown(other)  # the twin
+        assert f"../../published/tables/{table}.html" in page.read_text()
+        assert f"../../site/tables/{table}.html" in other.read_text()
+        assert "with 90 % confidence" in page.read_text()
+        assert "with 95 % confidence" in other.read_text()
+        assert "errors depend on each other" in page.read_text()
+    assert "Reconciled figures" not in (site / "site/tables/pay.html").read_text()
+    front = (site / "index.html").read_text()
+    assert (NOT_ADDING in front, SUMS in front) == (False, False)
+    assert "reconciled/by_county.parquet" in front
+    assert SUMS in (site / "published/index.html").read_text()
+
+
+def test_what_does_not_belong_together_is_refused(release: Path, reconciled: Path, tmp_path: Path) -> None:
+    place = Place(write_world(tmp_path, records(20), queries=QUERIES), tmp_path / "run")
+    other = Path(place.out) / submit(place).release
+    with pytest.raises(prdp.PlanError, match="was not made of the release"):
+        prdp.site(other, tmp_path / "site", reconciled=reconciled)
+    with pytest.raises(prdp.StateError, match="is a release's folder"):
+        prdp.site(release, release / "site")
+    old = publish(tmp_path, {"q": drawn({"state": ("01", "02")})})
+    with pytest.raises(prdp.StateError, match="without a public site"):
+        prdp.site(old, tmp_path / "site")
+    changed = tmp_path / "changed"
+    shutil.copytree(release, changed)
+    (page,) = changed.glob("*/site/tables/pay.html")
+    page.write_text("other figures")
+    with pytest.raises(prdp.StateError, match="differs from the manifest"):
+        prdp.site(changed, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
