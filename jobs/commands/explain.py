@@ -5,7 +5,6 @@ from pathlib import Path
 
 from jobs.options import Parser, add_json, add_plan, probability
 from jobs.output import print_json
-from pipeline.errors import BudgetRefused
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.load import load_plan
 from pipeline.plan.policy import parse_at
@@ -74,5 +73,4 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         texts = [render_verdict(judged), *(["", render(explained, plan)] if arguments.detail else [])]
         print("\n".join([*texts, *map(render_changes, changed.values())]))
-    if judged.within is False:
-        raise BudgetRefused(f"release {plan.release}: it breaks a limit of its own plan, so that it would be refused")
+    judged.require_within()

@@ -1,18 +1,19 @@
 """Whether a plan keeps its limits: totals against them, each table's share of the loss, and the errors to expect."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf, isfinite, sqrt
 from typing import Any
 
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Reference
+from pipeline.errors import BudgetRefused, in_a_line
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import limits_of, located, policy_of, require_measures
 from pipeline.report.remedies import Remedy, remedies
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.exact import as_json, up_float
+from udfs.numbers.exact import as_json, up_float, up_text
 
 CELLS = (10, 1_000, 100_000)  # true totals of a small, a middle and a large cell, in the measure's unit
 MEDIAN = Fraction(1, 2)
@@ -104,13 +105,30 @@ class Verdict:
 
     plan: Plan
     standings: Sequence[Standing]
-    remedies: Sequence[Remedy]
+    remedies: Sequence[Remedy] = ()
 
     @property
     def within(self) -> bool | None:
         """Whether all limits hold; None where the plan has none."""
         kept = [each.within for each in self.standings if each.within is not None]
         return all(kept) if kept else None
+
+    @property
+    def broken(self) -> list[Standing]:
+        """The limits that are broken, the worst first."""
+        broken = [each for each in self.standings if each.within is False]
+        return sorted(broken, key=lambda each: -(each.used or inf))
+
+    def require_within(self) -> None:
+        """Raise BudgetRefused where a limit is broken, naming the worst."""
+        if self.broken:
+            worst, *others = self.broken
+            limit = f"rho {up_text(worst.rho)}, limit {as_json(Fraction(worst.limit or 0))}"
+            more = f", and {len(others)} more" if others else ""
+            raise BudgetRefused(
+                f"release {self.plan.release}: breaks its plan's budget at {in_a_line(worst.at.label)}: {limit}{more}; "
+                "ask for less loss (more noise) or have the limit raised"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
@@ -131,8 +149,5 @@ def verdict(plan: Plan, references: Sequence[Reference] = (), policy: PolicySum 
     if not references and not plan.budget and not policy.measures:
         references = [Reference.of({}, listed=plan.dataset.owner is not None)]
     stand = standings(plan, policy, references)
-    broken = [each for each in stand if each.within is False]
-    if not broken:
-        return Verdict(plan, stand, ())
-    worst = max(broken, key=lambda each: each.used or inf)
-    return Verdict(plan, stand, remedies(plan, policy, list(worst.shares)))
+    judged = Verdict(plan, stand)
+    return replace(judged, remedies=remedies(plan, policy, list(judged.broken[0].shares))) if judged.broken else judged

@@ -70,7 +70,10 @@ def test_a_broken_limit_ends_with_3_and_says_what_mends_it(tmp_path: Path, capsy
     shown = capsys.readouterr()
     assert "BREAKS 1 of its 2 limits" in shown.out
     assert "BROKEN: 1.67 times" in shown.out  # 10.00005 against 6
-    assert shown.err.startswith("error: release small-release: it breaks a limit of its own plan")
+    assert shown.err == (
+        "error: release small-release: breaks its plan's budget at employment=40: rho 10.0001, limit 6; "
+        "ask for less loss (more noise) or have the limit raised\n"
+    )
     at_most(shown.out)
     one, every = verdict(load_plan(path)).remedies
     # 40²/(2·20²) = 2, so the coarse table may lose 6 − 2 − TEST: closed form of its scale
