@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(tried)
     else:
         print(trial_text(tried))
-    broken = [plan["release"] for plan in tried["plans"] if not all(limit["kept"] for limit in plan["limits"])]
+    broken = [plan["release"] for plan in tried["plans"] if not all(limit["within"] for limit in plan["limits"])]
     if broken:
         raise BudgetRefused(
             f"release {broken[0]}: breaks a limit of its own plan, and would be refused: "

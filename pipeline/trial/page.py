@@ -23,6 +23,7 @@ from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, up_float
 
 SIZES: Final = (10.0, 1000.0)  # references, where a plan has none
+DASHES: Final = {"-": "none", "--": "7 3", "-.": "8 3 2 3", ":": "2 3"}  # of SVG
 TOKEN: Final = "@{}@"  # stands in the plan's text for a number that the page knows
 FARTHEST: Final = 100.0  # times the largest reference, up to which losses are known
 LEAST_FARTHEST: Final = 1e6
@@ -83,7 +84,10 @@ def page_data(plan: Plan, written_as: Json, cells: Sequence[SizedCells]) -> dict
     return {
         "release": plan.release,
         "file": plan.path.name,
-        "families": [family.to_json(max(LEAST_FARTHEST, FARTHEST * largest)) for family in families],
+        "families": [
+            family.to_json(max(LEAST_FARTHEST, FARTHEST * largest)) | _look(family.mechanism.kind)
+            for family in families
+        ],
         "policies": policies,
         "tables": [_table(query, t, of_parts) for t, query in enumerate(plan.queries)],
         "limits": limits,
@@ -92,6 +96,12 @@ def page_data(plan: Plan, written_as: Json, cells: Sequence[SizedCells]) -> dict
         "notes": notes,
         "yaml": written(_with_tokens(plan, written_as, of_parts, limits)),
     }
+
+
+def _look(mechanism: Mechanism) -> dict[str, Any]:
+    """Return the colour and the dash of a family, as in all pictures."""
+    colour, dash = family_look(mechanism.describe())
+    return {"colour": colour, "dash": DASHES[dash] if isinstance(dash, str) else " ".join(map(str, dash[1]))}
 
 
 def _table(query: Query, number_of: int, of_parts: Sequence[tuple[int, int, Any]]) -> dict[str, Any]:

@@ -29,11 +29,12 @@ from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import limits_of, policy_of
+from pipeline.plan.policy import policy_of
 from pipeline.plan.size import MOST_CELLS, size_of
 from pipeline.preparation.duplicates import records_of
 from pipeline.release.run import Job
 from pipeline.release.run import run as release
+from pipeline.report.verdict import standings
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import Staging, scratch
 from pipeline.tables.totals import contract_checked, layout_of
@@ -41,7 +42,7 @@ from pipeline.trial.cells import SizedCells, SizedTask
 from pipeline.trial.drawn import Drawn, DrawTask, drawn_json
 from pipeline.trial.microdata import Economy, Microdata, Origin
 from udfs.noise.keystream import SecretKey
-from udfs.numbers.exact import as_json, up_float
+from udfs.numbers.exact import as_json
 
 NOTICE = (
     "A trial on synthetic microdata, or on microdata that somebody declared to be public: no figure here is about real "
@@ -131,7 +132,7 @@ class _Trial:
             "unit": plan.dataset.unit,
             "plan_digest": plan.digest,
             "records": {"made": microdata.made, "in_domain": of_records.records - of_records.outside},
-            "limits": _limits(plan),
+            "limits": [each.to_json() for each in standings(plan, policy_of(plan))],
             "tables": tables,
             "losses": {
                 "records": _losses_json(of_records.counts, plan),
@@ -214,15 +215,6 @@ def _losses_json(counts: Mapping[Key, Counts], plan: Plan) -> dict[str, Any]:
     shares = [float(total.counts[ends > float(limit.rho)].sum() / total.counts.sum()) for limit in plan.budget]
     above = [{"rho": as_json(limit.rho), "share": share} for limit, share in zip(plan.budget, shares, strict=True)]
     return total.to_json() | {"above": above}
-
-
-def _limits(plan: Plan) -> list[dict[str, Any]]:
-    policy = policy_of(plan)
-    losses = [policy.loss_at(limit.at) for limit in limits_of(plan)]
-    return [
-        {"at": limit.at.to_json(), "limit": as_json(limit.rho), "rho": up_float(loss), "kept": loss <= limit.rho}
-        for limit, loss in zip(plan.budget, losses, strict=True)
-    ]
 
 
 class _Stages(logging.Handler):

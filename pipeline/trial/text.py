@@ -42,12 +42,12 @@ def _limits(name: str, plan: Json) -> list[str]:
     title = f"plan {plan['release']}" + (f" ({name})" if name else "")
     lines = [f"{title}: {len(plan['tables'])} tables, {sum(t['cells'] for t in plan['tables']):,} cells"]
     for limit in plan["limits"][:4]:
-        verdict = "kept" if limit["kept"] else "BROKEN"
+        verdict = "kept" if limit["within"] else "BROKEN"
         lines += _wrapped(
             f"  limit {limit['limit']} {verdict}: rho {upper(limit['rho'])} at {reference_text(limit['at'])}"
         )[:2]
     if len(plan["limits"]) > 4:
-        broken = sum(not limit["kept"] for limit in plan["limits"])
+        broken = sum(not limit["within"] for limit in plan["limits"])
         lines.append(f"  {len(plan['limits'])} limits in all, {broken} broken")
     return lines
 

@@ -191,6 +191,10 @@ def test_limits_that_the_page_cannot_recompute_are_never_told_as_kept(tmp_path: 
     verdict = evaluated(page, "[document.getElementById('verdict').textContent, verdict.className]", tmp_path)
     assert verdict[0].startswith("1 of 2 limits kept; 1 not recomputed here")
     assert verdict[1] == "unknown"
+    # as near to a limit as three digits tell it is not kept either
+    at_the_limit = json.dumps(f"l0={figures['limits'][0]['rho'] * 1.0004}")
+    seen = f"(prdp.set({at_the_limit}), prdp.show(), verdict.textContent)"
+    assert evaluated(page, seen, tmp_path).startswith("0 of 2 limits kept; 1 reached")
     # a number that is none is a broken limit, not a kept one
     broken = page.replace("x * x / (2 * scale * scale)", "NaN")
     assert evaluated(broken, "verdict.className", tmp_path) == "broken"

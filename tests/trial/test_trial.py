@@ -136,7 +136,7 @@ def test_a_whole_plan_is_tried(tried: dict[str, Any]) -> None:
             if expected is not None and row["cells"] > 30:
                 assert row["standard_error"] == pytest.approx(expected, rel=0.35)
                 assert row["expected_standard_error"] == pytest.approx(expected, rel=0.01)
-    assert found["limits"][0]["kept"]
+    assert found["limits"][0]["within"]
     assert found["needs"]["published_bytes"] > 0
     assert 0 < found["records"]["in_domain"] < found["records"]["made"] == SMALL["records"]
     losses = found["losses"]
@@ -251,7 +251,7 @@ def test_plans_beside_each_other_and_a_broken_limit(tmp_path: Path, capsys: pyte
     document = json.loads(captured.out)
     first, second = document["plans"]
     assert first["records"] == second["records"]
-    assert [limit["kept"] for limit in first["limits"] + second["limits"]] == [True, False]
+    assert [limit["within"] for limit in first["limits"] + second["limits"]] == [True, False]
     assert "release other: breaks a limit" in captured.err
     assert main(["try", str(path), "--data", "x"]) == 2
 

@@ -1,7 +1,7 @@
 "use strict";
 const prdp = (() => {
   const D = JSON.parse(document.getElementById("data").textContent);
-  const STEEP = 2, LARGE = 8, RISE = 200, COARSEST = 25, HAIR = 1e-6, ENOUGH = Math.log(1.003), FINE = 1000;
+  const STEEP = 2, LARGE = 8, RISE = 200, COARSEST = 25, HAIR = 1e-6, ENOUGH = Math.log(1.003), FINE = 1000, CLOSE = 1.001;
   const fresh = () => ({
     scales: D.tables.map(t => t.scale === null ? 1 : t.split ? 1 : D.policies[t.policies[0]].scale),
     limits: D.limits.map(l => ({rho: l.rho, values: {...l.values}})),
@@ -334,9 +334,9 @@ const prdp = (() => {
     svg.append(draw("text", {x: (L + W - R) / 2, y: H - 6, "text-anchor": "middle"}, `the record's ${measure}`), draw("text", {x: L + 5, y: T + 11, class: "soft"}, "ρ"));
     state.limits.forEach(l => { const x = l.values[measure]; if (x >= 1 && x <= 10 ** X[1]) svg.append(draw("line", {class: "at", x1: px(x), x2: px(x), y1: T, y2: H - B})); });
     const labels = [];
-    lines.forEach((l, i) => {
+    lines.forEach(l => {
       const shown = l.at.filter(a => a[1] >= 10 ** Y[0]), path = shown.map(a => `${px(a[0]).toFixed(1)},${py(a[1]).toFixed(1)}`).join(" ");
-      svg.append(draw("polyline", {class: "curve", points: path, stroke: D.tables[l.p.table].colour, "stroke-dasharray": ["none", "7 3", "2 3", "9 3 2 3"][i % 4]}));
+      svg.append(draw("polyline", {class: "curve", points: path, stroke: D.families[l.p.family].colour, "stroke-dasharray": D.families[l.p.family].dash}));
       if (shown.length) labels.push({y: py(shown[shown.length - 1][1]), text: D.tables[l.p.table].name + (l.p.part ? ` ${l.p.part}` : "")});
     });
     if (labels.length > 12) labels.length = 12;
@@ -356,19 +356,21 @@ const prdp = (() => {
     });
   };
 
+  const standing = l => !(l.rho <= l.limit) ? "broken" : l.rho * CLOSE <= l.limit ? "kept" : "near";  // losses are right to three digits
   const update = () => {
     const found = D.limits.map((_, k) => limitOf(k)), tables = D.tables.map((_, t) => tableOf(t));
-    const over = found.filter(l => l.limit !== null && !(l.rho <= l.limit)).length, stated = found.filter(l => l.limit !== null).length;
+    const over = found.filter(l => l.limit !== null && !(l.rho <= l.limit)).length, near = found.filter(l => standing(l) === "near").length, stated = found.filter(l => l.limit !== null).length;
     const verdict = document.getElementById("verdict"), cells = tables.reduce((n, t) => n + t.cells, 0);
     const bad = tables.reduce((n, t) => n + t.cells * t.unusable, 0);
-    const all = stated + D.left_out, unknown = D.left_out ? `; ${D.left_out} not recomputed here: see prdp explain` : "";
-    verdict.className = over ? "broken" : D.left_out || !stated ? "unknown" : "";
-    verdict.replaceChildren((!all ? "The plan states no limit" : over ? `${over} of ${all} limits broken` : `${stated} of ${all} limits kept`) + unknown,
+    const all = stated + D.left_out, unknown = (near ? `; ${near} reached, as far as this page can tell: see prdp explain` : "")
+      + (D.left_out ? `; ${D.left_out} not recomputed here: see prdp explain` : "");
+    verdict.className = over ? "broken" : near || D.left_out || !stated ? "unknown" : "";
+    verdict.replaceChildren((!all ? "The plan states no limit" : over ? `${over} of ${all} limits broken` : `${stated - near} of ${all} limits kept`) + unknown,
       el("small", {text: `${found.map((l, k) => `limit ${k + 1}: ρ ${digits(l.rho)}${l.limit === null ? "" : ` of ${digits(l.limit)}`}`).join(" · ")} · ${share(cells ? bad / cells : 0)} of non-empty cells unusable`}));
     found.forEach((l, k) => {
       const {bar, told} = limitCards[k], end = Math.max(l.rho, l.limit ?? 0) * 1.02;
       told.replaceChildren("loses ", el("b", {text: `ρ ${digits(l.rho)}`}), ...(l.limit === null ? [] : [` of ${digits(l.limit)}: `,
-        el("span", l.rho <= l.limit ? {class: "kept", text: `kept, ${share(1 - l.rho / l.limit)} left`} : {class: "over", text: `broken by ${share(l.rho / l.limit - 1)}`})]));
+        el("span", standing(l) === "near" ? {text: "reached: see prdp explain"} : standing(l) === "kept" ? {class: "kept", text: `kept, ${share(1 - l.rho / l.limit)} left`} : {class: "over", text: `broken by ${share(l.rho / l.limit - 1)}`})]));
       bar.replaceChildren();
       const said = [];
       for (const [t, rho] of [...l.worst].sort((a, b) => b[1] - a[1])) {
@@ -417,5 +419,5 @@ const prdp = (() => {
   window.addEventListener("hashchange", () => { set(location.hash.slice(1)); update(); });
   set(location.hash.slice(1));
   update();
-  return {set, figures};
+  return {set, figures, show: update};
 })();
