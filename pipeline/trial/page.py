@@ -85,8 +85,7 @@ def page_data(plan: Plan, written_as: Json, cells: Sequence[SizedCells]) -> dict
         "release": plan.release,
         "file": plan.path.name,
         "families": [
-            family.to_json(max(LEAST_FARTHEST, FARTHEST * largest)) | _look(family.mechanism.kind)
-            for family in families
+            family.to_json(max(LEAST_FARTHEST, FARTHEST * largest)) | _look(family.mechanism) for family in families
         ],
         "policies": policies,
         "tables": [_table(query, t, of_parts) for t, query in enumerate(plan.queries)],
