@@ -36,6 +36,7 @@ DAMPED = 12  # rounds from which moves shrink
 KEPT = 4  # tangents of a list's total, the last ones
 MOST_RELAXED, HALVINGS = 14.0, 12  # of wishes that cannot be met: the noise is looked at up to this logarithm
 FARTHEST = 1 << 19  # decimals of 4 digits by which all scales may be moved to keep the limits
+HELD = 20  # below which noise is not made less that is hardly any
 NEAR = 1000  # … and by which a wish may be off its solution
 LEAST_SLOPE, MOST_SLOPE = 1e-3, 1e3  # of logarithms of losses and squared errors
 NEGLIGIBLE = 1e-5  # of what reconciled errors grow with, for a table that tells nothing beside the others
@@ -152,7 +153,7 @@ class _Search:
             return all(each.share(self.problem.without(others, policy)) <= part for each in self.problem.bounds)
 
         def usable(x: float) -> bool:
-            return isfinite(unknown.log_square(unknown.family.number_at(x)))
+            return unknown.usable(unknown.family.number_at(x))
 
         x = unknown.family.log_noise(unknown.family.start)
         way = -1 if modest(x) else 1
@@ -167,10 +168,10 @@ class _Search:
         return self.problem.at({self.order[v]: self._number(v, x[v]) for v in range(len(x))} | dict(self.wished))
 
     def _within(self, x: Floats, moves: Floats) -> Floats:
-        """Return moves, halved for each unknown until it has mechanisms with finite errors."""
+        """Return moves, halved for each unknown until its noise is usable."""
         moves = moves.copy()
         for v, each in enumerate(self.unknowns):
-            while moves[v] and not isfinite(each.log_square(self._number(v, x[v] + moves[v]))):
+            while moves[v] and not each.usable(self._number(v, x[v] + moves[v])):
                 moves[v] = moves[v] / 2 if abs(moves[v]) > SMALLEST / 10 else 0.0
         return moves
 
@@ -281,9 +282,10 @@ def _rounded(problem: Problem, wished: Numbers, found: Numbers) -> dict[int, int
     Raises Unmet where no move keeps them.
     """
     nearest = {v: -(-n // FEWER) for v, n in found.items()}
+    held = {v for v, m in nearest.items() if problem.unknowns[v].nearly_exact((m - HELD) * FEWER)}
 
     def moved(by: int) -> dict[int, int] | None:
-        numbers = {v: (m + by) * FEWER for v, m in nearest.items()}
+        numbers = {v: (m if by < 0 and v in held else m + by) * FEWER for v, m in nearest.items()}
         return None if any(problem.unknowns[v].at(n) is None for v, n in numbers.items()) else numbers
 
     def keeps(by: int) -> bool:

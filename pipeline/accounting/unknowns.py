@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import inf, log
+from math import inf, isfinite, log
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
 
 SLOPE = 0.02  # of a scale's logarithm, over which slopes are measured …
+LEAST_STEPS = 0.5  # of the measure, by which values with a weight are off on average, or more
 WIDTH_SLOPE = 0.2  # … and those of intervals, whose widths are whole steps
 Numbers = Mapping[int, int]  # number of an unknown → that of its decimal
 
@@ -75,6 +76,17 @@ class Unknown:
         """Return ln Σ error² over the members."""
         total = sum(each * each for each in self.errors(n))  # infinite where a power would overflow
         return log(total) if total > 0 else -inf
+
+    def nearly_exact(self, n: int) -> bool:
+        """Return whether values of some member are off by less than half a step on average: hardly any noise."""
+        found, total = self.at(n), float(self.error.total)
+        return found is not None and any(
+            each.mean_absolute_error(total) < float(each.step) * LEAST_STEPS for each in found.values()
+        )
+
+    def usable(self, n: int) -> bool:
+        """Return whether there are mechanisms, with finite errors and some noise: no weight asks for less."""
+        return isfinite(self.log_square(n)) and not self.nearly_exact(n)
 
     def meets(self, n: int) -> bool:
         """Return whether no error is larger than wanted."""

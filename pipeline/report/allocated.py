@@ -26,8 +26,13 @@ from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, meant, up_float, up_text
 
 Found = Mapping[str, Any]
+NEAR_EXACT = 0.1  # of a scale's logarithm: with so much less noise values would be exact but for half a step
 CHOSEN = "prdp calibrate chose the scales of this plan, for what its draft said:"
 WISHED = (*WISHES, "share", "quantile", "total")  # what is told of a wish
+ALL_BUT_EXACT = (
+    "query {}: its values are published all but exactly, as the limits allow or the accuracy wanted asks for; state "
+    "a limit at smaller records there"
+)
 MOST_TOLD = 5  # wishes of which a refusal says what could be had
 
 
@@ -74,7 +79,14 @@ def allocated_plan(text: PlanText, path: Path, out: Path | None) -> tuple[dict[s
             | {"spent": up_float(bound.spent(policy))}
             for at, bound in zip(allocation.references, problem.bounds, strict=True)
         ],
-        "warnings": [line for query in plan.queries for line in warnings(query)],
+        "warnings": [
+            *(line for query in plan.queries for line in warnings(query)),
+            *(
+                ALL_BUT_EXACT.format(each.label)
+                for v, each in enumerate(problem.unknowns)
+                if _is_held(each, numbers[v])
+            ),
+        ],
         "comments_kept": annotated is not None,
         "out": None if out is None else str(out),
     }
@@ -101,6 +113,10 @@ def allocated_text(result: Mapping[str, Any]) -> str:
         kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
         lines.append(f"written  {result['out']}{kept}")
     return "\n".join(lines)
+
+
+def _is_held(unknown: Unknown, n: int) -> bool:
+    return unknown.nearly_exact(unknown.family.number_at(unknown.family.log_noise(n) - NEAR_EXACT))
 
 
 def _stated(data: Mapping[str, Any], problem: Problem, numbers: Mapping[int, int], allocation: Allocation) -> Any:

@@ -216,6 +216,15 @@ def test_a_limit_below_what_the_release_costs_anyway_is_not_kept() -> None:
         allocate(asked)
 
 
+@pytest.mark.parametrize("kind", [HEAVY, GAUSSIAN, LOG])
+def test_limits_that_allow_anything_do_not_take_the_noise_away(kind: Any) -> None:
+    asked = problem([kind, BY_PAPER], [1, 1], [([3 * 10**5, 1], 10**12), ([0, 100], 1)])
+    found = allocate(asked)
+    (first, second) = (asked.at(found).queries[v].mechanism for v in (0, 1))
+    assert 0.5 <= first.mean_absolute_error(500.0) < 0.52
+    assert 1 - DIGITS < second.loss_at(Fraction(100)) <= 1  # and the other table has what it may
+
+
 def test_tables_that_no_limit_reaches_are_named() -> None:
     asked = problem([GAUSSIAN, GAUSSIAN], [1, 1], [([10, 0], 1)])
     assert asked.unlimited() == ["q1"]

@@ -138,6 +138,13 @@ def test_a_share_of_cells_of_public_sizes(folder: Path) -> None:
     assert result["found"][2]["error"] <= 0.4
 
 
+def test_values_that_are_all_but_exact_come_with_a_warning(folder: Path) -> None:
+    loose = DRAFT.replace("rho: 2.0", "rho: 1e9").replace("rho: 4000", "rho: 1e12")
+    warned = str(allocated(folder, loose)[0]["warnings"])
+    assert "query establishments: its values are published all but exactly, as the limits allow" in warned
+    assert prdp.allocate(yaml.safe_load(DRAFT), folder=folder).to_json()["warnings"] == []
+
+
 def test_reconciled_errors_count_for_tables_that_nest(folder: Path) -> None:
     text = DRAFT.replace("  years: 5\n", "  reconciled: true\n").replace("    payroll: {standard_error: 3000}\n", "")
     parts = text[text.index("\n      by: naics2\n") : text.index("\nbudget:")]
