@@ -161,6 +161,12 @@ class Group:
         """The group in words."""
         return self.statistic.label
 
+    @property
+    def told_apart(self) -> frozenset[str]:
+        """The keys that any of the tables uses."""
+        domain = self.tables[0].domain
+        return frozenset(domain.dimensions[axis.key].key for each in self.tables for axis in each.cells.axes)
+
     def refined(self, table: Given, by: Iterable[Given]) -> bool:
         """Whether a table's cells are unions of those of another one of `by`."""
         bases = [Base(each.cells, ("",)) for each in by if each is not table]

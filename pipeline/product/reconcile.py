@@ -281,6 +281,7 @@ class Reconciliation:
         Raises PlanError where the measure is not said or unknown, a level or code is, or no group tells the cells.
         """
         domain = self.structure.domain
+        filtered = [domain.dimension(level) for level in where]
         for level, codes in where.items():
             for code in codes:
                 domain.require_code(level, code)
@@ -291,21 +292,18 @@ class Reconciliation:
             raise PlanError(
                 f"--of {in_a_line(measure)}: no table is of it{hint(measure, list(self.statistics), 'measure')}"
             )
-        filtered = {domain.dimensions[domain.levels[level]] for level in where}
-        needed = {each.key for each in filtered if not each.everyone}
-        able = [
+        needed, told_by = {each.key for each in filtered if not each.everyone}, {each.key for each in filtered}
+        telling = [
             group
             for group in self.groups
-            if measure_of(group.statistic) == measure and needed <= group.keys and self._weighted(group)
+            if measure_of(group.statistic) == measure and needed <= group.keys and told_by <= group.told_apart
         ]
+        able = [group for group in telling if self._weighted(group)]
+        if telling and not able:
+            why = "; ".join(f"{each.name}: {self._why(each)}" for group in telling for each in group.tables)
+            raise PlanError(f"no table of {measure} that tells these cells can be weighted: {why}")
         if not able:
-            alone = [(each, self._why(each)) for group in self.groups for each in group.tables]
-            why = [
-                f"{each.name}: {reason}" for each, reason in alone if reason and measure_of(each.statistic) == measure
-            ]
-            if why:
-                raise PlanError(f"no table of {measure} that tells these cells can be weighted: {'; '.join(why)}")
-            raise PlanError(f"no tables of {measure} tell {', '.join(sorted(needed))} apart together")
+            raise PlanError(f"no tables of {measure} tell {', '.join(sorted(told_by))} apart together")
         return min(able, key=lambda group: len(group.keys))
 
     def picked(self, where: Where, of: str | None = None) -> Picked:

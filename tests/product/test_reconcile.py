@@ -176,6 +176,18 @@ def test_drawn_errors_are_closer_than_bounds(
     assert drawn.facts["tables"]["emp_size"]["errors"] == "exact"
 
 
+def test_a_sum_is_of_the_tables_that_tell_its_cells_and_leave_the_fewest_records_out(made: Any) -> None:
+    sector = made.sum("naics2=72", of="records")  # by the table n2, and form: nobody without a county is missing
+    assert sector.keys == ("naics",)
+    assert sector.value == pytest.approx(made["n2"].set_index("naics2").value["72"])
+    small = made.sum("naics2=72, size=0-4", of="records")  # everyone has a size, but only tables by county tell it
+    assert small.keys == ("county", "naics")
+    cells = made["nation_size"].set_index(["naics2", "size"])
+    assert small.value == pytest.approx(cells.value[("72", "0-4")], abs=0.002)
+    with pytest.raises(PlanError, match="tell county, form apart together"):
+        made.sum("form=C, state=01", of="records")
+
+
 def test_parts_have_weights_of_their_own(made: Any) -> None:
     g, h = (variance_of(m) for m in (GAUSSIAN, LAPLACE))
     cells = public_cells(ALL)[["naics2", "county", "state", "size"]].drop_duplicates()
