@@ -222,8 +222,8 @@ def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
     if noise is not None and shape["kind"] == Root.kind and shape["k"] == 1:
         yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
     if entry.equal == "continuous":
-        trial = None if noise is not None or shape["kind"] in CURVES else build({**shape, "sigma": TRIAL}, Fraction(1))
-        if trial is None or scale_of(type(trial)) != "sigma" or not isfinite(unit_noise(trial).moment(2)):
+        additive = noise is None and shape["kind"] not in CURVES and scale_of(CATALOGUE[shape["kind"]]) == "sigma"
+        if not additive or not isfinite(unit_noise(build({**shape, "sigma": TRIAL}, Fraction(1))).moment(2)):
             yield Mistake((*path, "equal"), "continuous is for additive noise whose density has a variance")
         return
     without_variance = noise is not None and shape["kind"] == Log.kind
