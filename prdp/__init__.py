@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         suppression,
         withheld_today,
     )
-    from prdp.trials import try_plan
+    from prdp.trials import publication, try_plan
 
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
@@ -59,7 +59,7 @@ HOMES = {
         "suppression",
         "withheld_today",
     ),
-    "prdp.trials": ("try_plan",),
+    "prdp.trials": ("publication", "try_plan"),
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names}
 SUBMODULES = ("mechanisms", "spark")
@@ -98,6 +98,7 @@ __all__ = [
     "open_ledger",
     "prepare",
     "product",
+    "publication",
     "read_reconciled",
     "read_release",
     "reconcile",

@@ -1,11 +1,11 @@
 """A whole plan tried on synthetic microdata, before any ledger knows of it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import PrdpError, StateError
+from pipeline.errors import PlanError, PrdpError, StateError
 from prdp.ledgers import Ledger, LedgerLike, open_ledger
 from prdp.plans import Plan, load_plan
 from prdp.runs import Runner
@@ -98,6 +98,71 @@ def _write(page: Path, text: str) -> None:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PrdpError(f"--page {page}: it cannot be written ({error.strerror}); give another file") from None
+
+
+def publication(
+    plan: PlanLike,
+    out: "str | Path | None" = None,
+    *,
+    equal: str = "variance",
+    kinds: "Sequence[str] | Mapping[str, Mapping[str, Any]]" = (),
+    records: int | None = None,
+    like: str | None = None,
+    states: Sequence[str] = (),
+    draws: int = 10,
+    seed: int = 0,
+    **options: Any,
+) -> dict[str, Any]:
+    """Study a whole publication with every kind of noise, each as accurate as the plan in every table.
+
+    As `prdp evaluate --publication PLAN --json` (docs/publication.md). Synthetic microdata are written for it.
+
+    Args:
+        plan: The plan's file, or a plan.
+        out: A folder to write the figures and the picture to, new or empty.
+        equal: What is equal in every table: "variance", "mean_absolute_error", "median_relative_error" or "interval".
+        kinds: Names of kinds of docs/publication.md, or mechanisms without a scale by names of your own. Default: all.
+        records: The number of synthetic establishments. Default: 300,000.
+        like: "cbp-2010" or "cbp-2011", as of `try_plan`; `states` with it.
+        states: Two-digit codes of states.
+        draws: How often errors are drawn; 0: they are not.
+        seed: Of the microdata. Draws differ from call to call.
+        **options: workers or scheduler (Dask); `progress=True` reports on standard error.
+
+    Raises:
+        PlanError: The call is wrong, the plan's own noise has no such accuracy, or the economy has not its keys.
+    """
+    from pipeline.names import hint  # noqa: PLC0415
+    from pipeline.release.site import site  # noqa: PLC0415
+    from pipeline.trial.equal import ACCURACIES, KINDS  # noqa: PLC0415
+    from pipeline.trial.equal import publication as run  # noqa: PLC0415
+    from pipeline.trial.equal_output import write  # noqa: PLC0415
+    from pipeline.trial.microdata import RECORDS, Origin  # noqa: PLC0415
+    from pipeline.trial.run import TrialJob  # noqa: PLC0415
+
+    if equal not in ACCURACIES:
+        raise PlanError(f"--equal: must be one of {', '.join(ACCURACIES)}")
+    unknown = [] if isinstance(kinds, Mapping) else [name for name in kinds if name not in KINDS]
+    if unknown:
+        raise PlanError(f"--kinds {unknown[0]}: unknown{hint(unknown[0], KINDS, 'kind')}")
+    chosen = kinds if isinstance(kinds, Mapping) else {name: KINDS[name] for name in kinds or KINDS}
+    runner = Runner(**options)
+    origin = Origin(records=RECORDS if records is None else records, like=like, states=tuple(states), seed=seed)
+    model = _loaded(plan)._model
+    with runner.started() as started:
+        job = TrialJob(
+            plans=[model],
+            origin=origin,
+            draws=draws,
+            engine=started,
+            site_share=site().max_left_out,
+            most_cells=site().max_cells,
+            log=runner.log,
+        )
+        document = run(job, equal, chosen)
+    if out is not None:
+        write(document, Path(out))
+    return document
 
 
 def _loaded(plan: PlanLike) -> Plan:

@@ -5,12 +5,18 @@ from pathlib import Path
 
 from jobs.options import Parser, add_engine, add_json, add_new_folder, count, engine_options
 from jobs.output import print_columns, print_json
+from pipeline.economy.published import FIGURES
 from pipeline.errors import PlanError
+from pipeline.study import suppression_output
 from pipeline.study.run import DOCUMENT, PAGE
-from pipeline.study.suppression_output import DOCUMENT as SUPPRESSION
-from pipeline.study.suppression_output import NOTES, columns
+from pipeline.trial import equal_output
 from prdp.studies import evaluate, suppression
+from prdp.trials import publication
 
+OF = {  # the options that go with each of what stands in place of a study
+    "suppression": ("sum", "tables", "rules", "firm"),
+    "publication": ("equal", "kinds", "like", "states", "draws"),
+}
 EXAMPLE = "prdp evaluate conf/studies/slides.yaml --records 100000 --out study"
 
 
@@ -36,6 +42,15 @@ def declare(parser: Parser) -> None:
         help="the rules that hold (default: p=10,n=2,k=85,threshold=3); width=10: what the threshold protects, in %%",
     )
     of_plan.add_argument("--firm", metavar="COLUMN", help="the column of firms (default: the plan's unit, or firm_id)")
+    whole = parser.add_argument_group("in place of a study: a whole publication with every kind of noise")
+    whole.add_argument("--publication", type=Path, metavar="PLAN", help="a plan, all of whose tables get each kind")
+    whole.add_argument(
+        "--equal", metavar="ACCURACY", help="variance (default), mean_absolute_error, median_relative_error, interval"
+    )
+    whole.add_argument("--kinds", type=_names, metavar="NAME,…", help="kinds of noise (default: all)")
+    whole.add_argument("--like", choices=FIGURES, metavar="FIGURES", help=f"add up to figures: {' or '.join(FIGURES)}")
+    whole.add_argument("--states", type=_names, metavar="CODES", help="with --like: 56,50 (default: all)")
+    whole.add_argument("--draws", type=count, metavar="N", help="how often errors are drawn (default: 10)")
     add_new_folder(parser)
     add_engine(parser)
     add_json(parser)
@@ -43,14 +58,16 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the study, then print where it is, or its figures."""
-    if (arguments.study is None) == (arguments.suppression is None):
-        raise PlanError("give a study, or --suppression PLAN")
-    if arguments.suppression is not None:
-        _suppression(arguments)
+    given = [name for name in ("study", *OF) if getattr(arguments, name) is not None]
+    if len(given) != 1:
+        raise PlanError("give one of a study, --suppression PLAN and --publication PLAN")
+    for wanted, names in OF.items():
+        wrong = [name for name in names if getattr(arguments, name) is not None and wanted != given[0]]
+        if wrong:
+            raise PlanError(f"--{wrong[0]}: it goes with --{wanted} alone")
+    if given[0] != "study":
+        (_suppression if given[0] == "suppression" else _publication)(arguments)
         return
-    for name in ("sum", "tables", "rules", "firm"):
-        if getattr(arguments, name) is not None:
-            raise PlanError(f"--{name}: it goes with --suppression alone")
     figures = evaluate(
         arguments.study, arguments.out, records=arguments.records, seed=arguments.seed, **engine_options(arguments)
     )
@@ -76,11 +93,32 @@ def _suppression(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(figures)
         return
-    for rows in columns(figures):
+    for rows in suppression_output.columns(figures):
         print_columns(rows)
         print()
-    print("\n".join(NOTES))
-    print(f"data {arguments.out / SUPPRESSION}")
+    print("\n".join(suppression_output.NOTES))
+    print(f"data {arguments.out / suppression_output.DOCUMENT}")
+
+
+def _publication(arguments: argparse.Namespace) -> None:
+    figures = publication(
+        arguments.publication,
+        arguments.out,
+        equal=arguments.equal or "variance",
+        kinds=arguments.kinds or (),
+        records=arguments.records,
+        like=arguments.like,
+        states=arguments.states or (),
+        draws=10 if arguments.draws is None else arguments.draws,
+        seed=arguments.seed or 0,
+        **engine_options(arguments),
+    )
+    if arguments.json:
+        print_json(figures)
+        return
+    print_columns(list(equal_output.columns(figures)))
+    print("\n".join(equal_output.notes(figures)))
+    print(f"data {arguments.out / equal_output.DOCUMENT}")
 
 
 def _names(text: str) -> list[str]:

@@ -272,7 +272,7 @@ def test_other_microdata_are_refused(like: Path, tmp_path: Path, capsys: pytest.
     assert main(["evaluate", "--out", str(tmp_path / "x")]) == 2
     assert main(["evaluate", "study.yaml", "--tables", "a", "--out", str(tmp_path / "x")]) == 2
     said = capsys.readouterr().err
-    assert "give a study, or --suppression PLAN" in said
+    assert "give one of a study, --suppression PLAN and --publication PLAN" in said
     assert "--tables: it goes with --suppression alone" in said
 
 
