@@ -33,7 +33,6 @@ class Level:
     known: Known
     sums: Sums
     below: Floats  # D
-    parts: Floats  # variances of the level below, whose sums are D
     gain: Floats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +62,7 @@ class Chain:
             sums = group.sums[name] if last is None else group.within[last][name]
             known = next(known for known in group.known if known.name == name)
             below = sums.up(np.broadcast_to(parts, sums.shape))
-            self.levels.append(Level(known, sums, below, parts))
+            self.levels.append(Level(known, sums, below))
             parts, last = self.levels[-1].variance, name
 
     @property

@@ -63,7 +63,6 @@ class Group:
             raise EstimateError("no weighted table of the group has a cell: there is nothing to reconcile")
         own = sorted(map(self.on_base, weighted), key=_cells, reverse=True)
         self.known: list[Known] = []
-        self.same: dict[str, str] = {}
         for table in own:
             self._merge(table)
         self.sums = {known.name: Sums(known.table.positions, known.table.widths) for known in self.known}
@@ -111,9 +110,7 @@ class Group:
             widths = known.table.widths
             values, variance = _moved(values, to, widths, 0), _moved(variance, to, widths, np.inf)
             self.known[number] = _joined(known, table.name, values, variance)
-            self.same[table.name] = known.name
             return
-        self.same[table.name] = table.name
         self.known.append(Known(table.name, table, np.asarray(values, dtype=np.float64), variance))
 
     def _smallest_above(self, name: str) -> str | None:
