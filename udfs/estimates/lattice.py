@@ -15,7 +15,6 @@ from udfs.estimates.tables import Int32s, Sums, joint_positions
 from udfs.numbers.arrays import Floats
 
 MOST_NODES = 200  # crossings; with more, tables of least weight do without
-HELD = 1e6  # what a value known without noise counts for, in shares of the largest weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,6 @@ class Lattice:
             [j for j in range(len(order)) if j != i and self._coarser(order[j], order[i])] for i in range(len(order))
         ]
         self._trees = [self._tree(i) for i in range(len(order))]
-        self._held = HELD * max(float(np.max(known.weights)) for known in group.known) or 1.0
         self._gains = self._inverses()
 
     def _levels(self, known: Known) -> tuple[int, ...] | None:
@@ -153,10 +151,13 @@ class Lattice:
         return [1 / _filled(one) for one in told]
 
     def _own_weight(self) -> Floats:
-        """Return the weight of each base cell by itself: its table's, and of tables that the lattice leaves out."""
+        """Return the weight of each base cell by itself: its table's, and of tables that the lattice leaves out.
+
+        What is known without noise weighs nothing: the solution does not move along it.
+        """
         own = self.group.base
         if own is not None and np.isfinite(own.variance).all():
-            return np.where(own.variance > 0, own.weights, self._held)
+            return own.weights
         total = np.zeros(self.group.shape) if own is None else np.broadcast_to(own.weights, self.group.shape).copy()
         for known in self.group.upper:
             if known.name not in self.of:
@@ -165,7 +166,7 @@ class Lattice:
 
     def _on_node(self, known: Known, node: _Node) -> Floats:
         """Return a table's weights on a node's cells, broadcastable: 0 where the table has none."""
-        weights = known.weights if known.fixed is None else np.where(known.fixed, self._held, known.weights)
+        weights = known.weights
         if weights.size == 1 and all((axis >= 0).all() for axis in known.table.positions):
             return weights
         index = []
@@ -221,9 +222,9 @@ class Lattice:
 
 
 def _filled(told: Floats) -> Floats:
-    """Give cells of which no table tells anything what is told of the others: then none stands out."""
+    """Give cells of which no table tells anything the least that is told of others: then none stands out."""
     seen = told > 0
-    return told if seen.all() else np.where(seen, told, told[seen].mean() if seen.any() else 1.0)
+    return told if seen.all() else np.where(seen, told, told[seen].min() if seen.any() else 1.0)
 
 
 def _coarsening(one: Int32s, other: Int32s) -> Int32s | None:
