@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import PlanError, StateError
+from pipeline.plan.model import VALUES
 from pipeline.plan.structure import STRUCTURE, Structure
 from pipeline.product.reconciled import read_reconciled_manifest, require_files
 from pipeline.release.export import published_bytes, published_part, published_parts
@@ -65,12 +66,12 @@ def make_site(folder: Location, out: Path, reconciled: Location | None = None) -
 
     def read(table: str) -> Iterator[pa.RecordBatch]:
         for part in published_parts(folder, tables[table]):
-            yield from part.iter_batches()
+            yield from part.iter_batches(columns=VALUES)
 
     def estimated(table: str) -> Iterator[pa.RecordBatch]:
         if table not in estimates or reconciled is None:
             return read(table)
-        batches: Iterator[pa.RecordBatch] = published_part(reconciled, estimates[table]).iter_batches()
+        batches: Iterator[pa.RecordBatch] = published_part(reconciled, estimates[table]).iter_batches(columns=VALUES)
         return batches
 
     def hrefs(table: str, cells: int) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ depends on the released values alone, so that the same attempt key gives the sam
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final, final
 
@@ -71,11 +71,11 @@ class Parquet(Writer):
         )
         file.write(whole.getvalue())
 
-    def read(self, tables: Location, query: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of every file, in the order of their names."""
+    def read(self, tables: Location, query: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of every file, in the order of their names; of some columns, or of all."""
         for file in self._present(tables, query):
             with file.open() as raw, pq.ParquetFile(raw) as parquet:
-                yield from parquet.iter_batches()
+                yield from parquet.iter_batches(columns=columns)
 
     def schema(self, tables: Location, query: str) -> pa.Schema:
         """Return the names and types of the columns."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.report.html import Table, rendered
+from pipeline.report.page import COLUMNS
 from pipeline.report.site.facts import Facts
 from pipeline.report.site.figures import Figures, Names, with_bars
 from pipeline.report.site.grid import state_grid
@@ -15,6 +16,10 @@ from udfs.numbers.exact import exact, up_probability, up_text
 
 FIRST_ROWS = 50  # cells that are in a page itself
 LARGEST = 12  # figures of a chart
+OF_RECONCILED = (
+    ("published", "in reconciled files alone, whose value is the estimate: the published figure"),
+    ("display", "in reconciled files alone: the estimate in whole units, which add up too"),
+)
 MAPS = {"county": "counties.json", "state": "states.json"}  # boundaries in conf/maps, by level
 
 
@@ -103,6 +108,7 @@ def table_page(
         map=on_map[0] if on_map else None,
         labels=[facts["levels"][level]["label"] for level in about["by"]],
         rows=with_bars(rows),
+        columns=_columns(facts, about),
         others=fewer,
         files=files,
         front=front,
@@ -135,6 +141,13 @@ def _data(facts: Facts, about: Mapping[str, Any], figures: Figures, largest: Seq
         "listed": figures.cells.listed is not None,
         "at": figures.codes(largest[0]),
     }
+
+
+def _columns(facts: Facts, about: Mapping[str, Any]) -> Table:
+    """Return the data dictionary of a table's files."""
+    keys = [(level, f"{facts['levels'][level]['label']}: its code, text", "") for level in about["by"]]
+    meanings = [*COLUMNS, *(OF_RECONCILED if about.get("reconciled") else ())]
+    return Table(("column", "meaning", "unit"), [*keys, *((name, what, about["unit"]) for name, what in meanings)])
 
 
 def _losses(facts: Facts) -> Table:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.plan.model import Plan
+from pipeline.plan.model import VALUES, Plan
 from pipeline.plan.structure import Structure
 from pipeline.plan.vintages import CONF
 from pipeline.report.html import source_of
@@ -44,7 +44,7 @@ def stage_site(plan: Plan, test: LeftOutTest, attempt: Location, formats: Collec
             yield {"name": path, "href": href, "bytes": digest.bytes, "sha256": digest.sha256}
 
     site = Site(
-        site_facts(plan, test), Structure.of(plan), lambda table: PARQUET.read(attempt / "tables", table), files
+        site_facts(plan, test), Structure.of(plan), lambda table: PARQUET.read(attempt / "tables", table, VALUES), files
     )
     write_site(site, write)
     return written
