@@ -249,3 +249,11 @@ def test_the_page_of_commands_shows_what_is_printed(tmp_path: Path, capsys: pyte
     assert main(["explain", str(tmp_path / "data" / "plan.yaml")]) == 0
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
     assert f"$ prdp explain plan.yaml\n{capsys.readouterr().out}```" in page
+
+
+def test_long_names_are_cut(tmp_path: Path) -> None:
+    names = {"release": "r" * 60, "dataset": {"name": "d" * 60}}
+    plan = load_plan(write_world(tmp_path, None, queries=[gaussian("q" * 90, 40)], budget=[], **names))
+    shown = render_verdict(verdict(plan, [parse_at("employment=" + "1" * 100, plan)]))
+    at_most(shown)
+    assert shown.count("…") >= 3
