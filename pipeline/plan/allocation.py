@@ -11,6 +11,7 @@ from pipeline.accounting.references import Reference
 from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from pipeline.errors import PlanError
 from pipeline.plan.calibration import family_of
+from pipeline.plan.cells import Base, cheapest
 from pipeline.plan.load import limit_of
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import limits_of, policy_of
@@ -112,10 +113,11 @@ def _nests(plan: Plan, fine: Query, coarse: Query) -> bool:
     """Return whether each cell of a table is made up of cells of the other, and of all their records."""
     if (fine.statistic, fine.where) != (coarse.statistic, coarse.where):
         return False
+    finer, coarser = (plan.domain.query_cells(query.by, query.where) for query in (fine, coarse))
+    if cheapest([Base(finer, ("",))], coarser, "") is None:
+        return False  # the coarse table has records that are in no cell of the fine one
     levels = {plan.domain.dimension(level).key: level for level in fine.by}
     kept = {plan.domain.dimension(level).key: level for level in coarse.by}
-    if any(plan.domain.dimension(levels[key]).optional for key in levels.keys() - kept.keys()):
-        return False  # records without a code are in the coarse table alone
     return all(
         key in levels and plan.domain.dimension(level).between(levels[key], level) is not None
         for key, level in kept.items()

@@ -10,11 +10,13 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.errors import BudgetRefused, PlanError
-from pipeline.plan.load import load_plan
+from pipeline.plan.allocation import allocation_of
+from pipeline.plan.load import draft_of, load_plan
 from pipeline.plan.policy import limits_of, losses_at, policy_of
 from pipeline.plan.schema import export_schema
 from pipeline.plan.text import read_text
 from pipeline.report.allocated import allocated_plan
+from tests.support.many_keys import write
 from tests.support.mistakes import PLAN, lines, without_numbers, write_domain
 
 DRAFT = """\
@@ -159,6 +161,23 @@ def test_reconciled_errors_count_for_tables_that_nest(folder: Path) -> None:
     cells = len(load_plan(folder / "plan.yaml").domain.codes_met("naics2", {})) * 3
     together = 1 / (1 / own[1] + 1 / (cells * own[0]))
     assert found["payroll"]["reconciled"] ** 2 == pytest.approx(together, rel=1e-6)
+
+
+def test_tables_of_other_records_do_not_nest(folder: Path) -> None:
+    """Counties outside every cbsa, and records without a listed county, are in the coarser table alone."""
+    tables = [
+        ("n3_county_size", {"count": "records"}, ["naics3", "county", "size"]),  # everyone has a size
+        ("n3_cbsa", {"sum": "employment"}, ["naics3", "cbsa"]),
+        ("n3_nation", {"sum": "employment"}, ["naics3", "nation"]),
+        ("pay_county", {"sum": "payroll"}, ["naics3", "county"]),
+        ("pay", {"sum": "payroll"}, ["naics3"]),
+        ("n3_state", {"count": "records"}, ["naics3", "state"]),
+    ]
+    noise = {"kind": "gaussian", "calibrate": "plan"}
+    queries = [{"name": name, **of, "by": by, "mechanism": noise} for name, of, by in tables]
+    budget = [{"at": {"employment": 10, "payroll": 50}, "rho": 1}]
+    path = write(folder, ("naics", "county", "size"), queries, calibrate={"reconciled": True}, budget=budget).plan
+    assert [each.members for each in allocation_of(*draft_of(read_text(path), path)).problem.chains] == [(0, 5)]
 
 
 def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:
