@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pipeline.report.plots import DASHES, FORMATS, line_style, picture
+from pipeline.report.plots import FORMATS, family_styles, picture
 from pipeline.storage.new_folder import filled
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ def notes(document: Mapping[str, Any]) -> list[str]:
 def write(document: Mapping[str, Any], out: Path) -> None:
     """Write the document and the picture into `out`, a folder that is absent or empty; raises as `filled` does."""
     entries = document["entries"]
+    styles = family_styles([entry["mechanism"] for entry in entries[1:]])
 
     def draw(panels: Sequence["Axes"]) -> None:
         for axes, name in zip(panels, ("records", "firms"), strict=True):
             for i, entry in enumerate(entries):
                 points = (entry["losses"][name] or {"curve": []})["curve"]
                 curve = np.array([point for point in points if point[0] is not None]).reshape(-1, 2)
-                style = line_style(i, DASHES[i % len(DASHES)]) if i else OWN
+                style = styles[i - 1] if i else OWN
                 label = entry["name"] if name == "records" else None
                 axes.step(np.maximum(curve[:, 0], LEAST), curve[:, 1], where="post", label=label, **style)
             axes.set(xscale="log", ylim=(0, 1.005), xlabel="loss ρ in all tables together")
