@@ -1,11 +1,13 @@
 """Estimates beside dense least squares: values, variances, contrasts, on any levels, filters and fixed totals."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.linalg import null_space
 
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
 from udfs.estimates import tables as tables_module
@@ -233,6 +235,20 @@ def test_a_sum_that_crossing_tables_do_not_determine() -> None:
         estimates.table("both")
     with pytest.raises(EstimateError, match="may not determine"):
         estimates.contrast(np.eye(12)[0].reshape(3, 4))
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+@example(2)  # it was answered with a variance of 10¹⁴
+def test_sums_are_told_where_tables_determine_them_and_there_alone(seed: int) -> None:
+    tables, random = any_group(seed), np.random.default_rng(seed)
+    estimates, shape = reconcile(tables, unit=UNIT), [len(axis) for axis in tables[0].positions]
+    unknown = null_space(np.vstack([matrix(each) for each in tables]), rcond=1e-10)
+    for _ in range(4):
+        contrast = (random.random(shape) < random.choice([0.1, 0.5, 1.0])).astype(float)
+        determined = np.abs(unknown.T @ contrast.ravel()).max(initial=0.0) < 1e-8
+        with nullcontext() if determined else pytest.raises(EstimateError, match=r"no weighted tables|determine"):
+            estimates.contrast(contrast)
 
 
 def fix(one: Observed, values: np.ndarray) -> Observed:

@@ -76,13 +76,26 @@ class Solver:
             return self.chain.solve(right)
         found = np.zeros(self.group.shape)
         least = NOTHING * dot(right, self.chain.start * right)  # a sum of fixed totals has no variance
+        most = math.inf  # a sum that the tables do not determine grows beyond it: no residual is small beside it
+        if not self.chain.bounds:
+            most = dot(right, self._preconditioned(self._reduced(right.copy()))) / UNBOUNDED
 
         def residual() -> Floats:
             out = self.group.normal(found)
             return np.subtract(right, out, out=out)
 
-        self._improve(found, residual, lambda: max(dot(right, found), least))
+        def scale() -> float:
+            variance = dot(right, found)
+            if not variance <= most / UNBOUNDED:
+                raise EstimateError(f"{self._names}: these tables do not determine what is asked for")
+            return max(min(variance, most), least)
+
+        self._improve(found, residual, scale)
         return found
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(known.name for known in self.group.known)
 
     def _reduced(self, right: Floats) -> Floats:
         if self.fixed is not None:
@@ -131,10 +144,9 @@ class Solver:
                     share *= CLOSE
                 np.multiply(direction, size / last, out=direction)
                 direction += step
-        names = ", ".join(known.name for known in self.group.known)
         raise EstimateError(
-            f"{names}: no solution after {done} steps ({math.sqrt(max(bound, 0.0)):.1g} standard errors are left); "
-            "these tables may not determine what is asked for"
+            f"{self._names}: no solution after {done} steps ({math.sqrt(max(bound, 0.0)):.1g} standard errors are "
+            "left); these tables may not determine what is asked for"
         )
 
 
