@@ -39,6 +39,7 @@ from pipeline.release.mark import mark, require_markable
 from pipeline.release.outcome import Outcome, not_done, require_formats, sizes
 from pipeline.release.request import TO_DRAW, Request, require_places, reservation_of
 from pipeline.report.accuracy import warnings
+from pipeline.report.described import stage_description
 from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
 from pipeline.report.site.write import stage_site
@@ -328,8 +329,9 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
     staging.write_text(STRUCTURE, Structure.of(job.plan).to_json())
     staging.write_text("report.html", report_page(job.plan, staging.path, _test_of(job)))
     with job.log.stage("stage", "making the public site"):
-        site = stage_site(job.plan, _test_of(job), staging.path, (PARQUET.name, *job.formats))
-    return tables, files | site
+        formats = (PARQUET.name, *job.formats)
+        files |= stage_site(job.plan, _test_of(job), staging.path, formats)
+    return tables, files | stage_description(Structure.of(job.plan), staging.path, formats)
 
 
 def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:

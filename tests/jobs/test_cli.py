@@ -56,7 +56,7 @@ def test_generate_explain_release_verify_from_nothing(tmp_path: Path) -> None:
         assert Path(table["path"]) == release / outcome["attempt"] / "tables" / query
         lines = (release / outcome["attempt"] / "tables" / f"{query}.csv").read_text().splitlines()
         assert len(lines) == table["rows"] + 1
-    beside_tables = {"tables", "site", "policy.json", "structure.json", "report.html"}
+    beside_tables = {"tables", "codes", "site", "policy.json", "structure.json", "datapackage.json", "report.html"}
     assert {path.name for path in (release / outcome["attempt"]).iterdir()} == beside_tables
     structure = (release / outcome["attempt"] / "structure.json").read_text()
     assert structure == Structure.of(load_plan(data / "plan.yaml")).to_json()
