@@ -26,10 +26,10 @@ MOST_TRIED = 8  # tables, of a limit at several records: there a total takes lon
 
 @dataclass(frozen=True)
 class Remedy:
-    """The noise scales of a table times `factor`, rounded to three digits towards more noise, keep all limits.
+    """The noise scales of a table times `factor` keep all limits.
 
-    `table` None: those of all tables. `parameter`, `before` and `after`: of one table with one mechanism, else None.
-    `totals`: rho at each limit then.
+    `table` None: those of all tables. `parameter`, `before` and `after`: of one table with one mechanism, whose scale
+    is rounded to three digits towards more noise; else None. `totals`: rho at each limit then.
     """
 
     table: str | None
@@ -75,10 +75,14 @@ def _hopeful(policy: PolicySum, broken: Sequence[Limit], tables: Sequence[str]) 
 
 def _remedy(plan: Plan, policy: PolicySum, broken: Sequence[Limit], tables: Sequence[str]) -> Remedy | None:
     changed = frozenset(tables)
+    whose = [query for query in plan.queries if query.name in changed]
+    only = whose[0].mechanisms[0] if len(whose) == len(whose[0].parts) == 1 else None
 
     def total_policy(factor: Fraction) -> PolicySum:
         queries = (
-            replace(query, mechanism=with_scale_times(query.mechanism, factor)) if query.name in changed else query
+            replace(query, mechanism=with_scale_times(query.mechanism, factor, rounded=only is not None))
+            if query.name in changed
+            else query
             for query in policy.queries
         )
         return replace(policy, queries=tuple(queries))
@@ -90,34 +94,39 @@ def _remedy(plan: Plan, policy: PolicySum, broken: Sequence[Limit], tables: Sequ
     factor = _least(held)
     if factor is None:
         return None
-    queries = (_scaled(query, factor) if query.name in changed else query for query in plan.queries)
+    queries = [
+        _scaled(query, factor, rounded=only is not None) if query.name in changed else query for query in plan.queries
+    ]
     mended = replace(plan, queries=tuple(queries))
     whole, limits = policy_of(mended), limits_of(mended)
     totals = tuple(whole.loss_at(limit.at) for limit in limits)
     if any(total > limit.rho for total, limit in zip(totals, limits, strict=True)):
         return None
-    whose = [next(query for query in of.queries if query.name in changed) for of in (plan, mended)]
-    parameter = scale_of(type(whose[0].mechanisms[0])) if len(tables) == len(whose[0].parts) == 1 else None
-    before, after = (None if parameter is None else getattr(each.mechanisms[0], parameter) for each in whose)
-    return Remedy(tables[0] if len(tables) == 1 else None, factor, parameter, before, after, totals)
+    parameter = None if only is None else scale_of(type(only))
+    if only is None or parameter is None:
+        return Remedy(tables[0] if len(tables) == 1 else None, factor, None, None, None, totals)
+    after = with_scale_times(only, factor, rounded=True)
+    return Remedy(tables[0], factor, parameter, getattr(only, parameter), getattr(after, parameter), totals)
 
 
-def _scaled(query: Query, factor: Fraction) -> Query:
-    parts = (replace(part, mechanism=with_scale_times(part.mechanism, factor)) for part in query.parts)
+def _scaled(query: Query, factor: Fraction, *, rounded: bool) -> Query:
+    parts = (replace(part, mechanism=with_scale_times(part.mechanism, factor, rounded=rounded)) for part in query.parts)
     return replace(query, parts=tuple(parts))
 
 
-def with_scale_times(mechanism: Mechanism, factor: Fraction) -> Mechanism:
-    """Return a mechanism of `factor` times the noise scale, rounded to three digits towards more noise.
+def with_scale_times(mechanism: Mechanism, factor: Fraction, *, rounded: bool) -> Mechanism:
+    """Return a mechanism of `factor` times the noise scale: as it is, or rounded to three digits towards more noise.
 
-    One without a scale is returned as it is. Raises ParameterError where the kind has no so wide noise.
+    A scale by which noise falls is divided, and rounded in any case. One without a scale is returned as it is. Raises
+    ParameterError where the kind has no so wide noise.
     """
     name = scale_of(type(mechanism))
     if name is None or factor == 1:
         return mechanism
     scale = getattr(mechanism, name)
-    rounded = _rounded(scale * factor, ceil) if SCALES[name] > 0 else _rounded(scale / factor, floor)
-    return replace(mechanism, **{name: rounded})
+    if SCALES[name] < 0:
+        return replace(mechanism, **{name: _rounded(scale / factor, floor)})
+    return replace(mechanism, **{name: _rounded(scale * factor, ceil) if rounded else scale * factor})
 
 
 def _rounded(number: Fraction, to_whole: Callable[[Fraction], int]) -> Fraction:

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from math import floor, inf, log10
 from typing import Any
 
-from pipeline.plan.model import Query
+from pipeline.accounting.calibrate import SCALES, scale_of
+from pipeline.plan.model import Plan, Query
 from pipeline.plan.size import size_of
 from pipeline.report.accuracy import warnings
-from pipeline.report.remedies import MOST_TRIED
+from pipeline.report.remedies import MOST_TRIED, Remedy
 from pipeline.report.text import cut, fitted, reference_text
 from pipeline.report.verdict import CELLS, Standing, Verdict, table_errors
 from udfs.numbers.exact import as_json, up_text
@@ -98,12 +99,19 @@ def _remedy_lines(verdict: Verdict) -> list[str]:
             texts.append(f"{remedy.parameter} of {remedy.table} from {change}")
         else:
             whose = "all scales" if remedy.table is None else f"all scales of {remedy.table}"
-            texts.append(f"{whose} times {up_text(remedy.factor)}")
+            texts.append(f"{whose} times {up_text(remedy.factor)}{_divided(verdict.plan, remedy)}")
     if not any(remedy.table for remedy in verdict.remedies) and len(verdict.plan.queries) > 1:
         texts[-1:] = [f"{text} (no scale of one {_tried(verdict)} does)" for text in texts[-1:]]
     if not verdict.remedies:
         texts = ["no larger scale does: leave tables out, or have the limit raised"]
     return textwrap.wrap(f"to mend it: {'; or '.join(texts)}", WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
+
+
+def _divided(plan: Plan, remedy: Remedy) -> str:
+    """Return which scales are divided instead, those by which noise falls."""
+    mechanisms = (each for query in plan.queries if remedy.table in (None, query.name) for each in query.mechanisms)
+    names = {name for each in mechanisms if SCALES.get(name := scale_of(type(each)) or "", 1) < 0}
+    return f" ({', '.join(sorted(names))}: divided by it, rounded down to three digits)" if names else ""
 
 
 def _tried(verdict: Verdict) -> str:

@@ -95,9 +95,26 @@ def test_a_proposal_is_verified_before_it_is_made(tmp_path: Path, monkeypatch: p
     plan = load_plan(planned(tmp_path, [gaussian("one", 10)], (40, 6)))
     assert verdict(plan).remedies
     twin = remedies.with_scale_times  # the broken twin: a search that forgets to scale the plan's own noise
-    monkeypatch.setattr(remedies, "_scaled", lambda query, factor: query)
+    monkeypatch.setattr(remedies, "_scaled", lambda query, factor, rounded: query)
     assert not verdict(plan).remedies
-    assert twin(plan.queries[0].mechanisms[0], Fraction(123456, 100000)).describe()["sigma"] == 12.4
+    assert twin(plan.queries[0].mechanisms[0], Fraction(123456, 100000), rounded=True).describe()["sigma"] == 12.4
+
+
+@pytest.mark.parametrize("sigmas", [(3.37, 5.01), (10.9, 10.7), (2.221, 3.333)])
+def test_a_factor_mends_as_it_is_printed(tmp_path: Path, sigmas: tuple[float, float]) -> None:
+    path = planned(tmp_path, [gaussian("a", sigmas[0]), gaussian("b", sigmas[1])], (40, 6))
+    every = verdict(load_plan(path)).remedies[-1]
+    assert every.table is None
+    times = [float(Fraction(str(sigma)) * every.factor) for sigma in sigmas]
+    mended = load_plan(planned(tmp_path, [gaussian("a", times[0]), gaussian("b", times[1])], (40, 6)))
+    assert verdict(mended).within
+
+
+def test_a_scale_by_which_noise_falls_is_divided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    splitting = gaussian("b", 1) | {"mechanism": {"kind": "unit_splitting", "threshold": 10, "rho": 8}}
+    path = planned(tmp_path, [gaussian("a", 10), splitting], (40, 6))
+    assert main(["explain", str(path)]) == 3
+    assert "(rho: divided by it, rounded down to three digits)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_scale_of_one_table_may_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +144,7 @@ def test_scales_of_every_kind_and_of_parts(tmp_path: Path) -> None:
         assert one.parameter == parameter
         assert limit * 0.9 < one.totals[0] <= limit
         if parameter is None:
-            mended = [remedies.with_scale_times(each, one.factor) for each in plan.queries[0].mechanisms]
+            mended = [remedies.with_scale_times(each, one.factor, rounded=False) for each in plan.queries[0].mechanisms]
             assert [float(each.sigma) for each in mended] == pytest.approx(  # type: ignore[attr-defined]
                 [9 * float(one.factor), 4 * float(one.factor)], rel=0.01
             )
