@@ -62,22 +62,46 @@ class Ledger:
         """Return the registered datasets and families by name, each as `prdp ledger show --json` has it."""
         return {name: budget.to_json() for name, budget in self._store.budgets().items()}
 
-    def spent(self, at: Reference, dataset: str | None = None) -> list[dict[str, Any]]:
-        """Return what releases cost a reference, and what is left, as `prdp ledger show --at … --json`.
+    def spent(self, at: Reference | None = None, dataset: str | None = None) -> list[dict[str, Any]]:
+        """Return what releases cost a reference, and what is left, as `prdp ledger show --json`.
 
         Args:
-            at: A reference, as `Plan.explain` takes it.
-            dataset: Only this dataset. Default: every one in the ledger.
+            at: A reference, as `Plan.explain` takes it. Default: that of each limit.
+            dataset: Only this dataset. Default: every one in the ledger; without `at` families too.
 
         Returns:
             For each dataset: spent (rounded up) and left (rounded down; None without a limit) in zCDP ρ, each
             release's rho (of several records also rho_found, what they were found to lose, where known), the limit
-            that leaves least, and what the loss implies.
+            that leaves least, and what the loss implies. Without `at`: limits, each with at, rho, spent, left and
+            releases.
+
+        Raises:
+            StateError: The ledger holds no such dataset, or with `at` nothing that is spent.
         """
+        from pipeline.ledger.entries import unknown  # noqa: PLC0415
         from pipeline.ledger.history import spendings  # noqa: PLC0415
+        from pipeline.ledger.limits import accounts  # noqa: PLC0415
         from prdp.explanation import reference_text  # noqa: PLC0415
 
-        return [spending.to_json() for spending in spendings(self._store, reference_text(at), dataset)]
+        if at is not None:
+            return [spending.to_json() for spending in spendings(self._store, reference_text(at), dataset)]
+        kept = {account.name: account for account in accounts(self._store.budgets(), self._store.states())}
+        if dataset is not None and dataset not in kept:
+            raise unknown("dataset", dataset, kept)
+        return [account.to_json() for name, account in kept.items() if dataset in (None, name)]
+
+    def page(self, out: str | Path) -> Path:
+        """Write the officers' page to the file `out`, as `prdp ledger page`; return its path.
+
+        It is confidential, of mode 0600: what is spent and left, what waits or is stuck, and who did what. An earlier
+        page is replaced.
+
+        Raises:
+            StateError: Another file lies there, or releases are published or staged beside it.
+        """
+        from pipeline.release.officer_page import write_officer_page  # noqa: PLC0415
+
+        return write_officer_page(self._store, Path(out))
 
     def verify(self, *releases: str | Path) -> dict[str, Any]:
         """Check the chain of entries, and published releases against it; StateError names the first that differs.

@@ -65,6 +65,11 @@ class Release:
         return str(self._outcome.out / self._outcome.release)
 
     @property
+    def page(self) -> str | None:
+        """The public site's front page; of a held release the staged one, for an officer. None: it has no site."""
+        return str(self._outcome.page) if self._outcome.page.is_file() else None  # earlier builds staged none
+
+    @property
     def tables(self) -> Mapping[str, Mapping[str, Any]]:
         """By query: path and rows."""
         return self._outcome.tables

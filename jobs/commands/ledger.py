@@ -21,6 +21,7 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "correct": "correct cbp-2023 --budget budget.yaml",
     "raise": 'raise cbp-2023 --budget budget.yaml --reason "a second year of tables"',
     "check": "check plan.yaml",
+    "page": "page --out officers.html",
     "show": "show --at employment=10,payroll=500",
     "verify": "verify --release releases/cbp-2023-county",
     "migrate": "migrate",
@@ -31,7 +32,7 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "export": "export",
     "purge": "staging purge",
 }
-OF_ENTRIES = ("verify", "export", "staging")  # of a new ledger they would say that all is well
+OF_ENTRIES = ("verify", "export", "page", "staging")  # of a new ledger they would say that all is well
 Run = Callable[[Ledger, argparse.Namespace], None]
 
 
@@ -63,7 +64,12 @@ def declare(parser: Parser) -> None:
     for option in ("data", "out", "staging"):
         check.add_argument(f"--{option}", metavar="URI", help=f"as --{option} of prdp release")
 
-    shows = _add(acts, "show", "releases and budgets; with --at the loss spent and left at a reference", show)
+    page = _add(acts, "page", "write a confidential page: spent and left, what waits or is stuck, who did what", _page)
+    page.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the HTML file; an earlier page there is replaced"
+    )
+
+    shows = _add(acts, "show", "releases, and the loss spent and left by their limits, or at a reference", show)
     shows.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
     shows.add_argument("--dataset", metavar="DATASET", help="only this dataset")
     shows.add_argument(
@@ -228,6 +234,16 @@ def _decide(ledger: Ledger, arguments: argparse.Namespace) -> None:
 def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:
     for entry in ledger.entries():
         print(json.dumps(entry.exported(arguments.confidential), ensure_ascii=False, allow_nan=False))
+
+
+def _page(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from pipeline.release.officer_page import write_officer_page  # noqa: PLC0415
+
+    path = write_officer_page(ledger, arguments.out)
+    if arguments.json:
+        print_json({"page": str(path), "confidential": True})
+    else:
+        print(f"page {path}: confidential")
 
 
 def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:

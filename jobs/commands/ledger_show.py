@@ -1,4 +1,4 @@
-"""prdp ledger show: releases and budgets, or the loss spent and left at a reference."""
+"""prdp ledger show: releases, and the loss spent and left by their limits, or at a reference."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,14 +7,18 @@ from typing import Any
 from jobs.output import print_columns, print_json
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
-from pipeline.ledger.history import History, Spending, histories
+from pipeline.ledger.history import History, Spending, histories, spendings
+from pipeline.ledger.limits import Account, accounts
 from pipeline.ledger.store import Ledger
 from pipeline.report.interpretation import interpretation_text
+from pipeline.report.text import excess_text, fitted, gap_text
 from udfs.numbers.exact import as_json, down_text, up_text
+
+WIDTH = 80  # columns of a terminal
 
 
 def show(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    """Show releases and budgets, or with --at what is spent and left, as a table or JSON."""
+    """Show releases with what is spent and left by their limits, or with --at at a reference, as a table or JSON."""
     if arguments.at is None:
         _show(ledger, arguments.release, arguments.dataset, arguments.json)
     else:
@@ -33,15 +37,17 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     budgets = [budget for budget in known.values() if dataset in (None, budget.name)]
     if not (chosen or runs or budgets):
         _require_known(ledger, release, dataset)
+    kept = [] if release else [each for each in accounts(known, ledger.states()) if dataset in (None, each.name)]
     counted = {} if release else {name: n for name, n in ledger.refusals().items() if dataset in (None, name)}
     refusals = [_refusals_json(name, n, known.get(name)) for name, n in counted.items()]
     if json:
         stated = (budget.to_json() for budget in budgets)
-        print_json([*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals])
+        told = (*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals)
+        print_json([*told, *(account.to_json() for account in kept)])
         return
-    _print_table(chosen)
-    for budget in budgets:
-        print_budget(budget)
+    by_name = {account.name: account for account in kept}
+    for name in dict.fromkeys([*by_name, *(history.state.dataset for history in chosen)]):
+        _print_account(name, by_name.get(name), [each for each in chosen if each.state.dataset == name])
     for each in refusals:
         print(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
     for run in runs:
@@ -82,24 +88,46 @@ def _run_json(run: Diagnosed) -> dict[str, Any]:
     }
 
 
-def _print_table(chosen: Sequence[History]) -> None:
-    rows = [["release", "dataset", "state", "draws", "charged", "since", "by"]]
-    for history in chosen:
-        state, (time, _, operator) = history.state, history.acts[-1]
-        status = "held, approved" if state.status == "held" and state.approved else state.status
-        row = (state.release, state.dataset, status, state.draws, state.charges, time[:19], operator or "-")
-        rows.append([str(cell) for cell in row])
-    print_columns(rows)
+def _print_account(name: str, account: Account | None, releases: Sequence[History]) -> None:
+    """Print a dataset or family: its releases, and what is spent and left at the reference of each limit."""
+    budget = account.budget if account else None
+    print(f"dataset {name}" if budget is None else _title(budget))
+    if releases:
+        rows = [("    release", "state", "draws", "charged", "since", "by")]
+        for history in releases:
+            state, (time, _, operator) = history.state, history.acts[-1]
+            status = "held, approved" if state.status == "held" and state.approved else state.status
+            rows.append(
+                (f"    {state.release}", status, str(state.draws), str(state.charges), time[:10], operator or "-")
+            )
+        print_columns(rows)
+    if account is None:
+        return
+    if account.limits:
+        of_limits = [
+            (each.limit.at.label, str(as_json(each.limit.rho)), up_text(each.total), down_text(each.left))
+            for each in account.limits
+        ]
+        for line in fitted([("rho over all releases, at most", "limit", "spent", "left"), *of_limits], WIDTH - 2):
+            print(f"  {line}")
+    else:
+        print("    no limit: its loss may grow without bound")
+    if budget is not None and budget.reason:
+        print(f"    limits replaced: {budget.reason}")
 
 
 def print_budget(budget: Budget) -> None:
     """Print what is registered, and its limits in words."""
-    family = f" of family {budget.family}" if budget.family else ""
-    print(f"{budget.kind} {budget.name}{family}, unit {budget.unit}{', synthetic' if budget.synthetic else ''}")
+    print(_title(budget))
     for limit in budget.limits:
         print(f"    over all releases {limit.label} and every smaller one lose at most rho {as_json(limit.rho)}")
     if budget.reason:
         print(f"    limits replaced: {budget.reason}")
+
+
+def _title(budget: Budget) -> str:
+    family = f" of family {budget.family}" if budget.family else ""
+    return f"{budget.kind} {budget.name}{family}, unit {budget.unit}{', synthetic' if budget.synthetic else ''}"
 
 
 def _print_history(history: History) -> None:
@@ -121,9 +149,6 @@ def _print_history(history: History) -> None:
 
 
 def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.ledger.history import spendings  # noqa: PLC0415
-    from pipeline.report.text import excess_text, gap_text  # noqa: PLC0415
-
     dataset = arguments.dataset
     if arguments.release is not None:
         _require_known(ledger, arguments.release, dataset)

@@ -64,8 +64,8 @@ def _show(released: Release) -> None:
         print(f"prdp ledger approve {released.name}, or prdp ledger reject {released.name} --reason TEXT")
     else:
         print(f"manifest {released.path}/release.json")
-        if (page := locate(released.path) / "index.html").is_file():  # an earlier build may have staged it without
-            print(f"page {page}")
+    if released.page is not None:
+        print(f"{'staged page' if released.state == 'held' else 'page'} {released.page}")
     for query, table in released.tables.items():
         print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
         if released.state == "held":

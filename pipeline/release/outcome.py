@@ -17,6 +17,8 @@ from pipeline.tables.writers import FORMATS
 class Outcome:
     """The end of a run; `tables`: by query, its folder (held: where it is staged) and number of rows.
 
+    `page`: the public site's front page, of a held release as it is staged; an earlier build may have made none.
+
     `already`: it was published, or held, before this run, which read and drew nothing. `not_done`: what was asked and
     not done, because the release was drawn before this run.
     """
@@ -26,6 +28,7 @@ class Outcome:
     state: str
     out: Location
     tables: Mapping[str, Mapping[str, Any]]
+    page: Location
     already: bool
     not_done: tuple[str, ...]
 

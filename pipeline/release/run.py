@@ -42,7 +42,7 @@ from pipeline.report.accuracy import warnings
 from pipeline.report.described import stage_description
 from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
-from pipeline.report.site.write import stage_site
+from pipeline.report.site.write import FRONT, stage_site, staged_page
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from pipeline.tables.files import ranges, rehearse_queries
@@ -354,6 +354,7 @@ def _outcome(job: Job, state: ReleaseState, folder: Location, before: str, drew:
         state=state.status,
         out=job.out,
         tables={query: {"path": str(folder / "tables" / query), "rows": rows} for query, rows in sizes(job.plan)},
+        page=staged_page(folder) if state.status == "held" else job.out / state.release / FRONT,
         already=before in (state.status, *PUBLIC),
         not_done=() if drew else not_done(before, state, source_of(job.microdata), job.engine.name, job.hold),
     )

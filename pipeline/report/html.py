@@ -20,11 +20,12 @@ SHOWN = ("0.1", "0.5", "0.9", "0.99", "0.9999")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; the columns whose indices are in `numbers` are set to the right."""
+    """A table of texts; the columns whose indices are in `numbers` are set to the right, those in `words` are wide."""
 
     header: Sequence[str]
     rows: Iterable[Sequence[str]]
     numbers: Collection[int] = ()
+    words: Collection[int] = ()
 
 
 def rendered(template: str, **values: Any) -> str:

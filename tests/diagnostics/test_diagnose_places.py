@@ -234,7 +234,7 @@ def test_nothing_of_a_record_is_told_elsewhere(tmp_path: Path, capfd: pytest.Cap
 
 def test_the_page_is_marked_and_loads_nothing(plan: Path, tmp_path: Path) -> None:
     page = (diagnosed(plan, tmp_path / "out") / "report.html").read_text()
-    assert "<thead><tr><th class=mark>CONFIDENTIAL</th></tr></thead>" in page
+    assert "<thead><tr><td class=mark><header>CONFIDENTIAL</header></td></tr></thead>" in page
     assert "<title>CONFIDENTIAL" in page
     assert not re.search(r'src="(?!data:)|href=|url\(|@import|<script', page)
     assert page.count("data:image/svg+xml;base64,") == 4  # all tables, tight policies, sizes, sectors

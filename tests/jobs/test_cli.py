@@ -231,7 +231,8 @@ def test_ledger_shows_verifies_and_gives_up(plan: Path, capsys: pytest.CaptureFi
     ledger = ["--ledger", ledger_file(plan.parent / "state" / "ledger.sqlite")]
     assert main(["release", str(plan), *ledger, "--json"]) == 0
     capsys.readouterr()
-    (shown,) = run_json(capsys, "ledger", "show", *ledger)
+    shown, spending = run_json(capsys, "ledger", "show", *ledger)
+    assert (spending["dataset"], spending["state"]) == ("small-world", "spending")
     assert (shown["release"], shown["state"], shown["draws"], shown["charges"]) == ("small-release", "settled", 1, 1)
     assert run_json(capsys, "ledger", "verify", *ledger)["entries"] == 5
     assert main(["ledger", "abort", "small-release", *ledger]) == 5

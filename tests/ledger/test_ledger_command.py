@@ -73,7 +73,9 @@ def test_from_a_registered_dataset_to_a_withdrawal(prdp: Prdp, world: Path) -> N
     assert spending["limit"]["rho"] == 30
     assert all(0 <= share < 0.01 for each in spending["releases"] for share in each["excess"].values())
     assert all(each["excess"] for each in spending["releases"])
-    first, second, budget = prdp("ledger", "show")
+    first, second, budget, account = prdp("ledger", "show")
+    (limit,) = account["limits"]
+    assert (limit["spent"], limit["left"], limit["rho"]) == (spending["spent"], spending["left"], 30)
     assert (budget["dataset"], budget["reason"]) == ("small-world", "a second table")
     assert [act["event"] for act in first["acts"]] == [
         "reserved",
@@ -96,11 +98,15 @@ def test_the_tables_are_for_people(prdp: Prdp, world: Path, tmp_path: Path, caps
     release(prdp, world, "first", "--hold", "--operator", "night run")
     ledger = ["--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite")]
     assert main(["ledger", "show", *ledger]) == 0
-    header, row, *_ = capsys.readouterr().out.splitlines()
-    assert header.split() == ["release", "dataset", "state", "draws", "charged", "since", "by"]
-    assert row.split()[:5] == ["first", "small-world", "held", "1", "1"]
+    title, header, row, heads, limit = lines = capsys.readouterr().out.splitlines()
+    assert title == "dataset small-world, unit record"
+    assert header.split() == ["release", "state", "draws", "charged", "since", "by"]
+    assert row.split()[:4] == ["first", "held", "1", "1"]
     assert row.endswith("night run")
     assert header.index("state") == row.index("held")
+    assert heads.split()[-3:] == ["limit", "spent", "left"]
+    assert limit.split() == ["employment=10,", "payroll=500", "20", "11.9938", "8.00621"]
+    assert max(map(len, lines)) <= 80
     assert main(["ledger", "show", "--at", AT, *ledger]) == 0
     text = capsys.readouterr().out
     assert [line.split() for line in text.splitlines()][3] == ["spent", "11.9938"]

@@ -50,6 +50,11 @@ def stage_site(plan: Plan, test: LeftOutTest, attempt: Location, formats: Collec
     return written
 
 
+def staged_page(attempt: Location) -> Location:
+    """Return the front page of the site that is staged in `attempt`."""
+    return attempt / SITE / FRONT
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """What a site is made of, all of it public.
