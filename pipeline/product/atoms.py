@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import PlanError
 from pipeline.plan.cells import Int32s, QueryCells
@@ -89,7 +91,7 @@ class Atoms:
         width = {axis.key: len(axis.kept) for axis in cells.axes}
         return tuple(width.get(number, 1) for number in self.axes if number is not None)
 
-    def placed(self, cells: QueryCells, values: Floats) -> Floats:
+    def placed(self, cells: QueryCells, values: NDArray[Any]) -> NDArray[Any]:
         """Return all values of a table in key order, or some broadcastable to its shape, on the base's axes."""
         if cells.listed is not None:
             return values
@@ -98,7 +100,7 @@ class Atoms:
         keys, grid = sorted(axis.key for axis in cells.axes), grid.transpose(order)
         return grid.reshape([grid.shape[keys.index(n)] if n in keys else 1 for n in self.axes if n is not None])
 
-    def in_key_order(self, cells: QueryCells, values: Floats) -> Floats:
+    def in_key_order(self, cells: QueryCells, values: NDArray[Any]) -> NDArray[Any]:
         """Return a table's values on the base's axes in key order."""
         if cells.listed is not None:
             return values

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,8 @@ from pipeline.build import code_digest
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
-from pipeline.product.errors import drawn_of, variances_of
+from pipeline.product.atoms import Atoms
+from pipeline.product.errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
@@ -56,8 +57,10 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
             shown = solved.estimates.display()
             for table in solved.tables:
                 variances, how = variances_of(solved.estimates, table.name, drawn)
-                columns = solved.estimates.table(table.name), variances, shown.pop(table.name)
-                made += [file.facts(home) for file in _write(home, table, solved, columns, csv=csv)]
+                own = table.additive and table.name not in solved.why and how["errors"] == EXACT
+                spread = OwnNoise.of(table, solved.spread) if own else solved.spread
+                columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread)
+                made += [file.facts(home) for file in _write(home, table, solved.atoms, columns, csv=csv)]
                 tables[table.name] = how | {"rows": table.cells.size, "group": len(groups)}
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
@@ -102,16 +105,24 @@ def _group_facts(solved: Solved) -> dict[str, Any]:
     }
 
 
-def _write(
-    home: Path, table: Given, solved: Solved, columns: tuple[Floats, Floats, Int64s], *, csv: bool
-) -> list[Hashed]:
-    """Write a table's files, piece by piece; return them. `columns`: estimates, variances, and what is displayed."""
-    cells, atoms = table.cells, solved.atoms
+class Columns(NamedTuple):
+    """Of a table's cells, on the base's axes: estimates, variances, what is displayed; and how far intervals reach."""
+
+    value: Floats
+    variance: Floats
+    display: Int64s
+    spread: Spread | OwnNoise
+
+
+def _write(home: Path, table: Given, atoms: Atoms, columns: Columns, *, csv: bool) -> list[Hashed]:
+    """Write a table's files, piece by piece; return them."""
+    cells = table.cells
 
     def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
         return atoms.in_key_order(cells, np.broadcast_to(of_cells, atoms.widths(cells)))
 
-    values, variances, display = map(flat, columns)
+    values, variances, display = map(flat, columns[:3])
+    parts = flat(atoms.placed(cells, table.part_numbers())) if len(table.mechanisms) > 1 else None
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = table.source.reader()
     with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
@@ -123,7 +134,8 @@ def _write(
             }
             piece = slice(start, stop)
             value, variance = values[piece], variances[piece]
-            half, published = solved.spread.half_width(variance), numbers(reader.take(stop - start), VALUE)
+            half = columns.spread.half_width(variance, 0 if parts is None else parts[piece])
+            published = numbers(reader.take(stop - start), VALUE)
             shown = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
             made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}))
     return made.files
