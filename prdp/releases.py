@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from pipeline.errors import PlanError
 from pipeline.plan.keys import level_of
-from pipeline.product.make import make_product
-from pipeline.product.site import make_site
 from pipeline.release.export import export, published_part
 from pipeline.release.outcome import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
@@ -228,6 +226,8 @@ def product(
     """
     folders = [releases] if isinstance(releases, str | os.PathLike) else releases
     estimates = None if reconciled is None else location(reconciled, "reconciled tables")
+    from pipeline.product.make import make_product  # noqa: PLC0415 — products need more of Arrow and SciPy
+
     return make_product([location(each, "release") for each in folders], product, Path(out), year, estimates)
 
 
@@ -248,6 +248,8 @@ def site(release: LocationLike, out: str | Path, *, reconciled: LocationLike | N
         StateError: A file is missing, changed or too many, or `out` is neither absent nor empty.
     """
     at = None if reconciled is None else location(reconciled, "reconciled")
+    from pipeline.product.site import make_site  # noqa: PLC0415
+
     return make_site(location(release, "release"), Path(out), at)
 
 

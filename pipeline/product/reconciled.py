@@ -155,11 +155,6 @@ class VerifiedTables:
     sums: int
 
 
-def is_reconciled(folder: Location) -> bool:
-    """Whether a folder holds the manifest of reconciled tables."""
-    return (folder / MANIFEST).is_file()
-
-
 def read_reconciled_manifest(folder: Location) -> dict[str, Any]:
     """Return the manifest in a reconciled folder; raises StateError where there is none, or it is none of prdp's."""
     path = folder / MANIFEST

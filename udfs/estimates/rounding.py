@@ -12,7 +12,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from udfs.estimates.chain import Chain
 from udfs.estimates.fixed import Fixed
@@ -169,6 +168,8 @@ def carried(whole: Floats, real: Floats, free: Mask | None, along: Along, axis: 
 
 def _meeting(real: Floats, fixed: Fixed, units: Units) -> Floats:
     """Return whole units near `real` of the common parts of fixed totals, that meet all of them."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 — loaded where totals are fixed alone
+
     totals = fixed.totals * units.per
     whole = np.rint(totals)
     if (np.abs(totals - whole) > CLOSE).any():
