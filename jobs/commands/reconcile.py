@@ -1,7 +1,7 @@
 """prdp reconcile: estimates of published tables that add up; for everyone."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,19 @@ def measured(text: str) -> tuple[str, Path]:
     return measure, Path(path)
 
 
+def _by_measure(given: Sequence[tuple[str, Path]] | None, option: str) -> dict[str, Path]:
+    files = dict(given or ())
+    if len(files) < len(given or ()):
+        raise PlanError(f"{option}: two files of one measure: give one, with all its totals")
+    return files
+
+
 def estimate_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `add_estimates` as the functions of prdp take them."""
     return {
         "plans": arguments.plan or (),
-        "fixed": dict(arguments.fixed or ()),
-        "expected": dict(arguments.expected or ()),
+        "fixed": _by_measure(arguments.fixed, "--fixed"),
+        "expected": _by_measure(arguments.expected, "--expected"),
         "weights_from": arguments.weights_from or (),
         "leave_out": arguments.leave_out or (),
         "interval": arguments.interval,

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from scipy import sparse
@@ -16,6 +17,8 @@ from pipeline.plan.structure import TableFacts
 from pipeline.product.sources import VALUE
 from udfs.numbers.arrays import Floats
 from udfs.records.statistics import RECORDS, Statistic
+
+LARGEST: Final = 2.0**63  # steps: totals are held below it
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +36,11 @@ def measure_of(statistic: Statistic) -> str:
     return statistic.measure or RECORDS
 
 
-def read_totals(path: Path, statistic: Statistic, domain: Domain) -> PublicTotals:
-    """Return the totals of a CSV or Parquet file: a column for each level, and `value`.
+def read_totals(path: Path, statistic: Statistic, domain: Domain, step: Fraction) -> PublicTotals:
+    """Return the totals of a CSV or Parquet file: a column for each level, and `value`; `step`: that of the measure.
 
-    Raises PlanError naming the file where it cannot be read, or holds what the domain does not have, a cell twice, or
-    what is no finite number.
+    Raises PlanError naming the file where it cannot be read, holds nothing, what the domain does not have, a cell
+    twice, or what is no finite number that a total can be.
     """
     frame = _frame(path)
     by = [str(name) for name in frame.columns if name != VALUE]
@@ -66,9 +69,14 @@ def read_totals(path: Path, statistic: Statistic, domain: Domain) -> PublicTotal
         raise PlanError(f"{path}: row {int(np.argmax(at < 0)) + 1}: the domain has no such cell")
     if len(np.unique(at)) < len(at):
         raise PlanError(f"{path}: a cell stands twice")
+    if not len(frame):
+        raise PlanError(f"{path}: it holds no totals")
     numbers = _numbers(frame[VALUE])
     if not np.isfinite(numbers).all():
         raise PlanError(f"{path}: row {int(np.argmin(np.isfinite(numbers))) + 1}: {VALUE}: a finite number is needed")
+    if not (np.abs(numbers) < LARGEST * float(step)).all():
+        row = int(np.argmax(np.abs(numbers) >= LARGEST * float(step))) + 1
+        raise PlanError(f"{path}: row {row}: {VALUE}: no total is beyond ±2⁶³ steps of the measure")
     values = np.full(cells.size, np.nan)
     values[at] = numbers
     return PublicTotals(str(path), facts.keys(domain), cells, values)

@@ -6,6 +6,7 @@ estimates are the best, and what holds of their errors: docs/mathematics.md.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ class Reconciliation:
             raise PlanError(f"--draws {options.draws}: a whole number of at least 0 is needed")
         self.groups = tuple(groups_of(list(self.tables.values())))
         self._last: Solved | None = None
+        self._fixed, self._expected = self._fixed_totals(), self._expected_totals()  # mistakes in files come first
         self._require_weights()
 
     @property
@@ -132,13 +134,12 @@ class Reconciliation:
         """What tables total, by measure."""
         return {measure_of(group.statistic): group.statistic for group in self.groups}
 
-    @cached_property
-    def _fixed(self) -> list[tuple[Statistic, PublicTotals]]:
+    def _fixed_totals(self) -> list[tuple[Statistic, PublicTotals]]:
         found = []
         for statistic, path in named_files(self.options.fixed, self.statistics, "--fixed").items():
-            totals = read_totals(path, statistic, self.structure.domain)
+            step = float(self._step(statistic))
+            totals = read_totals(path, statistic, self.structure.domain, self._step(statistic))
             given = totals.values[~np.isnan(totals.values)]
-            step = 1.0 if statistic.measure is None else float(exact(self._measures[statistic.measure]["step"]))
             if not np.allclose(np.rint(given / step) * step, given, rtol=1e-12, atol=0):
                 raise PlanError(
                     f"{path}: a total is no multiple of the measure's step, {step:g}: no records add up to it"
@@ -151,18 +152,20 @@ class Reconciliation:
             found.append((statistic, totals))
         return found
 
-    @cached_property
-    def _expected(self) -> Mapping[Statistic, PublicTotals]:
+    def _expected_totals(self) -> Mapping[Statistic, PublicTotals]:
         """Expected totals by what they are of: those of files, and of noisy tables that do not enter the estimate."""
         domain = self.structure.domain
         files = named_files(self.options.expected, self.statistics, "--expected")
-        found = {statistic: read_totals(path, statistic, domain) for statistic, path in files.items()}
+        found = {each: read_totals(path, each, domain, self._step(each)) for each, path in files.items()}
         for name in self.options.weights_from:
             table = self.tables[name]
             if table.statistic in found:
                 raise PlanError(f"--weights-from {name}: {table.statistic.label} has expected totals already: give one")
             found[table.statistic] = PublicTotals(name, table.facts.keys(domain), table.cells, table.values())
         return found
+
+    def _step(self, statistic: Statistic) -> Fraction:
+        return Fraction(1) if statistic.measure is None else exact(self._measures[statistic.measure]["step"])
 
     @property
     def _measures(self) -> Mapping[str, Any]:

@@ -192,6 +192,19 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
         lambda p: ["--fixed", f"records={file(p, 'state,value' + chr(10) + '01,many')}"],
         "row 1: value: a finite number is needed",
     ),
+    "no totals": (lambda p: ["--fixed", f"records={file(p, 'naics2,state,value')}"], "it holds no totals"),
+    "beyond all totals": (
+        lambda p: ["--fixed", f"records={file(p, 'naics2,state,value' + chr(10) + '31-33,01,1e19')}"],
+        "row 1: value: no total is beyond",
+    ),
+    "a wrong file that is not needed": (
+        lambda p: ["--expected", f"records={file(p, 'naics2,state,value' + chr(10) + '31-33,01,inf')}"],
+        "row 1: value: a finite number is needed",
+    ),
+    "two files of a measure": (
+        lambda p: [*["--fixed", f"records={file(p, EXPECTED)}"] * 2],
+        "--fixed: two files of one measure",
+    ),
     "unknown code": (lambda _: ["--sum", "state=99", "--of", "records"], 'no code "99" at level state'),
     "no measure said": (lambda _: ["--sum", "state=01"], "--of is needed: tables total records, payroll"),
     "not told apart": (lambda _: ["--sum", "naics6=311811", "--of", "records"], "do not tell them from others"),
