@@ -14,6 +14,7 @@ from prdp.reconciled import reconcile
 EXAMPLE = (
     'prdp reconcile releases/cbp-2023-county --out reconciled --sum "naics2=31-33, state in 06,48" --of employment'
 )
+AT_EXPECTED = "at the expected totals"  # which errors these are, of noise that grows with totals
 
 
 def declare(parser: Parser) -> None:
@@ -108,9 +109,8 @@ def _print_tables(facts: Mapping[str, Any], out: Path) -> None:
     rows = [("table", "cells", "standard errors", "weights")]
     unweighted = {name: why for group in facts["groups"] for name, why in group["unweighted"].items()}
     for name, table in facts["tables"].items():
-        rows.append(
-            (name, f"{table['rows']:,}", table["errors"], f"none: {unweighted[name]}" if name in unweighted else "")
-        )
+        errors = table["errors"] + (f", {AT_EXPECTED}" if table["at_expected_totals"] else "")
+        rows.append((name, f"{table['rows']:,}", errors, f"none: {unweighted[name]}" if name in unweighted else ""))
     print_columns(rows)
     for name, why in facts["not_reconciled"].items():
         print(f"{name}: not reconciled: {why}")
@@ -120,7 +120,8 @@ def _print_tables(facts: Mapping[str, Any], out: Path) -> None:
 def _told(sum_: Picked, interval: float) -> str:
     cells = ", ".join(f"{level} in {','.join(codes)}" for level, codes in sum_.where.items()) or "all cells"
     without = f"; records without a listed code in {', '.join(sum_.keys)} are in no table" if sum_.keys else ""
+    at = f" {AT_EXPECTED}" if sum_.at_expected_totals else ""
     return (
-        f"{sum_.of}, {cells}: {sum_.value:,.3f}, standard error {sum_.standard_error:,.3f}, "
+        f"{sum_.of}, {cells}: {sum_.value:,.3f}, standard error {sum_.standard_error:,.3f}{at}, "
         f"{100 * interval:g} % between {sum_.lower:,.3f} and {sum_.upper:,.3f}{without}"
     )

@@ -68,7 +68,10 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A group's estimates; `why`: of its tables that carry no weight, the reason in words."""
+    """A group's estimates; `why`: of its tables that carry no weight, the reason in words.
+
+    `expected`: variances are those at the expected totals, as right as these are.
+    """
 
     group: Group
     atoms: Atoms
@@ -76,6 +79,7 @@ class Solved:
     tables: tuple[Given, ...]
     why: Mapping[str, str]
     spread: Spread
+    expected: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,7 @@ class Picked:
     """A sum of cells that a user picked: its estimate, standard error and interval, and the records it is of.
 
     `of`: what is totalled. `keys`: records without a listed code in one of these keys are not in it.
+    `at_expected_totals`: the noise grows with totals, and the error is the one that it has at the expected ones.
     """
 
     of: str
@@ -92,6 +97,7 @@ class Picked:
     standard_error: float
     lower: float
     upper: float
+    at_expected_totals: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -240,7 +246,8 @@ class Reconciliation:
         except EstimateError as error:
             raise PlanError(f"{group.label}: {error}") from None
         spread = Spread.of(weighted, self.options.interval)
-        self._last = Solved(group, atoms, estimates, tables, why, spread)
+        expected = not all(each.additive for each in weighted)
+        self._last = Solved(group, atoms, estimates, tables, why, spread, expected)
         return self._last
 
     def _variance(self, table: Given, atoms: Atoms) -> Floats:
@@ -326,6 +333,7 @@ class Reconciliation:
             standard_error=float(np.sqrt(contrast.variance)),
             lower=contrast.value - half,
             upper=contrast.value + half,
+            at_expected_totals=solved.expected,
         )
 
 

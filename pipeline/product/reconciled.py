@@ -61,7 +61,8 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
                 spread = OwnNoise.of(table, solved.spread) if own else solved.spread
                 columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread)
                 made += [file.facts(home) for file in _write(home, table, solved.atoms, columns, csv=csv)]
-                tables[table.name] = how | {"rows": table.cells.size, "group": len(groups)}
+                facts = {"rows": table.cells.size, "group": len(groups), "at_expected_totals": solved.expected}
+                tables[table.name] = how | facts
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
         (home / STRUCTURE).write_bytes(structure)
@@ -162,7 +163,10 @@ def read_reconciled_manifest(folder: Location) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(path.read())
         for file in manifest["files"]:
             FileDigest(file["sha256"], file["bytes"])
-        complete = isinstance(manifest["tables"], dict) and all("unit" in each for each in manifest["groups"])
+        grouped = sorted(name for group in manifest["groups"] for name in group["tables"])
+        complete = grouped == sorted(manifest["tables"]) and isinstance(manifest["dataset"], str)
+        complete &= all(isinstance(each["release"], str) for each in manifest["releases"])
+        complete &= all(each["unit"] > 0 for each in manifest["groups"])
     except (FileNotFoundError, NotADirectoryError):
         raise StateError(f"{path} is not there: no reconciled tables are in this folder") from None
     except OSError as error:
@@ -196,6 +200,8 @@ def verify_reconciled(folder: Location) -> VerifiedTables:
     manifest = read_reconciled_manifest(folder)
     require_files(folder, manifest)
     structure = structure_in(folder, manifest)
+    if lacking := manifest["tables"].keys() - structure.tables.keys():
+        raise StateError(f"{folder / STRUCTURE}: it does not have the table {min(lacking)}: it was changed")
     sums = 0
     for group in manifest["groups"]:
         cells = {name: structure.tables[name].cells(structure.domain) for name in group["tables"]}

@@ -245,6 +245,25 @@ def test_a_cell_that_is_not_the_sum_is_found(made: Any, column: str, tmp_path: P
         prdp.read_reconciled(copy).verify()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(groups=[]),  # no sum would be held against finer ones
+        lambda manifest: manifest["groups"][0]["tables"].pop(),
+        lambda manifest: manifest["groups"][0].update(unit=0),
+        lambda manifest: manifest["releases"][0].pop("release"),
+        lambda manifest: manifest.pop("dataset"),
+    ],
+)
+def test_a_manifest_that_lacks_a_part_is_refused(made: Any, change: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made.folder, folder)
+    manifest = json.loads((folder / "reconciled.json").read_text())
+    change(manifest)
+    (folder / "reconciled.json").write_text(json.dumps(manifest))
+    assert main(["verify", str(folder)]) == 5
+
+
 LISTED = [
     query("n3_county", ["naics3", "county"], BY_SECTOR, sum="employment"),
     query("n2_state", ["naics2", "state"], LAPLACE, sum="employment"),

@@ -86,6 +86,12 @@ def test_weights_of_transformed_noise_come_from_elsewhere(release: Path, tmp_pat
     assert "median" in group["unweighted"]["pay_median"]
     by_table = prdp.reconcile(release, tmp_path / "table", weights_from=["pay_state"])
     assert "weights are made from it" in str(by_table.facts["groups"])
+    of_table = {name: facts["at_expected_totals"] for name, facts in by_file.facts["tables"].items()}
+    assert of_table["pay"]
+    assert of_table["pay_state"]
+    assert not of_table["n2_state"]
+    assert by_file.sum("state=01", "payroll").at_expected_totals
+    assert not by_file.sum("state=01", "records").at_expected_totals
     # The weights differ, and so do estimates, which add up in both cases.
     assert not np.allclose(by_file["pay"].value, by_table["pay"].value)
     for made in (by_file, by_table):
