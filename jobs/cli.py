@@ -9,11 +9,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 from jobs.commands import COMMANDS
-from jobs.options import LOG_JSON, StrictParser, example, sentence
+from jobs.options import LOG_JSON, QUIET
+from jobs.parser import parser_with
 from jobs.signals import stopping
 from pipeline.errors import PrdpError
 from pipeline.log import Log, json_log, plain_log
@@ -56,28 +56,14 @@ def _called(words: list[str], log: Log) -> int:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a call; raises PlanError on a wrong one, SystemExit after --help and --version."""
-    parser = StrictParser(
-        prog="prdp",
-        description="Releases totals of establishment microdata under per-record differential privacy.",
-        epilog="Each command has its own help: prdp release --help. Start with prdp generate.",
-    )
-    shows_version = list(words[:1]) == ["--version"]  # reading it takes longer than all else here
-    parser.add_argument("--version", action="version", version=f"prdp {version('prdp')}" if shows_version else "prdp")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=StrictParser)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=sentence(summary))
-        if list(words[:1]) == [name]:
-            module = import_module(f"jobs.commands.{name}")
-            command.epilog = example(module.EXAMPLE)
-            module.declare(command)
-    return parser.parse_args(words)
+    return parser_with(words[:1], shows_version=list(words[:1]) == ["--version"]).parse_args(words)
 
 
 def _log(words: Sequence[str]) -> Log:
     """Return the log that a call wants, before it is known whether the call is right."""
     if LOG_JSON in words:
         return json_log(words[0] if words[0] in COMMANDS else None)
-    return plain_log()
+    return plain_log(quiet=QUIET in words)
 
 
 def _failed(log: Log, message: str, code: int, debug: bool) -> int:

@@ -6,13 +6,15 @@ from typing import Any, NoReturn
 
 from pipeline.engines.registry import ENGINES
 from pipeline.errors import PlanError
+from pipeline.names import nearest
 
 LOG_JSON = "--log-json"
+QUIET = "--quiet"
 Parser = argparse.ArgumentParser
 
 
 class StrictParser(Parser):
-    """Takes options written in full, and reports a wrong call as PlanError."""
+    """Takes options written in full, and reports a wrong call as PlanError, with the name that was probably meant."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
@@ -20,6 +22,25 @@ class StrictParser(Parser):
     def error(self, message: str) -> NoReturn:
         """Raise PlanError in place of argparse's own exit."""
         raise PlanError(f"{self.prog}: {message}; see {self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, but tell an unknown option before what is missing without it."""
+        words = list(args or ())
+        if self._subparsers is None:  # a parser of commands or acts does not know their options
+            for word in words[: words.index("--")] if "--" in words else words:
+                name = word.partition("=")[0]
+                if name.startswith("--") and " " not in word and name not in self._option_string_actions:
+                    known = {option.lstrip("-"): option for option in self._option_string_actions}
+                    meant = nearest(name.lstrip("-"), known)
+                    self.error(f"unknown option {name}" + (f"; nearest known: {known[meant]}" if meant else ""))
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the one choice that was meant, where there is one; argparse names them all."""
+        meant = nearest(value, action.choices) if action.choices and value not in action.choices else None
+        if meant is not None:
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; nearest known: {meant}")
+        super()._check_value(action, value)
 
 
 def sentence(summary: str) -> str:
@@ -33,12 +54,13 @@ def example(call: str) -> str:
 
 
 def add_debug(parser: Parser) -> None:
-    """Add --debug."""
+    """Add --quiet and --debug."""
+    parser.add_argument(QUIET, action="store_true", help="tell warnings and errors alone, and no progress")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def add_json(parser: Parser) -> None:
-    """Add --json and --debug."""
+    """Add --json, --quiet and --debug."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_debug(parser)
 
@@ -95,7 +117,7 @@ def ledger_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_run(parser: Parser) -> None:
-    """Add what every run over microdata takes: an engine, a ledger, --json and --debug."""
+    """Add what every run over microdata takes: an engine, a ledger, --json, --quiet and --debug."""
     add_engine(parser)
     add_ledger(parser)
     add_json(parser)

@@ -73,9 +73,13 @@ class Log:
         self._logger.log(level, message, exc_info=traceback, extra={"facts": known | facts})
 
 
-def plain_log() -> Log:
-    """Return a log for people: on standard error, what begins after how many seconds, warnings, and errors."""
+def plain_log(*, quiet: bool = False) -> Log:
+    """Return a log for people: on standard error, what begins after how many seconds, warnings, and errors.
+
+    With `quiet` warnings and errors alone.
+    """
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING if quiet else logging.INFO)
     handler.addFilter(lambda record: record.msg is not None)
     handler.setFormatter(_PlainFormatter())
     return Log(handler)

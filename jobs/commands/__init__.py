@@ -21,4 +21,5 @@ COMMANDS = {  # name → what it does, in one line
     "product": "make the files that users load, of published releases; for everyone",
     "site": "make a public site of a published release, also with reconciled figures; for everyone",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
+    "completion": "print what completes commands and options in bash, zsh or fish",
 }

@@ -182,3 +182,16 @@ def test_diagnose_and_prepare_tell_their_stages(plan: Path, capsys: pytest.Captu
     code, lines = logged(capsys, "prepare", plan.parent / "microdata", "--plan", plan, "--out", folder)
     assert code == 0
     assert [line["stage"] for line in lines if line["event"] == "ended"] == ["sort", "complete"]
+
+
+def test_quiet_tells_warnings_and_errors_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heavy = {"kind": "exponential_polylog", "p": 1, "d": 1.5, "a": 1, "sigma": 20}
+    query = {"name": "q", "sum": "employment", "by": ["naics2", "state"], "mechanism": heavy}
+    plan = write_world(tmp_path, microdata(), queries=[query])
+    call = ["release", str(plan), "--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite"), "--quiet"]
+    assert main(call) == 0
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "warning: " in told
+    assert main([*call, "--data", "nowhere"]) == 0  # it is published, which standard output says
+    assert main(["explain", "nowhere.yaml", "--quiet"]) == 2
+    assert "error: nowhere.yaml" in capsys.readouterr().err
