@@ -1,11 +1,11 @@
-"""Accuracy against the truth: published values beside exact totals, by the size of the total.
+"""Accuracy against the truth: published values beside exact totals, by the size of the total, industry and size class.
 
 Where nothing is published, the standard error that the mechanism has at each true total stands alone: no draw is made
 for diagnostics, since at most one draw is ever seen (docs/architecture.md, rule 9).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from pipeline.diagnostics.distributions import Counts, Distributions, Key
+from pipeline.diagnostics.losses import SECTOR_LEVEL
 from pipeline.errors import PrdpError, StateError
+from pipeline.plan.domain import Domain
 from pipeline.plan.model import Query
 from pipeline.tables.files import Block
 from udfs.mechanisms.base import Mechanism
@@ -24,9 +27,10 @@ from udfs.numbers.wide import LARGEST
 CLASSES = (0.0, *(10.0**n for n in range(13)))  # of a true total's magnitude: 0, below 1, below 10, …, and the rest
 WITHIN = (0.01, 0.05, 0.1)
 POINTS = 25  # totals a decade at which a transformation's variance is computed; between them it is interpolated
-EXPECTED = ("cells", "expected_variance")
+EXPECTED = ("cells", "nonzero", "expected_variance")
 OBSERVED = ("error", "absolute_error", "squared_error", "relative_error", "truth", "covered", *map(str, WITHIN))
-Sums = dict[str, list[float]]  # a figure → its sum over the cells of each class
+RELATIVE = "relative"  # a family of distributions, of relative errors
+BY_TOTAL = "total"  # the name of the grouping by the size of the true total
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,33 @@ class VarianceCurve:
         return scaled
 
 
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Groups of a table's cells by the codes of one of its levels: by industry, or by classes of a measure.
+
+    `of`: for each code of `level` the index of its group in `labels`, which are codes of the level `name`.
+    """
+
+    name: str
+    level: str
+    labels: tuple[str, ...]
+    of: Mapping[str, int]
+
+    def groups(self, block: Block) -> Int64s:
+        """Return the group of each of the block's cells."""
+        codes, indices = block.keys[self.level]
+        groups: Int64s = np.array([self.of[code] for code in codes], dtype=np.int64)[indices]
+        return groups
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """What is added up over some cells, by group: of each figure a sum, and distributions of relative errors."""
+
+    sums: dict[str, list[float]]
+    relative: Mapping[Key, Counts]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class AccuracyTask:
     """Compares the true totals of one file of a table with the file of the same name in `published` (None: none is)."""
@@ -71,19 +102,25 @@ class AccuracyTask:
     curves: tuple[VarianceCurve, ...]
     step: Any
     published: Path | None
+    groupings: tuple[Grouping, ...]
 
-    def __call__(self, block: Block) -> Sums:
-        """Return what is added up over the file's cells."""
+    @property
+    def labels(self) -> dict[str, Sequence[str]]:
+        """The names of the groups, by grouping."""
+        return {BY_TOTAL: class_labels()} | {each.name: each.labels for each in self.groupings}
+
+    def __call__(self, block: Block) -> dict[str, Added]:
+        """Return what is added up over the file's cells, by grouping."""
         truth = in_units(block.totals, self.step)
-        classes = classes_of(truth)
         variances = np.zeros(block.size)
         for part, curve in enumerate(self.curves):
             mine = np.ones(block.size, dtype=np.bool_) if block.part_of is None else block.part_of == part
             variances[mine] = curve.at(np.maximum(truth[mine], 0))
-        figures = dict(zip(EXPECTED, (np.ones(block.size), variances), strict=True))
+        figures = dict(zip(EXPECTED, (np.ones(block.size), (truth != 0).astype(np.float64), variances), strict=True))
         if self.published is not None:
             figures |= _observed(truth, self._file(block), self.step if block.integer else 1)
-        return {name: _by_class(classes, values) for name, values in figures.items()}
+        groups = {BY_TOTAL: classes_of(truth)} | {each.name: each.groups(block) for each in self.groupings}
+        return {name: _added(groups[name], len(labels), figures) for name, labels in self.labels.items()}
 
     def _file(self, block: Block) -> dict[str, Floats]:
         path = Path(str(self.published), block.path)
@@ -96,27 +133,53 @@ class AccuracyTask:
         return {name: table.column(name).to_numpy().astype(np.float64) for name in table.column_names}
 
 
-def task_for(query: Query, published: Path | None) -> AccuracyTask:
+def task_for(query: Query, domain: Domain, published: Path | None) -> AccuracyTask:
     """Return the task for a query's table, whose published files lie in `published`."""
     curves = tuple(VarianceCurve.of(mechanism) for mechanism in query.mechanisms)
-    return AccuracyTask(curves, query.parts[0].mechanism.step, published)
+    return AccuracyTask(curves, query.parts[0].mechanism.step, published, _groupings(query, domain))
 
 
-def accuracy_json(files: Sequence[Sums]) -> list[dict[str, Any]]:
-    """Return the accuracy by class of the true total, and last of all cells, as JSON.
+def _groupings(query: Query, domain: Domain) -> tuple[Grouping, ...]:
+    """Return the groupings of a query's cells: by industry, and by each key that is classes of a measure."""
+    found = []
+    for level in query.by:
+        dimension = domain.dimensions[domain.levels[level]]
+        if SECTOR_LEVEL in dimension.levels or dimension.classes is not None:
+            name = level if dimension.classes is not None else SECTOR_LEVEL
+            groups = dimension.between(level, name)
+            if groups is not None:
+                of = dict(zip(dimension.level_codes(level), groups.tolist(), strict=True))
+                found.append(Grouping(name, level, dimension.level_codes(name), of))
+    return tuple(found)
 
-    Classes without cells are left out. Figures of a class: `cells`; `expected_standard_error`, the root of the mean
-    variance; and where a release is compared with the truth: `bias`, the mean error; `mean_absolute_error`;
-    `standard_error`, the root of the mean squared error; `mean_total`; `coverage`, the share of intervals that hold the
-    total; and of totals other than 0 `mean_relative_error` and `within`, the shares whose error is at most 1, 5 and
+
+def accuracy_json(task: AccuracyTask, files: Sequence[Mapping[str, Added]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the accuracy by class of the true total, and by the task's other groupings, as JSON.
+
+    Of each grouping a row for each group that has cells, and the last for all; its code stands as `total` or by
+    the grouping's name. Figures:
+    `cells`; `expected_standard_error`, the root of the mean variance; and where a release is compared with the truth:
+    `bias`, the mean error; `mean_absolute_error`; `standard_error`, the root of the mean squared error; `mean_total`;
+    `coverage`, the share of intervals that hold the total; and of totals other than 0 `mean_relative_error`,
+    `median_relative_error` (high by less than one part in 64) and `within`, the shares whose error is at most 1, 5 and
     10 %. null stands for infinity, and for what no cell has.
     """
-    sums = {name: [math.fsum(column) for column in zip(*(f[name] for f in files), strict=True)] for name in files[0]}
-    sums = {name: [*values, math.fsum(values)] for name, values in sums.items()}
-    labels = [*class_labels(), "all"]
-    nonzero = [0.0, *sums["cells"][1:-1], math.fsum(sums["cells"][1:-1])]
-    rows = [_row(label, {n: s[i] for n, s in sums.items()}, nonzero[i]) for i, label in enumerate(labels)]
-    return [row for row in rows if row["cells"]]
+    return {name: _rows(name, labels, [file[name] for file in files]) for name, labels in task.labels.items()}
+
+
+def _rows(name: str, labels: Sequence[str], files: Sequence[Added]) -> list[dict[str, Any]]:
+    sums = {
+        name: [math.fsum(column) for column in zip(*(f.sums[name] for f in files), strict=True)]
+        for name in files[0].sums
+    }
+    relative = Distributions.merged(file.relative for file in files)
+    everywhere = Distributions.merged({(RELATIVE, 0): counts} for counts in relative.values())
+    found = [
+        {name: label} | _row({n: s[i] for n, s in sums.items()}, relative.get((RELATIVE, i)))
+        for i, label in enumerate(labels)
+    ]
+    found.append({name: "all"} | _row({n: math.fsum(s) for n, s in sums.items()}, everywhere.get((RELATIVE, 0))))
+    return [row for row in found if row["cells"]]
 
 
 def classes_of(truth: Floats) -> Int64s:
@@ -130,9 +193,9 @@ def class_labels() -> list[str]:
     return ["0", "below 1", *(f"from {int(low):,}" for low in CLASSES[1:])]
 
 
-def _row(label: str, sums: dict[str, float], nonzero: float) -> dict[str, Any]:
-    cells = sums["cells"]
-    row: dict[str, Any] = {"total": label, "cells": int(cells)}
+def _row(sums: dict[str, float], relative: Counts | None) -> dict[str, Any]:
+    cells, nonzero = sums["cells"], sums["nonzero"]
+    row: dict[str, Any] = {"cells": int(cells)}
     if not cells:
         return row
     row["expected_standard_error"] = _finite(math.sqrt(sums["expected_variance"] / cells))
@@ -144,6 +207,7 @@ def _row(label: str, sums: dict[str, float], nonzero: float) -> dict[str, Any]:
     row["mean_total"] = sums["truth"] / cells
     row["coverage"] = sums["covered"] / cells
     row["mean_relative_error"] = _finite(sums["relative_error"] / nonzero) if nonzero else None
+    row["median_relative_error"] = relative.to_json()["quantiles"]["0.5"] if relative else None
     row["within"] = {str(share): sums[str(share)] / nonzero for share in WITHIN} if nonzero else None
     return row
 
@@ -158,9 +222,13 @@ def _observed(truth: Floats, file: dict[str, Floats], step: Any) -> dict[str, Fl
         return dict(zip(OBSERVED, (*figures, *within), strict=True))
 
 
-def _by_class(classes: Int64s, values: Floats) -> list[float]:
-    sums: list[float] = np.bincount(classes, weights=values, minlength=len(CLASSES) + 1).tolist()
-    return sums
+def _added(groups: Int64s, number: int, figures: Mapping[str, Floats]) -> Added:
+    sums = {name: np.bincount(groups, weights=each, minlength=number).tolist() for name, each in figures.items()}
+    relative = Distributions()
+    if "relative_error" in figures:
+        known = figures["nonzero"] > 0
+        relative.count_groups(RELATIVE, groups[known], figures["relative_error"][known])
+    return Added(sums, relative.counts())
 
 
 def _finite(number: float) -> float | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.diagnostics.accuracy import Sums, accuracy_json
+from pipeline.diagnostics.accuracy import BY_TOTAL, AccuracyTask, Added, accuracy_json
 from pipeline.diagnostics.distributions import (
     NO_LOSSES,
     PAPER_QUERY,
@@ -33,10 +33,12 @@ def document(
     spec: LossSpec,
     records: RecordSummary,
     firms: FirmSummary | None,
-    accuracy: tuple[str | None, Sequence[Sequence[Sums]]],
+    accuracy: tuple[str | None, Sequence[tuple[AccuracyTask, Sequence[Mapping[str, Added]]]]],
 ) -> dict[str, Any]:
-    """Return the document; `accuracy`: the attempt compared with the truth, and the sums of each query's files."""
-    attempt, of_queries = accuracy
+    """Return the document; `accuracy`: the attempt compared with the truth, and of each query task and results."""
+    attempt, results = accuracy
+    of_queries = [accuracy_json(task, files) for task, files in results]
+    groups = ({name: rows for name, rows in each.items() if name != BY_TOTAL} for each in of_queries)
     inside = records.counts.get((TOTAL, 0))
     return {
         "notice": NOTICE,
@@ -55,7 +57,8 @@ def document(
         "firms": None if firms is None else {"count": firms.firms} | _losses(spec, firms.counts),
         "accuracy": {
             "compared_with": attempt,
-            "queries": {q.name: accuracy_json(files) for q, files in zip(plan.queries, of_queries, strict=True)},
+            "queries": {q.name: each[BY_TOTAL] for q, each in zip(plan.queries, of_queries, strict=True)},
+            "groups": {q.name: each for q, each in zip(plan.queries, groups, strict=True)},
         },
     }
 

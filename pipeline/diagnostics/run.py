@@ -113,7 +113,8 @@ def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compare
     with job.log.stage("accuracy", "accuracy against the truth"), _scratch(job) as between:
         totals = job.engine.totals(chunks, layout, between)
         published = compared.tables if compared else {}
-        accuracy = [totals.over(t.number, task_for(t.query, published.get(t.name))) for t in layout.tables]
+        tasks = [task_for(t.query, job.plan.domain, published.get(t.name)) for t in layout.tables]
+        accuracy = [(task, totals.over(t.number, task)) for t, task in zip(layout.tables, tasks, strict=True)]
     made = document(job.plan, spec, records, firms, (compared.attempt if compared else None, accuracy))
     LocalPath(job.out / PAGE).write_durably(diagnostics_page(made).encode())
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

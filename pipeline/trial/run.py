@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.diagnostics.accuracy import accuracy_json, task_for
+from pipeline.diagnostics.accuracy import BY_TOTAL, accuracy_json, task_for
 from pipeline.diagnostics.distributions import NO_LOSSES, TOTAL, Counts, Key, upper_ends
 from pipeline.diagnostics.losses import LossSpec
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
@@ -144,7 +144,8 @@ class _Trial:
 
     def _table(self, number: int, totals: Totals) -> dict[str, Any]:
         query = self.plan.queries[number]
-        classes = accuracy_json(totals.over(number, task_for(query, None)))
+        task = task_for(query, self.plan.domain, None)
+        classes = accuracy_json(task, totals.over(number, task))[BY_TOTAL]
         variance = all(isfinite(mechanism.variance(0.0)) for mechanism in query.mechanisms)
         if self.keys:
             self._tell(f"drawing {query.name}")

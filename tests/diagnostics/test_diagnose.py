@@ -192,6 +192,13 @@ def test_accuracy_is_that_of_the_published_tables(tmp_path: Path) -> None:
             assert (label in by_class) == bool(kept)
             if kept:
                 require_row(by_class[label], [truth[i] for i in kept], [table[i] for i in kept])
+        (level,) = made["groups"][query]
+        by_sector = {row[level]: row for row in made["groups"][query][level]}
+        sectors = [roll_up(cell[levels[0]], level) for cell in table]
+        assert (level, by_sector.keys()) == ("naics2", {*sectors, "all"})
+        for label, row in by_sector.items():
+            kept = [i for i, sector in enumerate(sectors) if label in (sector, "all")]
+            require_row(row, [truth[i] for i in kept], [table[i] for i in kept])
 
 
 def require_row(row: dict[str, Any], truth: list[int], table: list[dict[str, Any]]) -> None:
@@ -205,8 +212,10 @@ def require_row(row: dict[str, Any], truth: list[int], table: list[dict[str, Any
     assert row["coverage"] == pytest.approx(sum(held) / n)
     known = [(abs(e), t) for e, t in zip(errors, truth, strict=True) if t]
     if not known:
-        assert row["mean_relative_error"] is row["within"] is None
+        assert row["mean_relative_error"] is row["median_relative_error"] is row["within"] is None
         return
+    median = sorted(e / t for e, t in known)[(len(known) - 1) // 2]
+    assert median <= row["median_relative_error"] <= median * (1 + 1 / 64)
     assert row["mean_relative_error"] == pytest.approx(sum(e / t for e, t in known) / len(known))
     for share in ("0.01", "0.05", "0.1"):
         assert row["within"][share] == pytest.approx(sum(e <= float(share) * t for e, t in known) / len(known))

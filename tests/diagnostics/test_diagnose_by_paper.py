@@ -80,7 +80,7 @@ def test_the_page_shows_both_where_a_policy_is_tight(tmp_path: Path) -> None:
         plan = firms.world(tmp_path / name, microdata=microdata(), queries=queries)
         pages[name] = (diagnosed(plan, tmp_path / f"{name} out") / "report.html").read_text(encoding="utf-8")
     for unit in ("records", "firms"):
-        heading = f"<h2>Losses of {unit}: what tight policies gain</h2>"
+        heading = f">Losses of {unit}: what tight policies gain</h2>"
         assert (heading in pages["tight"], heading in pages["paper"]) == (True, False)
     for name in ("all together", *TIGHT):
         assert f">{name}, tight<" in pages["tight"]

@@ -200,7 +200,9 @@ def test_nothing_is_cut_on_paper(site: Path, tmp_path: Path, page: Page) -> None
         warnings=[],
         records=losses,
         sections=[],
+        headings=[],
         compared="",
+        overview=losses,
         accuracy=[],
         plan_digest="",
     )
