@@ -10,6 +10,7 @@ from tests.support.devtools import MODES, browser
 from tests.support.diagnostics import diagnosed, read
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
+from udfs.records.codes import roll_up
 
 CURVE = [(0.1, 0.25), (0.2, 0.5), (0.4, 1.0)]
 
@@ -59,7 +60,7 @@ def test_errors_are_told_by_classes_of_a_measure(tmp_path: Path) -> None:
     path = many_keys.write(tmp_path, ["naics", "size"], [query]).plan
     made = read(diagnosed(path, tmp_path / "out", microdata=many_keys.in_files(tmp_path, many_keys.microdata(50))))
     groups = made["accuracy"]["groups"]["q"]
-    labels = {"size": many_keys.EDGES["size"][2], "naics2": {code[:2] for code in many_keys.NAICS}}
+    labels = {"size": many_keys.EDGES["size"][2], "naics2": {roll_up(code, "naics2") for code in many_keys.NAICS}}
     cells = len(labels["size"]) * len(labels["naics2"])
     for level, codes in labels.items():
         expected = dict.fromkeys(codes, cells // len(codes)) | {"all": cells}
