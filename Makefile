@@ -20,9 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@if command -v uv >/dev/null 2>&1; then \
-		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all,dev]'; \
+		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all,dev,docs]'; \
 	else \
-		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all,dev]'; \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all,dev,docs]'; \
 	fi
 	@touch $@
 
@@ -87,6 +87,11 @@ figures: $(READY) ## the tables and pictures of the pages in docs/
 	$(BIN)/python -m benchmarks.sizes
 	$(BIN)/prdp explain conf/plans/table-1.yaml --plot docs/plan/table-1.svg
 	$(BIN)/prdp calibrate --compare --standard-error 30 --total 500 --limit 1 --plot docs/calibration/families.png
+
+.PHONY: docs
+docs: $(READY) ## the pages of docs/ as a site in .work/docs
+	$(BIN)/mkdocs build -q -f mkdocs.yml -d $(CURDIR)/$(WORK)/docs
+	@echo "open $(WORK)/docs/index.html"
 
 .PHONY: pack
 pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files

@@ -1,13 +1,15 @@
 """The pages of README.md, docs/ and conf/: their links lead somewhere, and they name files that exist."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "conf").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FILE = re.compile(r"`((?:udfs|pipeline|prdp|jobs|conf|box|benchmarks|tests|docs)/[\w./-]+\.\w+)`")
 
@@ -33,3 +35,13 @@ def test_an_installation_has_every_page_and_picture() -> None:
     assert {path for path in (ROOT / "docs").rglob("*") if path.is_file()} <= installed
     data = {path for name in settings["package-data"]["conf"] for path in (ROOT / "conf").glob(name)}
     assert ROOT / "conf" / "plan.schema.json" in data
+
+
+def test_the_pages_are_a_site_that_asks_no_other_host(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: the site of the docs is not tested")
+    build = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", ROOT / "mkdocs.yml", "-d", tmp_path]
+    done = subprocess.run(build, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    loaded = re.compile(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(?:https?:)?//')
+    assert loaded.search('<link rel="stylesheet" href="https://example.org/a.css">')
+    assert [page.name for page in tmp_path.rglob("*.html") if loaded.search(page.read_text())] == []
