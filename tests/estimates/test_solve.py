@@ -251,6 +251,29 @@ def test_sums_are_told_where_tables_determine_them_and_there_alone(seed: int) ->
             estimates.contrast(contrast)
 
 
+@given(st.integers(0, 2**31))
+@settings(max_examples=20, deadline=None)
+@example(33)  # cells of crossing tables that fixed totals alone make up
+@example(139)
+def test_every_cell_is_told_beside_fixed_totals(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tables = [replace(each, variance=np.maximum(each.variance, 1.0)) for each in any_group(seed)]
+    shape = [len(axis) for axis in tables[0].positions]
+    truth = np.round(random.gamma(1, 100, size=shape)).ravel()
+    held = random.permutation(len(tables))[:2]
+    for i in held:
+        values = (matrix(tables[i]) @ truth).reshape(tables[i].widths)
+        known = random.random(values.shape) < random.choice([0.4, 1.0])
+        values = np.where(known, values, tables[i].values)
+        tables[i] = replace(tables[i], values=values, variance=np.where(known, 0.0, tables[i].variance))
+    estimates, dense = reconcile(tables, unit=1e-3), Dense(tables)
+    for one in tables:
+        for inside, variance in zip(matrix(one), dense.variances(one).ravel(), strict=True):
+            if inside.any():
+                found = estimates.contrast(inside.reshape(shape)).variance
+                assert found == pytest.approx(variance, rel=1e-3, abs=1e-6)
+
+
 def fix(one: Observed, values: np.ndarray) -> Observed:
     return replace(one, values=np.asarray(values, dtype=np.float64).reshape(one.widths), variance=np.array(0.0))
 

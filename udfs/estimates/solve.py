@@ -75,10 +75,11 @@ class Solver:
         if self.exact:
             return self.chain.solve(right)
         found = np.zeros(self.group.shape)
-        least = NOTHING * dot(right, self.chain.start * right)  # a sum of fixed totals has no variance
+        alone = self.chain.start if self.fixed is None else self.fixed.metric  # above 0, also of fixed base cells
+        least = NOTHING * dot(right, alone * right)  # a sum of fixed totals has no variance
         most = math.inf  # a sum that the tables do not determine grows beyond it: no residual is small beside it
         if not self.chain.bounds:
-            most = dot(right, self._preconditioned(self._reduced(right.copy()))) / UNBOUNDED
+            most = max(least, dot(right, self._preconditioned(self._reduced(right.copy()))) / UNBOUNDED)
 
         def residual() -> Floats:
             out = self.group.normal(found)
@@ -130,7 +131,7 @@ class Solver:
             while done < MOST_ITERATIONS:
                 image = self.group.normal(direction)
                 length = dot(direction, image)
-                if not length > FLAT * size:
+                if not (size > 0 and length > FLAT * size):
                     break
                 add_scaled(base, size / length, direction)
                 add_scaled(rest, -size / length, image)
