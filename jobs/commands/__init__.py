@@ -15,7 +15,7 @@ COMMANDS = {  # name → what it does, in one line
     "diagnose": "losses of the actual records, and errors against the true totals; confidential",
     "evaluate": "compare mechanisms on synthetic microdata",
     "verify": "check that a release's files match its manifest; for everyone",
-    "export": "write a published release's tables in another format; for everyone",
+    "export": "write published or reconciled tables in another format; for everyone",
     "reconcile": "estimates of published tables that add up; for everyone",
     "derive": "ratios, shares and change of published totals, with their errors; for everyone",
     "product": "make the files that users load, of published releases; for everyone",

@@ -16,6 +16,7 @@ from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
 from pipeline.product.atoms import Atoms
+from pipeline.product.described import description_of
 from pipeline.product.errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.given import Given
@@ -65,8 +66,13 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
                 tables[table.name] = how | facts
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
-        (home / STRUCTURE).write_bytes(structure)
-        made.append({"path": STRUCTURE, "bytes": len(structure), "sha256": hashlib.sha256(structure).hexdigest()})
+        folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
+        formats = ("parquet", "csv") if csv else ("parquet",)
+        beside = description_of(folders.values(), tables, reconciliation.options.interval, formats)
+        for name, data in ({STRUCTURE: structure} | beside).items():
+            (home / name).parent.mkdir(exist_ok=True)
+            (home / name).write_bytes(data)
+            made.append({"path": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
         manifest = {
             "dataset": reconciliation.structure.dataset,
             "releases": reconciliation.releases,

@@ -34,6 +34,10 @@ def test_a_release_on_dask_needs_no_extra(plan: Path) -> None:
     published = plan.parent / "releases" / "small-release"
     for call in (("explain", plan), ("verify", published), ("ledger", "show", *ledger)):
         assert without(every, *call).returncode == 0
+    for package, to in {"xlsxwriter": "xlsx", "duckdb": "duckdb", "deltalake": "delta"}.items():
+        done = without(package, "export", published, "--to", to, "--out", plan.parent / to)
+        line = f"error: --to {to} needs the package {package}, which is not installed: run pip install 'prdp[{to}]'"
+        assert (done.returncode, done.stderr.strip()) == (2, line)
 
 
 @pytest.mark.parametrize(
