@@ -90,7 +90,7 @@ figures: $(READY) ## the tables and pictures of the pages in docs/
 
 .PHONY: docs
 docs: $(READY) ## the pages of docs/ as a site in .work/docs
-	$(BIN)/mkdocs build -q -f mkdocs.yml -d $(CURDIR)/$(WORK)/docs
+	$(BIN)/mkdocs build -f mkdocs.yml -d $(CURDIR)/$(WORK)/docs
 	@echo "open $(WORK)/docs/index.html"
 
 .PHONY: pack
