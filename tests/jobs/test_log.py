@@ -34,6 +34,7 @@ STAGES = [
     "stage",
     "stage",
     "stage",
+    "stage",  # the public site
     "complete",
     "publish",
     "settle",
