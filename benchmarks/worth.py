@@ -24,8 +24,8 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import Structure
 from pipeline.product.atoms import Atoms
-from pipeline.product.given import Given, Group, groups_of
 from pipeline.product.public_totals import measure_of
+from pipeline.product.released_tables import Group, ReleasedTable, groups_of
 from pipeline.product.sources import Source
 from udfs.estimates.solve import Estimates, reconcile
 from udfs.estimates.tables import Observed
@@ -53,7 +53,7 @@ def main() -> None:
     _splits()
 
 
-def _tables(plan: Plan) -> list[Given]:
+def _tables(plan: Plan) -> list[ReleasedTable]:
     structure = Structure.of(plan)
     tables = []
     for query in plan.queries:
@@ -61,7 +61,7 @@ def _tables(plan: Plan) -> list[Given]:
         cells = facts.cells(plan.domain)
         source = Source(query.name, None, (), cells.size, query.by, {})  # type: ignore[arg-type]  # nothing is read
         mechanisms = {part.name: part.mechanism for part in query.parts}
-        tables.append(Given(source, facts, plan.domain, cells, mechanisms))
+        tables.append(ReleasedTable(source, facts, plan.domain, cells, mechanisms))
     return tables
 
 
@@ -105,7 +105,7 @@ def solved(group: Group) -> tuple[Atoms, Estimates]:
     return atoms, reconcile(observed, unit=0.001)
 
 
-def _exact(atoms: Atoms, estimates: Estimates, table: Given, cell: int) -> float:
+def _exact(atoms: Atoms, estimates: Estimates, table: ReleasedTable, cell: int) -> float:
     """Return the variance of the estimate of one cell."""
     one = np.zeros(table.cells.size)
     one[cell] = 1

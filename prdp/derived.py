@@ -8,9 +8,9 @@ from typing import Any
 from pipeline.errors import PlanError
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
-from pipeline.product.cellwise import change_by_cell, ratio_by_cell, share_by_cell, write_table
 from pipeline.product.derived import Derived, Source, change_of, ratio_of, share_of, total_of
-from pipeline.product.picked import Published
+from pipeline.product.derived_tables import change_by_cell, ratio_by_cell, share_by_cell, write_table
+from pipeline.product.published_totals import Published
 from prdp.reconciled import cells_of, reconcile
 from prdp.runs import LocationLike, location
 

@@ -10,10 +10,10 @@ from pipeline.errors import PlanError
 from pipeline.plan.keys import Where
 from pipeline.product.atoms import MAX_CELLS
 from pipeline.product.derived import Derived, change_of, ratio_of, share_of
-from pipeline.product.estimated import Estimated
+from pipeline.product.estimated_totals import Estimated
 from pipeline.product.export import export
 from pipeline.product.reconcile import Options, Picked, Reconciliation, parse_where
-from pipeline.product.reconciled import (
+from pipeline.product.reconciled_folder import (
     VerifiedTables,
     make_reconciled,
     read_reconciled_manifest,

@@ -3,12 +3,17 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PlanError, PrdpError, StateError
 from prdp.ledgers import Ledger, LedgerLike, open_ledger
 from prdp.plans import Plan, load_plan
 from prdp.runs import Runner
+
+if TYPE_CHECKING:
+    from pipeline.engines.protocol import Engine
+    from pipeline.trial.microdata import Origin
+    from pipeline.trial.run import TrialJob
 
 PlanLike = str | os.PathLike[str] | Plan
 
@@ -56,10 +61,9 @@ def try_plan(
         PlanError: The economy has not the plan's keys or measures, or the call is wrong.
         StateError: The file declared public is known to the ledger as a dataset's.
     """
-    from pipeline.release.site import site  # noqa: PLC0415
     from pipeline.trial.microdata import RECORDS, Origin, files_of, require_apart  # noqa: PLC0415
     from pipeline.trial.page import trial_page  # noqa: PLC0415
-    from pipeline.trial.run import TrialJob, try_plans  # noqa: PLC0415
+    from pipeline.trial.run import try_plans  # noqa: PLC0415
 
     runner = Runner(**options)
     plans = [_loaded(each) for each in (plan, *beside)]
@@ -77,16 +81,7 @@ def try_plan(
             require_apart(each._model, files)
         _require_unknown(files, ledger)
     with runner.started() as started:
-        job = TrialJob(
-            plans=[each._model for each in plans],
-            origin=origin,
-            draws=draws,
-            engine=started,
-            site_share=site().max_left_out,
-            most_cells=site().max_cells,
-            log=runner.log,
-        )
-        tried = try_plans(job)
+        tried = try_plans(_job(plans, origin, draws, runner, started))
     if page is not None:
         first = plans[0]
         _write(Path(page), trial_page(first._model, first.source, tried.document, tried.cells[0]))
@@ -133,12 +128,10 @@ def publication(
         PlanError: The call is wrong, the plan's own noise has no such accuracy, or the economy has not its keys.
     """
     from pipeline.names import hint  # noqa: PLC0415
-    from pipeline.release.site import site  # noqa: PLC0415
     from pipeline.trial.equal import ACCURACIES, KINDS  # noqa: PLC0415
     from pipeline.trial.equal import publication as run  # noqa: PLC0415
     from pipeline.trial.equal_output import write  # noqa: PLC0415
     from pipeline.trial.microdata import RECORDS, Origin  # noqa: PLC0415
-    from pipeline.trial.run import TrialJob  # noqa: PLC0415
 
     if equal not in ACCURACIES:
         raise PlanError(f"--equal: must be one of {', '.join(ACCURACIES)}")
@@ -148,21 +141,27 @@ def publication(
     chosen = kinds if isinstance(kinds, Mapping) else {name: KINDS[name] for name in kinds or KINDS}
     runner = Runner(**options)
     origin = Origin(records=RECORDS if records is None else records, like=like, states=tuple(states), seed=seed)
-    model = _loaded(plan)._model
+    loaded = _loaded(plan)
     with runner.started() as started:
-        job = TrialJob(
-            plans=[model],
-            origin=origin,
-            draws=draws,
-            engine=started,
-            site_share=site().max_left_out,
-            most_cells=site().max_cells,
-            log=runner.log,
-        )
-        document = run(job, equal, chosen)
+        document = run(_job([loaded], origin, draws, runner, started), equal, chosen)
     if out is not None:
         write(document, Path(out))
     return document
+
+
+def _job(plans: Sequence[Plan], origin: "Origin", draws: int, runner: Runner, engine: "Engine") -> "TrialJob":
+    from pipeline.release.site import site  # noqa: PLC0415
+    from pipeline.trial.run import TrialJob  # noqa: PLC0415
+
+    return TrialJob(
+        plans=[each._model for each in plans],
+        origin=origin,
+        draws=draws,
+        engine=engine,
+        site_share=site().max_left_out,
+        most_cells=site().max_cells,
+        log=runner.log,
+    )
 
 
 def _loaded(plan: PlanLike) -> Plan:

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json
@@ -9,6 +10,7 @@ from pipeline.release.verify import verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 
+Report = tuple[dict[str, Any], tuple[str, ...]]  # as JSON, and for people
 EXAMPLE = "prdp verify releases/cbp-2023-county"
 
 
@@ -24,26 +26,28 @@ def run(arguments: argparse.Namespace) -> None:
     """Print what was verified."""
     folder = locate(arguments.folder, what="OUT/RELEASE")
     if (folder / "release.json").is_file() or not (folder / "reconciled.json").is_file():
-        _release(folder, arguments.json)
+        facts, lines = _release(folder)
     else:
-        _reconciled(folder, arguments.json)
+        facts, lines = _reconciled(folder)
+    if arguments.json:
+        print_json(facts)
+    else:
+        print(*lines, sep="\n")
 
 
-def _release(folder: Location, as_json: bool) -> None:
+def _release(folder: Location) -> Report:
     verified = verify_release(folder)
-    if as_json:
-        print_json(asdict(verified))
-        return
-    print(f"{verified.release}: {verified.files} files match the manifest of attempt {verified.attempt}")
-    print(f"ledger head {verified.ledger_head}: compare it with the one that the publisher names")
+    return asdict(verified), (
+        f"{verified.release}: {verified.files} files match the manifest of attempt {verified.attempt}",
+        f"ledger head {verified.ledger_head}: compare it with the one that the publisher names",
+    )
 
 
-def _reconciled(folder: Location, as_json: bool) -> None:
-    from pipeline.product.reconciled import verify_reconciled  # noqa: PLC0415 — more of Arrow and SciPy than releases need
+def _reconciled(folder: Location) -> Report:
+    from pipeline.product.reconciled_folder import verify_reconciled  # noqa: PLC0415 — SciPy, which releases do not need
 
     verified = verify_reconciled(folder)
-    if as_json:
-        print_json(asdict(verified))
-        return
-    print(f"{', '.join(verified.releases)}, reconciled: {verified.files} files match their manifest")
-    print(f"{verified.sums:,} cells are the sums of finer ones, to the last unit")
+    return asdict(verified), (
+        f"{', '.join(verified.releases)}, reconciled: {verified.files} files match their manifest",
+        f"{verified.sums:,} cells are the sums of finer ones, to the last unit",
+    )

@@ -22,8 +22,8 @@ from typing import Self
 import numpy as np
 
 from pipeline.accounting.calibrate import solve
+from pipeline.accounting.geometric_program import LARGEST, Program
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.program import LARGEST, Program
 from pipeline.accounting.targets import CalibrationError
 from pipeline.accounting.unknowns import SLOPE, Bound, Numbers, Problem, Unknown, Unmet
 from udfs.mechanisms.base import Mechanism

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.errors import require_package
-from pipeline.product.published import Published
-from pipeline.report.described import CODES
+from pipeline.product.published_folder import Published
+from pipeline.report.data_package import CODES
 
 FILE = "tables.duckdb"  # not the release's name: DuckDB takes a file's name for a catalog's, and some are its own
 LIST = pa.schema([("code", pa.string()), ("name", pa.string())])

@@ -1,6 +1,7 @@
 """Ratios, shares and change of totals of picked cells: what they are of, and intervals that hold as often as they say.
 
-Totals come from published tables as they are (pipeline.product.picked) or reconciled; docs/mathematics.md, section 15.
+Totals come from published tables as they are or reconciled (published_totals.py, estimated_totals.py);
+docs/mathematics.md, section 15.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pipeline.errors import PlanError
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Where
 from pipeline.plan.structure import Structure
-from pipeline.product.picked import CellTotals, Total
+from pipeline.product.published_totals import CellTotals, Total
 from udfs.estimates.laws import half_step
 from udfs.estimates.multipliers import Law, combined, multiplier
 from udfs.estimates.ratios import Statistics, Totals, difference, ratio, ratio_of_intervals, relative_change

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.plan.cells import Int32s
-from pipeline.product.given import Given
+from pipeline.product.released_tables import ReleasedTable
 from udfs.estimates.errors import Drawn
 from udfs.estimates.laws import law_of
 from udfs.estimates.multipliers import Law, combined, multiplier
@@ -37,7 +37,7 @@ class Spread:
     interval: float
 
     @classmethod
-    def of(cls, weighted: list[Given], interval: float) -> "Spread":
+    def of(cls, weighted: list[ReleasedTable], interval: float) -> "Spread":
         """Return the spread of sums of the tables' noise: Gaussian, or symmetric where it is additive."""
         laws = [law_of(mechanism) for each in weighted for mechanism in each.mechanisms.values()]
         steps = [float(mechanism.step) for each in weighted for mechanism in each.mechanisms.values()]
@@ -70,7 +70,7 @@ class OwnNoise:
     reaches: Mapping[float, Floats]  # by the probability that R may exceed r: of each part c for what is left
 
     @classmethod
-    def of(cls, table: Given, spread: Spread) -> "OwnNoise":
+    def of(cls, table: ReleasedTable, spread: Spread) -> "OwnNoise":
         """Return what the noise of the table's parts tells."""
         noise = list(table.mechanisms.values())
         beyond = 1 - spread.interval

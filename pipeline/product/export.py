@@ -11,9 +11,9 @@ from typing import Any, Final
 from pipeline.errors import PlanError, StateError
 from pipeline.names import hint
 from pipeline.product.database import write_database, write_delta
-from pipeline.product.published import Published, published_in
+from pipeline.product.published_folder import Published, published_in
 from pipeline.product.workbook import write_workbooks
-from pipeline.report.described import CODES, PACKAGE, package_text
+from pipeline.report.data_package import CODES, PACKAGE, package_text
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.new_folder import filled, require_no_release

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
 from pipeline.product.layouts import write_layout
-from pipeline.product.reconciled import with_estimates
+from pipeline.product.reconciled_folder import with_estimates
 from pipeline.product.sources import names_of, released
 from pipeline.product.spec import ProductSpec, file_of, load_product
 from pipeline.product.tables import BASIC, RESEARCH, WITHHELD, write_table

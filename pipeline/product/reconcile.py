@@ -20,7 +20,6 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure
 from pipeline.product.atoms import MAX_CELLS, Atoms
 from pipeline.product.errors import Spread
-from pipeline.product.given import Given, Group, given_of, groups_of, require_tables
 from pipeline.product.public_totals import (
     PublicTotals,
     measure_of,
@@ -28,6 +27,7 @@ from pipeline.product.public_totals import (
     read_totals,
     spread_evenly,
 )
+from pipeline.product.released_tables import Group, ReleasedTable, groups_of, require_tables, tables_of
 from pipeline.product.sources import released, structure_of
 from pipeline.storage.location import Location
 from udfs.estimates.solve import Estimates
@@ -76,7 +76,7 @@ class Solved:
     group: Group
     atoms: Atoms
     estimates: Estimates
-    tables: tuple[Given, ...]
+    tables: tuple[ReleasedTable, ...]
     why: Mapping[str, str]
     spread: Spread
     expected: bool
@@ -110,7 +110,8 @@ class Picked:
 class Reconciliation:
     """Verified releases of one dataset, to be reconciled group by group; each is solved when it is asked for.
 
-    Raises what `released`, `structure_of` and `given_of` raise, and PlanError where the options name what is not there.
+    Raises what `released`, `structure_of` and `tables_of` raise, and PlanError where options name what is not
+    there.
     """
 
     def __init__(self, folders: Sequence[Location], options: Options) -> None:
@@ -118,7 +119,7 @@ class Reconciliation:
         sources, self.releases = released(folders)
         plans = [load_plan(path) for path in options.plans]
         self.structures = {str(folder): structure_of(folder, plans) for folder in folders}
-        self.tables = {each.name: each for each in given_of(sources, self.structures)}
+        self.tables = {each.name: each for each in tables_of(sources, self.structures)}
         for named, option in ((options.weights_from, "--weights-from"), (options.leave_out, "--leave-out")):
             require_tables(named, self.tables, option)
         if not 0 < options.interval < 1:
@@ -203,7 +204,7 @@ class Reconciliation:
                 "is then left out of the estimates), or --leave-out TABLE; weights from the table itself would bias it"
             )
 
-    def _why(self, table: Given) -> str | None:
+    def _why(self, table: ReleasedTable) -> str | None:
         """Return why a table carries no weight, in words; None where it does."""
         if table.name in self.options.leave_out:
             return "left out by the call"
@@ -250,7 +251,7 @@ class Reconciliation:
         self._last = Solved(group, atoms, estimates, tables, why, spread, expected)
         return self._last
 
-    def _variance(self, table: Given, atoms: Atoms) -> Floats:
+    def _variance(self, table: ReleasedTable, atoms: Atoms) -> Floats:
         if table.additive:
             expected = None
         else:
@@ -263,7 +264,7 @@ class Reconciliation:
             else table.variance(expected)
         )
 
-    def _weighted(self, group: Group) -> list[Given]:
+    def _weighted(self, group: Group) -> list[ReleasedTable]:
         return [each for each in group.tables if self._why(each) is None]
 
     def not_reconciled(self) -> Iterator[tuple[str, str]]:

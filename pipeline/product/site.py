@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.model import VALUES
 from pipeline.plan.structure import STRUCTURE, Structure
-from pipeline.product.reconciled import read_reconciled_manifest, require_files
+from pipeline.product.reconciled_folder import read_reconciled_manifest, require_files
 from pipeline.release.export import published_bytes, published_part, published_parts
 from pipeline.release.verify import read_manifest, verify_release
 from pipeline.report.page import NOT_ADDING, SUMS

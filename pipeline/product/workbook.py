@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import PlanError, require_package
-from pipeline.product.published import Published
+from pipeline.product.published_folder import Published
 
 MOST_ROWS = (1 << 20) - 1  # of a sheet, beside its header
 EXACT = 10**15 - 1  # a workbook's numbers have 15 digits

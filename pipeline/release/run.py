@@ -39,7 +39,7 @@ from pipeline.release.mark import mark, require_markable
 from pipeline.release.outcome import Outcome, not_done, require_formats, sizes
 from pipeline.release.request import TO_DRAW, Request, require_places, reservation_of
 from pipeline.report.accuracy import warnings
-from pipeline.report.described import stage_description
+from pipeline.report.data_package import stage_description
 from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
 from pipeline.report.site.write import FRONT, stage_site, staged_page

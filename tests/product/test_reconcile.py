@@ -18,8 +18,8 @@ import prdp
 from jobs.cli import main
 from pipeline.plan.structure import TableFacts
 from pipeline.product import errors
-from pipeline.product.given import Given
-from pipeline.product.picked import Published
+from pipeline.product.published_totals import Published
+from pipeline.product.released_tables import ReleasedTable
 from prdp import PlanError, StateError
 from prdp.runs import location
 from tests.support.many_keys import (
@@ -94,7 +94,7 @@ def test_tables_without_noise_stay_as_they_are_whatever_the_weights(
     folder = released(tmp_path, queries)
     draw = np.random.default_rng(1)
     monkeypatch.setattr(errors, "WORK", 0)
-    monkeypatch.setattr(Given, "variance", lambda self, _: draw.uniform(1, 9, self.cells.shape))
+    monkeypatch.setattr(ReleasedTable, "variance", lambda self, _: draw.uniform(1, 9, self.cells.shape))
     made = prdp.reconcile(folder, tmp_path / "made")
     assert set(made) == {each["name"] for each in queries}
     for table in made.values():

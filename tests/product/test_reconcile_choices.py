@@ -169,42 +169,47 @@ def test_an_older_release_needs_its_plan(release: Path, tmp_path: Path) -> None:
         prdp.reconcile(older, tmp_path / "x", plans=[plan], **without_payroll())
 
 
+def totals(*lines: str, option: str = "--fixed") -> Callable[[Path], list[Any]]:
+    """The options that name a file of totals of records with these lines."""
+    return lambda folder: [option, f"records={file(folder, chr(10).join(lines))}"]
+
+
 MISTAKES: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "unknown table left out": (lambda _: ["--leave-out", "pai"], "--leave-out pai: no release has this table; nearest"),
     "unknown table for weights": (lambda _: ["--weights-from", "x"], "--weights-from x: no release has this table"),
     "unknown measure": (lambda p: ["--fixed", f"sales={file(p, EXPECTED)}"], "--fixed sales=.*no table is of it"),
     "no such file": (lambda p: ["--fixed", f"records={p / 'none.csv'}"], "none.csv: cannot be read"),
     "unknown level": (
-        lambda p: ["--fixed", f"records={file(p, 'stat,value')}"],
+        totals("stat,value"),
         "column stat: unknown level; nearest known level: state",
     ),
     "off the domain": (
-        lambda p: ["--fixed", f"records={file(p, 'state,value' + chr(10) + '99,1')}"],
+        totals("state,value", "99,1"),
         'column state: the domain has no code "99"',
     ),
     "twice": (
-        lambda p: ["--fixed", f"records={file(p, chr(10).join(['state,value', '01,1', '01,2']))}"],
+        totals("state,value", "01,1", "01,2"),
         "a cell stands twice",
     ),
     "off the step": (
-        lambda p: ["--fixed", f"records={file(p, 'state,value' + chr(10) + '01,1.5')}"],
+        totals("state,value", "01,1.5"),
         "no multiple of the measure's step, 1",
     ),
     "other records": (
-        lambda p: ["--fixed", f"records={file(p, 'state,value' + chr(10) + '01,1')}"],
+        totals("state,value", "01,1"),
         "no table totals count of records of the same records",
     ),
     "no number": (
-        lambda p: ["--fixed", f"records={file(p, 'state,value' + chr(10) + '01,many')}"],
+        totals("state,value", "01,many"),
         "row 1: value: a finite number is needed",
     ),
-    "no totals": (lambda p: ["--fixed", f"records={file(p, 'naics2,state,value')}"], "it holds no totals"),
+    "no totals": (totals("naics2,state,value"), "it holds no totals"),
     "beyond all totals": (
-        lambda p: ["--fixed", f"records={file(p, 'naics2,state,value' + chr(10) + '31-33,01,1e19')}"],
+        totals("naics2,state,value", "31-33,01,1e19"),
         "row 1: value: no total is beyond",
     ),
     "a wrong file that is not needed": (
-        lambda p: ["--expected", f"records={file(p, 'naics2,state,value' + chr(10) + '31-33,01,inf')}"],
+        totals("naics2,state,value", "31-33,01,inf", option="--expected"),
         "row 1: value: a finite number is needed",
     ),
     "two files of a measure": (

@@ -11,10 +11,10 @@ from pipeline.names import hint
 from pipeline.plan.keys import Where
 from pipeline.plan.structure import Structure
 from pipeline.product.errors import Spread
-from pipeline.product.given import Given
-from pipeline.product.picked import CellTotals, Total
 from pipeline.product.public_totals import measure_of
+from pipeline.product.published_totals import CellTotals, Total
 from pipeline.product.reconcile import Reconciliation, Solved
+from pipeline.product.released_tables import ReleasedTable
 from udfs.estimates.ratios import Totals
 from udfs.estimates.solve import Contrast
 from udfs.estimates.tables import EstimateError
@@ -96,7 +96,7 @@ class Estimated:
         covariance = self._flat(solved, table, contrast.coefficients[name] * observed.variance)
         return Totals(np.asarray(contrast.value), np.asarray(contrast.variance)), covariance
 
-    def _solved(self, name: str) -> tuple[Solved, Given]:
+    def _solved(self, name: str) -> tuple[Solved, ReleasedTable]:
         tables = self.reconciliation.tables
         if name not in tables:
             raise PlanError(f"{in_a_line(name)}: no release has this table{hint(name, list(tables), 'table')}")
@@ -106,10 +106,10 @@ class Estimated:
             raise PlanError(f"{name}: the tables do not tell its cells: it is not reconciled")
         return solved, tables[name]
 
-    def _flat(self, solved: Solved, table: Given, cells: Floats) -> Floats:
+    def _flat(self, solved: Solved, table: ReleasedTable, cells: Floats) -> Floats:
         whole = np.broadcast_to(cells, solved.atoms.widths(table.cells))
         return solved.atoms.in_key_order(table.cells, whole)
 
 
-def _weighted(solved: Solved) -> list[Given]:
+def _weighted(solved: Solved) -> list[ReleasedTable]:
     return [table for table in solved.tables if table.name not in solved.why]

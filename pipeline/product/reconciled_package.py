@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.release.export import description_in
 from pipeline.release.verify import read_manifest
-from pipeline.report.described import CODES, MEANINGS, MEDIA, PACKAGE, package_text
+from pipeline.report.data_package import CODES, MEANINGS, MEDIA, PACKAGE, package_text
 from pipeline.storage.location import Location
 
 ESTIMATED = {  # column → type and meaning

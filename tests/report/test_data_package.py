@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.report.described import PACKAGE, field_type
+from pipeline.report.data_package import PACKAGE, field_type
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 

@@ -20,8 +20,8 @@ from pipeline.plan.keys import Where
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import Structure, TableFacts
 from pipeline.product.atoms import Atoms
-from pipeline.product.given import Given, given_of
 from pipeline.product.public_totals import measure_of
+from pipeline.product.released_tables import ReleasedTable, tables_of
 from pipeline.product.sources import VALUE, released, structure_of
 from pipeline.storage.location import Location
 from udfs.estimates.laws import half_step, law_of
@@ -111,7 +111,7 @@ class Cells:
     """Picked cells of one published table; `mask` is 1 for them on the table's own base, `interval` the coverage of
     released intervals."""
 
-    table: Given
+    table: ReleasedTable
     interval: Fraction
     atoms: Atoms
     mask: Floats
@@ -200,13 +200,13 @@ class Cells:
 class Published:
     """Verified releases of one dataset, each of whose tables speaks for itself.
 
-    Raises what `released`, `structure_of` and `given_of` raise.
+    Raises what `released`, `structure_of` and `tables_of` raise.
     """
 
     def __init__(self, folders: Sequence[Location], plans: Sequence[Plan] = ()) -> None:
         sources, self.releases = released(folders)
         self.structures = {str(folder): structure_of(folder, plans) for folder in folders}
-        self.tables = given_of(sources, self.structures)
+        self.tables = tables_of(sources, self.structures)
 
     @property
     def structure(self) -> Structure:
@@ -302,13 +302,13 @@ class Published:
         totals = self.table(name, float(USUAL)).totals
         return Totals(totals.value.sum(), totals.variance.sum()), totals.variance
 
-    def _named(self, name: str) -> Given:
+    def _named(self, name: str) -> ReleasedTable:
         tables = {table.name: table for table in self.tables}
         if name not in tables:
             raise PlanError(f"{in_a_line(name)}: no release has this table{hint(name, list(tables), 'table')}")
         return tables[name]
 
-    def _by_cell(self, table: Given, of_part: Sequence[float]) -> Floats:
+    def _by_cell(self, table: ReleasedTable, of_part: Sequence[float]) -> Floats:
         grid = np.array(of_part, dtype=np.float64)[table.part_numbers()]
         shape = (table.cells.size,) if table.cells.listed is not None else table.cells.shape
         return np.broadcast_to(grid, shape).reshape(-1)
@@ -348,7 +348,7 @@ def _of_stable(name: str, terms: Sequence[Term], coverage: float) -> float:
         raise PlanError(f"{name}: {refused}") from None
 
 
-def _released(table: Given, interval: Fraction, coverage: float) -> list[Floats]:
+def _released(table: ReleasedTable, interval: Fraction, coverage: float) -> list[Floats]:
     """Return values and ends of released intervals; PlanError where these cover less than is needed."""
     if coverage > interval:
         raise PlanError(

@@ -16,11 +16,11 @@ from pipeline.errors import PlanError, StateError
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
 from pipeline.product.atoms import Atoms
-from pipeline.product.described import description_of
 from pipeline.product.errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
 from pipeline.product.files import PIECE, Hashed, written
-from pipeline.product.given import Given
 from pipeline.product.reconcile import Reconciliation, Solved
+from pipeline.product.reconciled_package import description_of
+from pipeline.product.released_tables import ReleasedTable
 from pipeline.product.sources import ERROR, PUBLISHED, VALUE, Source, numbers
 from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
@@ -121,7 +121,7 @@ class Columns(NamedTuple):
     spread: Spread | OwnNoise
 
 
-def _write(home: Path, table: Given, atoms: Atoms, columns: Columns, *, csv: bool) -> list[Hashed]:
+def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, csv: bool) -> list[Hashed]:
     """Write a table's files, piece by piece; return them."""
     cells = table.cells
 

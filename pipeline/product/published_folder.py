@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.product.reconciled import MANIFEST, read_reconciled_manifest, require_files
+from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifest, require_files
 from pipeline.release.export import description_in, published_part
 from pipeline.release.verify import read_manifest, verify_release
-from pipeline.report.described import CODES
+from pipeline.report.data_package import CODES
 from pipeline.storage.location import Location
 from pipeline.storage.staging import safe_name
 

@@ -28,7 +28,7 @@ DIGITS = 2  # of the expected totals at which variances are computed
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class ReleasedTable:
     """A released table: its source, its cells in the public domain, and the mechanisms of its parts."""
 
     source: Source
@@ -38,7 +38,7 @@ class Given:
     mechanisms: Mapping[str | None, Mechanism]
 
     @classmethod
-    def of(cls, source: Source, structure: Structure) -> "Given":
+    def of(cls, source: Source, structure: Structure) -> "ReleasedTable":
         """Return the table; PlanError where policy.json lacks its mechanism, or its rows are not its public cells."""
         facts = structure.tables[source.name]
         cells = facts.cells(structure.domain)
@@ -154,7 +154,7 @@ class Group:
 
     statistic: Statistic
     keys: frozenset[str]
-    tables: tuple[Given, ...]
+    tables: tuple[ReleasedTable, ...]
 
     @property
     def label(self) -> str:
@@ -167,13 +167,13 @@ class Group:
         domain = self.tables[0].domain
         return frozenset(domain.dimensions[axis.key].key for each in self.tables for axis in each.cells.axes)
 
-    def refined(self, table: Given, by: Iterable[Given]) -> bool:
+    def refined(self, table: ReleasedTable, by: Iterable[ReleasedTable]) -> bool:
         """Whether a table's cells are unions of those of another one of `by`."""
         bases = [Base(each.cells, ("",)) for each in by if each is not table]
         return cheapest(bases, table.cells, "") is not None
 
 
-def given_of(sources: Mapping[str, Source], structures: Mapping[str, Structure]) -> list[Given]:
+def tables_of(sources: Mapping[str, Source], structures: Mapping[str, Structure]) -> list[ReleasedTable]:
     """Return the tables of verified releases; `structures` by the text of the release's folder.
 
     Raises PlanError where releases are not of one dataset, or their lists, or the units of a measure, differ.
@@ -196,7 +196,7 @@ def given_of(sources: Mapping[str, Source], structures: Mapping[str, Structure])
             )
             if one != two:
                 raise PlanError(f"{folder} and {home}: the measure {name} has different columns, types or steps")
-    return [Given.of(source, structures[str(source.folder)]) for source in sources.values()]
+    return [ReleasedTable.of(source, structures[str(source.folder)]) for source in sources.values()]
 
 
 def _difference(one: Domain, other: Domain) -> str:
@@ -206,9 +206,9 @@ def _difference(one: Domain, other: Domain) -> str:
     return f"of {', '.join(keys)}" if keys else "cells that are listed, or vintages"
 
 
-def groups_of(tables: Sequence[Given]) -> Iterator[Group]:
+def groups_of(tables: Sequence[ReleasedTable]) -> Iterator[Group]:
     """Yield the groups of tables with cells, in the order of their first tables."""
-    found: dict[tuple[Statistic, frozenset[str]], list[Given]] = {}
+    found: dict[tuple[Statistic, frozenset[str]], list[ReleasedTable]] = {}
     for each in tables:
         if each.cells.size:
             found.setdefault((each.statistic, each.facts.keys(each.domain)), []).append(each)

@@ -14,7 +14,7 @@ from pipeline.errors import PlanError
 from pipeline.plan.cells import QueryCells
 from pipeline.product.derived import Source, comparability, require_apart
 from pipeline.product.files import PIECE, written
-from pipeline.product.picked import CellTotals
+from pipeline.product.published_totals import CellTotals
 from pipeline.storage.new_folder import filled, require_no_release
 from udfs.estimates.laws import half_step
 from udfs.estimates.multipliers import combined, multiplier
