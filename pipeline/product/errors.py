@@ -28,7 +28,8 @@ class Spread:
     """How far an interval reaches for a standard error: what is known of the noise of the tables that are weighted.
 
     Noise on a lattice of step λ has no density with one peak, but has one with noise uniform on half a step to both
-    sides added: so σ² + λ²/12 stands for σ², and half a step is added (docs/mathematics.md, section on multipliers).
+    sides added: so σ² + λ²/12 stands for σ², and half a step is added. That is proved for equal factors of the noise,
+    and an allowance that simulation confirms for unequal ones (docs/mathematics.md, section 15, multipliers).
     """
 
     law: Law

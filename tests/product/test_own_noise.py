@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,12 +13,21 @@ from udfs.mechanisms.catalogue import build
 from udfs.numbers.arrays import Floats
 
 DRAWS = 200_000
-SURE = 5.3  # standard deviations of a share of misses: a false alarm in 10⁷ checks, in 10⁶ runs of those here
+SURE = 5.3  # standard deviations of a share of misses: a false alarm in 10⁷ checks, in 10⁵ runs of those here
 KINDS: list[dict[str, Any]] = [
     {"kind": "gaussian", "sigma": 2},
     {"kind": "laplace", "sigma": 6},
     {"kind": "exponential_polylog", "p": 1, "d": 5, "a": 1, "sigma": 12},
 ]
+
+
+NARROW: list[dict[str, Any]] = [
+    {"kind": "gaussian", "sigma": 4},
+    {"kind": "gaussian", "sigma": 0.5},
+    {"kind": "laplace", "sigma": 1},
+    {"kind": "laplace", "sigma": 0.25},
+]
+UNEQUAL = [(0.4, 0.3, 0.2, 0.1), (0.9, 0.1), (0.6, *[0.05] * 8), (1.0, 1.0, 1.0, 0.5)]
 
 
 def drawn(kind: dict[str, Any], random: np.random.Generator) -> Floats:
@@ -69,3 +78,26 @@ def test_the_check_rejects_intervals_that_leave_out_what_others_add() -> None:
     own, _ = intervals(kind, 0.95)
     assert missed(errors, share * float(own.reaches[0.0][0]), 0.95)
     assert not missed(errors, float(own.half_width(np.array([share * variance]), 0)[0]), 0.95)
+
+
+def narrow_noise_misses(coverage: float, allowed: bool) -> list[bool]:
+    """Of each narrow noise and each set of unequal factors: whether sums leave the interval too often."""
+    random, found = np.random.default_rng(9), []
+    for kind in NARROW:
+        mechanism = build(kind, Fraction(1))
+        spread = Spread.of([cast(Any, SimpleNamespace(mechanisms={None: mechanism}, cells=np.zeros(1)))], coverage)
+        for factors in UNEQUAL:
+            errors = sum(factor * drawn(kind, random) for factor in factors)
+            variance = mechanism.variance(0.0) * sum(factor**2 for factor in factors)
+            half = float(spread.half_width(variance)) if allowed else spread.k * variance**0.5
+            found.append(missed(cast(Floats, errors), half, coverage))
+    return found
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
+def test_intervals_of_sums_of_narrow_noise_hold_where_no_proof_covers_them(coverage: float) -> None:
+    assert not any(narrow_noise_misses(coverage, allowed=True))
+
+
+def test_the_check_rejects_intervals_of_narrow_noise_without_the_allowance_for_steps() -> None:
+    assert any(narrow_noise_misses(0.9, allowed=False))
