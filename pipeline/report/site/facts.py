@@ -15,7 +15,7 @@ from pipeline.accounting.left_out import LeftOutTest
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import curve_at, located, losses_at, policy_of
-from pipeline.plan.vintages import CONF
+from pipeline.plan.vintages import CONF, vintage_of
 from pipeline.report.interpretation import interpret
 from pipeline.report.page import oddities
 from pipeline.report.policy_document import guarantee
@@ -40,7 +40,7 @@ LABELS = {
     "naics6": "National industry (NAICS 6)",
 }
 NAMES = {"state": "products/states.csv", "cbsa": "products/areas.csv"}  # public lists, by level
-TITLES = {2007: "products/naics_titles_2007.csv", 2017: "products/naics_titles_2017.csv"}  # by vintage
+TITLES = {first: f"products/naics_titles_{first}.csv" for first in (2007, 2017, 2022)}  # by a vintage's first year
 WHOLE = {NATION: "United States", OTHER: "All codes that the lists do not name"}
 
 PROMISE = (
@@ -152,10 +152,9 @@ def _names(domain: Domain, level: str) -> dict[str, str]:
     if level in NAMES:
         names |= _listed(NAMES[level])
     if level in LEVELS["naics"]:
-        year = domain.vintage.get("naics")
-        exact = TITLES.get(year or 0)
-        titles = _listed(exact or TITLES[2017])
-        names |= titles if exact else {code: title for code, title in titles.items() if level == "naics2"}
+        vintage = vintage_of("naics", domain.vintage.get("naics", 0))
+        if vintage is not None or level == "naics2":  # sectors have kept their titles
+            names |= _listed(TITLES[2022 if vintage is None else vintage.first])
     if level == dimension.level:
         names |= dict(dimension.names.items())
     return {code: names[code] for code in dimension.level_codes(level) if code in names}
