@@ -1,10 +1,11 @@
 """The public site of a release: what it is made of, what it says, and that its scripts hold the published figures."""
 
 import base64
+import csv
 import json
 import re
 from collections.abc import Iterator
-from math import prod
+from math import ceil, floor, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -186,17 +187,70 @@ def test_the_front_page_names_all_files_with_their_digests(site: Path) -> None:
     assert verify_release(locate(site.parent)).attempt == site.name
 
 
-def test_tables_too_large_to_be_looked_at_show_their_first_cells(
+SECTORS = {"31": "31-33", "32": "31-33", "33": "31-33", "44": "44-45", "48": "48-49"}
+
+
+def sums_of(path: Path) -> dict[tuple[str, ...], tuple[float, float]]:
+    """Value and variance by sector and state, added up from a CSV file."""
+    found: dict[tuple[str, ...], tuple[float, float]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            sector = row["naics6"][:2]
+            key = SECTORS.get(sector, sector), row["county"][:2]
+            value, variance = found.get(key, (0.0, 0.0))
+            found[key] = value + float(row["value"]), variance + float(row["standard_error"]) ** 2
+    return found
+
+
+def require_sums(site: Path, multiplier: float) -> None:
+    """The scripts of `establishments` hold sums by sector and state, with errors and intervals of sums."""
+    sums = sums_of(site / "tables/establishments.csv")
+    found = {row[:-4]: row[-4:] for row in figures_of(site, "establishments")}
+    assert found.keys() == sums.keys()
+    for key, (value, variance) in sums.items():
+        half = multiplier * variance**0.5 + 0.5
+        assert found[key] == pytest.approx((value, floor(value - half), ceil(value + half), variance**0.5)), key
+
+
+def test_tables_too_large_show_coarser_levels_and_say_whose_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """`jobs` by industry is told by the table of sectors; counts have no other table, and are added up."""
     monkeypatch.setattr(write, "MOST_CELLS", 79)
-    site = released(write_world(tmp_path, records(100)), tmp_path / "run")
-    assert {path.name for path in (site / "site/data").iterdir()} == {"employment_sector_county", "payroll_state"}
-    page = (site / "site/tables/establishments.html").read_text()
-    assert "These are the first 50 cells: the table is too large" in page
-    assert page.count("<td><span class=bar") == 50
-    assert "largest figure" not in page
+    monkeypatch.setattr("pipeline.report.site.coarse.MOST_SUMS", 40)
+    jobs = {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": QUERIES[1]["mechanism"]}
+    plan = write_world(tmp_path, records(100), queries=[*QUERIES, jobs])
+    site = released(plan, tmp_path / "run", csv=True)
+    names = {"establishments", "employment_sector_county", "payroll_state"}
+    assert {path.name for path in (site / "site/data").iterdir()} == names
+    require_sums(site, sqrt(4 / (9 * 0.05)))  # Gauss's inequality
+    with pytest.raises(AssertionError):  # the twin: as if noise of two steps were Gaussian
+        require_sums(site, 1.959964)
+    added = (site / "site/tables/establishments.html").read_text()
+    assert "<strong>sums</strong> of its published cells by Sector (NAICS 2) and State" in added
+    assert "the first 50 of 80 cells, as published" in added
+    other = (site / "site/tables/jobs.html").read_text()
+    assert "are not sums of the cells here" in other
+    assert '"name": "employment_sector_county"' in other
     assert verify_release(locate(site.parent))
+
+
+def test_sums_are_shown_where_their_errors_are_known_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(write, "MOST_CELLS", 5)
+    monkeypatch.setattr(write, "FIRST_ROWS", 5)
+    monkeypatch.setattr("pipeline.report.site.coarse.MOST_SUMS", 40)
+    heavy = {
+        "name": "heavy",
+        "count": "records",
+        "by": ["naics3", "state"],
+        "mechanism": MECHANISMS["symmetric_stable"],
+    }
+    site = released(write_world(tmp_path, records(100), queries=[QUERIES[2], heavy]), tmp_path / "run", csv=True)
+    for query in ("payroll_state", "heavy"):  # noise that grows with the total, and noise without a variance
+        page = (site / f"site/tables/{query}.html").read_text()
+        assert "the table is too large to be looked at here" in page
+        assert "<strong>sums" not in page
+    assert not (site / "site/data").exists()
 
 
 def test_corrections_and_withdrawals_leave_a_note(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ another one.
 import csv
 import json
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
 from pipeline.accounting.convert import DELTA
@@ -20,6 +21,8 @@ from pipeline.report.interpretation import interpret
 from pipeline.report.page import oddities
 from pipeline.report.policy_document import guarantee
 from pipeline.report.text import mechanism_text, reference_text
+from udfs.estimates.laws import law_of
+from udfs.estimates.multipliers import combined, multiplier
 from udfs.numbers.exact import as_json
 from udfs.records.codes import LEVELS, NATION, OTHER
 
@@ -125,8 +128,20 @@ def _table(plan: Plan, query: Query) -> dict[str, Any]:
             "cells": cells.size,
             "mechanisms": mechanisms,
             "additive": all(each.additive for each in query.mechanisms),
+            "sums": _sums(plan, query),
         }
     )
+
+
+def _sums(plan: Plan, query: Query) -> dict[str, float] | None:
+    """Return how many standard errors, and what more, hold the error of a sum of cells; None where sums do not say it.
+
+    A sum lies on the noise's own lattice (docs/mathematics.md, section 15).
+    """
+    if not all(each.additive and isfinite(each.variance(0.0)) for each in query.mechanisms):
+        return None
+    law = combined(law_of(each) for each in query.mechanisms)
+    return {"multiplier": multiplier(float(1 - plan.interval), law), "half_step": float(query.mechanisms[0].step) / 2}
 
 
 def _title(query: Query) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.report.html import Table, rendered
 from pipeline.report.page import COLUMNS
+from pipeline.report.site.coarse import Coarse
 from pipeline.report.site.facts import Facts
 from pipeline.report.site.figures import Figures, Names, with_bars
 from pipeline.report.site.grid import state_grid
@@ -80,17 +81,27 @@ def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: 
 
 
 def table_page(
-    facts: Facts, about: Mapping[str, Any], figures: Figures, files: Sequence[Mapping[str, Any]], front: str
+    facts: Facts,
+    about: Mapping[str, Any],
+    figures: Figures,
+    links: Mapping[str, Any],
+    instead: Coarse | None = None,
 ) -> str:
     """Return the page of a table, of which `about` tells, from its figures, all of them or the first.
 
-    `files`: name, href, bytes and sha256 of its files, empty where they are listed on the page `front` alone.
+    Args:
+        facts: What the site says.
+        about: What it says of the table.
+        figures: The table's figures.
+        links: `front`, the path to the page that lists all files, and `files`: name, href, bytes and sha256 of the
+            table's own, empty where they are listed there alone.
+        instead: What is shown, where these are the first figures of too many.
     """
     names: Names = {level: each["names"] for level, each in facts["levels"].items()}
-    largest = figures.largest(LARGEST) if figures.complete else []
-    rows = [figures.row(cell, names) for cell in range(min(len(figures), FIRST_ROWS))]
-    chart = with_bars([figures.row(cell, names) for cell in largest])
-    on_map = [level for level in MAPS if level in about["by"]] if figures.complete else []
+    shown, of = (figures, about) if instead is None else (instead.figures, instead.about)
+    largest = shown.largest(LARGEST) if shown.complete else []
+    chart = with_bars([shown.row(cell, names) for cell in largest])
+    on_map = [level for level in MAPS if level in of["by"]] if shown.complete else []
     fewer = [
         each for each in facts["tables"] if each["statistic"] == about["statistic"] and each["cells"] < about["cells"]
     ]
@@ -100,20 +111,27 @@ def table_page(
         site="../",
         facts=facts,
         about={"other": None, "reconciled": False} | dict(about),
-        coverage=coverage(facts | dict(about)),
+        coverage=coverage(facts | dict(of)),
+        of=of,
+        instead=instead,
+        first=None if instead is None else _rows(facts, about, figures, names),
         hero=chart[0] if chart else None,
-        sole=about["cells"] == 1,
+        sole=of["cells"] == 1,
         chart=chart,
-        grid=state_grid(figures, names, largest[0]) if largest else None,
+        grid=state_grid(shown, names, largest[0]) if largest else None,
         map=on_map[0] if on_map else None,
-        labels=[facts["levels"][level]["label"] for level in about["by"]],
-        rows=with_bars(rows),
+        body=_rows(facts, of, shown, names),
         columns=_columns(facts, about),
         others=fewer,
-        files=files,
-        front=front,
-        data=_data(facts, about, figures, largest),
+        **links,
+        data=_data(of, shown, largest),
     )
+
+
+def _rows(facts: Facts, about: Mapping[str, Any], figures: Figures, names: Names) -> dict[str, Any]:
+    """Return the first rows of a table for a template, with the labels of its keys."""
+    rows = with_bars([figures.row(cell, names) for cell in range(min(len(figures), FIRST_ROWS))])
+    return {"labels": [facts["levels"][level]["label"] for level in about["by"]], "rows": rows, "unit": about["unit"]}
 
 
 def withdrawn_page(title: str, note: Mapping[str, Any]) -> str:
@@ -126,7 +144,7 @@ def coverage(facts: Facts) -> str:
     return f"{float(100 * exact(facts['interval'])):.4g}"
 
 
-def _data(facts: Facts, about: Mapping[str, Any], figures: Figures, largest: Sequence[int]) -> dict[str, Any] | None:
+def _data(about: Mapping[str, Any], figures: Figures, largest: Sequence[int]) -> dict[str, Any] | None:
     """Return what site.js needs to know of a table whose cells are all in its scripts; None for other tables."""
     if not figures.complete or not len(figures):
         return None

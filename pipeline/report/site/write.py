@@ -9,6 +9,7 @@ from pipeline.plan.model import VALUES, Plan
 from pipeline.plan.structure import Structure
 from pipeline.plan.vintages import CONF
 from pipeline.report.html import source_of
+from pipeline.report.site.coarse import coarse_of
 from pipeline.report.site.facts import METADATA, Facts, facts_text, site_facts
 from pipeline.report.site.figures import Figures, Read
 from pipeline.report.site.packed import keys_script, part_scripts
@@ -82,13 +83,15 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
         name, full = about["name"], about["name"] in complete
         cells = structure.tables[name].cells(structure.domain)
         figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS)
-        if full and len(figures):
-            write(f"data/{name}/keys.js", keys_script(figures, structure.domain, facts).encode())
-            for number, script in enumerate(part_scripts(figures)):
+        instead = None if full else coarse_of(about, facts, complete, structure, site.read)
+        shown = figures if instead is None else instead.figures
+        if len(shown) and (full or (instead and instead.summed)):
+            write(f"data/{name}/keys.js", keys_script(shown, structure.domain, facts).encode())
+            for number, script in enumerate(part_scripts(shown)):
                 write(f"data/{name}/{number}.js", script.encode())
-            maps |= MAPS.keys() & set(about["by"])
-        listed = list(site.files(name, cells.size)) if full else []
-        write(f"tables/{name}.html", table_page(facts, about, figures, listed, f"../{site.front}").encode())
+            maps |= MAPS.keys() & set(shown.cells.by)
+        links = {"front": f"../{site.front}", "files": list(site.files(name, cells.size)) if full else []}
+        write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
     for level in sorted(maps):
         boundaries = CONF.joinpath("maps", MAPS[level]).read_text(encoding="utf-8").strip()
         write(f"maps/{level}.js", f"prdp.map({boundaries});\n".encode())
