@@ -108,11 +108,13 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
         facts = make_reconciled(self._made_of, Path(out), csv=csv)
         return Reconciled(facts, locate(os.fspath(out), what="--out"), self._made_of)
 
-    def export(self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = ()) -> dict[str, Any]:
+    def export(
+        self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = (), **options: Any
+    ) -> dict[str, Any]:
         """Write the tables of a folder in another format, as `PublishedRelease.export`; PlanError without a folder."""
         if self._folder is None:
             raise PlanError("no folder was written: there is nothing to export")
-        return export(self._folder, to, None if out is None else Path(out), tables)
+        return export(self._folder, to, None if out is None else Path(out), tables, **options)
 
     def verify(self) -> VerifiedTables:
         """Return what was verified: files are the manifest's, and every coarser cell is the sum of finer ones.

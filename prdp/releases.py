@@ -80,9 +80,9 @@ class Release:
         """Return the published tables, as `read_release` does; StateError while they are held."""
         return read_release(self.path, names=names)
 
-    def export(self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = ()) -> dict[str, Any]:
+    def export(self, to: str, out: str | Path | None = None, **options: Any) -> dict[str, Any]:
         """Write the published tables in another format, as `PublishedRelease.export` does."""
-        return self.read().export(to, out, tables=tables)
+        return self.read().export(to, out, **options)
 
     def __repr__(self) -> str:
         return f"<prdp.Release {self.name}, attempt {self.attempt}: {self.state}>"
@@ -124,20 +124,31 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         policy: dict[str, Any] = json.loads(at.read())
         return policy
 
-    def export(self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = ()) -> dict[str, Any]:
+    def export(
+        self,
+        to: str,
+        out: str | Path | None = None,
+        *,
+        tables: Sequence[str] = (),
+        agency: str | None = None,
+        year: int | None = None,
+    ) -> dict[str, Any]:
         """Write tables in another format, as `prdp export --json`; what is published already costs no loss.
 
         Args:
-            to: The format: csv, xlsx, duckdb or delta; codes are text in each of them.
+            to: The format: csv, xlsx, duckdb, delta or sdmx; codes are text in each of them.
             out: The folder to write, new or empty. Default: <release>-<format> in the working folder.
             tables: The tables to write. Default: all.
+            agency: Of sdmx: the identifier of the agency that maintains the structures. Default: PRDP.
+            year: Of sdmx: the year of the figures, as the dimension TIME_PERIOD. Default: there is none.
 
         Returns:
             release, attempt, format, out and tables: by query its path and rows.
         """
         from pipeline.product.export import export  # noqa: PLC0415
 
-        return export(self._folder, to, None if out is None else Path(out), tables)
+        at = None if out is None else Path(out)
+        return export(self._folder, to, at, tables, agency=agency, year=year)
 
     def _files(self, query: str) -> list[dict[str, Any]]:
         for table in self.manifest["tables"]:

@@ -21,12 +21,15 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder to write, new or empty (default: <release>-<format>)"
     )
+    parser.add_argument("--agency", metavar="ID", help="sdmx: who maintains the structures (default: PRDP)")
+    parser.add_argument("--year", type=int, help="sdmx: the year of the figures, as the dimension TIME_PERIOD")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the tables, then print where they are."""
-    made = export(locate(arguments.folder, what="OUT/RELEASE"), arguments.to, arguments.out, arguments.table)
+    options = {"agency": arguments.agency, "year": arguments.year}
+    made = export(locate(arguments.folder, what="OUT/RELEASE"), arguments.to, arguments.out, arguments.table, **options)
     if arguments.json:
         print_json(made)
         return

@@ -12,6 +12,7 @@ from pipeline.errors import PlanError, StateError
 from pipeline.names import hint
 from pipeline.product.database import write_database, write_delta
 from pipeline.product.published_folder import Published, published_in
+from pipeline.product.sdmx import write_sdmx
 from pipeline.product.workbook import write_workbooks
 from pipeline.report.data_package import CODES, PACKAGE, package_text
 from pipeline.storage.local import LocalPath
@@ -20,7 +21,9 @@ from pipeline.storage.new_folder import filled, require_no_release
 from pipeline.tables.writers import FORMATS
 
 
-def export(folder: Location, to: str, out: Path | None = None, tables: Sequence[str] = ()) -> dict[str, Any]:
+def export(
+    folder: Location, to: str, out: Path | None = None, tables: Sequence[str] = (), **options: Any
+) -> dict[str, Any]:
     """Write tables of a published release, or reconciled ones, to `out` in the format `to`; return what was written.
 
     As CSV a released table has the bytes that the release would have published.
@@ -30,14 +33,19 @@ def export(folder: Location, to: str, out: Path | None = None, tables: Sequence[
         to: One of EXPORTS.
         out: The folder to write, new or empty. Default: <release>-<format> in the working folder.
         tables: The tables to write. Default: all.
+        options: Of the format: agency and year of sdmx (`write_sdmx`); None is none.
 
     Raises:
-        PlanError: The format or a table is unknown, its package is not installed, or a workbook cannot hold a table.
+        PlanError: The format or a table is unknown, its package is not installed, a workbook cannot hold a table, or
+            agency or year are none.
         StateError: A file is missing, changed or too many; an earlier build left no description, without which there
             is only CSV; `out` is neither absent nor empty, or lies in a release's folder.
     """
     if to not in EXPORTS:
         raise PlanError(f"{to}: unknown format{hint(to, EXPORTS, 'format')}")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if chosen and EXPORTS[to] is not write_sdmx:
+        raise PlanError(f"--{min(chosen)}: it belongs to --to sdmx alone")
     published = published_in(folder)
     for name in tables:
         if name not in published.tables:
@@ -48,7 +56,7 @@ def export(folder: Location, to: str, out: Path | None = None, tables: Sequence[
     at = out or Path(f"{published.name}-{to}")
     require_no_release(at)
     with filled(at) as unfinished:
-        files = EXPORTS[to](published, unfinished)
+        files = EXPORTS[to](published, unfinished, **chosen)
     made = {name: {"path": str(at / file), "rows": published.tables[name].rows} for name, file in files.items()}
     return {**published.facts, "format": to, "out": str(at), "tables": made}
 
@@ -73,6 +81,6 @@ def _write_csv(published: Published, home: Path) -> dict[str, str]:
     return files
 
 
-EXPORTS: Final[Mapping[str, Callable[[Published, Path], Mapping[str, str]]]] = MappingProxyType(
-    {"csv": _write_csv, "xlsx": write_workbooks, "duckdb": write_database, "delta": write_delta}
+EXPORTS: Final[Mapping[str, Callable[..., Mapping[str, str]]]] = MappingProxyType(
+    {"csv": _write_csv, "xlsx": write_workbooks, "duckdb": write_database, "delta": write_delta, "sdmx": write_sdmx}
 )

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifest, require_files
+from pipeline.plan.structure import Structure
+from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifest, require_files, structure_in
+from pipeline.product.sources import structure_of
 from pipeline.release.export import description_in, published_part
 from pipeline.release.verify import read_manifest, verify_release
 from pipeline.report.data_package import CODES
@@ -58,6 +60,13 @@ class Published:
         """What is said of each table: its resource, by its name; nothing where there is no package."""
         resources = () if self.package is None else self.package["resources"]
         return {each["name"]: each for each in resources if each["name"] in self.tables}
+
+    @cached_property
+    def structure(self) -> Structure:
+        """What the tables' keys are and roll up to; PlanError where an earlier build left nothing that says so."""
+        if (self.folder / MANIFEST).is_file():
+            return structure_in(self.folder, read_reconciled_manifest(self.folder))
+        return structure_of(self.folder)
 
     def rows(self, table: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return a table's columns and its rows, batch by batch; StateError where a file changed meanwhile."""

@@ -79,7 +79,7 @@ def site_facts(plan: Plan, test: LeftOutTest) -> Facts:
         "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test, classes=bool(policy.spans)),
         "losses": list(_losses(plan)),
         "do_not": [*(text.format(unit=unit) for text in DO_NOT), *oddities(plan)],
-        "levels": {level: {"label": _label(level), "names": _names(plan.domain, level)} for level in sorted(used)},
+        "levels": {level: {"label": _label(level), "names": code_names(plan.domain, level)} for level in sorted(used)},
         "tables": [_table(plan, query) for query in plan.queries],
     }
 
@@ -160,7 +160,7 @@ def _words(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _names(domain: Domain, level: str) -> dict[str, str]:
+def code_names(domain: Domain, level: str) -> dict[str, str]:
     """Return the names of a level's codes: those of the plan's lists, else of public ones."""
     dimension = domain.dimension(level)
     names = dict(WHOLE)
