@@ -8,11 +8,23 @@ depends on the microdata, and so does which error ends a run: logs are confident
 import json
 import logging
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import IO, Any
+
+from pipeline.terminal import ERASED, RED, YELLOW, columns, painted, rewrites
+
+PATIENCE = 2.0  # seconds after which it is told how many tasks are done
+TICK = 0.25  # seconds between two looks at them
+LONGEST = 600.0  # seconds between two lines of a log that tell of them
+
+
+def share(what: str, done: int, of: int) -> str:
+    """Return how many tasks are done, as it is told."""
+    return f"{what} {done:,}/{of:,}"
 
 
 class Log:
@@ -24,7 +36,8 @@ class Log:
 
     def __init__(self, *handlers: logging.Handler, command: str | None = None) -> None:
         self._began = time.monotonic()
-        self._facts = {"command": command, "release": None, "attempt": None}
+        self._facts = {"command": command, "release": None, "attempt": None, "stage": None}
+        self._heard = any(handler.level <= logging.INFO for handler in handlers)
         self._logger = logging.Logger("prdp")  # its own: no setting of another library changes it
         for handler in handlers or (logging.NullHandler(),):
             self._logger.addHandler(handler)
@@ -36,14 +49,53 @@ class Log:
     @contextmanager
     def stage(self, name: str, message: str | None = None) -> Iterator[None]:
         """Log that a stage begins, then that it ended or failed, and after how long."""
-        began = time.monotonic()
-        self._log(logging.INFO, "begun", message, stage=name)
+        began, around = time.monotonic(), self._facts["stage"]
+        self._facts["stage"] = name
+        self._log(logging.INFO, "begun", message)
         try:
             yield
         except BaseException:
-            self._log(logging.ERROR, "failed", stage=name, seconds=time.monotonic() - began)
+            self._log(logging.ERROR, "failed", seconds=time.monotonic() - began)
             raise
-        self._log(logging.INFO, "ended", stage=name, seconds=time.monotonic() - began)
+        else:
+            self._log(logging.INFO, "ended", seconds=time.monotonic() - began)
+        finally:
+            self._facts["stage"] = around
+
+    @contextmanager
+    def tasks(self, tell: Callable[[], str]) -> Iterator[None]:
+        """Log, while a block lasts longer than PATIENCE, what `tell` says of its tasks, such as "sums 12/40".
+
+        On a terminal this is one line, rewritten until the block ends; elsewhere a line at PATIENCE, at twice that and
+        so on. Nothing is told where `tell` returns "". It is called in a thread beside the block, and what it raises
+        is passed over. What it says must follow from the plan, and from files' names, sizes and row groups, alone.
+        """
+        if not self._heard:
+            yield
+            return
+        ended = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(tell, ended), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watch.join(4 * TICK)  # no longer: a cluster that is gone may never say how many are done
+            self._log(logging.DEBUG, "tasks", "")
+
+    def _watch(self, tell: Callable[[], str], ended: threading.Event) -> None:
+        began, due, wait, told = time.monotonic(), PATIENCE, PATIENCE, ""
+        while not ended.wait(wait):
+            wait, text, seconds = TICK, "", time.monotonic() - began
+            with suppress(Exception):
+                text = tell()
+            if not text or ended.is_set():
+                continue
+            if seconds < due or text == told:
+                self._log(logging.DEBUG, "tasks", text)
+            else:
+                self._log(logging.INFO, "tasks", text)
+                due, told = seconds + min(seconds, LONGEST), text
 
     def progress(self, message: str) -> None:
         """Log what is done between the stages."""
@@ -69,7 +121,7 @@ class Log:
     def _log(
         self, level: int, event: str, message: str | None = None, *, traceback: bool = False, **facts: Any
     ) -> None:
-        known = {"event": event, **self._facts, "stage": None, "seconds": None, "message": message, "exit_code": None}
+        known = {"event": event, **self._facts, "seconds": None, "message": message, "exit_code": None}
         self._logger.log(level, message, exc_info=traceback, extra={"facts": known | facts})
 
 
@@ -78,10 +130,11 @@ def plain_log(*, quiet: bool = False) -> Log:
 
     With `quiet` warnings and errors alone.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    shown = logging.DEBUG if rewrites(sys.stderr) else logging.INFO
+    handler = _Lines(sys.stderr)
+    handler.setLevel(logging.WARNING if quiet else shown)
     handler.addFilter(lambda record: record.msg is not None)
-    handler.setFormatter(_PlainFormatter())
+    handler.setFormatter(_PlainFormatter(sys.stderr))
     return Log(handler)
 
 
@@ -89,25 +142,41 @@ def json_log(command: str | None) -> Log:
     """Return a log for programs: every event is a JSON object in a line of standard error.
 
     The keys are always these: `time` (UTC, ISO 8601), `level` (info, warning, error), `event` (begun, ended, failed:
-    of a stage; ledger; warning; done, error: of the command), `command`, `release`, `attempt`, `stage`, `seconds` (what
-    the stage or command took, where it ends), `message`, `exit_code` (of an error); null where there is none. With
-    --debug an error has `traceback` too.
+    of a stage; tasks: how many are done; progress; ledger; warning; done, error: of the command), `command`, `release`,
+    `attempt`, `stage`, `seconds` (what the stage or command took, where it ends), `message` (the text that people see),
+    `exit_code` (of an error); null where there is none. With --debug an error has `traceback` too.
     """
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.INFO)
     handler.setFormatter(_JsonFormatter())
     return Log(handler, command=command)
 
 
+class _Lines(logging.StreamHandler[IO[str]]):
+    """Lines; on a terminal what tells of tasks is the last one, and gives way to the next."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not rewrites(self.stream):
+            super().emit(record)
+            return
+        self.stream.write(ERASED)
+        if vars(record)["facts"]["event"] != "tasks":
+            super().emit(record)
+            return
+        self.stream.write(self.format(record)[: columns(self.stream) - 1] if record.msg else "")
+        self.flush()
+
+
 class _PlainFormatter(logging.Formatter):
-    def __init__(self) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         super().__init__()
-        self._began = time.monotonic()
+        self._began, self._stream = time.monotonic(), stream
 
     def format(self, record: logging.LogRecord) -> str:
         if record.levelno < logging.ERROR:
-            kind = "warning: " if record.levelno == logging.WARNING else ""
+            kind = f"{painted('warning:', YELLOW, self._stream)} " if record.levelno == logging.WARNING else ""
             return f"[{time.monotonic() - self._began:6.1f} s] {kind}{record.msg}"
-        lines = [f"error: {line}" for line in str(record.msg).splitlines()]
+        lines = [f"{painted('error:', RED, self._stream)} {line}" for line in str(record.msg).splitlines()]
         return "\n".join([self.formatException(record.exc_info), *lines] if record.exc_info else lines)
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engines.registry import OPTIONS, open_engine
@@ -40,7 +41,7 @@ class Runner:
     progress: bool = False
     command_log: Log | None = None
 
-    @property
+    @cached_property
     def log(self) -> Log:
         """The command's log, a log for people, or a silent one."""
         return self.command_log or (plain_log() if self.progress else Log())
@@ -61,10 +62,10 @@ class Runner:
         if of_spark and name == "spark" and all(value is None for value in options.values()):
             from pipeline.engines.spark_frames import engine_of  # noqa: PLC0415
 
-            with engine_of(data) as on_its_session:
+            with engine_of(data, self.log) as on_its_session:
                 yield on_its_session
             return
-        with open_engine(name, options, flag="" if self.command_log is None else "--") as engine:
+        with open_engine(name, options, flag="" if self.command_log is None else "--", log=self.log) as engine:
             yield engine
 
 

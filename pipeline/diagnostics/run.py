@@ -20,6 +20,7 @@ from pipeline.diagnostics.records import (
     RecordTask,
 )
 from pipeline.engines.buckets import grouped
+from pipeline.engines.protocol import counted_as
 from pipeline.errors import StateError
 from pipeline.microdata import source
 from pipeline.microdata.schema import require_schema
@@ -127,7 +128,8 @@ def _records(job: DiagnosticsJob, spec: LossSpec, layout: Layout, chunks: Sequen
         name = RECORD if RECORD in spec.scan.also else job.plan.dataset.record
         files = PerRecord(_private_subfolder(job.out / "records"), name, spec.scan.owner)
         spec = spec.reading([name])
-    summary = RecordSummary.merged(list(job.engine.each(RecordTask(spec, files), list(enumerate(chunks)))))
+    reading = counted_as("reading", chunks)
+    summary = RecordSummary.merged(job.engine.each(RecordTask(spec, files), list(enumerate(chunks)), reading))
     require_unbroken(layout, sorted(summary.broken))
     return summary
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.engines.protocol import Each, Item, Result
+from pipeline.engines.protocol import Each, Item, Result, counted_as
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal, pack_batch, unpack_batch
 from pipeline.storage.staging import Staging
@@ -99,14 +99,14 @@ def grouped(
     Args:
         each: An engine's `each`; errors are those that it raises.
         split: Yields, for each part of an item, (bucket, its rows), each bucket once a part.
-        items: What is split.
+        items: What is split. How many are is logged; which buckets have rows, and so how many are merged, is not.
         merge: Gets a bucket's number and rows, in the order of items and parts.
         scratch: A private folder, not made yet, that all workers share; the caller destroys it.
     """
     scratch.create()
     seal = Seal.fresh()
     buckets: dict[int, list[Segment]] = defaultdict(list)
-    for segments in each(_Split(split, scratch.path, seal), list(enumerate(items))):
+    for segments in each(_Split(split, scratch.path, seal), list(enumerate(items)), counted_as("reading", items)):
         for segment in segments:
             buckets[segment.bucket].append(segment)
     return each(_Merge(merge, scratch.path, seal), sorted(buckets.items()))

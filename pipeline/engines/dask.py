@@ -11,12 +11,14 @@ from typing import Any, NoReturn
 
 import dask
 import pandas as pd
+from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed
+from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.tasks import EachTask, NoiseTask, SumTask
 from pipeline.errors import PlanError, PrdpError, require_package
+from pipeline.log import Log, share
 from pipeline.microdata.source import Chunk
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
@@ -39,7 +41,8 @@ class DaskEngine(Engine):
     name = "dask"
     driver_moves = False
 
-    def __init__(self, scheduler: str | None = None, workers: int | None = None) -> None:
+    def __init__(self, scheduler: str | None = None, workers: int | None = None, log: Log | None = None) -> None:
+        self.log = log or Log()
         self.scheduler = scheduler
         self.workers = workers or len(os.sched_getaffinity(0))
         if scheduler is not None and not _is_local(scheduler) and not scheduler.startswith("tls://"):
@@ -61,7 +64,7 @@ class DaskEngine(Engine):
         """Return the totals, held by this process; `scratch` is not used."""
         if not isinstance(microdata, Sequence):
             self.table(microdata.name)
-        here = DaskEngine(workers=self.workers)
+        here = DaskEngine(workers=self.workers, log=self.log)
         frame = self.sums(microdata, layout.spec)
         records = before + counts_of(frame[CELL].to_numpy(), frame.iloc[:, 1].to_numpy())
         return DriverTotals(layout, totals_of(layout, frame), records, self.stage, here.each)
@@ -72,30 +75,34 @@ class DaskEngine(Engine):
             return empty_frame(spec.addends)
         task = SumTask(spec, code_digest(), uuid.uuid4().hex)
         add = delayed(partial(_added, spec.offsets[-1]), pure=False)
-        frames = [_later(task, chunk) for chunk in chunks]
+        group = _Group(counted_as("sums", chunks), len(chunks))
+        frames = group.of(task, chunks)
         while len(frames) > 1:
             frames = [add(frames[i : i + FRAMES_AT_ONCE]) for i in range(0, len(frames), FRAMES_AT_ONCE)]
-        summed: pd.DataFrame = self.compute(frames[0])
+        summed: pd.DataFrame = self.compute(frames[0], group)
         return summed
 
     def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
         """Release and write the blocks in parallel."""
         task = NoiseTask(code_digest())
-        self.compute(delayed([_later(task, block, key=key) for block in blocks]))
+        group = _Group("noise", len(blocks))
+        self.compute(delayed(group.of(task, blocks, key=key)), group)
 
-    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
         """Return the task's result for every item, in the items' order."""
-        run = EachTask(task, code_digest())
-        results: list[Result] = self.compute(delayed([_later(run, item) for item in items]))
+        group = _Group(counted, len(items))
+        results: list[Result] = self.compute(delayed(group.of(EachTask(task, code_digest()), items)), group)
         return results
 
     def close(self) -> None:
         """Do nothing: connections to a cluster last no longer than what they compute."""
 
-    def compute(self, collection: Any) -> Any:
-        """Return what a Dask collection comes to, on threads or on a cluster that is safe."""
+    def compute(self, collection: Any, group: "_Group | None" = None) -> Any:
+        """Return what a Dask collection comes to, on threads or on a cluster that is safe; log how far `group` is."""
+        group = group or _Group("", 0)
         if self.scheduler is None:
-            return collection.compute(scheduler="threads", num_workers=self.workers)
+            with Callback(posttask=group.ended), self.log.tasks(group.told):
+                return collection.compute(scheduler="threads", num_workers=self.workers)
         from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
 
         try:
@@ -106,7 +113,8 @@ class DaskEngine(Engine):
         with client:
             _require_safe(client)
             try:
-                return collection.compute(scheduler=client)
+                with self.log.tasks(partial(group.told_by, client)):
+                    return collection.compute(scheduler=client)
             except (PrdpError, ContractBroken):
                 raise
             except Exception as error:  # a worker that dies again and again, a scheduler that is lost
@@ -114,10 +122,42 @@ class DaskEngine(Engine):
         raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
 
 
-def _later(task: Callable[..., Any], item: object, **more: object) -> Delayed:
-    """Return the task on one item, which travels with it as it is: Dask looks for tasks of its own in no argument."""
-    later: Delayed = delayed(partial(task, item, **more), pure=False)()
-    return later
+class _Group:
+    """Tasks of one kind over items, counted under a name; "": not counted.
+
+    Dask keeps the name of the group in the keys of its tasks, which are (group, number of the item).
+    """
+
+    def __init__(self, name: str, items: int) -> None:
+        self.name, self.items, self.done = name, items, 0
+        self.group = f"{name or 'task'}-{uuid.uuid4().hex}"
+
+    def of(self, task: Callable[..., Any], items: Sequence[object], **more: object) -> list[Delayed]:
+        """Return the task on each item, which travels with it as it is: Dask looks for tasks of its own in none."""
+        return [
+            delayed(partial(task, item, **more), pure=False)(dask_key_name=(self.group, number))
+            for number, item in enumerate(items)
+        ]
+
+    def ended(self, key: object, *_: object) -> None:
+        """Count a task that ended on a thread; Dask calls this in the thread that gives out tasks."""
+        self.done += isinstance(key, tuple) and key[0] == self.group
+
+    def told(self) -> str:
+        """Return how many tasks are done."""
+        return share(self.name, self.done, self.items) if self.name else ""
+
+    def told_by(self, client: Any) -> str:
+        """Return how many tasks are done on a cluster, as its scheduler says."""
+        if self.name:
+            self.done = client.run_on_scheduler(_done, group=self.group)
+        return self.told()
+
+
+def _done(group: str, dask_scheduler: Any) -> int:
+    """Return how many tasks of a group a scheduler has seen to their end."""
+    states = dask_scheduler.task_groups[group].states
+    return sum(int(states[name]) for name in ("memory", "released", "forgotten"))
 
 
 def _added(size: int, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import PrdpError
-from pipeline.microdata.source import Chunk
+from pipeline.microdata.source import Chunk, Piece
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import Staging
@@ -34,7 +34,7 @@ class TaskFailed(PrdpError):
 class Each(Protocol):
     """Runs a task over items; see `Engine.each`."""
 
-    def __call__(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def __call__(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
         """Return the task's result for every item, in the items' order."""
 
 
@@ -78,6 +78,17 @@ class PinnedTable(Protocol):
 Input = Sequence[Chunk] | PinnedTable
 
 
+def counted_as(name: str, microdata: object) -> str:
+    """Return the name under which tasks over microdata are counted in the log; "" where they are not.
+
+    The pieces of a user's files follow from names, sizes and row groups; those that a run made itself, in buckets of
+    records or from a DataFrame, from the records.
+    """
+    chunks = [item for item in microdata if isinstance(item, tuple)] if isinstance(microdata, Sequence) else []
+    own = any(isinstance(piece, Piece) and piece.seal is not None for chunk in chunks for piece in chunk)
+    return "" if own else name
+
+
 class Engine(Protocol):
     """Runs the pieces of a release, in any order, any number of times: the results are the same bytes."""
 
@@ -110,11 +121,14 @@ class Engine(Protocol):
             ContractBroken: A file holds what is no record; ColumnUnfit where a column is of another type.
         """
 
-    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
         """Return the task's result for every item, in the items' order; tasks run in parallel, and maybe repeatedly.
 
         Task, items and results are pickled; results are small, since the driver holds all of them. A file that a task
         writes must appear at once and with the same contents each time.
+
+        The log tells how many tasks are done under the name `counted`; "" where the number of items follows from
+        records, and is not told (`counted_as`).
 
         Raises:
             PrdpError, ContractBroken: As the task raised them.
@@ -144,4 +158,4 @@ class DriverTotals:
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each block of a table."""
-        return self.each(task, blocks_of(self.layout.tables[table], self.of_table[table], LocalPath(Path())))
+        return self.each(task, blocks_of(self.layout.tables[table], self.of_table[table], LocalPath(Path())), "files")

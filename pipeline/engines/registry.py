@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PlanError
+from pipeline.log import Log
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
@@ -28,13 +29,14 @@ OPTIONS = tuple(option for entry in ENGINES.values() for option in entry.options
 
 
 @contextmanager
-def open_engine(name: str, options: Mapping[str, object], flag: str = "") -> Iterator["Engine"]:
+def open_engine(name: str, options: Mapping[str, object], flag: str = "", log: Log | None = None) -> Iterator["Engine"]:
     """Yield the engine of that name for a block, and close it afterwards; only its own library is imported.
 
     Args:
         name: One of ENGINES.
         options: Values by option; those that are None are not set.
         flag: What stands before the name of an option where the caller types it, for messages.
+        log: Told how many tasks are done.
 
     Raises:
         PlanError: There is no such engine, it does not take an option, or its constructor refuses one.
@@ -46,7 +48,7 @@ def open_engine(name: str, options: Mapping[str, object], flag: str = "") -> Ite
     for option in chosen:
         if option not in entry.options:
             raise PlanError(f"{flag}{option}: it is not an option of {flag}engine {name}; leave it out")
-    engine: Engine = resolve_name(entry.where)(**chosen)
+    engine: Engine = resolve_name(entry.where)(**chosen, log=log)
     try:
         yield engine
     finally:

@@ -23,9 +23,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed
+from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_catalog import CatalogTable, find_table
 from pipeline.engines.spark_failures import Guarded, job_error
+from pipeline.engines.spark_progress import counted
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BROKEN,
@@ -47,6 +48,7 @@ from pipeline.engines.spark_tasks import (
 )
 from pipeline.engines.tasks import EachTask
 from pipeline.errors import PlanError
+from pipeline.log import Log
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
@@ -73,19 +75,19 @@ class SparkEngine(Engine):
 
     name = "spark"
 
-    def __init__(self, master: str | None = None) -> None:
+    def __init__(self, master: str | None = None, log: Log | None = None) -> None:
         if master is not None and submitted():
             raise PlanError("--master: under spark-submit, give it to spark-submit itself")
         if master is not None:
             require_here(master)
-        self.master = master
+        self.master, self.log = master, log or Log()
         self._session: SparkSession | None = None
         self._mine = False  # else it is the session of this process's own program
 
     @classmethod
-    def on(cls, session: SparkSession) -> "SparkEngine":
+    def on(cls, session: SparkSession, log: Log | None = None) -> "SparkEngine":
         """Return an engine on a session that is open, and known to be safe; the caller ends it."""
-        engine = cls()
+        engine = cls(log=log)
         engine._session = session
         session.conf.set(BATCH, ROWS_AT_ONCE)
         return engine
@@ -104,6 +106,8 @@ class SparkEngine(Engine):
         """The session, opened on first use."""
         if self._session is None:
             self._mine = SparkContext._active_spark_context is None
+            if self._mine and not submitted():
+                self.log.progress("starting Java")
             self._session = open_session(self.master)
             self._session.conf.set(BATCH, ROWS_AT_ONCE)
         return self._session
@@ -131,29 +135,34 @@ class SparkEngine(Engine):
         summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
         with self._batches(ROWS_AT_ONCE if isinstance(microdata, Sequence) else RECORDS_AT_ONCE):
-            outcomes = self._outcomes(self._by_index(summed, slices_at_most, AddSlices(code, shared, vault)))
+            outcomes = self._outcomes(
+                self._by_index(summed, slices_at_most, AddSlices(code, shared, vault)),
+                counted_as("sums", microdata),
+                "adding up",
+            )
         require_unbroken(layout, (cell for index, cell in outcomes if index == BROKEN))
         slices = require_once(index for index, _ in outcomes)
         rolled_up = self._numbers(len(slices), self._tasks).mapInArrow(
             RollUpSlices(code, shared, vault, slices), PACKED
         )
         files = Files(layout.tables)
-        outcomes = self._outcomes(self._by_index(rolled_up, files.first[-1], AddFiles(code, shared, vault)))
+        added_up = self._by_index(rolled_up, files.first[-1], AddFiles(code, shared, vault))
+        outcomes = self._outcomes(added_up, "", "totals")  # how many slices are rolled up follows from records
         sealed = frozenset(require_once(index for index, _ in outcomes))
         return SealedTotals(self, files, shared, vault, sealed, before + vault.counts())
 
-    def each(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
         """Return the task's result for every item, in the items' order."""
         code = code_digest()
         frame = self._numbers(len(items), len(items)).mapInPandas(EachItem(code, EachTask(task, code), items), PACKED)
-        results = {row["index"]: pickle.loads(row["packed"]) for row in self._collected(frame)}
+        results = {row["index"]: pickle.loads(row["packed"]) for row in self._collected(frame, counted)}
         if len(results) != len(items):
             raise TaskFailed("Spark left out a task; see its own logs")
         return [results[number] for number in range(len(items))]
 
     def stage(self, files: int, cells: int, task: StageFiles) -> None:
         """Have all `files` of a table written, which hold `cells` cells together."""
-        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, DONE))
+        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, DONE), "noise")
         if len(require_once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
             raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
 
@@ -189,14 +198,16 @@ class SparkEngine(Engine):
         shuffled = packed.repartition(min(indexes, self._tasks), "index").sortWithinPartitions("index")
         return shuffled.mapInArrow(task, DONE)
 
-    def _outcomes(self, frame: DataFrame) -> list[tuple[int, int]]:
+    def _outcomes(self, frame: DataFrame, *stages: str) -> list[tuple[int, int]]:
         """Return the tasks' rows: the index and outcome of each slice or file."""
-        return [(row["index"], row["outcome"]) for row in self._collected(frame)]
+        return [(row["index"], row["outcome"]) for row in self._collected(frame, *stages)]
 
-    def _collected(self, frame: DataFrame) -> list[Row]:
+    def _collected(self, frame: DataFrame, *stages: str) -> list[Row]:
+        """Return the rows of a frame; `stages` are the names of the stages whose tasks are counted in the log."""
         failure = ""
         try:
-            return frame.collect()
+            with counted(self.session.sparkContext, self.log, stages):
+                return frame.collect()
         except (PySparkException, Py4JError) as error:
             failure = f"{type(error).__name__} {error}"
         raise job_error(failure)
@@ -230,7 +241,7 @@ class SealedTotals:
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each file's totals."""
         sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
-        return self.engine.each(OverFile(sealed, task), range(self._files(table)))
+        return self.engine.each(OverFile(sealed, task), range(self._files(table)), "files")
 
     def _files(self, table: int) -> int:
         return self.files.first[table + 1] - self.files.first[table]

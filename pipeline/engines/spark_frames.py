@@ -16,6 +16,7 @@ from pipeline.engines.spark import BATCH, SparkEngine
 from pipeline.engines.spark_failures import Guarded, job_error
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import PlanError
+from pipeline.log import Log
 from pipeline.microdata.frames import Contents, Frame, FrameColumns, SealedPart, SealPart
 
 PARTS = "files string, records long, hashes string"
@@ -70,7 +71,7 @@ class SparkFrame(Frame):
 
 
 @contextmanager
-def engine_of(frame: DataFrame) -> Iterator[SparkEngine]:
+def engine_of(frame: DataFrame, log: Log | None = None) -> Iterator[SparkEngine]:
     """Yield an engine on the frame's own session, which stays open, with its settings, when the block ends."""
     session = frame.sparkSession
     if not hasattr(session, "_jsparkSession"):
@@ -78,7 +79,7 @@ def engine_of(frame: DataFrame) -> Iterator[SparkEngine]:
     known = session.sparkContext.getConf()
     require_safe(lambda key: known.get(key, None))
     with _batches(session, session.conf.get(BATCH) or RECORDS_AT_ONCE):
-        yield SparkEngine.on(session)
+        yield SparkEngine.on(session, log)
 
 
 @contextmanager

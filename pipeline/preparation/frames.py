@@ -194,7 +194,7 @@ def _registered(ledger: Ledger, contents: Contents, task: _Compared, engine: Eng
             files = source.find(locate(budget.source))
             if source.records_of(files) not in (None, contents.records):
                 continue
-            parts = engine.each(task, list(source.chunks(files)))
+            parts = engine.each(task, list(source.chunks(files)), "reading")
         except PrdpError:  # they are not there, or not for this user to read
             continue
         if all(part is not None for part in parts) and sum(filter(None, parts), Contents()) == contents:

@@ -124,7 +124,7 @@ class _Trial:
             tables = [self._table(i, totals) for i in range(len(plan.queries))]
             self._tell("losses")
             task = RecordTask(LossSpec.of(plan, layout), None)
-            of_records = RecordSummary.merged(list(job.engine.each(task, list(enumerate(records)))))
+            of_records = RecordSummary.merged(job.engine.each(task, list(enumerate(records)), "reading"))
         found = {
             "release": plan.release,
             "file": plan.path.name,

@@ -20,7 +20,7 @@ def run(folder: Path, meddle: Callable[[Path], None]) -> list[Any]:
     scratch = Staging(locate(folder), "release", "rows")
     phases = iter([meddle, lambda folder: None])
 
-    def each(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def each(task: Callable[[Any], Any], items: Sequence[Any], counted: str = "") -> list[Any]:
         results = [task(item) for item in items]
         next(phases)(Path(scratch.path))
         return results

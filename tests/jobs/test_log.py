@@ -53,6 +53,12 @@ def plan(tmp_path: Path) -> Path:
     return write_world(tmp_path, microdata())
 
 
+@pytest.fixture(autouse=True)
+def no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a stage may last long enough to tell of its tasks: tests/jobs/test_terminal.py."""
+    monkeypatch.setattr("pipeline.log.PATIENCE", 3600.0)
+
+
 def logged(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[dict[str, Any]]]:
     """Run a command; return its exit code and the lines of its log, each of which must be a whole event."""
     plan = next(a for a in arguments if isinstance(a, Path))

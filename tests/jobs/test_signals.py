@@ -23,7 +23,7 @@ from pipeline.log import Log
 log = Log._log
 def and_kill(self, level, event, message=None, **facts):
     log(self, level, event, message, **facts)
-    if event == "begun" and facts.get("stage") == {stage!r}:
+    if event == "begun" and self._facts["stage"] == {stage!r}:
         os.kill(os.getpid(), {number})
 Log._log = and_kill
 from jobs.cli import main

@@ -14,4 +14,4 @@ def log_for(say: Callable[[str], None]) -> Log:
             if record.msg is not None:
                 say(record.msg)
 
-    return Log(Handler())
+    return Log(Handler(logging.INFO))
