@@ -245,7 +245,13 @@ def product(
     return make_product([location(each, "release") for each in folders], product, Path(out), year, estimates)
 
 
-def site(release: LocationLike, out: str | Path, *, reconciled: LocationLike | None = None) -> dict[str, Any]:
+def site(
+    release: LocationLike,
+    out: str | Path,
+    *,
+    reconciled: LocationLike | None = None,
+    product: LocationLike | None = None,
+) -> dict[str, Any]:
     """Write a public site of a published release, with copies of its files, as `prdp site`; it costs no loss.
 
     Args:
@@ -253,18 +259,20 @@ def site(release: LocationLike, out: str | Path, *, reconciled: LocationLike | N
         out: The folder to write, new or empty; its index.html is the front page.
         reconciled: A folder that `prdp.reconcile` wrote of this release: its figures are shown, and lead to the
             published ones.
+        product: A folder that `prdp.product` wrote of this release: its files are for download, as `product/…`.
 
     Returns:
-        release, attempt, out, tables, and those of them that are reconciled.
+        release, attempt, out, tables, those of them that are reconciled, and the product's files (None: no product).
 
     Raises:
-        PlanError: The reconciled folder was made of other releases.
+        PlanError: The reconciled folder, or the product, was made of other releases.
         StateError: A file is missing, changed or too many, or `out` is neither absent nor empty.
     """
     at = None if reconciled is None else location(reconciled, "reconciled")
+    loads = None if product is None else location(product, "product")
     from pipeline.product.site import make_site  # noqa: PLC0415
 
-    return make_site(location(release, "release"), Path(out), at)
+    return make_site(location(release, "release"), Path(out), at, loads)
 
 
 def _names(source: Any) -> dict[str, dict[str, str]]:

@@ -18,12 +18,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
+from pipeline.errors import StateError
 from pipeline.product.layouts import write_layout
-from pipeline.product.reconciled_folder import with_estimates
+from pipeline.product.reconciled_folder import require_files, with_estimates
 from pipeline.product.sources import names_of, released
 from pipeline.product.spec import ProductSpec, file_of, load_product
 from pipeline.product.tables import BASIC, RESEARCH, WITHHELD, write_table
-from pipeline.storage.location import Location
+from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
 
 MANIFEST = "product.json"
@@ -89,6 +90,25 @@ def make_product(
             "files": sorted(made, key=lambda file: str(file["path"])),
         }
         (home / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    return manifest
+
+
+def read_product(folder: Location) -> dict[str, Any]:
+    """Return the manifest of a product whose files are all there, unchanged; raises StateError."""
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read())
+        for file in manifest["files"]:
+            FileDigest(file["sha256"], file["bytes"])
+        complete = all(isinstance(each["manifest_sha256"], str) for each in manifest["releases"])
+        complete &= isinstance(manifest["title"], str)
+    except OSError:
+        raise StateError(f"{path} is not there: no product is in this folder") from None
+    except (ValueError, KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise StateError(f"{path} lacks what every manifest of a product has: it was changed or is not one")
+    require_files(folder, manifest, of=MANIFEST, what="the product")
     return manifest
 
 

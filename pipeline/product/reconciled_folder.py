@@ -184,12 +184,17 @@ def read_reconciled_manifest(folder: Location) -> dict[str, Any]:
     return manifest
 
 
-def require_files(folder: Location, manifest: Mapping[str, Any]) -> None:
-    """Return if the folder has the files of its manifest, unchanged, and no other; raises StateError."""
+def require_files(
+    folder: Location, manifest: Mapping[str, Any], *, of: str = MANIFEST, what: str = "the reconciled tables"
+) -> None:
+    """Return if the folder has the files of its manifest, unchanged, and no other; raises StateError.
+
+    `of` is the manifest's own name, `what` the files are.
+    """
     listed = {file["path"]: file for file in manifest["files"]}
-    present = {file.relative_to(folder) for file in folder.files()} - {MANIFEST}
+    present = {file.relative_to(folder) for file in folder.files()} - {of}
     for name in sorted(present - listed.keys()):
-        raise StateError(f"{folder / name} is not in the manifest: it is no part of the reconciled tables")
+        raise StateError(f"{folder / name} is not in the manifest: it is no part of {what}")
     for name, file in listed.items():
         if name not in present:
             raise StateError(f"{folder / name} is missing")

@@ -1,4 +1,5 @@
-"""A second public site, of a release's folder alone: as it was published, or with reconciled figures beside these.
+"""A second public site, of a release's folder alone: as it was published, or with reconciled figures beside these, and
+with the files of a product for download.
 
 It is made of published files: post-processing, which costs no record anything. The release's folder is not changed.
 """
@@ -14,17 +15,21 @@ import pyarrow as pa
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.model import VALUES
 from pipeline.plan.structure import STRUCTURE, Structure
+from pipeline.product.make import MANIFEST as PRODUCT_MANIFEST
+from pipeline.product.make import read_product
 from pipeline.product.reconciled_folder import read_reconciled_manifest, require_files
 from pipeline.release.export import published_bytes, published_part, published_parts
 from pipeline.release.verify import read_manifest, verify_release
 from pipeline.report.page import NOT_ADDING, SUMS
 from pipeline.report.site.facts import METADATA, Facts
-from pipeline.report.site.pages import published_page
+from pipeline.report.site.pages import files_of, published_page
 from pipeline.report.site.write import FRONT, SITE, Site, write_site
-from pipeline.storage.location import Location
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
 from pipeline.storage.staging import MANIFEST
 
+PRODUCT = "product"  # the folder of a product's files, which keep their names
 PUBLISHED = "published"  # the folder of the site with published figures, where SITE has reconciled ones
 RECONCILED = "reconciled"
 OF_RECONCILED = (
@@ -33,7 +38,9 @@ OF_RECONCILED = (
 )
 
 
-def make_site(folder: Location, out: Path, reconciled: Location | None = None) -> dict[str, Any]:
+def make_site(
+    folder: Location, out: Path, reconciled: Location | None = None, product: Location | None = None
+) -> dict[str, Any]:
     """Write a site of the published release in `folder` to `out`, with copies of its files; return what was written.
 
     Args:
@@ -41,9 +48,10 @@ def make_site(folder: Location, out: Path, reconciled: Location | None = None) -
         out: The folder to write, new or empty.
         reconciled: A folder that `prdp reconcile` made of this release, maybe with others: its tables' pages then show
             reconciled figures, and lead to the published ones.
+        product: A folder that `prdp product` made of this release, maybe with others: its files are for download.
 
     Raises:
-        PlanError: The reconciled folder was made of other releases.
+        PlanError: The reconciled folder, or the product, was made of other releases.
         StateError: A file is missing, changed or too many; the release was published without a site; `out` is neither
             absent nor empty, or lies in a release's folder.
     """
@@ -58,9 +66,12 @@ def make_site(folder: Location, out: Path, reconciled: Location | None = None) -
     structure = Structure.from_json(published_bytes(folder, files[STRUCTURE]))
     tables = {table["query"]: table for table in manifest["tables"]}
     estimates = {} if reconciled is None else _estimates(folder, reconciled, set(tables))
+    loads = None if product is None else _of_this_release(read_product(product), folder, product)
 
     def listed(table: str) -> list[dict[str, Any]]:
-        own = [{**file, "name": file["path"].removeprefix(f"{home}tables/")} for file in tables[table]["files"]]
+        own = [
+            {**file, "name": file["path"].removeprefix(f"{home}tables/")} for file in files_of(manifest, tables[table])
+        ]
         made = [{**estimates[table], "name": f"{RECONCILED}/{table}.parquet"}] if table in estimates else []
         return [file | {"href": _path(file, home)} for file in (*own, *made)]
 
@@ -93,7 +104,12 @@ def make_site(folder: Location, out: Path, reconciled: Location | None = None) -
                 for each in facts["tables"]
             ]
             write_site(Site(facts | {"tables": other}, structure, read, hrefs, front), _into(place / PUBLISHED))
+        if product is not None and loads is not None:
+            for file in ({"path": PRODUCT_MANIFEST}, *loads["files"]):
+                _copy(product / file["path"], place / PRODUCT / file["path"], file)
+            loads = loads | {"files": [file | {"href": f"{PRODUCT}/{file['path']}"} for file in loads["files"]]}
         whole = manifest | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
+        whole |= {"files": [], "product": loads}
         (place / FRONT).write_text(published_page(shown, f"{SITE}/", whole), encoding="utf-8")
     return {
         "release": verified.release,
@@ -101,21 +117,27 @@ def make_site(folder: Location, out: Path, reconciled: Location | None = None) -
         "out": str(out),
         "tables": list(tables),
         "reconciled": sorted(estimates),
+        "product": loads and [file["href"] for file in loads["files"]],
     }
 
 
 def _estimates(folder: Location, reconciled: Location, tables: set[str]) -> dict[str, dict[str, Any]]:
     """Return the reconciled file of each table of the release that has one."""
-    manifest = read_reconciled_manifest(reconciled)
+    manifest = _of_this_release(read_reconciled_manifest(reconciled), folder, reconciled)
     require_files(reconciled, manifest)
-    own = hashlib.sha256((folder / MANIFEST).read()).hexdigest()
-    if own not in {each["manifest_sha256"] for each in manifest["releases"]}:
-        raise PlanError(f"{reconciled}: it was not made of the release in {folder}")
     files = {file["path"]: file for file in manifest["files"]}
     interval = manifest["options"]["interval"]
     return {
         name: {**files[f"tables/{name}.parquet"], "interval": interval} for name in manifest["tables"] if name in tables
     }
+
+
+def _of_this_release(manifest: dict[str, Any], folder: Location, made: Location) -> dict[str, Any]:
+    """Return the manifest of what was `made` of releases, if that in `folder` is one of them; raises PlanError."""
+    own = hashlib.sha256((folder / MANIFEST).read()).hexdigest()
+    if own not in {each["manifest_sha256"] for each in manifest["releases"]}:
+        raise PlanError(f"{made}: it was not made of the release in {folder}")
+    return manifest
 
 
 def _with_estimates(facts: Facts, estimates: dict[str, dict[str, Any]], published: str) -> Facts:
@@ -138,6 +160,12 @@ def _path(file: dict[str, Any], home: str) -> str:
 
 def _into(place: Path) -> Callable[[str, bytes], None]:
     return lambda path, data: _write(place / path, data)
+
+
+def _copy(source: Location, to: Path, file: dict[str, Any]) -> None:
+    digest = FileDigest(file["sha256"], file["bytes"]) if "sha256" in file else source.digest()
+    if not LocalPath(to).copy_from(source, digest):
+        raise StateError(f"{source} was changed while it was copied: make the site again")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,5 +1,7 @@
 """`prdp site`: a second site of a release's folder alone, also with reconciled figures."""
 
+import hashlib
+import json
 import re
 import shutil
 from html import unescape
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import prdp
 from pipeline.report.page import NOT_ADDING, SUMS
@@ -27,7 +30,7 @@ QUERIES = [
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("release")
     place = Place(write_world(folder, records(2000), queries=QUERIES), folder / "run")
-    return Path(place.out) / submit(place).release
+    return Path(place.out) / submit(place, csv=True).release
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,42 @@ def test_reconciled_figures_stand_beside_published_ones(release: Path, reconcile
     assert (NOT_ADDING in front, SUMS in front) == (False, False)
     assert "reconciled/by_county.parquet" in front
     assert SUMS in (site / "published/index.html").read_text()
+
+
+def test_a_product_is_for_download_under_its_own_names(release: Path, tmp_path: Path) -> None:
+    spec = {
+        "product": "small",
+        "title": "Small & good",
+        "levels": {level: {"meaning": level} for level in ("naics2", "state")},
+        "measures": {"people": {"meaning": "People", "unit": "people"}},
+        "flags": [{"flag": "a", "meaning": "all"}],
+        "tables": [{"name": "states", "values": {"people": "by_state"}}],
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(spec))
+    prdp.product(release, tmp_path / "small", product=tmp_path / "small.yaml")
+    made = prdp.site(release, tmp_path / "site", product=tmp_path / "small")
+    files = tree(tmp_path / "small")
+    assert {path: data for path, data in tree(tmp_path / "site").items() if path.startswith("product/")} == {
+        f"product/{path}": data for path, data in files.items()
+    }
+    assert sorted(made["product"]) == sorted(f"product/{path}" for path in files.keys() - {"product.json"})
+    require_whole(tmp_path / "site")
+    front = (tmp_path / "site/index.html").read_text()
+    assert "Small &amp; good: files to load" in front
+    for path in files.keys() - {"product.json"}:
+        assert f'<a href="product/{path}">{path}</a>' in front
+        assert hashlib.sha256(files[path]).hexdigest() in front
+    (tmp_path / "small/basic/states.csv").write_text("other figures")
+    with pytest.raises(prdp.StateError, match="differs from the manifest"):
+        prdp.site(release, tmp_path / "other", product=tmp_path / "small")
+    manifest = json.loads((tmp_path / "small/product.json").read_text())
+    for each in manifest["releases"]:
+        each["manifest_sha256"] = "0" * 64
+    (tmp_path / "small/basic/states.csv").write_bytes(files["basic/states.csv"])
+    (tmp_path / "small/product.json").write_text(json.dumps(manifest))
+    with pytest.raises(prdp.PlanError, match="was not made of the release"):
+        prdp.site(release, tmp_path / "other", product=tmp_path / "small")
+    assert not (tmp_path / "other").exists()
 
 
 def test_what_does_not_belong_together_is_refused(release: Path, reconciled: Path, tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ OF_RECONCILED = (
     ("published", "in reconciled files alone, whose value is the estimate: the published figure"),
     ("display", "in reconciled files alone: the estimate in whole units, which add up too"),
 )
+PRODUCT_FILES = {  # what a product's files are, by folder
+    ("layouts",): "In the agency's record layouts",
+    ("dictionary.csv", "dictionary.md"): "What every column means",
+    ("basic",): "Basic tables: names of codes, rounded figures, coefficients of variation, flags",
+    ("research",): "Research tables: every figure with its variance, nothing rounded or withheld",
+}
 MAPS = {"county": "counties.json", "state": "states.json"}  # boundaries in conf/maps, by level
 
 
@@ -36,8 +42,8 @@ def front_page(
     Args:
         facts: What the site says.
         site: The path to the folder of the site's other pages, "" where it lies there itself.
-        published: Of a published release `date`, `attempt`, `ledger_head`, and `tables`: each one's name, title and
-            files (name, href, bytes, sha256).
+        published: Of a published release `date`, `attempt`, `ledger_head`, `product` (None: there is none), and
+            `tables`: each one's name, title and files (name, href, bytes, sha256).
         notes: What readers must know first, such as that a later release corrects it.
         front: The path to the page that lists the files, where this one does not.
     """
@@ -65,7 +71,7 @@ def front_page(
 def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
     """Return the front page of a published release, with the files, dates and digests that its manifest names."""
     titles = {table["name"]: table["title"] for table in facts["tables"]}
-    listed = {table["query"]: table["files"] for table in manifest["tables"]}
+    listed = {table["query"]: files_of(manifest, table) for table in manifest["tables"]}
     tables = [
         {
             "name": name,
@@ -77,7 +83,29 @@ def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: 
     ]
     told = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
     home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
-    return front_page(facts, site, told | {"home": home, "tables": tables}, notes)
+    product = manifest.get("product") and _product(manifest["product"])
+    return front_page(facts, site, told | {"home": home, "tables": tables, "product": product}, notes)
+
+
+def files_of(manifest: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a table's files in all formats, as a release's manifest names them."""
+    text = f"{manifest['attempt']}/tables/{table['query']}.csv"
+    return [*table["files"], *(file for file in manifest["files"] if file["path"] == text)]
+
+
+def _product(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a product's title and files for a template, by kind: what users load first."""
+    files = [file | {"name": file["path"]} for file in manifest["files"]]
+    kinds = [
+        (text, [file for file in files if file["path"].partition("/")[0] in folders])
+        for folders, text in PRODUCT_FILES.items()
+    ]
+    return {
+        "title": manifest["title"],
+        "reconciled": "reconciled" in manifest,
+        "releases": [each["release"] for each in manifest["releases"]],
+        "kinds": [(text, listed) for text, listed in kinds if listed],
+    }
 
 
 def table_page(
