@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from importlib import import_module
-from importlib.metadata import version
 
 from jobs.commands import COMMANDS
 from jobs.options import StrictParser, example, sentence
@@ -18,7 +17,7 @@ def parser_with(declared: Collection[str], *, shows_version: bool = False) -> St
         description="Releases totals of establishment microdata under per-record differential privacy.",
         epilog="Each command has its own help: prdp release --help. Start with prdp generate.",
     )
-    parser.add_argument("--version", action="version", version=f"prdp {version('prdp')}" if shows_version else "prdp")
+    parser.add_argument("--version", action="version", version=f"prdp {_version()}" if shows_version else "prdp")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=StrictParser)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=sentence(summary))
@@ -27,3 +26,9 @@ def parser_with(declared: Collection[str], *, shows_version: bool = False) -> St
             command.epilog = example(module.EXAMPLE)
             module.declare(command)
     return parser
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return version("prdp")

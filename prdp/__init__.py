@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
     from pipeline.product.derived import Derived
-    from pipeline.release.verify import Verified
+    from pipeline.release.manifest import Verified
     from prdp.derived import derive, derive_table
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
-    "pipeline.release.verify": ("Verified",),
+    "pipeline.release.manifest": ("Verified",),
     "pipeline.product.derived": ("Derived",),
     "prdp.derived": ("derive", "derive_table"),
     "prdp.designs": ("Design", "design"),

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pipeline.errors import PlanError
 from pipeline.plan.keys import level_of
 from pipeline.release.export import published_part
+from pipeline.release.manifest import Verified, read_manifest, verify_release
 from pipeline.release.outcome import Outcome
-from pipeline.release.verify import Verified, read_manifest, verify_release
 from pipeline.storage.location import Location
 from prdp.runs import LocationLike, location
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json
-from pipeline.release.verify import verify_release
+from pipeline.release.manifest import verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 

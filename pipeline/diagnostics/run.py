@@ -29,7 +29,7 @@ from pipeline.plan.model import Plan, default_out
 from pipeline.preparation.confidential import private_folder, release_folders, require_apart
 from pipeline.preparation.duplicates import RECORD, records_of
 from pipeline.preparation.prepared import prepared_for
-from pipeline.release.verify import verify_release
+from pipeline.release.manifest import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import MANIFEST, Staging, scratch
 from pipeline.tables.totals import Layout, contract_checked, layout_of, require_unbroken

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-import dask
+import dask.threaded
 import pandas as pd
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
@@ -101,8 +101,9 @@ class DaskEngine(Engine):
         """Return what a Dask collection comes to, on threads or on a cluster that is safe; log how far `group` is."""
         group = group or _Group("", 0)
         if self.scheduler is None:
+            # by its function: by its name Dask would load distributed, to ask whether a cluster is there
             with Callback(posttask=group.ended), self.log.tasks(group.told):
-                return collection.compute(scheduler="threads", num_workers=self.workers)
+                return collection.compute(scheduler=dask.threaded.get, num_workers=self.workers)
         from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
 
         try:

@@ -12,12 +12,10 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandas.api.types import infer_dtype, is_object_dtype
 
 from pipeline.canonical import canonical_json
 from pipeline.errors import MicrodataError, PlanError, PrdpError
@@ -27,6 +25,9 @@ from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from udfs.records.contract import MeasureColumn, whole_steps
 from udfs.records.names import as_text, in_utf8
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE_RECORDS = 1 << 20  # of a sealed file, which a task holds in memory
 MODULUS = 1 << 256
@@ -98,7 +99,7 @@ class SealPart:
     seal: Seal
     key: bytes
 
-    def __call__(self, part: pd.DataFrame | pa.Table) -> SealedPart:
+    def __call__(self, part: "pd.DataFrame | pa.Table") -> SealedPart:
         """Write a part, checked; raises PlanError where a column has another type."""
         table = part if isinstance(part, pa.Table) else table_of(part, self.columns)
         return self.write(table.to_batches(max_chunksize=FILE_RECORDS))
@@ -142,7 +143,7 @@ class Frame(ABC):
 class PandasFrame(Frame):
     """A pandas DataFrame."""
 
-    frame: pd.DataFrame
+    frame: "pd.DataFrame"
 
     @property
     def names(self) -> Sequence[Any]:
@@ -185,7 +186,7 @@ class ArrowFrame(Frame):
         return [_written(part, self.table.select(part.columns.all))]
 
 
-def _written(part: SealPart, rows: pd.DataFrame | pa.Table) -> SealedPart:
+def _written(part: SealPart, rows: "pd.DataFrame | pa.Table") -> SealedPart:
     """Have rows written in this process, without a library's error, which may hold a value."""
     failure = ""
     try:
@@ -197,7 +198,7 @@ def _written(part: SealPart, rows: pd.DataFrame | pa.Table) -> SealedPart:
     raise MicrodataError(f"data: the frame cannot be written ({failure})")
 
 
-def table_of(frame: pd.DataFrame, columns: FrameColumns) -> pa.Table:
+def table_of(frame: "pd.DataFrame", columns: FrameColumns) -> pa.Table:
     """Return the columns of a pandas frame, typed by their dtypes; raises PlanError where one does not fit.
 
     MicrodataError where a column of objects holds more than text, for that is seen in its values.
@@ -208,8 +209,11 @@ def table_of(frame: pd.DataFrame, columns: FrameColumns) -> pa.Table:
     return table
 
 
-def _array(values: pd.Series, name: str) -> pa.Array:
+def _array(values: "pd.Series", name: str) -> pa.Array:
     """Return a column as its dtype says; of an object column, which may hold anything, text alone."""
+    import pandas as pd  # noqa: PLC0415 — a tenth of a second that files as microdata do not need
+    from pandas.api.types import infer_dtype, is_object_dtype  # noqa: PLC0415
+
     dtype = values.dtype
     held = dtype.categories if isinstance(dtype, pd.CategoricalDtype) else values
     if isinstance(dtype, pd.CategoricalDtype) and held.empty:  # no value, so no type

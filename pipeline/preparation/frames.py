@@ -8,6 +8,7 @@ who reads the ledger can test guesses of a record against it.
 """
 
 import os
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from pipeline.engines.protocol import Engine
@@ -38,7 +38,7 @@ from pipeline.microdata.frames import (
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Plan
-from pipeline.preparation.pinned import SealedRecords
+from pipeline.preparation.pinned import FOLDER, SealedRecords
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
@@ -48,7 +48,6 @@ from pipeline.tables.totals import layout_of, measure_columns
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
 
-FOLDER = "frame"  # begins the names of folders of sealed frames
 KEY_FILE = ".frame-pins"  # no release's name
 KEY_BYTES = 32
 IN_ENGINES = {  # a library → the room of its frames
@@ -59,7 +58,8 @@ IN_ENGINES = {  # a library → the room of its frames
 
 def frame_of(data: object) -> Frame:
     """Return a DataFrame of pandas, Arrow, Dask or Spark as microdata; raises PlanError for anything else."""
-    if isinstance(data, pd.DataFrame):
+    pandas = sys.modules.get("pandas")  # a library that is not loaded made no frame
+    if pandas is not None and isinstance(data, pandas.DataFrame):
         return PandasFrame(data)
     if isinstance(data, pa.Table | pa.RecordBatch):
         return ArrowFrame(data if isinstance(data, pa.Table) else pa.Table.from_batches([data]))

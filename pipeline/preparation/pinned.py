@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pipeline.engines.protocol import Engine, Input
 from pipeline.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.columns import require_types
@@ -12,7 +12,12 @@ from pipeline.microdata.identity import Identity, identity_of
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.storage.location import Location
-from udfs.records.decoding import SumSpec
+
+if TYPE_CHECKING:
+    from pipeline.engines.protocol import Engine, Input
+    from udfs.records.decoding import SumSpec
+
+FOLDER = "frame"  # begins the names of folders in which a DataFrame's records are sealed
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Pinned:
     """The input of an engine, with the digest that it had at first; `now` takes that digest again."""
 
     label: str
-    input: Input
+    input: "Input"
     digest: str
     now: Callable[[], str]
 
@@ -57,7 +62,7 @@ class Pinned:
             )
 
 
-def require_readable(microdata: Microdata, engine: Engine, spec: SumSpec, record: str) -> None:
+def require_readable(microdata: Microdata, engine: "Engine", spec: "SumSpec", record: str) -> None:
     """Return if there are microdata with the columns of a scan and the column `record`; raises PlanError otherwise.
 
     Reads no record. A DataFrame's columns are checked before it is sealed.
@@ -70,7 +75,7 @@ def require_readable(microdata: Microdata, engine: Engine, spec: SumSpec, record
         require_schema(source.find(microdata), spec, record)
 
 
-def pinned(microdata: Microdata, engine: Engine) -> Pinned:
+def pinned(microdata: Microdata, engine: "Engine") -> Pinned:
     """Return the microdata as they are now; raises PlanError where they cannot be read."""
     if isinstance(microdata, Table):
         table = engine.table(microdata.name)

@@ -14,7 +14,7 @@ from pipeline.plan.structure import Structure
 from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifest, require_files, structure_in
 from pipeline.product.sources import structure_of
 from pipeline.release.export import description_in, published_part
-from pipeline.release.verify import read_manifest, verify_release
+from pipeline.release.manifest import read_manifest, verify_release
 from pipeline.report.data_package import CODES
 from pipeline.storage.location import Location
 from pipeline.storage.staging import safe_name

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from pipeline.release.export import description_in
-from pipeline.release.verify import read_manifest
+from pipeline.release.manifest import read_manifest
 from pipeline.report.data_package import CODES, MEANINGS, MEDIA, PACKAGE, package_text
 from pipeline.storage.location import Location
 

@@ -19,7 +19,7 @@ from pipeline.product.make import MANIFEST as PRODUCT_MANIFEST
 from pipeline.product.make import read_product
 from pipeline.product.reconciled_folder import read_reconciled_manifest, require_files
 from pipeline.release.export import published_bytes, published_part, published_parts
-from pipeline.release.verify import read_manifest, verify_release
+from pipeline.release.manifest import read_manifest, verify_release
 from pipeline.report.page import NOT_ADDING, SUMS
 from pipeline.report.site.facts import METADATA, Facts
 from pipeline.report.site.pages import files_of, published_page

@@ -17,7 +17,7 @@ from pipeline.errors import PlanError
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import STRUCTURE, Structure
 from pipeline.release.export import published_bytes, published_part
-from pipeline.release.verify import read_manifest, verify_release
+from pipeline.release.manifest import read_manifest, verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST
 from udfs.mechanisms.catalogue import CATALOGUE

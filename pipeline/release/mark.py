@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from pipeline.errors import StateError
 from pipeline.ledger.store import Ledger
-from pipeline.preparation.frames import FOLDER
+from pipeline.preparation.pinned import FOLDER
 from pipeline.storage.location import Location
 
 MARK = ".ledger"  # no release's name

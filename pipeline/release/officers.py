@@ -24,8 +24,7 @@ from pipeline.plan.model import RECORD
 from pipeline.plan.schema import DatasetSpec, LimitSpec
 from pipeline.plan.text import BUDGET, read_text
 from pipeline.plan.values import Name, Spec, Text
-from pipeline.preparation.frames import FOLDER
-from pipeline.preparation.pinned import Table, identity, source_of
+from pipeline.preparation.pinned import FOLDER, Table, identity, source_of
 from pipeline.preparation.same_files import require_new_files
 from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
 from pipeline.release.mark import is_own, require_own

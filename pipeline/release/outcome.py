@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.errors import StateError
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.plan.model import Plan
-from pipeline.release.verify import read_manifest
+from pipeline.release.manifest import read_manifest
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 from pipeline.tables.writers import FORMATS

@@ -11,14 +11,13 @@ from typing import Any
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import owner_of
+from pipeline.release.manifest import NOTE
 from pipeline.report.policy_document import guarantee
 from pipeline.report.site.facts import METADATA
 from pipeline.report.site.pages import published_page, withdrawn_page
 from pipeline.report.site.write import FRONT, SITE
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST, AttemptContents, Staging, safe_name
-
-NOTE = "withdrawn.json"
 
 
 def require_publishable(out: Location, release: str, staging_root: Location, attempt: str | None) -> None:
@@ -193,15 +192,6 @@ def retract(out: Location, state: ReleaseState) -> None:
         raise StateError(
             f"the withdrawal is recorded, but {folder} cannot be changed: {error.strerror}: run again"
         ) from None
-
-
-def read_note(folder: Location) -> dict[str, Any] | None:
-    """Return the note in a withdrawn release's folder; None where there is none to be read."""
-    try:
-        note = json.loads((folder / NOTE).read())
-    except (OSError, ValueError):
-        return None
-    return note if isinstance(note, dict) else None
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

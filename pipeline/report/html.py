@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING, Any
 
 from udfs.numbers.exact import up_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 # Quantiles of losses: those that documents hold, and those of them that pages show.
 QUANTILES = ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999", "0.9999")
@@ -54,7 +55,9 @@ def percent(share: float | None) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 — for those who make a page alone
+
     return Environment(
         loader=PackageLoader("pipeline.report"),
         autoescape=True,

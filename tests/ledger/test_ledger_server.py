@@ -17,8 +17,8 @@ from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.release.attempts import give_up
+from pipeline.release.manifest import verify_release
 from pipeline.release.mark import mark
-from pipeline.release.verify import verify_release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken

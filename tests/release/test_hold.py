@@ -12,11 +12,11 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.load import load_plan
+from pipeline.release.manifest import NOTE, verify_release
 from pipeline.release.officers import approve, purge, reject, withdraw
-from pipeline.release.publish import NOTE
 from pipeline.release.request import reservation_of
 from pipeline.release.run import Job
-from pipeline.release.verify import published_folders, require_in_chain, verify_release
+from pipeline.release.verify import published_folders, require_in_chain
 from pipeline.storage.staging import MANIFEST, Staging
 from pipeline.storage.uri import locate
 from tests.support.submit import Place, officer_in_child, submit, submit_in_child

@@ -13,8 +13,8 @@ import pytest
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.release.manifest import verify_release
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
-from pipeline.release.verify import verify_release
 from pipeline.report.policy_document import guarantee
 from pipeline.storage.staging import AttemptContents, Staging
 from pipeline.storage.uri import locate

@@ -16,10 +16,10 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
+from pipeline.release.manifest import verify_release
 from pipeline.release.officers import approve
 from pipeline.release.request import reservation_of
 from pipeline.release.run import Job, run
-from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import layout_of

@@ -16,8 +16,8 @@ import pytest
 
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure
+from pipeline.release.manifest import verify_release
 from pipeline.release.officers import withdraw
-from pipeline.release.verify import verify_release
 from pipeline.report.site import write
 from pipeline.report.site.figures import figure, shades, with_bars
 from pipeline.report.site.packed import packed

@@ -18,10 +18,11 @@ from pipeline.engines.spark import SparkEngine
 from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.release.attempts import give_up
+from pipeline.release.manifest import verify_release
 from pipeline.release.mark import MARK
 from pipeline.release.officers import approve, withdraw
 from pipeline.release.publish import MANIFEST, build_manifest, copy_to_output
-from pipeline.release.verify import require_in_chain, verify_release
+from pipeline.release.verify import require_in_chain
 from pipeline.storage.staging import Staging
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate

@@ -17,8 +17,8 @@ from typing import Any
 
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import create_ledger
+from pipeline.release.manifest import verify_release
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
-from pipeline.release.verify import verify_release
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support.ledgers import reservation, stage

@@ -1,7 +1,6 @@
 """Names of records and of owners as text: in UTF-8, compared exactly, hashed to buckets alike on every worker."""
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,6 +55,8 @@ def as_coded_text(values: pa.Array) -> pa.DictionaryArray:
 
 def buckets_of(names: pa.Array, count: int) -> Int64s:
     """Return the bucket of each name, below `count`: a hash of its text, the same on every worker; of null it is 0."""
+    import pandas as pd  # noqa: PLC0415 — a tenth of a second that records without ids to compare do not need
+
     texts = pc.fill_null(names, "").to_numpy(zero_copy_only=False)
     hashed = (pd.util.hash_array(texts, categorize=False) % np.uint64(count)).astype(np.int64)
     return np.where(np.asarray(names.is_null()), 0, hashed) if names.null_count else hashed

@@ -1,0 +1,71 @@
+"""What a command loads: importing libraries is most of the time that a short command takes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.world import BUDGET, QUERIES, records, write_world
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (
+    "import sys; from jobs.cli import main; code = main(sys.argv[1:]); "
+    "print(code, *{name.partition('.')[0] for name in sys.modules}, *sys.modules, file=sys.stderr)"
+)
+CLUSTERS = {"airflow", "distributed", "duckdb", "polars", "psycopg", "pyspark", "dask.dataframe", "dask.array"}
+TABLES = {"dask", "pandas", "scipy", "jinja2", "pyarrow.dataset"}
+PLANS = {"pydantic", "yaml", "numpy", "mpmath"}
+NOT_LOADED = {
+    "verify": CLUSTERS | TABLES | PLANS | {"pyarrow", "sqlalchemy", "cryptography"},
+    "ledger show": CLUSTERS | TABLES | {"pyarrow", "pydantic", "mpmath"},
+    "explain": CLUSTERS | TABLES | {"pyarrow", "sqlalchemy"},
+    "ledger check": CLUSTERS | TABLES,
+    "release": CLUSTERS | {"scipy"},  # of few records
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plan, its microdata, a ledger and a release."""
+    folder = tmp_path_factory.mktemp("start")
+    tight = {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20, "policy": "tight"}
+    queries = [*QUERIES, {"name": "employment_state", "sum": "employment", "by": ["state"], "mechanism": tight}]
+    plan = write_world(folder, records(200), queries=queries, budget=[{**BUDGET[0], "rho": 1000}])
+    second = yaml.safe_load(plan.read_text()) | {"release": "second"}
+    (folder / "second.yaml").write_text(yaml.safe_dump(second))
+    (folder / "state").mkdir(mode=0o700)
+    assert loaded(folder, "ledger", "create", "state/ledger")
+    return folder
+
+
+def loaded(folder: Path, *call: str) -> set[str]:
+    """Return what a new interpreter has loaded once the command is done."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *call],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, *modules = done.stderr.splitlines()[-1].split()
+    assert code == "0", done.stderr
+    return set(modules)
+
+
+def test_commands_load_what_they_need_alone(world: Path) -> None:
+    ledger, published = ("--ledger", "state/ledger"), "out/small-release"
+    calls = {
+        "release": ("release", "plan.yaml", "--out", "out", *ledger),
+        "verify": ("verify", published),
+        "explain": ("explain", "plan.yaml"),
+        "ledger show": ("ledger", "show", *ledger),
+        "ledger check": ("ledger", "check", "second.yaml", "--out", "out", *ledger),
+    }
+    found = {name: loaded(world, *call) for name, call in calls.items()}
+    assert {name: found[name] & NOT_LOADED[name] for name in calls} == {name: set() for name in calls}
+    assert {"sqlalchemy", "pydantic", "mpmath"} <= found["ledger check"]  # it sees what is loaded
+    assert {"dask", "pyarrow.parquet", "jinja2"} <= found["release"]
