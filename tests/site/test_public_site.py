@@ -20,6 +20,7 @@ from pipeline.release.manifest import verify_release
 from pipeline.release.officers import withdraw
 from pipeline.report.site import write
 from pipeline.report.site.figures import figure, shades, with_bars
+from pipeline.report.site.maps import map_script
 from pipeline.report.site.packed import packed
 from pipeline.storage.uri import locate
 from tests.support.parity import MECHANISMS, cells, holds_figures
@@ -143,6 +144,28 @@ def test_columns_are_packed_without_loss(numbers: Any, kind: str) -> None:
     column = json.loads(json.dumps(packed(numbers), allow_nan=False))
     assert column[0] == kind
     np.testing.assert_array_equal(list(unpacked(column, len(numbers))), numbers.astype(float))
+
+
+def listed_counties(year: int) -> set[str]:
+    with (Path(__file__).parents[2] / f"conf/codes/counties_{year}.csv").open(newline="") as file:
+        return {row["code"] for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize("year", [2020, 2022])
+def test_a_map_draws_the_counties_of_the_year_and_no_others(year: int) -> None:
+    codes, other = listed_counties(year), listed_counties(4042 - year)
+    drawn = json.loads(map_script("county", codes)[len("prdp.map(") : -len(");\n")])
+    assert drawn["shapes"].keys() == codes
+    assert drawn["shapes"].keys() - other  # the twin: the other year's counties are others
+    lines = drawn["arcs"]
+    for rings in drawn["shapes"].values():
+        for ring in rings:  # every ring is closed: each line begins where the one before ends
+            ends = [ends_of(lines[arc]) if arc >= 0 else ends_of(lines[~arc])[::-1] for arc in ring]
+            assert all(one[1] == two[0] for one, two in zip(ends, [*ends[1:], ends[0]], strict=True))
+
+
+def ends_of(line: list[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (line[0], line[1]), (sum(line[::2]), sum(line[1::2]))
 
 
 def test_pages_say_titles_units_names_and_intervals(site: Path) -> None:

@@ -12,6 +12,7 @@ from pipeline.report.site.coarse import Coarse
 from pipeline.report.site.facts import Facts
 from pipeline.report.site.figures import Figures, Names, with_bars
 from pipeline.report.site.grid import state_grid
+from pipeline.report.site.maps import MAPS
 from pipeline.report.site.packed import PART
 from udfs.numbers.exact import exact, up_probability, up_text
 
@@ -27,7 +28,6 @@ PRODUCT_FILES = {  # what a product's files are, by folder
     ("basic",): "Basic tables: names of codes, rounded figures, coefficients of variation, flags",
     ("research",): "Research tables: every figure with its variance, nothing rounded or withheld",
 }
-MAPS = {"county": "counties.json", "state": "states.json"}  # boundaries in conf/maps, by level
 
 
 def front_page(

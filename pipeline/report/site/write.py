@@ -7,13 +7,13 @@ from typing import Any
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.plan.model import VALUES, Plan
 from pipeline.plan.structure import Structure
-from pipeline.plan.vintages import CONF
 from pipeline.report.html import source_of
 from pipeline.report.site.coarse import coarse_of
 from pipeline.report.site.facts import METADATA, Facts, facts_text, site_facts
 from pipeline.report.site.figures import Figures, Read
+from pipeline.report.site.maps import MAPS, map_script
 from pipeline.report.site.packed import keys_script, part_scripts
-from pipeline.report.site.pages import FIRST_ROWS, MAPS, front_page, table_page
+from pipeline.report.site.pages import FIRST_ROWS, front_page, table_page
 from pipeline.storage.location import Location
 from pipeline.tables.writers import FORMATS, PARQUET
 
@@ -93,8 +93,8 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
         links = {"front": f"../{site.front}", "files": list(site.files(name, cells.size)) if full else []}
         write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
     for level in sorted(maps):
-        boundaries = CONF.joinpath("maps", MAPS[level]).read_text(encoding="utf-8").strip()
-        write(f"maps/{level}.js", f"prdp.map({boundaries});\n".encode())
+        codes = structure.domain.dimension(level).level_codes(level)
+        write(f"maps/{level}.js", map_script(level, codes).encode())
     write(FRONT, front_page(facts, front=site.front).encode())
     for file in ("style.css", "site.js"):
         write(file, source_of(file).encode())

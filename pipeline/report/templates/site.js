@@ -64,7 +64,7 @@ const prdp = (() => {
     });
     parts.length = 0;
   }
-  const ready = () => loading ||= load().catch((error) => {
+  const ready = () => loading ||= load().then(() => say(first)).catch((error) => {
     loading = null;
     say(`The file ${error.message} beside this page cannot be read.`);
     throw error;
@@ -152,6 +152,7 @@ const prdp = (() => {
 
   const status = make("p", { role: "status" });
   const say = (text) => { status.textContent = text; };
+  const first = `Cells 1 to ${Math.min(facts.shown, facts.cells).toLocaleString("en-US")} of ${facts.cells.toLocaleString("en-US")}`;
   const search = make("input", { type: "search", placeholder: "a name or a code" });
   let typing = null;
   search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(refresh, 250); });
@@ -190,7 +191,7 @@ const prdp = (() => {
     box.append(more);
     document.getElementById("controls").append(box, status);
     document.getElementById("cells").parentElement.after(make("div", { class: "controls pager" }, back, forth));
-    say(`Cells 1 to ${Math.min(facts.shown, facts.cells)} of ${facts.cells.toLocaleString("en-US")}`);
+    say(first);
     heads.slice(0, -1).forEach((head, i) => {
       const text = head.textContent;
       head.replaceChildren(make("button", { type: "button", onclick: () => sortBy(i) }, text));
@@ -234,7 +235,8 @@ const prdp = (() => {
       svg.append(path);
       return [axis.codes.indexOf(code), path];
     });
-    const legend = make("ul", { class: "legend" });
+    const legend = make("ul", { class: "legend" }), beside = make("details", {});
+    const without = axis.codes.map((_, i) => i).filter((i) => !(axis.codes[i] in boundaries.shapes));
     const shown = choice("Shown", ["figures", "relative errors"], [], draw, null);
     const others = axes.map((each, a) => a === which ? null : choice(each.label, each.codes, each.names, draw, null));
     others.forEach((other, a) => { if (other) other[1].value = Math.max(0, axes[a].codes.indexOf(facts.at[axes[a].level])); });
@@ -245,22 +247,28 @@ const prdp = (() => {
       }
       const of = (cell) => relative ? columns.standard_error[cell] / Math.abs(columns.value[cell]) : columns.value[cell];
       const text = (x) => relative ? (x > 10 ? "over 1,000 %" : `${(100 * x).toFixed(1)} %`) : figure(x);
+      const said = (cell) => text(of(cell)) + (relative ? "" : ` (${figure(columns.lower[cell], "lower")} to ${figure(columns.upper[cell], "upper")})`);
       const values = [...cells.values()].map(of).sort((a, b) => a - b);
       const cuts = [1, 2, 3, 4].map((i) => values[Math.floor(values.length * i / 5)]);
       for (const [key, path] of paths) {
         const cell = cells.get(key);
         path.setAttribute("class", cell === undefined ? "none" : `q${cuts.filter((cut) => of(cell) >= cut).length}`);
-        path.firstChild.textContent = cell === undefined ? "no figure"
-          : `${called(axis, key)}: ${text(of(cell))}${relative ? "" : ` (${figure(columns.lower[cell], "lower")} to ${figure(columns.upper[cell], "upper")})`}`;
+        path.firstChild.textContent = cell === undefined ? "not in the table"
+          : `${called(axis, key)}: ${said(cell)}`;
       }
+      const lines = without.filter((key) => cells.has(key)).map((key) =>
+        make("li", {}, `${called(axis, key)} (${axis.codes[key]}): ${said(cells.get(key))}`));
+      beside.hidden = !lines.length;
+      beside.open = lines.length <= 12;
+      beside.replaceChildren(make("summary", {}, `Not on the map, which has no boundaries for them: ${lines.length}`), make("ul", {}, ...lines));
       const ends = [values[0], ...cuts, values.at(-1)];
       legend.replaceChildren(...[0, 1, 2, 3, 4].map((i) => make("li", {}, make("span", { class: `q${i}` }), `${text(ends[i])} to ${text(ends[i + 1])}`)),
-        make("li", {}, make("span", { class: "none" }), "no figure, or not in the table"));
+        make("li", {}, make("span", { class: "none" }), "not in the table"));
       const what = relative ? "Relative errors: the standard error over the figure" : `In ${facts.unit}`;
       svg.setAttribute("aria-label", `Map. ${what}. The same numbers stand in the table below.`);
       told.textContent = `${what}; each shade is a fifth of the ${cells.size.toLocaleString("en-US")} cells. The same numbers stand in the table below.`;
     }
-    section.append(make("div", { class: "controls" }, shown[0], ...others.filter(Boolean).map((other) => other[0])), svg, legend);
+    section.append(make("div", { class: "controls" }, shown[0], ...others.filter(Boolean).map((other) => other[0])), svg, legend, beside);
     draw();
   }
 
