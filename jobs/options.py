@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline.engines.registry import ENGINES
-from pipeline.errors import PlanError
+from pipeline.errors import PlanError, in_a_line
 from pipeline.names import nearest
 
 LOG_JSON = "--log-json"
@@ -66,8 +66,27 @@ def add_json(parser: Parser) -> None:
 
 
 def add_plan(parser: Parser) -> None:
-    """Add the plan as an argument."""
+    """Add the plan as an argument, and the values of its variables."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="the plan, a YAML file")
+    add_set(parser)
+
+
+def add_set(parser: Parser, what: str = "the value of a variable of the plan") -> None:
+    """Add --set."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help=f"{what}, such as year=2026 (repeatable)"
+    )
+
+
+def values_set(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the values of --set by name; PlanError where one is not of this form, or given twice."""
+    values: dict[str, str] = {}
+    for text in arguments.set:
+        name, equals, value = text.partition("=")
+        if not equals or name in values:
+            raise PlanError(f"--set {in_a_line(text)}: write each name once, as NAME=VALUE")
+        values[name] = value
+    return values
 
 
 def add_data(parser: Parser) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import Interrupted, PlanError
-from pipeline.plan.load import plan_of
+from pipeline.plan.load import NOTHING, plan_of
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.schema import DomainSpec, ListSpec
 from pipeline.plan.text import PlanText, read_text, text_of
+from pipeline.plan.variables import filled
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
 from prdp.ledgers import LedgerLike
 from prdp.runs import DataLike, LocationLike, Runner, location, microdata_of, open_lasting, open_logged, out_of
@@ -46,7 +47,7 @@ class Plan:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The plan as it was written, as plain data; paths in it are relative to the plan's folder."""
+        """The plan as written, with its variables' values, as plain data; paths are relative to the plan's folder."""
         return copy.deepcopy(dict(self._data))
 
     @property
@@ -298,7 +299,11 @@ class Allocation:
 
 
 def allocate(
-    draft: "str | Path | Mapping[str, Any]", *, out: "str | Path | None" = None, folder: "str | Path | None" = None
+    draft: "str | Path | Mapping[str, Any]",
+    *,
+    out: "str | Path | None" = None,
+    folder: "str | Path | None" = None,
+    set: Mapping[str, str] = NOTHING,
 ) -> Allocation:
     """Choose the scales of a draft, a plan with a key `calibrate` of its own, as `prdp calibrate DRAFT`.
 
@@ -308,6 +313,7 @@ def allocate(
         draft: The file, or a mapping as YAML would give it.
         out: Write the plan here, in its own folder, each scale with a comment.
         folder: The folder to which paths in a mapping are relative. Default: the working folder.
+        set: The values of the draft's variables, which stay in the plan that is written.
 
     Raises:
         BudgetRefused: The limits cannot be kept with the accuracies wanted; the message says what could be had.
@@ -316,16 +322,22 @@ def allocate(
     from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
 
     text, path = _text_and_path(draft, folder)
-    result, final = allocated_plan(text, path, None if out is None else Path(out))
-    return Allocation(Plan(plan_of(final, path), final.data), result)
+    result, final = allocated_plan(text, path, None if out is None else Path(out), set)
+    return Allocation(_plan(final, path, set), result)
 
 
-def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | Path | None = None) -> Plan:
+def load_plan(
+    source: "str | Path | Mapping[str, Any] | Plan",
+    *,
+    folder: str | Path | None = None,
+    set: Mapping[str, str] = NOTHING,
+) -> Plan:
     """Return the resolved plan of a YAML file, or of the same content as a mapping.
 
     Args:
         source: The file, or a mapping as YAML would give it.
         folder: The folder to which paths in a mapping are relative. Default: the working folder.
+        set: The values of the plan's variables, such as {"year": "2026"}; the plan that is returned has none.
 
     Raises:
         PlanError: With a line for each mistake.
@@ -340,8 +352,12 @@ def load_plan(source: "str | Path | Mapping[str, Any] | Plan", *, folder: str | 
     """
     if isinstance(source, Plan):
         return source
-    text, path = _text_and_path(source, folder)
-    return Plan(plan_of(text, path), text.data)
+    return _plan(*_text_and_path(source, folder), set)
+
+
+def _plan(text: PlanText, path: Path, given: Mapping[str, str]) -> Plan:
+    resolved = filled(text, path, given)
+    return Plan(plan_of(resolved, path), resolved.data)
 
 
 def _text_and_path(source: "str | Path | Mapping[str, Any]", folder: "str | Path | None") -> tuple[PlanText, Path]:

@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import PlanError
 from pipeline.log import Log, plain_log
 
+if TYPE_CHECKING:
+    from prdp.plans import Plan
+
+NOTHING: Mapping[str, str] = {}
 Number = int | float | str | Fraction
 
 
@@ -71,6 +75,7 @@ def calibrate(
     plan: "str | Path | None" = None,
     *,
     out: "str | Path | None" = None,
+    set: Mapping[str, str] = NOTHING,
     kind: str | None = None,
     parameters: Mapping[str, Number] | None = None,
     best_alpha: str | None = None,
@@ -102,6 +107,7 @@ def calibrate(
     Args:
         plan: The plan's file.
         out: Write the plan here, in its own folder, with every `calibrate:` replaced by its solution.
+        set: The values of the plan's variables, which stay in the plan that is written.
         kind: The kind of mechanism, as in a plan.
         parameters: The kind's fixed parameters.
         best_alpha: Of symmetric_stable: find the alpha too, with the least "error" (mean absolute) or "interval" (its
@@ -136,6 +142,8 @@ def calibrate(
         ('laplace', 1)
     """
     asked = dict(locals())
+    if plan is None and set:
+        raise PlanError("set: gives the values of a plan's variables; of a kind give parameters")
     if plan is not None:
         from pipeline.plan.text import read_text  # noqa: PLC0415
         from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
@@ -143,7 +151,9 @@ def calibrate(
 
         path, new = Path(plan), None if out is None else Path(out)
         text = read_text(path)
-        return resolved_plan(path, new) if text.data.get("calibrate") is None else allocated_plan(text, path, new)[0]
+        if text.data.get("calibrate") is None:
+            return resolved_plan(path, new, set)
+        return allocated_plan(text, path, new, set)[0]
     from pipeline.study.asked import Asked  # noqa: PLC0415
     from pipeline.study.comparison import to_json  # noqa: PLC0415
 
@@ -218,7 +228,7 @@ def evaluate(
 
 
 def suppression(
-    plan: str | Path,
+    plan: "str | Path | Plan",
     out: "str | Path | None" = None,
     *,
     measure: str | None = None,
@@ -236,7 +246,7 @@ def suppression(
     those of `prdp generate`, on this machine.
 
     Args:
-        plan: The plan's file.
+        plan: The plan's file, or a plan.
         out: A folder to write the figures and the picture to, new or empty.
         measure: The measure whose sums are published. Default: that of the plan's first sum.
         tables: Names of tables. Default: all of the measure without a filter and with one mechanism.
@@ -251,12 +261,12 @@ def suppression(
     Raises:
         PlanError: The call is wrong, the plan has no such tables, or the microdata are not synthetic.
     """
-    from pipeline.plan.load import load_plan  # noqa: PLC0415
     from pipeline.study.model import FactorNoise  # noqa: PLC0415
     from pipeline.study.suppression import OWNER, SuppressionJob  # noqa: PLC0415
     from pipeline.study.suppression import suppression as run  # noqa: PLC0415
     from pipeline.study.suppression_output import write  # noqa: PLC0415
     from pipeline.study.suppression_rules import Rules  # noqa: PLC0415
+    from prdp.plans import load_plan  # noqa: PLC0415
 
     if not draws >= 1:
         raise PlanError("draws: must be at least 1")
@@ -267,7 +277,7 @@ def suppression(
         raise PlanError(f"--rules: {error}" if rules is not None else str(error)) from None
     figures = run(
         SuppressionJob(
-            plan=load_plan(Path(plan)),
+            plan=load_plan(plan)._model,
             measure=measure,
             tables=tuple(tables),
             rules=held,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.options import Parser, add_json
+from jobs.options import Parser, add_json, add_set, values_set
 from jobs.output import print_json
 from pipeline.accounting.best_alpha import LEAST
 from pipeline.accounting.targets import BOUNDS, OF_NAME
@@ -32,11 +32,9 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the plan with every calibrate: replaced by its solution"
     )
+    add_set(parser, "the value of a variable of PLAN; or of a parameter of --kind that is fixed")
     one = parser.add_argument_group("one mechanism")
     one.add_argument("--kind", metavar="KIND", help="the kind, as in a plan")
-    one.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter that is fixed (repeatable)"
-    )
     one.add_argument(
         "--best-alpha",
         choices=tuple(LEAST),
@@ -100,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     of_target = ("step", *TARGETS, "total", "at", "coverage")
     of_kind = ("set", "best_alpha", *of_target, "delta", "bound", "group_loss", "group")
     forms = {  # form of the call → whether it is this one, what does it, the options that it takes
-        "PLAN": (arguments.plan, _plan, ("out",)),
+        "PLAN": (arguments.plan, _plan, ("out", "set")),
         "--kind": (arguments.kind, _one, of_kind),
         "--compare": (arguments.compare, _compare, ("sizes", "count", "objective", "limit", "plot", *of_target)),
         "--scales": (arguments.scales, _scales, ("epsilon", "delta", "at", "plot")),
@@ -120,10 +118,10 @@ def _plan(arguments: argparse.Namespace) -> None:
     if text.data.get("calibrate") is not None:
         from pipeline.report.allocated import allocated_plan, allocated_text  # noqa: PLC0415
 
-        result = allocated_plan(text, arguments.plan, arguments.out)[0]
+        result = allocated_plan(text, arguments.plan, arguments.out, values_set(arguments))[0]
         shown = allocated_text(result)
     else:
-        result = resolved_plan(arguments.plan, arguments.out)
+        result = resolved_plan(arguments.plan, arguments.out, values_set(arguments))
         shown = resolved_text(result)
     if arguments.json:
         print_json(result)
@@ -134,7 +132,7 @@ def _plan(arguments: argparse.Namespace) -> None:
 def _one(arguments: argparse.Namespace) -> None:
     from pipeline.study.asked import Asked  # noqa: PLC0415 — here and below: for this form alone
 
-    call = Asked(vars(arguments) | {"parameters": _fixed(arguments.set)}, _option)
+    call = Asked(vars(arguments) | {"parameters": values_set(arguments)}, _option)
     result = call.one(_progress("exponents", 5))
     if arguments.json:
         print_json(result)
@@ -189,16 +187,6 @@ def _progress(what: str, every: int) -> Callable[[int], None]:
             print(f"{tried} {what} tried", file=sys.stderr)
 
     return tell
-
-
-def _fixed(texts: list[str]) -> dict[str, str]:
-    fixed: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name in fixed:
-            raise PlanError(f"--set {text}: write each parameter once as name=value")
-        fixed[name] = value
-    return fixed
 
 
 def _option(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from jobs.options import Parser, add_data, add_plan, add_run, run_options
+from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
 from jobs.output import print_json
 from pipeline.errors import MicrodataError
 from prdp.plans import load_plan
@@ -24,7 +24,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Check the microdata, then say where the report is; exit code 4 where it tells of something."""
-    made = load_plan(arguments.plan).check_microdata(
+    made = load_plan(arguments.plan, set=values_set(arguments)).check_microdata(
         arguments.data,
         report=arguments.report,
         as_json=arguments.json,

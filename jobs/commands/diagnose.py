@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import Parser, add_data, add_plan, add_run, run_options
+from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
 from jobs.output import print_json
 from prdp.microdata import diagnose
+from prdp.plans import load_plan
 
 EXAMPLE = "prdp diagnose plan.yaml --out confidential/cbp-2023"
 
@@ -31,7 +32,7 @@ def declare(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the diagnostics, then print where they are: their contents stay there."""
     made = diagnose(
-        arguments.plan,
+        load_plan(arguments.plan, set=values_set(arguments)),
         arguments.out,
         arguments.data,
         release=arguments.release,

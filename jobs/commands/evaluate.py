@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import Parser, add_engine, add_json, add_new_folder, count, engine_options
+from jobs.options import Parser, add_engine, add_json, add_new_folder, add_set, count, engine_options, values_set
 from jobs.output import print_columns, print_json
 from pipeline.economy.published import FIGURES
 from pipeline.errors import PlanError
 from pipeline.study import suppression_output
 from pipeline.study.run import DOCUMENT, PAGE
 from pipeline.trial import equal_output
+from prdp.plans import load_plan
 from prdp.studies import evaluate, suppression
 from prdp.trials import publication
 
@@ -51,6 +52,7 @@ def declare(parser: Parser) -> None:
     whole.add_argument("--like", choices=FIGURES, metavar="FIGURES", help=f"add up to figures: {' or '.join(FIGURES)}")
     whole.add_argument("--states", type=_names, metavar="CODES", help="with --like: 56,50 (default: all)")
     whole.add_argument("--draws", type=count, metavar="N", help="how often errors are drawn (default: 10)")
+    add_set(parser, "the value of a variable of --suppression's or --publication's plan")
     add_new_folder(parser)
     add_engine(parser)
     add_json(parser)
@@ -68,6 +70,8 @@ def run(arguments: argparse.Namespace) -> None:
     if given[0] != "study":
         (_suppression if given[0] == "suppression" else _publication)(arguments)
         return
+    if arguments.set:
+        raise PlanError("--set: gives a plan's variables their values; a study has none")
     figures = evaluate(
         arguments.study, arguments.out, records=arguments.records, seed=arguments.seed, **engine_options(arguments)
     )
@@ -81,7 +85,7 @@ def _suppression(arguments: argparse.Namespace) -> None:
     if arguments.records is not None:
         raise PlanError("--records: it goes with a study alone; --suppression reads the plan's microdata")
     figures = suppression(
-        arguments.suppression,
+        load_plan(arguments.suppression, set=values_set(arguments)),
         arguments.out,
         measure=arguments.sum,
         tables=arguments.tables or (),
@@ -102,7 +106,7 @@ def _suppression(arguments: argparse.Namespace) -> None:
 
 def _publication(arguments: argparse.Namespace) -> None:
     figures = publication(
-        arguments.publication,
+        load_plan(arguments.publication, set=values_set(arguments)),
         arguments.out,
         equal=arguments.equal or "variance",
         kinds=arguments.kinds or (),

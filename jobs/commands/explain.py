@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import Parser, add_json, add_plan, probability
+from jobs.options import Parser, add_json, add_plan, probability, values_set
 from jobs.output import print_json
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.load import load_plan
@@ -57,7 +57,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the verdict, and more where it is asked for; exit code 3 where the plan breaks its own limits."""
-    plan = load_plan(arguments.plan)
+    plan = load_plan(arguments.plan, values_set(arguments))
     references = [parse_at(text, plan) for text in arguments.at]
     judged = verdict(plan, references)
     changes = [parse_change(text, plan) for text in arguments.change] + [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.commands.ledger_show import print_budget, show, show_release
-from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence
+from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence, values_set
 from jobs.output import print_json
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
@@ -209,7 +209,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     locations = {name: getattr(arguments, name) for name in ("data", "out", "staging")}
     options = ledger_options(arguments) | {"command_log": arguments.log}
-    checked = load_plan(arguments.plan).check(**locations, **options)
+    checked = load_plan(arguments.plan, set=values_set(arguments)).check(**locations, **options)
     if arguments.json:
         print_json(checked)
     else:

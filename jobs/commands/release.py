@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from jobs.options import Parser, add_data, add_plan, add_run, run_options
+from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
 from jobs.output import print_json
 from pipeline.storage.uri import locate
 from prdp.plans import load_plan
@@ -38,7 +38,7 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Release or hold, then print where the tables are, and a few rows of published ones."""
-    released = load_plan(arguments.plan).release(
+    released = load_plan(arguments.plan, set=values_set(arguments)).release(
         arguments.data,
         out=arguments.out,
         staging=arguments.staging,

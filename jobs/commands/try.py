@@ -3,11 +3,12 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import Parser, add_json, add_plan, at_least_one, count
+from jobs.options import Parser, add_json, add_plan, at_least_one, count, values_set
 from jobs.output import print_json
 from pipeline.economy.published import FIGURES
 from pipeline.errors import BudgetRefused
 from pipeline.trial.text import trial_text
+from prdp.plans import load_plan
 from prdp.trials import try_plan
 
 EXAMPLE = "prdp try plan.yaml --draws 20 --page plan.html"
@@ -47,9 +48,12 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what the trial found; BudgetRefused where a plan breaks a limit of its own."""
-    names = ("records", "like", "states", "sizes", "declared_public_by", "draws", "seed", "beside", "page", "ledger")
+    names = ("records", "like", "states", "sizes", "declared_public_by", "draws", "seed", "page", "ledger")
     options = {name: getattr(arguments, name) for name in names}
-    tried = try_plan(arguments.plan, **options, workers=arguments.workers, command_log=arguments.log)
+    given = values_set(arguments)
+    plans = [load_plan(path, set=given) for path in (arguments.plan, *arguments.beside)]
+    options |= {"beside": plans[1:], "workers": arguments.workers}
+    tried = try_plan(plans[0], **options, command_log=arguments.log)
     if arguments.json:
         print_json(tried)
     else:

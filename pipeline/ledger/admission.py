@@ -26,6 +26,8 @@ from pipeline.ledger.datasets import (
     rules_of,
     same_microdata,
     silent_kin,
+    with_kin,
+    with_wanted,
 )
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of, states_of
 from pipeline.ledger.refusals import require_refusals_left
@@ -40,13 +42,19 @@ def charged_states(connection: Connection, datasets: Iterable[str]) -> list[Rele
     return [state for state in states.values() if state.counts]
 
 
-def require_fits(connection: Connection, dataset: str, requested: Charged, own: Sequence[Limit]) -> list[Limit]:
+def require_fits(
+    connection: Connection,
+    dataset: str,
+    requested: Charged,
+    own: Sequence[Limit],
+    budgets: Mapping[str, Budget] | None = None,
+) -> list[Limit]:
     """Return the limits of the dataset under which `requested` fits, instead of its own earlier charge if any.
 
-    `own` are the limits of the plan, which bind on top of the dataset's and the family's. Raises BudgetRefused
-    where one would be exceeded.
+    `own` are the limits of the plan, which bind on top of the dataset's and the family's; `budgets`: None for those of
+    the ledger's releases. Raises BudgetRefused where one would be exceeded.
     """
-    budgets = budgets_of(connection)
+    budgets = with_kin(connection, budgets_of(connection)) if budgets is None else budgets
     budget = budgets.get(dataset)
     others = [state for state in charged_states(connection, [dataset]) if state.release != requested.release]
     stated = list(tightest([*own, *binding(budget, others)]))
@@ -110,7 +118,8 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
         budgets = budgets_of(connection)
         _require_agreement(budgets, wanted, registered_only)
-        require_no_copies(connection, wanted.dataset, wanted.fingerprints, budgets)
+        kin = with_wanted(budgets, with_kin(connection, budgets), wanted)
+        require_no_copies(connection, wanted.dataset, wanted.fingerprints, kin)
         released = charged_states(connection, [wanted.dataset])
         require_one_kind(wanted.dataset, wanted.synthetic, budgets.get(wanted.dataset), released)
     if state is None or state.refunded:
@@ -136,12 +145,14 @@ def require_reservable(connection: Connection, wanted: Reservation) -> list[Limi
         require_same_facts(wanted.dataset, fixed_by(state, facts), fixed_by(state, wanted.dataset_facts))
     budgets = budgets_of(connection)
     require_refusals_left(connection, wanted.dataset, budgets.get(wanted.dataset))
-    silent = silent_kin(budgets, wanted.dataset)
+    kin = with_wanted(budgets, with_kin(connection, budgets), wanted)
+    silent = silent_kin(kin, wanted.dataset)
     releases = [*others, *(charged_states(connection, silent) if silent else [])]
     rules = rules_of(wanted.dataset_facts, wanted.plan)
-    require_like_records(wanted.dataset, rules, budgets, releases, "the plan")
+    require_like_records(wanted.dataset, rules, kin, releases, "the plan")
     tests = tests_of(state_of(connection, wanted.release))
-    return require_fits(connection, wanted.dataset, Charged(wanted.release, wanted.policy, 1, (), tests), wanted.limits)
+    requested = Charged(wanted.release, wanted.policy, 1, (), tests)
+    return require_fits(connection, wanted.dataset, requested, wanted.limits, kin)
 
 
 def _require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:

@@ -4,6 +4,7 @@ A family is a set of datasets of the same establishments, such as the vintages o
 their releases.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +15,8 @@ from pipeline.accounting.references import Limit
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import BUDGETED, FINGERPRINTS, Act, Entry, entries
-from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import Difference
+from pipeline.ledger.fold import ReleaseState, states_of
+from pipeline.ledger.reservation import Difference, Reservation
 from udfs.numbers.exact import as_json
 
 INIT, CORRECT, RAISE = "init", "correct", "raise"
@@ -131,6 +132,55 @@ def budgets_of(connection: Connection) -> dict[str, Budget]:
     return budgets
 
 
+def with_kin(connection: Connection, budgets: Mapping[str, Budget]) -> dict[str, Budget]:
+    """Return the registered `budgets` with the datasets that releases made one of a family, as `with_joined`."""
+    says_so = (ENTRIES.c.event == "reserved") & ENTRIES.c.payload.contains('"family"')
+    releases = {entry.release for entry in entries(connection, says_so)}
+    states = states_of(connection, ENTRIES.c.release.in_(releases)) if releases else {}
+    return with_joined(budgets, (state for state in states.values() if state.counts))
+
+
+def with_joined(budgets: Mapping[str, Budget], states: Iterable[ReleaseState]) -> dict[str, Budget]:
+    """Return the registered `budgets` and, without limits, the datasets that are not, but whose plans name a family.
+
+    `states` are releases that count against a budget.
+    """
+    joined = (
+        _joined(state.dataset, family, state.reservation["dataset_facts"])
+        for state in states
+        if (family := _family(state.reservation)) is not None
+    )
+    return {budget.name: budget for budget in joined} | dict(budgets)
+
+
+def with_wanted(budgets: Mapping[str, Budget], kin: Mapping[str, Budget], wanted: Reservation) -> Mapping[str, Budget]:
+    """Return `kin`, of the registered `budgets`, and the dataset of `wanted` where its plan makes it one of a family.
+
+    Raises StateError where the family is not registered, does not fit, or is not the one that the dataset has.
+    """
+    family = _family({"plan": wanted.plan})
+    known = kin.get(wanted.dataset)
+    if known is not None and known.family != family and (family is not None or wanted.dataset not in budgets):
+        raise StateError(
+            f"dataset {wanted.dataset}: its family is {known.family or 'none'} in the ledger, but {family or 'none'} "
+            "in the plan: change dataset.family, or name another dataset"
+        )
+    if known is not None or family is None:
+        return kin
+    joined = _joined(wanted.dataset, family, wanted.dataset_facts)
+    _require_kin(kin, joined, family)
+    return {**kin, joined.name: joined}
+
+
+def _family(reservation: Mapping[str, Any]) -> str | None:
+    family = reservation["plan"].get("dataset", {}).get("family")
+    return None if family is None else str(family)
+
+
+def _joined(dataset: str, family: str, facts: Mapping[str, Any]) -> Budget:
+    return Budget(name=dataset, unit=facts["unit"], limits=(), facts=facts, family=family, since=sys.maxsize)
+
+
 def fixed_by(state: ReleaseState, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `facts` that a release fixes for its dataset: all, or of a mere test what a record is.
 
@@ -149,8 +199,8 @@ def require_same_facts(dataset: str, there: Mapping[str, Any], here: Mapping[str
         )
 
 
-def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
-    """Raise StateError where `budget` cannot be registered beside those that are."""
+def require_new(budgets: Mapping[str, Budget], budget: Budget, kin: Mapping[str, Budget]) -> None:
+    """Raise StateError where `budget` cannot be registered beside those that are, and those of a family, `kin`."""
     if budget.name in budgets:
         raise StateError(
             f"{budgets[budget.name].kind} {budget.name}: is registered already: state new limits with prdp ledger raise"
@@ -158,8 +208,12 @@ def require_new(budgets: Mapping[str, Budget], budget: Budget) -> None:
     same = next((b for b in budgets.values() if same_microdata(b.source, budget.source)), None)
     if same is not None:
         raise StateError(f"dataset {budget.name}: its microdata {budget.source} are those of dataset {same.name}")
+    if budget.name in kin and kin[budget.name].family != budget.family:
+        raise StateError(
+            f"dataset {budget.name}: its releases are of family {kin[budget.name].family}: register it as one of that"
+        )
     if budget.family is not None:
-        _require_kin(budgets, budget, budget.family)
+        _require_kin(kin, budget, budget.family)
 
 
 def require_correctable(budgets: Mapping[str, Budget], wanted: Budget, states: Iterable[ReleaseState]) -> None:

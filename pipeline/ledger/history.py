@@ -10,7 +10,7 @@ from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.admission import binding, of_plans
-from pipeline.ledger.datasets import Budget, members
+from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.entries import Entry, unknown
 from pipeline.ledger.fold import ReleaseState, Tested, step
 from pipeline.ledger.reservation import charged
@@ -183,11 +183,12 @@ def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: 
         raise PlanError(f"--at {text}: the dataset's unit is the record: give one, without ;")
     limits = [(limit, mine) for limit in binding(budget, mine)]
     fixed = _fixed_in_advance(budget, mine)
-    if budget is not None and budget.family is not None:
-        kin = set(members(budgets, budget.family))
-        of_kin = [state for state in states if state.dataset in kin]
-        limits += [(limit, of_kin) for limit in budgets[budget.family].stated]
-        fixed += _fixed_in_advance(budgets[budget.family], of_kin)
+    kin = with_joined(budgets, states)
+    family = kin[dataset].family if dataset in kin else None
+    if family is not None:
+        of_kin = [state for state in states if state.dataset in set(members(kin, family))]
+        limits += [(limit, of_kin) for limit in budgets[family].stated]
+        fixed += _fixed_in_advance(budgets[family], of_kin)
     left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if limit.at.covers(at)]
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
     promised = min((each for each in fixed if each.at.covers(at)), key=lambda each: each.rho, default=None)

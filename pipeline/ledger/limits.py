@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.accounting.accountant import tightest
 from pipeline.accounting.references import Limit
 from pipeline.ledger.admission import binding
-from pipeline.ledger.datasets import Budget, members
+from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import charged
 from udfs.numbers.exact import as_json, up_float
@@ -63,11 +63,12 @@ def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> l
     counting = [state for state in states if state.counts]
     releases = [(state, charged(state, state.charges)) for state in counting]
     families = [budget.name for budget in budgets.values() if budget.kind == "family"]
+    kin = with_joined(budgets, counting)
     found = []
     for name in dict.fromkeys([*families, *budgets, *(state.dataset for state in counting)]):
         budget = budgets.get(name)
         of_family = budget is not None and budget.kind == "family"
-        among = members(budgets, name) if of_family else [name]
+        among = members(kin, name) if of_family else [name]
         mine = [(state, release) for state, release in releases if state.dataset in among]
         limits = budget.stated if budget and of_family else binding(budget, [state for state, _ in mine])
         under = (

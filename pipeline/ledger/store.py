@@ -33,6 +33,7 @@ from pipeline.ledger.datasets import (
     require_new,
     require_same_record,
     rules_of,
+    with_kin,
 )
 from pipeline.ledger.entries import (
     BUDGETED,
@@ -225,20 +226,22 @@ class Ledger:
         Raises StateError where something was, or where it is not registered, and as `register`.
         """
         with self._writing() as connection:
-            require_correctable(budgets_of(connection), budget, states_of(connection).values())
+            kin = with_kin(connection, budgets_of(connection))
+            require_correctable(kin, budget, states_of(connection).values())
             self._register(connection, CORRECT, budget, fingerprints)
 
     def _register(self, connection: Connection, act: str, budget: Budget, fingerprints: Sequence[str]) -> None:
         budgets = budgets_of(connection)
         before = budgets.pop(budget.name, None) if act == CORRECT else None
-        require_new(budgets, budget)
+        joined = with_kin(connection, budgets)
+        require_new(budgets, budget, joined)
         states = list(states_of(connection).values())
         require_fits_releases(budget, states)
-        kin = budgets | {budget.name: budget}
+        kin = joined | {budget.name: budget}
         require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
         require_no_copies(connection, budget.name, fingerprints, kin)
         require_released_alike(budget.name, budget.synthetic, (s for s in states if s.dataset == budget.name))
-        require_covers(connection, budgets, budget)
+        require_covers(connection, joined, budget)
         registered = budget.act(act)
         signed = self._signed(replace(registered, facts={**registered.facts, **salted(fingerprints)}))
         append(connection, signed, partial(budget_step, before))
@@ -254,8 +257,9 @@ class Ledger:
             before = budgets.get(wanted.name)
             stated = require_same_record(before, wanted)
             states = list(states_of(connection, ENTRIES.c.dataset == wanted.name).values())
-            require_like_records(wanted.name, rules_of(wanted.facts), budgets, states, "the budget's file")
-            require_covers(connection, budgets, stated)
+            kin = with_kin(connection, budgets)
+            require_like_records(wanted.name, rules_of(wanted.facts), kin, states, "the budget's file")
+            require_covers(connection, kin, stated)
             append(connection, self._signed(stated.act(RAISE, reason)), partial(budget_step, before))
 
     def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:

@@ -37,12 +37,14 @@ from pipeline.plan.schema import (
 )
 from pipeline.plan.text import PlanText, read_text
 from pipeline.plan.values import Spec
+from pipeline.plan.variables import filled
 from pipeline.plan.vintages import foreign_codes, vintage_mistakes
 from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism
 
 MOST_SHOWN = 20  # mistakes
 DRAFT = "this is a draft: run prdp calibrate {} --out FILE, which writes the plan with its scales, and use that one"
+NOTHING: Mapping[str, str] = {}
 MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands
 
 _PARTS: Mapping[str, type[Spec]] = {"dataset": DatasetSpec, "domain": DomainSpec}
@@ -50,30 +52,32 @@ _MECHANISM: TypeAdapter[Spec] = TypeAdapter(MechanismSpec)
 _LISTS: Mapping[str, type[Spec]] = {"queries": QuerySpec, "budget": LimitSpec}
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: Path, given: Mapping[str, str] = NOTHING) -> Plan:
     """Return the resolved plan of the YAML file `path`; other paths in it are relative to its folder.
 
-    Its digest depends on what the plan means, not on how or where it is written.
+    Its digest depends on what the plan means, not on how or where it is written. `given`: the values of its
+    variables, by name; what is resolved holds none.
 
     Raises:
         PlanError: with a line for each mistake, in the order of the file, up to MOST_SHOWN of them.
     """
-    return plan_of(read_text(path), path)
+    return plan_of(read_text(path), path, given)
 
 
-def plan_of(text: PlanText, path: Path) -> Plan:
+def plan_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> Plan:
     """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
-    plan, spec = draft_of(text, path)
+    plan, spec = draft_of(text, path, given)
     if spec.calibrate is not None:
         raise PlanError(*_lines([Mistake(("calibrate",), DRAFT.format(path))], (), text, path))
     return plan
 
 
-def draft_of(text: PlanText, path: Path) -> tuple[Plan, PlanSpec]:
+def draft_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> tuple[Plan, PlanSpec]:
     """Return the same of a plan that may be a draft, of which some scales are still to be chosen, and its shape.
 
     Where the plan's own calibrate is to choose a scale, it has one that means nothing.
     """
+    text = filled(text, path, given)
     mistakes: list[Mistake] = []
     try:
         spec = PlanSpec.model_validate(text.data)
@@ -203,6 +207,7 @@ def resolved_dataset(spec: DatasetSpec, folder: Path) -> Dataset:
             Measure(name, measure.column, measure.type, measure.step or Fraction(1))
             for name, measure in sorted(spec.measures.items())
         ),
+        family=spec.family,
     )
 
 

@@ -68,6 +68,7 @@ class Dataset:
     bad_records: Literal["refuse", "drop"]
     keys: Mapping[str, str]  # key → column
     measures: tuple[Measure, ...]  # by name
+    family: str | None = None  # over whose datasets the ledger adds losses up; None: as an officer registered it
 
     @property
     def owner(self) -> str | None:
@@ -92,7 +93,7 @@ class Dataset:
 
     def resolved(self) -> dict[str, Any]:
         """Return the dataset as JSON, without its path."""
-        return self.facts() | {"name": self.name}
+        return self.facts() | {"name": self.name} | ({} if self.family is None else {"family": self.family})
 
 
 OTHERS = "others"  # the name of the part that holds the cells which no other part does

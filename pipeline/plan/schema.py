@@ -19,7 +19,9 @@ from pipeline.plan.values import (
     LevelName,
     Line,
     Name,
+    NameWithVariables,
     NonNegative,
+    Pattern,
     Positive,
     Prose,
     ReferenceValue,
@@ -28,7 +30,8 @@ from pipeline.plan.values import (
     Spec,
     TableName,
     Text,
-    Year,
+    VariableName,
+    YearOrVariable,
     number_type,
 )
 from udfs.mechanisms.base import Mechanism
@@ -186,7 +189,8 @@ class DatasetSpec(Spec):
     """The confidential microdata: files at a path, or a table of Spark's catalog."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["source"]}]})
-    name: Name
+    name: NameWithVariables
+    family: Name | None = None
     path: Text | None = None
     source: SourceSpec | None = None
     record: Text
@@ -227,8 +231,8 @@ KeyCodes = Annotated[
 class VintageSpec(Spec):
     """The years of the code lists."""
 
-    naics: Year | None = None
-    county: Year | None = None
+    naics: YearOrVariable | None = None
+    county: YearOrVariable | None = None
 
 
 class DomainSpec(Spec):
@@ -366,11 +370,19 @@ class AllocationSpec(Spec):
     queries: dict[Name, WishSpec] = Field(default={})
 
 
+class VariableSpec(Spec):
+    """A variable: the regular expression that its whole value matches, and what it is, in a sentence."""
+
+    pattern: Pattern
+    about: Line
+
+
 class PlanSpec(Spec):
     """A release: the tables to publish and the noise that protects each record in them."""
 
-    release: Name
-    supersedes: Name | None = None
+    variables: dict[VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
+    release: NameWithVariables
+    supersedes: NameWithVariables | None = None
     title: Line | None = None
     about: Prose | None = None
     contact: Line | None = None

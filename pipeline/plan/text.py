@@ -59,7 +59,10 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if key.tag != _TAG + "str":
-                raise _refused("a key must be text; put it in quotes", key)
+                braces = isinstance(key, yaml.MappingNode)
+                raise _refused(
+                    "put text with {{ }} in quotes" if braces else "a key must be text; put it in quotes", key
+                )
             if key.value in seen:
                 raise _refused(f'key "{key.value}" stands twice', key)
             seen.add(key.value)

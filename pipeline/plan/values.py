@@ -14,6 +14,7 @@ from udfs.numbers.exact import as_json, exact
 from udfs.records.statistics import RECORDS
 
 NAME = r"[a-z0-9][a-z0-9._-]{0,99}"
+VARIABLE_NAME = r"[a-z][a-z0-9_]{0,49}"
 LEVEL_NAME = r"[a-z][a-z0-9_]{0,49}"
 TABLE_NAME = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}"
 LONGEST_LINE, LONGEST_PROSE = 200, 5000  # signs
@@ -42,6 +43,20 @@ def level_name_rule(text: str) -> str | None:
 def _level_name(text: str) -> str:
     if rule := level_name_rule(text):
         raise broken(rule)
+    return text
+
+
+def _variable_name(text: str) -> str:
+    if not re.fullmatch(VARIABLE_NAME, text):
+        raise broken("must be 1 to 50 of a-z 0-9 _ and start with a letter")
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError):
+        raise broken("must be a regular expression, such as 20[0-9]{2}") from None
     return text
 
 
@@ -115,11 +130,28 @@ else:
     ShareOrNone = number_type("at least 0 and below 1", lambda x: 0 <= x < 1, minimum=0, exclusiveMaximum=1)
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
+# A name in which variables may stand, and a year: a file may have them, the data that are checked no more.
+_VARIABLE = rf"\{{\{{ *{VARIABLE_NAME} *\}}\}}"
+NameWithVariables = Annotated[
+    str,
+    AfterValidator(_name),
+    Field(json_schema_extra={"pattern": rf"^(?!.*\.\.)([a-z0-9]|{_VARIABLE})([a-z0-9._-]|{_VARIABLE}){{0,99}}$"}),
+]
+VariableName = Annotated[
+    str, AfterValidator(_variable_name), Field(json_schema_extra={"pattern": f"^{VARIABLE_NAME}$"})
+]
+Pattern = Annotated[str, AfterValidator(_pattern), Field(min_length=1, max_length=100)]
 LevelName = Annotated[str, AfterValidator(_level_name), Field(json_schema_extra={"pattern": f"^{LEVEL_NAME}$"})]
 Line = Annotated[str, AfterValidator(_line), Field(min_length=1, max_length=LONGEST_LINE)]  # is published
 Prose = Annotated[str, AfterValidator(_prose), Field(min_length=1, max_length=LONGEST_PROSE)]  # is published
 TableName = Annotated[str, AfterValidator(_table_name), Field(json_schema_extra={"pattern": f"^{TABLE_NAME}$"})]
-Year = Annotated[int, PlainValidator(_year), WithJsonSchema({"type": "integer", "minimum": 1900, "maximum": 2999})]
+_YEAR = {"type": "integer", "minimum": 1900, "maximum": 2999}
+Year = Annotated[int, PlainValidator(_year), WithJsonSchema(_YEAR)]
+YearOrVariable = Annotated[
+    int,
+    PlainValidator(_year),
+    WithJsonSchema({"anyOf": [_YEAR, {"type": "string", "pattern": rf"^([0-9]|{_VARIABLE})+$"}]}),
+]
 ReferenceValue = Annotated[
     str | Fraction,
     PlainValidator(_reference_value),

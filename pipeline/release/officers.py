@@ -277,6 +277,8 @@ def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator
         yield from dataset_mistakes(spec.dataset, measures)
         if spec.dataset.name != name:
             yield Mistake(("dataset", "name"), f"must be {name}, as in the command")
+        if spec.dataset.family not in (None, spec.family):
+            yield Mistake(("family",), f"must be {spec.dataset.family}, as in dataset.family")
     for i, limit in enumerate(spec.limits):
         if isinstance(limit.at, list) and unit == RECORD:
             yield Mistake(("limits", i, "at"), "must be a mapping; a list is for a unit that is an owner column")

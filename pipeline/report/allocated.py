@@ -14,7 +14,7 @@ from pipeline.accounting.unknowns import Problem, Unknown, Unmet
 from pipeline.errors import BudgetRefused, PlanError, StateError
 from pipeline.plan.allocation import Allocation, Place, allocation_of
 from pipeline.plan.edit import Entry, edited
-from pipeline.plan.load import draft_of, plan_of
+from pipeline.plan.load import NOTHING, draft_of, plan_of
 from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.policy import policy_of
 from pipeline.plan.schema import WISHES
@@ -36,16 +36,19 @@ ALL_BUT_EXACT = (
 MOST_TOLD = 5  # wishes of which a refusal says what could be had
 
 
-def allocated_plan(text: PlanText, path: Path, out: Path | None) -> tuple[dict[str, Any], PlanText]:
+def allocated_plan(
+    text: PlanText, path: Path, out: Path | None, given: Mapping[str, str] = NOTHING
+) -> tuple[dict[str, Any], PlanText]:
     """Return the scales of a draft with what they give, as JSON, and the plan that states them; write it to `out`.
 
     Guarantee: the plan keeps every limit by its own total policy, exactly; what was written is read again and is the
-    same plan. `text`: the draft's, `path`: its file, which need not be there.
+    same plan. `text`: the draft's, `path`: its file, which need not be there; `given`: the values of
+    its variables, which stay in what is written.
 
     Raises BudgetRefused where the limits cannot be kept with what is wanted, with what could be had; PlanError on a
     wrong draft and where noise cannot be so accurate; StateError where `out` exists.
     """
-    draft, spec = draft_of(text, path)
+    draft, spec = draft_of(text, path, given)
     if spec.calibrate is None:
         raise PlanError(f"{path}: calibrate: missing key; it says what the scales of the tables are chosen for")
     if out is not None and out.exists():
@@ -59,7 +62,7 @@ def allocated_plan(text: PlanText, path: Path, out: Path | None) -> tuple[dict[s
     except Unmet as unmet:
         raise BudgetRefused(*_refusal(problem, unmet)) from None
     data = _stated(text.data, problem, numbers, allocation)
-    plan = plan_of(text_of(data, path), path)
+    plan = plan_of(text_of(data, path), path, given)
     policy = policy_of(plan)
     for bound in problem.bounds:
         earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
@@ -92,7 +95,7 @@ def allocated_plan(text: PlanText, path: Path, out: Path | None) -> tuple[dict[s
     }
     final = annotated or parsed(_header(found) + written(data), path)
     if out is not None:
-        write_plan(final.source, out, plan)
+        write_plan(final.source, out, plan, given)
     return result, final
 
 

@@ -13,7 +13,7 @@ from pipeline.accounting.gaussian import GaussianScales
 from pipeline.accounting.targets import ApproximateTarget, CalibrationError, ClosedTarget, Target
 from pipeline.errors import PlanError, PrdpError, StateError, in_a_line
 from pipeline.names import hint
-from pipeline.plan.load import load_plan
+from pipeline.plan.load import NOTHING, load_plan
 from pipeline.plan.messages import NEVER_RELEASED
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.text import read_text, written
@@ -27,18 +27,18 @@ from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, up_float
 
 
-def resolved_plan(path: Path, out: Path | None) -> dict[str, Any]:
+def resolved_plan(path: Path, out: Path | None, given: Mapping[str, str] = NOTHING) -> dict[str, Any]:
     """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
 
     That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
-    solver of a later version would return. Raises PlanError on a wrong plan and on an `out` in another folder,
-    StateError where `out` exists.
+    solver of a later version would return. Its variables, whose values are `given`, stay in what is written. Raises
+    PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
     """
-    plan = load_plan(path)
+    plan = load_plan(path, given)
     data = read_text(path).data
     solutions = solve_targets(plan, data)
     if out is not None:
-        write_plan(written(data), out, plan)
+        write_plan(written(data), out, plan, given)
     return {
         "plan_digest": plan.digest,
         "found": solutions,
@@ -233,7 +233,7 @@ def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"]} | scales
 
 
-def write_plan(text: str, out: Path, plan: Plan) -> None:
+def write_plan(text: str, out: Path, plan: Plan, given: Mapping[str, str]) -> None:
     """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
 
     Raises PlanError on an `out` in another folder, StateError where it exists.
@@ -247,7 +247,7 @@ def write_plan(text: str, out: Path, plan: Plan) -> None:
         raise StateError(f"--out {out}: it exists already: choose another name") from None
     except OSError as error:
         raise PlanError(f"--out {out}: it cannot be written ({error.strerror})") from None
-    if load_plan(out).digest != plan.digest:
+    if load_plan(out, given).digest != plan.digest:
         out.unlink()
         raise PrdpError(f"--out {out}: it would not be the same plan; write the scales by hand")
 

@@ -15,6 +15,8 @@ from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.canonical import FrozenMap
 from pipeline.errors import BudgetRefused, PlanError, StateError
 from pipeline.ledger.datasets import Budget
+from pipeline.ledger.history import spendings
+from pipeline.ledger.limits import accounts
 from pipeline.ledger.reservation import certified_of, charged
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import FACTS, UNIT, drawn_and_destroyed, entries, policy, reservation
@@ -333,3 +335,76 @@ def test_an_unfinished_release_goes_on_with_its_own_microdata(ledger: Ledger) ->
         ledger.reserve(reservation("r", source="/elsewhere"))
     ledger.abort("r")
     assert ledger.reserve(reservation("r", source="/elsewhere")).status == "reserved"
+
+
+# A family that a plan names
+
+
+def of_family(release: str, dataset: str, family: str | None = "f", **changes: object) -> object:
+    named = {} if family is None else {"family": family}
+    return wanted(release, dataset, plan={"release": release, "dataset": {"name": dataset, **named}}, **changes)
+
+
+def test_a_plan_makes_its_dataset_one_of_a_family(ledger: Ledger) -> None:
+    with pytest.raises(StateError, match="its family f is not registered"):
+        ledger.reserve(of_family("a", "cbp-1"))
+    ledger.register(family(3))
+    copied = {"fingerprints": ["the same file"]}
+    for number in (1, 2, 3):
+        ledger.reserve(of_family(f"r{number}", f"cbp-{number}", **copied))
+    with pytest.raises(BudgetRefused, match=r"the limit of family f.*spent 6 by r1 2, r2 2, r3 2, limit 6"):
+        ledger.reserve(of_family("r4", "cbp-4", **copied))
+    with pytest.raises(StateError, match="a copy of one of dataset cbp-1"):  # the twin: in no family
+        ledger.reserve(of_family("r4", "cbp-4", None, **copied))
+    with pytest.raises(BudgetRefused, match=r"family f\): rho 6 is spent already"):
+        ledger.raise_limits(family(2), "tighter")
+    spent = {account.name: account.limits[0].total for account in accounts(ledger.budgets(), ledger.states())}
+    assert (spent["f"], ledger.budgets().keys()) == (3 * UNIT, {"f"})
+    left = {each.dataset: each.left for each in spendings(ledger, "payroll=1")}
+    assert set(left.values()) == {Fraction(0)}
+    ledger.verify()
+
+
+def test_a_dataset_keeps_the_family_of_its_plans(ledger: Ledger) -> None:
+    for name in ("f", "g"):
+        ledger.register(family(9, name))
+    ledger.reserve(of_family("a", "d"))
+    for other in (None, "g"):
+        with pytest.raises(StateError, match=f"its family is f in the ledger, but {other or 'none'} in the plan"):
+            ledger.reserve(of_family("b", "d", other))
+        with pytest.raises(StateError, match="its releases are of family f: register it as one of that"):
+            ledger.register(budget(9, family=other))
+    with pytest.raises(StateError, match="has a release, a"):
+        ledger.correct(family(1))
+    drawn_and_destroyed(ledger, "a", 3)
+    ledger.register(budget(9, family="f"))
+    ledger.reserve(of_family("c", "d", None))  # registered: the ledger knows its family
+    with pytest.raises(StateError, match="its family is f in the ledger, but g in the plan"):
+        ledger.reserve(of_family("d", "d", "g"))
+
+
+def test_a_refunded_release_joins_no_family(ledger: Ledger) -> None:
+    ledger.register(family(9))
+    ledger.reserve(of_family("a", "d"))
+    ledger.abort("a")
+    ledger.reserve(of_family("a", "d", None))
+
+
+def test_further_draws_are_held_to_the_familys_limit(ledger: Ledger) -> None:
+    ledger.register(family(2))
+    ledger.reserve(of_family("a", "d"))
+    ledger.reserve(of_family("b", "e"))
+    drawn_and_destroyed(ledger, "a", 3)
+    with pytest.raises(BudgetRefused, match="the limit of family f"):
+        ledger.draw("a", "sha256:pin")
+
+
+def test_only_like_datasets_join_by_their_plans(ledger: Ledger) -> None:
+    ledger.register(family(9, unit="firm"))
+    with pytest.raises(StateError, match="its unit is record, but firm in family f"):
+        ledger.reserve(of_family("a", "d"))
+    ledger.register(family(9, "g"))
+    ledger.reserve(of_family("a", "d", "g"))
+    other = {"unit": "record", "measures": {"payroll": {"type": "decimal", "step": 1}}}
+    with pytest.raises(StateError, match="measure payroll has another type or step in dataset d of family g"):
+        ledger.reserve(of_family("b", "e", "g", dataset_facts=other))
