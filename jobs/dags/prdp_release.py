@@ -7,6 +7,7 @@ environment holds no prdp; its variables name the one whose commands are run.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -34,6 +35,7 @@ from prdp_steps import (
 CONNECTION = "prdp_spark"
 RETRIES = 3
 DAY = 24 * 3600
+LONGEST = timedelta(hours=12)  # of a task; its process is then ended, and another try goes on from the ledger's state
 ABOUT = """Releases the tables of a plan under per-record differential privacy.
 
 Every task may be retried or cleared at any time: at most one draw is ever published, and a release that is published
@@ -257,7 +259,7 @@ def release_dag(name: str, release: Any, diagnose: Any) -> DAG:
         name,
         schedule=None,
         params=PARAMS,
-        default_args={"retries": RETRIES},
+        default_args={"retries": RETRIES, "execution_timeout": LONGEST},
         doc_md=ABOUT,
         tags=["prdp"],
         catchup=False,

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 FINAL = (2, 3, 4)  # exit codes that another try would only repeat
 CONFIDENTIAL = 4
+TIDY_SECONDS = 60
 ENDED = ("aborted", "rejected", "withdrawn")
 PROGRESS = re.compile(r"\[ *[0-9]+\.[0-9] s\] ")  # how prdp begins a line of progress
 ERROR = "error: "
@@ -164,7 +165,7 @@ class Done:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Done:
-    """Run a command of prdp to its end."""
+    """Run a command of prdp to its end; where Airflow ends the task before, by a timeout or a signal, end it too."""
     try:
         process = subprocess.Popen(
             command,
@@ -179,11 +180,24 @@ def run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Don
         raise Refused(f"{command[0]} cannot be run: {error.strerror}; see Airflow's variable prdp_bin") from None
     errors: list[str] = []
     with process:
-        reader = Thread(target=lambda: errors.extend(relay(process.stderr or (), say)))
+        reader = Thread(target=lambda: errors.extend(relay(process.stderr or (), say)), daemon=True)
         reader.start()
-        out = process.stdout.read() if process.stdout else ""
+        try:
+            out = process.stdout.read() if process.stdout else ""
+        except BaseException:
+            _end(process)
+            raise
         reader.join()
     return Done(process.returncode, out, errors)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Have a command tidy up and end; one that does not is killed, which loses no more than a machine that stops."""
+    process.terminate()
+    try:
+        process.wait(TIDY_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def run_json(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Any:

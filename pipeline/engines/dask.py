@@ -1,8 +1,6 @@
 """Dask: the embedded engine. Threads of this process by default, a distributed scheduler by its address."""
 
-import ipaddress
 import os
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,16 +13,16 @@ from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 
 from pipeline.build import code_digest
-from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed, counted_as
+from pipeline.engines.dask_cluster import Cluster
+from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, counted_as
 from pipeline.engines.tasks import EachTask, NoiseTask, SumTask
-from pipeline.errors import PlanError, PrdpError, require_package
+from pipeline.errors import PlanError
 from pipeline.log import Log, share
 from pipeline.microdata.source import Chunk
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, totals_of
 from udfs.noise.keystream import SecretKey
-from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
 from udfs.records.sums import CELL, UNCOUNTED, RecordCounts, add_frames, counts_of, empty_frame
 
@@ -32,10 +30,9 @@ FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth
 
 
 class DaskEngine(Engine):
-    """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler`.
+    """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler` (dask_cluster.py).
 
-    A cluster that is not on this machine must use TLS and must not spill to disk: anything else is refused, since
-    totals and the key travel (docs/architecture.md, rule 4). Workers must reach the staging folder, to write to it.
+    Workers of a cluster must reach the staging folder, to write to it.
     """
 
     name = "dask"
@@ -43,12 +40,8 @@ class DaskEngine(Engine):
 
     def __init__(self, scheduler: str | None = None, workers: int | None = None, log: Log | None = None) -> None:
         self.log = log or Log()
-        self.scheduler = scheduler
         self.workers = workers or len(os.sched_getaffinity(0))
-        if scheduler is not None and not _is_local(scheduler) and not scheduler.startswith("tls://"):
-            raise PlanError(f"--scheduler {scheduler}: a cluster beyond this machine must be reached by tls://")
-        if scheduler is not None:
-            require_package("distributed", f"--scheduler {scheduler}")
+        self.cluster = None if scheduler is None else Cluster(scheduler)
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Dask and of the libraries that shape the tables."""
@@ -95,32 +88,18 @@ class DaskEngine(Engine):
         return results
 
     def close(self) -> None:
-        """Do nothing: connections to a cluster last no longer than what they compute."""
+        """End the connection to the cluster, if any; another use would begin one anew."""
+        if self.cluster is not None:
+            self.cluster.close()
 
     def compute(self, collection: Any, group: "_Group | None" = None) -> Any:
         """Return what a Dask collection comes to, on threads or on a cluster that is safe; log how far `group` is."""
         group = group or _Group("", 0)
-        if self.scheduler is None:
+        if self.cluster is None:
             # by its function: by its name Dask would load distributed, to ask whether a cluster is there
             with Callback(posttask=group.ended), self.log.tasks(group.told):
                 return collection.compute(scheduler=dask.threaded.get, num_workers=self.workers)
-        from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
-
-        try:
-            client = Client(self.scheduler, timeout="10s", set_as_default=False)
-        except OSError:
-            raise PrdpError(f"--scheduler {self.scheduler}: no Dask scheduler answers there") from None
-        failure = ""
-        with client:
-            _require_safe(client)
-            try:
-                with self.log.tasks(partial(group.told_by, client)):
-                    return collection.compute(scheduler=client)
-            except (PrdpError, ContractBroken):
-                raise
-            except Exception as error:  # a worker that dies again and again, a scheduler that is lost
-                failure = type(error).__name__
-        raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
+        return self.cluster.compute(collection, lambda client: self.log.tasks(partial(group.told_by, client)))
 
 
 class _Group:
@@ -163,38 +142,3 @@ def _done(group: str, dask_scheduler: Any) -> int:
 
 def _added(size: int, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return add_frames(pd.concat(frames), size)
-
-
-def _is_local(address: str) -> bool:
-    """Whether an address, scheme://host:port and nothing else, is one of this machine alone."""
-    if address.startswith("inproc://"):
-        return True
-    parsed = re.fullmatch(r"(?:[a-z]+://)?(\[[0-9a-f:]+\]|[A-Za-z0-9.-]+):[0-9]+/?", address)
-    host = parsed.group(1).strip("[]") if parsed else ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _spills() -> bool:
-    """Whether this worker writes what it holds to its disk when memory is short."""
-    keys = ("target", "spill")
-    return any(dask.config.get(f"distributed.worker.memory.{key}", False) is not False for key in keys)
-
-
-def _require_safe(client: Any) -> None:
-    """Refuse a cluster of which any part is reached beyond this machine without TLS, or then spills to disk."""
-    cluster = client.scheduler_info(n_workers=-1)
-    addresses = [cluster["address"], *cluster["workers"]]
-    if all(_is_local(address) for address in addresses):
-        return
-    if not all(address.startswith("tls://") for address in addresses):
-        raise PrdpError("--scheduler: a part of the cluster lies beyond this machine and is not reached by tls://")
-    if any(client.run(_spills).values()):
-        raise PrdpError(
-            "--scheduler: its workers spill to disk unencrypted; set distributed.worker.memory.target and .spill "
-            "to false on them"
-        )

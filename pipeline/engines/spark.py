@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_catalog import CatalogTable, find_table
+from pipeline.engines.spark_executors import watched
 from pipeline.engines.spark_failures import Guarded, job_error
 from pipeline.engines.spark_progress import counted
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
@@ -206,7 +207,7 @@ class SparkEngine(Engine):
         """Return the rows of a frame; `stages` are the names of the stages whose tasks are counted in the log."""
         failure = ""
         try:
-            with counted(self.session.sparkContext, self.log, stages):
+            with counted(self.session.sparkContext, self.log, stages), watched(self.session.sparkContext):
                 return frame.collect()
         except (PySparkException, Py4JError) as error:
             failure = f"{type(error).__name__} {error}"

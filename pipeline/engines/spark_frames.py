@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.build import code_digest
 from pipeline.engines.spark import BATCH, SparkEngine
+from pipeline.engines.spark_executors import watched
 from pipeline.engines.spark_failures import Guarded, job_error
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import PlanError
@@ -61,7 +62,8 @@ class SparkFrame(Frame):
         columns = self.frame.select(*map(_quoted, part.columns.all))
         with _batches(session, RECORDS_AT_ONCE):
             try:
-                rows = columns.mapInArrow(SealPartition(code_digest(), part), PARTS).collect()
+                with watched(session.sparkContext):
+                    rows = columns.mapInArrow(SealPartition(code_digest(), part), PARTS).collect()
                 return [
                     SealedPart(tuple(row.files.split()), Contents(row.records, int(row.hashes, 16))) for row in rows
                 ]

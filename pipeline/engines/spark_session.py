@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from functools import cache
@@ -29,6 +28,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pipeline.engines.spark_executors import require_executor
 from pipeline.errors import PlanError, PrdpError
 
 OLDEST = 17  # that Spark 4 runs on
@@ -99,7 +99,6 @@ def _wrapped(java: Path, folder: Path) -> Path:
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
 ANSWER_SECONDS = 10
-EXECUTOR_SECONDS = 60
 CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
 
 EMBEDDED = {
@@ -227,7 +226,9 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
         require_safe(lambda key: actual.get(key, None))
         if actual.get("spark.master") != wanted.get("spark.master"):
             raise PrdpError(f"this process has a Spark session at {actual.get('spark.master')} already; end it first")
-        _require_executor(session)
+        grows = actual.get("spark.dynamicAllocation.enabled", "false") == "true"  # it may begin without executors
+        if STANDALONE.fullmatch(actual.get("spark.master") or "") and not grows:
+            require_executor(session)
         return session
     except PrdpError:
         raise
@@ -247,22 +248,6 @@ def _unheard() -> Iterator[None]:
         os.dup2(own, 2)
         os.close(own)
         os.close(nowhere)
-
-
-def _require_executor(session: SparkSession) -> None:
-    """Return once a standalone cluster gives an executor: without any, Spark would wait for ever."""
-    context = session.sparkContext
-    grows = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"  # it may begin with none
-    if not STANDALONE.fullmatch(context.master or "") or grows:
-        return
-    tracker = context._jsc.sc().statusTracker()
-    end = time.monotonic() + EXECUTOR_SECONDS
-    while len(tracker.getExecutorInfos()) < 2:  # the driver is one of them
-        if time.monotonic() > end:
-            master = context.master
-            session.stop()
-            raise PrdpError(f"master {master}: no worker gives an executor; start workers, or free cores and memory")
-        time.sleep(0.1)
 
 
 def _on(get: Get, key: str) -> bool:

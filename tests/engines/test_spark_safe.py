@@ -76,11 +76,11 @@ def test_no_master_at_a_loopback_port_is_met_before_java_starts(monkeypatch: pyt
 
 ASKING = """
 import sys
-from pipeline.engines import spark_session
+from pipeline.engines import spark_executors
 from pipeline.engines.spark import SparkEngine
 from pipeline.errors import PrdpError
 
-spark_session.EXECUTOR_SECONDS = 3
+spark_executors.FIRST_SECONDS = 3
 try:
     SparkEngine(sys.argv[1]).session
 except PrdpError as error:

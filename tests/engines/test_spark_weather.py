@@ -5,13 +5,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from jobs.cli import main
+from pipeline.engines import spark_executors
+from pipeline.engines.protocol import TaskFailed
 from pipeline.microdata import source
 from tests.support.ledgers import ledger_file
+from tests.support.patience import PATIENCE
 from tests.support.pythons import EXECUTOR, OWN, another_build, another_version, killing_path, without_prdp
 from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, close_shared_engine, standalone
 from tests.support.submit import Place
@@ -162,6 +167,84 @@ def test_executors_whose_java_runs_out_of_memory(tmp_path: Path, cluster: Cluste
     settings = {"spark_executor_memory": "24m", "spark_testing_reservedMemory": "1000000"}
     done = call(with_canary(tmp_path), configured(cluster, tmp_path, **settings), "--master", cluster.url)
     told_plainly(done, "no worker gives an executor")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("at", ["sums", "noise"])
+def test_the_last_worker_is_lost_in_the_middle(tmp_path: Path, at: str) -> None:
+    """After the session's start; the next run, with a worker again, publishes."""
+    place = with_canary(tmp_path)
+    (tmp_path / "cluster").mkdir()
+    with standalone(tmp_path / "cluster", workers=1) as cluster:
+        before = f"""import os
+from pipeline.engines import spark_executors
+from pipeline.engines.spark import SparkEngine
+from tests.support.spark import descendants
+spark_executors.LOST_SECONDS, spark_executors.LOOK_SECONDS = 3, 0.5
+done, worker = SparkEngine._{"outcomes" if at == "sums" else "numbers"}, [{cluster.workers[0].pid}]
+def killing(engine, *arguments):
+    if worker and {at == "sums" or "len(arguments) == 2 and sys._getframe(1).f_code.co_name == 'stage'"}:
+        first = worker.pop()
+        for pid in [first, *descendants(first)]:
+            os.kill(pid, 9)
+    return done(engine, *arguments)
+SparkEngine._{"outcomes" if at == "sums" else "numbers"} = killing"""
+        done = call(place, cluster.environment, "--master", cluster.url, before=before)
+        told_plainly(done, "no executor is left: start workers, and run again")
+        state = place.ledger().state(RELEASE)
+        assert state is not None
+        assert (state.status, state.draws) == (("reserved", 0) if at == "sums" else ("drawn", 1))
+    (tmp_path / "again").mkdir()
+    with standalone(tmp_path / "again", workers=1) as cluster:
+        done = call(place, cluster.environment, "--master", cluster.url)
+    state = place.ledger().state(RELEASE)
+    assert state is not None
+    assert (done.returncode, state.status) == (0, "settled"), done.stderr
+
+
+class Tracked:
+    """What the watch asks of Spark: how many executors there are beside the driver, and that jobs end."""
+
+    def __init__(self, executors: int) -> None:
+        self.master, self.executors, self.ended = "spark://10.0.0.1:7077", executors, Event()
+        self._jsc = self
+
+    def sc(self) -> "Tracked":
+        return self
+
+    statusTracker = sc  # noqa: N815 — Spark's name
+
+    def getExecutorInfos(self) -> range:  # noqa: N802
+        return range(self.executors + 1)
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802
+        self.tag = tag
+
+    def removeJobTag(self, tag: str) -> None:  # noqa: N802
+        assert tag == self.tag
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        assert tag == self.tag
+        self.ended.set()
+
+
+def test_jobs_are_ended_where_no_executor_is_left_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOST_SECONDS", "LOOK_SECONDS"):
+        monkeypatch.setattr(spark_executors, name, 0.01)
+
+    def run(context: Any, ends_itself: bool) -> None:
+        with spark_executors.watched(context):
+            if not context.ended.wait(0.3 if ends_itself else PATIENCE) or not ends_itself:
+                raise ValueError("the job's own end")
+
+    with pytest.raises(TaskFailed, match="no executor is left"):
+        run(Tracked(0), False)
+    alive, local = Tracked(1), Tracked(0)
+    local.master = "local[2]"
+    for context in (alive, local):
+        with pytest.raises(ValueError, match="the job's own end"):
+            run(context, True)
+        assert not context.ended.is_set()
 
 
 @pytest.mark.drill

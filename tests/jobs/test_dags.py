@@ -6,10 +6,15 @@ tests/jobs/test_airflow.py runs them in a real Airflow, by `make drill`.
 import ast
 import io
 import json
+import os
+import re
+import signal
 import sys
+import time
 from contextlib import redirect_stderr
 from dataclasses import fields, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -167,6 +172,40 @@ def test_a_command_runs_without_airflows_settings(monkeypatch: pytest.MonkeyPatc
     assert (done.code, done.out) == (5, "['PGPASSFILE', 'ZZ']\n")
     with pytest.raises(Refused, match="prdp_bin"):
         run(["/there/is/none"], {}, print)
+
+
+class TaskTimeout(BaseException):
+    """What Airflow raises in a task that takes longer than its execution_timeout."""
+
+
+def alarm_after(mark: Path) -> None:
+    while not (mark.exists() and mark.read_text()):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def test_a_task_that_takes_too_long_ends_its_command(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    program = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(900)"
+
+    def alarm(*_: Any) -> None:
+        raise TaskTimeout
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        Thread(target=alarm_after, args=(mark,), daemon=True).start()
+        with pytest.raises(TaskTimeout):
+            run([sys.executable, "-c", program], {}, print)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+def test_no_task_of_the_dags_may_run_for_ever() -> None:
+    text = (DAGS / "prdp_release.py").read_text()
+    assert re.search(r'default_args=\{[^}]*"execution_timeout": LONGEST', text)
+    assert re.search(r"^LONGEST = timedelta\(hours=[0-9]+\)", text, re.MULTILINE)
 
 
 # Where things lie

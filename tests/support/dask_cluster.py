@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distributed import LocalCluster
 
 from tests.support.patience import PATIENCE
+from tests.support.tls import certificates
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +27,58 @@ def local_cluster(host: str = "127.0.0.1") -> Iterator[str]:
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:  # type: ignore[call-overload]
         yield child.stdout.readline().strip()
         child.stdin.close()
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A scheduler and workers without nannies, each a process: what is killed stays dead."""
+
+    address: str
+    scheduler: subprocess.Popen[str]
+    environment: Mapping[str, str]
+    stack: ExitStack
+    workers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start_worker(self) -> None:
+        """Start a worker, which may take seconds to arrive."""
+        options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
+        self.workers.append(self.stack.enter_context(_dask(self.environment, "worker", self.address, *options)))
+
+
+@contextmanager
+def dask_processes(folder: Path, workers: int, settings: Mapping[str, str] | None = None) -> Iterator[Processes]:
+    """Yield a cluster on loopback whose files lie in `folder`; with `settings` of `with_tls`, one over TLS."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(settings or {})
+    scheme = "tls" if settings else "tcp"
+    options = ["--host", f"{scheme}://127.0.0.1", "--port", "0", "--no-dashboard"]
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(_dask(environment, "scheduler", *options))
+        address = next(line.split()[-1] for line in scheduler.stderr or () if "Scheduler at:" in line)
+        cluster = Processes(address, scheduler, environment, stack)
+        for _ in range(workers):
+            cluster.start_worker()
+        yield cluster
+
+
+@contextmanager
+def _dask(environment: Mapping[str, str], role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", f"distributed.cli.dask_{role}", *arguments]
+    error = subprocess.PIPE if role == "scheduler" else subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=error) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def with_tls(folder: Path) -> dict[str, str]:
+    """Write certificates for a cluster on loopback; return the variables that have Dask use them."""
+    files = dict(zip(("ca", "cert", "key"), certificates("127.0.0.1"), strict=True))
+    for name, pem in files.items():
+        (folder / f"{name}.pem").write_bytes(pem)
+    own = {f"{role}__{part}": f"{part}.pem" for role in ("SCHEDULER", "WORKER", "CLIENT") for part in ("cert", "key")}
+    names = {"CA_FILE": "ca.pem", **{name.upper(): file for name, file in own.items()}}
+    return {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(folder / file) for name, file in names.items()}
 
 
 def progress(dask_scheduler: Any) -> tuple[int, str]:
