@@ -27,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     gc.set_threshold(OBJECTS)
     log = _log(words)
-    with stopping():
+    with stopping(), log.listening():
         return _called(words, log)
 
 

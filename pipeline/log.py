@@ -10,16 +10,18 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from pipeline.terminal import ERASED, RED, YELLOW, columns, painted, rewrites
 
 PATIENCE = 2.0  # seconds after which it is told how many tasks are done
 TICK = 0.25  # seconds between two looks at them
 LONGEST = 600.0  # seconds between two lines of a log that tell of them
+Item = TypeVar("Item")
 
 
 def share(what: str, done: int, of: int) -> str:
@@ -45,6 +47,15 @@ class Log:
     def about(self, **facts: str) -> None:
         """Name the release or the attempt that further events are about."""
         self._facts |= facts
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Make it the log of the running command for a block: the one that `counted` and `telling` tell."""
+        before = _RUNNING.set(self)
+        try:
+            yield
+        finally:
+            _RUNNING.reset(before)
 
     @contextmanager
     def stage(self, name: str, message: str | None = None) -> Iterator[None]:
@@ -123,6 +134,25 @@ class Log:
     ) -> None:
         known = {"event": event, **self._facts, "seconds": None, "message": message, "exit_code": None}
         self._logger.log(level, message, exc_info=traceback, extra={"facts": known | facts})
+
+
+_RUNNING: ContextVar[Log] = ContextVar("the log of the running command")
+
+
+@contextmanager
+def telling(tell: Callable[[], str]) -> Iterator[None]:
+    """Have the running command's log tell of the tasks of a block, as `Log.tasks`; what they are of must be public."""
+    with _RUNNING.get(Log()).tasks(tell):
+        yield
+
+
+def counted(what: str, items: Iterable[Item], of: int) -> Iterator[Item]:
+    """Yield items, of which there are `of`, while the running command's log tells how many are done."""
+    done = 0
+    with telling(lambda: share(what, done, of)):
+        for item in items:
+            yield item
+            done += 1
 
 
 def plain_log(*, quiet: bool = False) -> Log:

@@ -52,13 +52,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None:
         raise PlanError("--out: a folder to write, new or empty, is needed")
 
-    def tell(done: int, files: int) -> None:
-        arguments.log.progress(f"wrote file {done} of {files}")
-
     if arguments.like:
-        made = generate_like(arguments.like, arguments.seed, arguments.out, states=arguments.states, on_file=tell)
+        made = generate_like(arguments.like, arguments.seed, arguments.out, states=arguments.states)
     else:
-        made = generate(arguments.records, arguments.seed, arguments.out, on_file=tell)
+        made = generate(arguments.records, arguments.seed, arguments.out)
     if arguments.json:
         print_json({"microdata": str(made.microdata), "plan": str(made.plan), "records": made.records})
     else:

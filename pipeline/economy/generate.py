@@ -4,7 +4,6 @@ Establishments are drawn in batches, one a file, each from the seed and its numb
 """
 
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,7 @@ from pipeline.economy.firms import Chained, Firms
 from pipeline.economy.model import Economy, Figures
 from pipeline.economy.susb import Ints, read_rows, rounded
 from pipeline.errors import PlanError
+from pipeline.log import counted
 from pipeline.storage.new_folder import SYNTHETIC, filled, require_new
 
 # Firms below this number own the establishment of that number alone; from here on they may own several.
@@ -145,7 +145,6 @@ def generate(
     out: Path,
     *,
     threads: int = 2,
-    on_file: Callable[[int, int], None] = lambda done, files: None,
 ) -> Generated:
     """Write synthetic establishments with their domain and plan.
 
@@ -157,7 +156,6 @@ def generate(
         seed: At least 0.
         out: The folder to write, absent or empty.
         threads: At least 1.
-        on_file: Called with the numbers of files done and of all, in the calling thread, after each Parquet file.
 
     Raises:
         PlanError: A number is out of range.
@@ -174,7 +172,7 @@ def generate(
     batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, files=files, seed=seed)
     with filled(out) as folder:
         _write_public(folder)
-        _write_microdata(folder, batches, threads, on_file)
+        _write_microdata(folder, batches, threads)
     return Generated.at(out, records=records, files=files, seed=seed)
 
 
@@ -185,7 +183,7 @@ def _write_public(folder: Path) -> None:
     shutil.copyfile(PLAN, folder / "plan.yaml")
 
 
-def _write_microdata(folder: Path, batches: Batches, threads: int, on_file: Callable[[int, int], None]) -> None:
+def _write_microdata(folder: Path, batches: Batches, threads: int) -> None:
     (folder / "microdata").mkdir()
     industries, counties = (codes(source) for source in DOMAIN.values())
 
@@ -194,8 +192,8 @@ def _write_microdata(folder: Path, batches: Batches, threads: int, on_file: Call
         write_parquet(_table(batches.draw(file), industries, counties), path, ["naics", "county", "employment"])
 
     with ThreadPoolExecutor(threads) as pool:
-        for done, _ in enumerate(pool.map(write, range(batches.files)), start=1):
-            on_file(done, batches.files)
+        for _ in counted("writing files", pool.map(write, range(batches.files)), batches.files):
+            pass
 
 
 def codes(path: Path) -> list[str]:

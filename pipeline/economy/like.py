@@ -5,7 +5,7 @@ each from the seed and the state alone.
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from pipeline.economy.model import Figures, population
 from pipeline.economy.published import INDUSTRIES, Bools, Published, published
 from pipeline.economy.susb import Floats, Ints, read_rows
 from pipeline.errors import PlanError
+from pipeline.log import counted
 from pipeline.storage.new_folder import filled, require_new
 
 PLAN: Final = CONF / "plans" / "cbp.yaml"
@@ -64,7 +65,6 @@ def generate_like(
     out: Path,
     *,
     states: Sequence[str] = (),
-    on_file: Callable[[int, int], None] = lambda done, files: None,
 ) -> Generated:
     """Write establishments whose sums by state and NAICS 6 are the published ones, with their domain and plan.
 
@@ -76,7 +76,6 @@ def generate_like(
         seed: At least 0.
         out: The folder to write, absent or empty.
         states: Two-digit codes of the states to write; none: all.
-        on_file: Called with the numbers of files done and of all, after each Parquet file.
 
     Raises:
         PlanError: There are no figures of this name or state, or the seed is negative.
@@ -96,12 +95,11 @@ def generate_like(
     with filled(out) as folder:
         _write_public(folder, name, chosen, economy)
         (folder / "microdata").mkdir()
-        for file, state in enumerate(chosen):
+        for file, state in enumerate(counted("writing files", chosen, len(chosen))):  # one a state
             table = economy.draw(known.index(state))
             path = folder / "microdata" / f"part-{file:05d}.parquet"
             write_parquet(table, path, ["naics", "county", "zip", "lfo", "employment"])
             records += table.num_rows
-            on_file(file + 1, len(chosen))  # one file a state
     return Generated.at(out, records=records, files=len(chosen), seed=seed)
 
 

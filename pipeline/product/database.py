@@ -22,7 +22,7 @@ def write_database(published: Published, home: Path) -> dict[str, str]:
             database.execute(f"CREATE TABLE {name} AS SELECT * FROM _incoming")
             database.unregister("_incoming")
 
-        for table in published.tables:
+        for table in published.each():
             create(_name(table), pa.RecordBatchReader.from_batches(*published.rows(table)))
             for column, note in published.notes(table).items():
                 at = f"COLUMN {_name(table)}.{_name(column)}" if column else f"TABLE {_name(table)}"
@@ -38,7 +38,7 @@ def write_database(published: Published, home: Path) -> dict[str, str]:
 def write_delta(published: Published, home: Path) -> dict[str, str]:
     """Write each table as a Delta table in a folder of its name; return these."""
     deltalake = require_package("deltalake", "--to delta")
-    for table in published.tables:
+    for table in published.each():
         (schema, batches), notes = published.rows(table), published.notes(table)
         noted = pa.schema([field.with_metadata({"comment": notes[field.name]}) for field in schema])
         rows = pa.RecordBatchReader.from_batches(noted, (each.cast(noted) for each in batches))

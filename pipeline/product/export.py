@@ -64,7 +64,7 @@ def export(
 def _write_csv(published: Published, home: Path) -> dict[str, str]:
     """Write <table>.csv, and beside them their description and lists of codes."""
     files = {}
-    for name in published.tables:
+    for name in published.each():
         (files[name],) = FORMATS["csv"].files(name, published.tables[name].rows)
         schema, batches = published.rows(name)
         FORMATS["csv"].write(LocalPath(home) / files[name], schema, batches)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
 from pipeline.errors import StateError
+from pipeline.log import counted
 from pipeline.product.layouts import write_layout
 from pipeline.product.reconciled_folder import require_files, with_estimates
 from pipeline.product.sources import names_of, released
@@ -67,7 +68,7 @@ def make_product(
             *(partial(write_layout, product, layout, sources, home) for layout in product.layouts),
             *(partial(write_table, product, table, sources, names, home) for table in product.tables),
         ]
-        made = [file.facts(home) for files in _all(tasks) for file in files]
+        made = [file.facts(home) for files in counted("writing tables", _all(tasks), len(tasks)) for file in files]
         dictionary = list(_dictionary(product, home))
         for name, text in (
             ("dictionary.csv", _as_csv(dictionary)),

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.log import counted
 from pipeline.plan.structure import Structure
 from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifest, require_files, structure_in
 from pipeline.product.sources import structure_of
@@ -47,6 +48,10 @@ class Published:
     tables: Mapping[str, PublishedTable]
     package: Mapping[str, Any] | None
     lists: Mapping[str, bytes]
+
+    def each(self) -> Iterator[str]:
+        """Yield the name of each table, whose writing the log counts."""
+        return counted("writing tables", self.tables, len(self.tables))
 
     def only(self, names: Sequence[str]) -> "Published":
         """Return the same with these tables alone, and the lists of their codes."""

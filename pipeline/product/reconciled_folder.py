@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.build import code_digest
 from pipeline.errors import PlanError, StateError
+from pipeline.log import counted, share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
 from pipeline.product.atoms import Atoms
@@ -48,9 +49,10 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
         StateError: A release's file changed; `out` is neither absent nor empty, or lies in a release's folder.
     """
     require_no_release(out)
-    with filled(out) as home:
+    tables: dict[str, Any] = {}
+    every = len(reconciliation.tables) - len([*reconciliation.not_reconciled()])
+    with filled(out) as home, telling(lambda: share("reconciling tables", len(tables), every)):
         made: list[dict[str, Any]] = []
-        tables: dict[str, Any] = {}
         groups: list[dict[str, Any]] = []
         for solved in reconciliation.groups_solved():
             names = [table.name for table in solved.tables]
@@ -195,7 +197,7 @@ def require_files(
     present = {file.relative_to(folder) for file in folder.files()} - {of}
     for name in sorted(present - listed.keys()):
         raise StateError(f"{folder / name} is not in the manifest: it is no part of {what}")
-    for name, file in listed.items():
+    for name, file in counted("checking files", listed.items(), len(listed)):
         if name not in present:
             raise StateError(f"{folder / name} is missing")
         if (folder / name).digest() != FileDigest(file["sha256"], file["bytes"]):

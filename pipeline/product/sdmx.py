@@ -76,7 +76,8 @@ def write_sdmx(published: Published, home: Path, *, agency: str = "PRDP", year: 
     lists = {level: listed_codes(published, level) for level in levels}
     title = (published.package or {})["title"]
     (home / STRUCTURE).write_bytes(structure_message(agency, scope, title, list(flows.values()), lists))
-    for name, flow in flows.items():
+    for name in published.each():
+        flow = flows[name]
         _write_rows(published, name, flow, home / f"{name}.csv", f"{agency}:DF_{scoped(scope, flow.id)}({VERSION})")
     return {name: f"{name}.csv" for name in published.tables}
 

@@ -25,7 +25,7 @@ def write_workbooks(published: Published, home: Path) -> dict[str, str]:
                 f"table {name}: its {table.rows:,} rows are more than the {MOST_ROWS:,} of a workbook's sheet: choose "
                 "others by --table, or take --to csv or duckdb"
             )
-    for name in published.tables:
+    for name in published.each():
         with xlsxwriter.Workbook(str(home / f"{name}.xlsx"), {"constant_memory": True}) as book:
             bold = book.add_format({"bold": True})
             _figures(book.add_worksheet("figures"), published, name, bold)

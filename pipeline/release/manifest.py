@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pipeline.errors import StateError
+from pipeline.log import counted
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.staging import MANIFEST
 
@@ -34,7 +35,7 @@ def verify_release(folder: Location) -> Verified:
     manifest = read_manifest(folder)
     attempt = manifest["attempt"]
     listed = {file["path"]: file for file in listed_files(manifest)}
-    for path, file in listed.items():
+    for path, file in counted("checking files", listed.items(), len(listed)):
         # A manifest from outside must not lead the comparison to files elsewhere.
         parts = PurePosixPath(path).parts
         if len(parts) < 2 or parts[0] != attempt or ".." in parts:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
+from pipeline.log import counted
 from pipeline.plan.model import owner_of
 from pipeline.release.manifest import NOTE
 from pipeline.report.policy_document import guarantee
@@ -131,7 +132,7 @@ def _copy_files(staging: Staging, contents: AttemptContents, target: Location) -
             raise StateError(f"{file} does not belong to the release: remove it and run again")
         else:
             present[name] = file
-    for name, digest in contents.files.items():
+    for name, digest in counted("copying files", contents.files.items(), len(contents.files)):
         if name not in present:
             if not (target / name).copy_from(staging.path / name, digest):
                 raise StateError(

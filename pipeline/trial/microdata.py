@@ -3,7 +3,7 @@
 Nothing here reads a plan's own microdata. What is written carries the mark of synthetic microdata.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -118,8 +118,8 @@ class Microdata:
 class Economy:
     """The microdata of a trial, made once in `folder`, and written for each plan in its own columns."""
 
-    def __init__(self, origin: Origin, folder: Path, on_file: Callable[[int, int], None]) -> None:
-        self._origin, self._folder, self._on_file = origin, folder, on_file
+    def __init__(self, origin: Origin, folder: Path) -> None:
+        self._origin, self._folder = origin, folder
         self._known: dict[str, Microdata] = {}
         self._made: Path | None = None
 
@@ -184,9 +184,9 @@ class Economy:
             self._made = self._folder / "economy"
             if self._origin.like is not None:
                 seed, states = self._origin.seed, self._origin.states
-                generate_like(self._origin.like, seed, self._made, states=states, on_file=self._on_file)
+                generate_like(self._origin.like, seed, self._made, states=states)
             else:
-                generate(self._origin.records, self._origin.seed, self._made, on_file=self._on_file)
+                generate(self._origin.records, self._origin.seed, self._made)
         sizes = None if self._origin.sizes is None else read_sizes(self._origin.sizes)
         files = sorted((self._made / "microdata").iterdir())
         for number, path in enumerate(files):

@@ -86,7 +86,7 @@ def try_plans(job: TrialJob) -> Tried:
     """
     keys = tuple(job.new_key() for _ in range(job.draws))
     with tempfile.TemporaryDirectory(prefix="prdp-try-") as folder:
-        economy = Economy(job.origin, Path(folder), lambda done, of: job.log.progress(f"microdata {done} of {of}"))
+        economy = Economy(job.origin, Path(folder))
         trials = (_Trial(job, plan, keys, Path(folder) / f"plan-{i}") for i, plan in enumerate(job.plans))
         tried = [trial.on(economy.for_plan(trial.plan)) for trial in trials]
     document = {

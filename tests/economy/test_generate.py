@@ -3,9 +3,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from math import exp, expm1, log, sinh
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pytest
 import yaml
 
 import prdp
-from pipeline.economy.generate import DOMAIN, Generated, generate
+from pipeline.economy.generate import DOMAIN, Generated, _write_public, generate
 from pipeline.errors import PlanError, StateError
 from tests.support.heavy import Polylog
 from tests.support.patience import PATIENCE
@@ -109,12 +111,6 @@ def test_tiny_data_sets(tmp_path: Path) -> None:
         assert sorted(table.column("establishment_id").to_pylist()) == [f"E{i + 1:09d}" for i in range(size)]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    generate(100, 0, tmp_path, on_file=lambda done, files: told.append((done, files)))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
 @pytest.mark.parametrize("left", ["microdata/old.parquet", "domain/naics.csv", "plan.yaml", "notes.txt", ".git/HEAD"])
 def test_only_a_new_or_empty_folder_is_written(tmp_path: Path, left: str) -> None:
     (tmp_path / left).parent.mkdir(exist_ok=True)
@@ -134,25 +130,33 @@ def test_a_second_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     assert digests(tmp_path) == before
 
 
-def test_two_runs_at_once_do_not_mix(tmp_path: Path) -> None:
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Have something happen once, while a run writes its files."""
+    first = iter([happens])
+
+    def write(folder: Path, *more: Any) -> None:
+        next(first, lambda: None)()
+        _write_public(folder, *more)
+
+    monkeypatch.setattr("pipeline.economy.generate._write_public", write)
+
+
+def test_two_runs_at_once_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = generate(1_000, 2, tmp_path / "alone")
-
-    def other_run(done: int, files: int) -> None:
-        if done == 1:
-            generate(1_000, 2, tmp_path / "out")
-
+    meanwhile(monkeypatch, lambda: generate(1_000, 2, tmp_path / "out"))
     with pytest.raises(StateError, match="no empty folder"):
-        generate(1_000, 1, tmp_path / "out", on_file=other_run)
+        generate(1_000, 1, tmp_path / "out")
     assert digests(tmp_path / "out") == digests(alone.plan.parent)
 
 
-def test_what_comes_between_is_not_mixed_with(tmp_path: Path) -> None:
-    def stray(done: int, files: int) -> None:
-        (tmp_path / "microdata").mkdir(exist_ok=True)
+def test_what_comes_between_is_not_mixed_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stray() -> None:
+        (tmp_path / "microdata").mkdir()
         (tmp_path / "microdata" / "stray.parquet").touch()
 
+    meanwhile(monkeypatch, stray)
     with pytest.raises(StateError, match="no empty folder"):
-        generate(1_000, 1, tmp_path, on_file=stray)
+        generate(1_000, 1, tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["microdata", "stray.parquet"]
 
 

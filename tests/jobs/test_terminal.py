@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ import pytest
 import pipeline.log
 from jobs.cli import main
 from pipeline.engines import protocol
-from pipeline.log import Log, json_log, plain_log, share
+from pipeline.errors import StateError
+from pipeline.log import Log, counted, json_log, plain_log, share
 from tests.support.ledgers import ledger_file
 from tests.support.terminal import SLOWLY, Told, on_terminal, seen
 from tests.support.world import records, write_world
@@ -118,6 +120,27 @@ def test_what_counting_raises_ends_nothing(monkeypatch: pytest.MonkeyPatch, caps
     with plain_log().tasks(gone):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
+
+
+def fail() -> None:
+    for _ in counted("checking files", range(3), 3):
+        time.sleep(0.03)
+        raise StateError("one differs")
+
+
+def test_what_a_command_does_one_by_one_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.log, "PATIENCE", 0.0)
+    monkeypatch.setattr(pipeline.log, "TICK", 0.005)
+    told, before = Told(), threading.active_count()
+    with Log(told).listening():
+        for _ in counted("making pages", range(3), 3):
+            time.sleep(0.03)
+        with pytest.raises(StateError):
+            fail()
+        assert threading.active_count() == before
+    for _ in counted("writing files", range(3), 3):
+        time.sleep(0.03)  # nobody listens
+    assert told.counts == {("making pages", "3"), ("checking files", "3")}
 
 
 def counts(folder: Path, microdata: Any, monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
+from pipeline.log import counted
 from pipeline.plan.model import VALUES, Plan
 from pipeline.plan.structure import Structure
 from pipeline.report.html import source_of
@@ -79,7 +80,7 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
     """Write a site's files by `write`, which takes path and contents of each."""
     facts, structure = site.facts, site.structure
     complete, maps = _in_full(facts), set()
-    for about in facts["tables"]:
+    for about in counted("making pages", facts["tables"], len(facts["tables"])):
         name, full = about["name"], about["name"] in complete
         cells = structure.tables[name].cells(structure.domain)
         figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS)
