@@ -380,7 +380,6 @@ class VariableSpec(Spec):
 class PlanSpec(Spec):
     """A release: the tables to publish and the noise that protects each record in them."""
 
-    variables: dict[VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
     release: NameWithVariables
     supersedes: NameWithVariables | None = None
     title: Line | None = None
@@ -393,6 +392,7 @@ class PlanSpec(Spec):
     calibrate: AllocationSpec | None = None
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
     budget: list[LimitSpec] = Field(default=[])
+    variables: dict[VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
 
 
 def export_schema() -> str:
