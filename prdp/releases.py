@@ -168,7 +168,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
                 codes = table[name].combine_chunks().dictionary_encode()
                 names = pa.array(list(map(self._names[name].get, codes.dictionary.to_pylist())), pa.string())
                 columns[f"{name}_name"] = names.take(codes.indices)
-        return pa.table(columns)
+        return pa.table(columns, metadata=table.schema.metadata)
 
     def __getitem__(self, query: str) -> "pd.DataFrame":
         return self.pandas(query)

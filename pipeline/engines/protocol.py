@@ -5,7 +5,7 @@ by a key without a public numbering is `buckets.py`, for every engine alike.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -44,8 +44,8 @@ class Totals(Protocol):
     They are exact, and held at ±(2⁶³ − 1) steps once all is added up.
     """
 
-    def stage(self, table: int, folder: Location, key: SecretKey) -> None:
-        """Write the files of table number `table` into `folder`: its cells' values, released under `key`.
+    def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
+        """Write the files of table number `table` into `folder`: its cells' values, released under `key`, and `notes`.
 
         Reads the totals and no microdata.
         """
@@ -152,9 +152,10 @@ class DriverTotals:
     write: Callable[[Sequence[Block], SecretKey], None]
     each: Each
 
-    def stage(self, table: int, folder: Location, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
         """Release and write the blocks of a table."""
-        self.write(blocks_of(self.layout.tables[table], self.of_table[table], folder), key)
+        blocks = blocks_of(self.layout.tables[table], self.of_table[table], folder)
+        self.write([replace(each, notes=notes or {}) for each in blocks], key)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each block of a table."""

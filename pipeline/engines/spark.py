@@ -233,10 +233,10 @@ class SealedTotals:
     sealed: frozenset[int]
     records: RecordCounts
 
-    def stage(self, table: int, folder: Location, key: SecretKey) -> None:
+    def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
         """Release and write the files of a table in parallel."""
         sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
-        task = StageFiles(code_digest(), sealed, folder, key)
+        task = StageFiles(code_digest(), sealed, folder, key, notes or {})
         self.engine.stage(self._files(table), self.files.tables[table].cells.size, task)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:

@@ -7,8 +7,8 @@ are functions of Arrow batches up to the sealed totals, and of pandas frames of 
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -294,12 +294,15 @@ class StageFiles(Guarded[pd.DataFrame]):
     files: SealedFiles
     folder: Location
     key: SecretKey
+    notes: Mapping[str, str]
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Yield the number of each written file, as its index, and its rows as the outcome."""
         write = NoiseTask(self.code)
         for number, block in self.files.blocks(_ids(batches), self.folder):
-            yield pd.DataFrame({"index": number, "outcome": write(block, key=self.key)["rows"]})
+            yield pd.DataFrame(
+                {"index": number, "outcome": write(replace(block, notes=self.notes), key=self.key)["rows"]}
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

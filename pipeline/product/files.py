@@ -2,9 +2,10 @@
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -37,8 +38,9 @@ class Hashed(io.FileIO):
 class Written:
     """A table that is being written to several files."""
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Path], notes: Mapping[str, str]) -> None:
         self.files = [Hashed(path) for path in paths]
+        self._notes = dict(notes)
         self._writers: list[Any] = []
         self._open = ExitStack()
         self.rows = 0
@@ -47,7 +49,7 @@ class Written:
         """Write the next rows; the first ones fix names and types."""
         if not self._writers:
             for file in self.files:
-                self._writers.append(self._open.enter_context(_writer(file, table.schema)))
+                self._writers.append(self._open.enter_context(_writer(file, table.schema, self._notes)))
         for writer in self._writers:
             writer.write(table)
         self.rows += len(table)
@@ -60,19 +62,25 @@ class Written:
 
 
 @contextmanager
-def written(*paths: Path) -> Iterator[Written]:
-    """Yield what writes the same table to all paths: those that end with .parquet as Parquet, others as CSV."""
+def written(*paths: Path, notes: Mapping[str, str] = MappingProxyType({})) -> Iterator[Written]:
+    """Yield what writes the same table to all paths: those that end with .parquet as Parquet, others as CSV.
+
+    `notes`: what Parquet files say of the table in their footer.
+    """
     for path in paths:
         path.parent.mkdir(exist_ok=True)
-    table = Written(list(paths))
+    table = Written(list(paths), notes)
     try:
         yield table
     finally:
         table.close()
 
 
-def _writer(file: Hashed, schema: pa.Schema) -> Any:
+def _writer(file: Hashed, schema: pa.Schema, notes: dict[str, str]) -> Any:
     if str(file.name).endswith(".parquet"):
         texts = [field.name for field in schema if field.type == pa.string()]
-        return pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, store_schema=False)
+        writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, store_schema=False)
+        if notes:
+            writer.add_key_value_metadata(notes)
+        return writer
     return pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(batch_size=1 << 14))

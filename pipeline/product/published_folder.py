@@ -16,7 +16,7 @@ from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifes
 from pipeline.product.sources import structure_of
 from pipeline.release.export import description_in, published_part
 from pipeline.release.manifest import read_manifest, verify_release
-from pipeline.report.data_package import CODES
+from pipeline.report.data_package import CODES, field_note
 from pipeline.storage.location import Location
 from pipeline.storage.staging import safe_name
 
@@ -89,7 +89,7 @@ class Published:
         package, about = self.package or {}, self.described[table]
         notes = {"": f"{about['description']} Release {package['release']}, plan {package['plan_digest']}."}
         for field in about["schema"]["fields"]:
-            notes[field["name"]] = ": ".join(field[key] for key in ("title", "description") if key in field)
+            notes[field["name"]] = field_note(field)
         return notes
 
 

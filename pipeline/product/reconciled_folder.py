@@ -20,7 +20,7 @@ from pipeline.product.atoms import Atoms
 from pipeline.product.errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.reconcile import Reconciliation, Solved
-from pipeline.product.reconciled_package import description_of
+from pipeline.product.reconciled_package import Description
 from pipeline.product.released_tables import ReleasedTable
 from pipeline.product.sources import ERROR, PUBLISHED, VALUE, Source, numbers
 from pipeline.release.export import published_bytes, published_part
@@ -54,6 +54,8 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
     with filled(out) as home, telling(lambda: share("reconciling tables", len(tables), every)):
         made: list[dict[str, Any]] = []
         groups: list[dict[str, Any]] = []
+        folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
+        described = Description.of(folders.values(), reconciliation.options.interval)
         for solved in reconciliation.groups_solved():
             names = [table.name for table in solved.tables]
             drawn = drawn_of(solved.estimates, names, reconciliation.options.draws)
@@ -62,15 +64,14 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
                 variances, how = variances_of(solved.estimates, table.name, drawn)
                 own = table.additive and table.name not in solved.why and how["errors"] == EXACT
                 spread = OwnNoise.of(table, solved.spread) if own else solved.spread
-                columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread)
+                notes = described.notes(table.name) if described else {}
+                columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread, notes)
                 made += [file.facts(home) for file in _write(home, table, solved.atoms, columns, csv=csv)]
                 facts = {"rows": table.cells.size, "group": len(groups), "at_expected_totals": solved.expected}
                 tables[table.name] = how | facts
             groups.append(_group_facts(solved))
         structure = _joined(reconciliation).to_json().encode()
-        folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
-        formats = ("parquet", "csv") if csv else ("parquet",)
-        beside = description_of(folders.values(), tables, reconciliation.options.interval, formats)
+        beside = described.files(tables, ("parquet", "csv") if csv else ("parquet",)) if described else {}
         for name, data in ({STRUCTURE: structure} | beside).items():
             (home / name).parent.mkdir(exist_ok=True)
             (home / name).write_bytes(data)
@@ -115,12 +116,16 @@ def _group_facts(solved: Solved) -> dict[str, Any]:
 
 
 class Columns(NamedTuple):
-    """Of a table's cells, on the base's axes: estimates, variances, what is displayed; and how far intervals reach."""
+    """Of a table's cells, on the base's axes: estimates, variances, what is displayed; how far intervals reach.
+
+    `notes`: what the Parquet file says of the table.
+    """
 
     value: Floats
     variance: Floats
     display: Int64s
     spread: Spread | OwnNoise
+    notes: dict[str, str]
 
 
 def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, csv: bool) -> list[Hashed]:
@@ -134,7 +139,7 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
     parts = flat(atoms.placed(cells, table.part_numbers())) if len(table.mechanisms) > 1 else None
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = table.source.reader()
-    with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
+    with written(path, *([path.with_suffix(".csv")] if csv else []), notes=columns.notes) as made:
         for start in range(0, max(cells.size, 1), PIECE):
             stop = min(start + PIECE, cells.size)
             keys = {
@@ -146,7 +151,8 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
             half = columns.spread.half_width(variance, 0 if parts is None else parts[piece])
             published = numbers(reader.take(stop - start), VALUE)
             shown = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
-            made.write(pa.table(keys | {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}))
+            figures = {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}
+            made.write(pa.table(keys | figures))
     return made.files
 
 

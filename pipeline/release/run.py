@@ -39,9 +39,10 @@ from pipeline.release.mark import mark, require_markable
 from pipeline.release.outcome import Outcome, not_done, require_formats, sizes
 from pipeline.release.request import TO_DRAW, Request, require_places, reservation_of
 from pipeline.report.accuracy import warnings
-from pipeline.report.data_package import stage_description
+from pipeline.report.data_package import notes_of, stage_description
 from pipeline.report.page import report_page
 from pipeline.report.policy_document import policy_document
+from pipeline.report.site.facts import site_facts
 from pipeline.report.site.write import FRONT, stage_site, staged_page
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
@@ -311,12 +312,14 @@ def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Stag
 
 def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, Any]], set[str]]:
     """Write all files under a fresh key; return each table's query and number of rows, and the path of every file."""
+    with job.log.stage("stage", "describing the tables"):
+        facts = site_facts(job.plan, _test_of(job))
     key = job.new_key()
     tables, files = [], {"policy.json", STRUCTURE, "report.html"}
     for number, query in enumerate(job.plan.queries):
         with job.log.stage("stage", f"drawing {query.name}"):
             folder = staging.table_folder(query.name)
-            totals.stage(number, folder, key)
+            totals.stage(number, folder, key, notes_of(facts, query.name))
             rows = job.plan.domain.query_cells(query.by, query.where).size
             sweep(folder, {name for name, _, _ in ranges(rows)})
             for name in job.formats:
@@ -330,7 +333,7 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
     staging.write_text("report.html", report_page(job.plan, staging.path, _test_of(job)))
     with job.log.stage("stage", "making the public site"):
         formats = (PARQUET.name, *job.formats)
-        files |= stage_site(job.plan, _test_of(job), staging.path, formats)
+        files |= stage_site(job.plan, facts, staging.path, formats)
     return tables, files | stage_description(Structure.of(job.plan), staging.path, formats)
 
 

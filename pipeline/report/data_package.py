@@ -1,8 +1,8 @@
 """Tables that explain themselves: a Frictionless Data Package (version 1), and lists of codes with their names.
 
 datapackage.json describes each table's files: title, unit, keys and figures with their types and meanings, mechanisms.
-It stands beside the tables, so that their bytes remain what they were, and holds nothing but what plan and public lists
-say: it is the same for all microdata.
+Parquet files hold the same of their table in their footer. All of it is what plan and public lists say: it is the same
+for all microdata, engines and attempts.
 """
 
 import csv
@@ -39,6 +39,28 @@ def stage_description(structure: Structure, attempt: Location, formats: Sequence
     ]
     (attempt / PACKAGE).write(package_text(_package(facts, resources, [path.split("/")[1][:-4] for path in lists])))
     return {PACKAGE, *lists}
+
+
+def notes_of(facts: Facts, table: str) -> dict[str, str]:
+    """Return what the Parquet files of a table say of it, by key, as `file_notes`."""
+    about = next(each for each in facts["tables"] if each["name"] == table)
+    return file_notes(facts, _table(facts, about, PARQUET.name, PARQUET.files(table, about["cells"]), {}))
+
+
+def file_notes(package: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, str]:
+    """Return what files say of their table, of its resource in a package: texts by the keys prdp.title and so on."""
+    fields = table["schema"]["fields"]
+    notes = {key: table[key] for key in ("title", "description", "unit", "statistic", "where") if table[key]}
+    notes |= {key: package[key] for key in ("release", "dataset", "plan_digest")}
+    notes |= {"mechanism": "; ".join(table["mechanisms"]), "interval": str(table["interval"])}
+    notes |= {"keys": ", ".join(table["schema"]["primaryKey"])}
+    notes |= {f"column.{field['name']}": field_note(field) for field in fields}
+    return {f"prdp.{key}": text for key, text in notes.items()}
+
+
+def field_note(field: Mapping[str, Any]) -> str:
+    """Return what a column is, of its field in a package."""
+    return ": ".join(field[key] for key in ("title", "description") if key in field)
 
 
 def package_text(package: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
 """Blocks: a table is cut by ranges of its public cells into files, which every engine makes the same way."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -23,7 +23,8 @@ class Block:
     """The cells of one file: where they start in the query, their public keys and their confidential totals.
 
     `mechanisms` are those of the query's parts, `part_of` says which of them each cell has (None: the only one).
-    It has no repr: engines log the arguments of failed tasks.
+    `notes`: what the file says of its table, by key, which follows from the plan. It has no repr: engines log the
+    arguments of failed tasks.
     """
 
     query: str
@@ -36,6 +37,7 @@ class Block:
     interval: Fraction
     integer: bool
     path: str
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

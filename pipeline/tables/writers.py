@@ -58,17 +58,20 @@ class Parquet(Writer):
         """Return a file for each range of the cells."""
         return [f"{query}/{name}" for name, _, _ in ranges(cells)]
 
-    def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
-        """Write the file at once: a repetition replaces it by the same bytes."""
+    def write(
+        self,
+        file: Location,
+        schema: pa.Schema,
+        rows: Iterable[pa.Table | pa.RecordBatch],
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the file at once, with `notes` in its footer: a repetition replaces it by the same bytes."""
         whole = pa.BufferOutputStream()
-        pq.write_table(
-            pa.concat_tables(rows),
-            whole,
-            row_group_size=ROW_GROUP_CELLS,
-            compression="zstd",
-            use_dictionary=[name for name in schema.names if name not in VALUES],
-            store_schema=False,
-        )
+        coded = [name for name in schema.names if name not in VALUES]
+        with pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=coded, store_schema=False) as writer:
+            writer.write_table(pa.concat_tables(rows), ROW_GROUP_CELLS)
+            if notes:
+                writer.add_key_value_metadata(dict(notes))
         file.write(whole.getvalue())
 
     def read(self, tables: Location, query: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -116,7 +119,7 @@ FORMATS: Final[Mapping[str, Writer]] = MappingProxyType({writer.name: writer for
 def write_block(block: Block, key: SecretKey) -> None:
     """Release the block's cells and write its Parquet file; a repetition replaces it by the same bytes."""
     table = block.released(key)
-    PARQUET.write(locate(block.path), table.schema, [table])
+    PARQUET.write(locate(block.path), table.schema, [table], block.notes)
 
 
 def sweep(folder: Location, names: set[str]) -> None:

@@ -31,6 +31,7 @@ STAGES = [
     "scan",
     "test",
     "draw",
+    "stage",  # what the tables are
     "stage",
     "stage",
     "stage",

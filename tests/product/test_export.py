@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import prdp
@@ -63,6 +64,21 @@ def test_csv_files_are_as_they_are_described(release: Path, reconciled: Path, tm
     assert not (tmp_path / "estimates/codes/county.csv").exists()
     require_valid(reconciled / "datapackage.json", 2)
     assert prdp.read_reconciled(reconciled).verify().files == 2 * 2 + 1 + 1 + 3
+
+
+def test_reconciled_parquet_files_say_what_they_are(reconciled: Path) -> None:
+    found = pq.read_schema(reconciled / "tables" / "jobs.parquet").metadata
+    assert found[b"prdp.title"].decode() == "O'Jobs"
+    assert found[b"prdp.column.value"].startswith(b"the estimate of the cell's total")
+    assert found[b"prdp.column.published"].startswith(b"the published figure")
+    assert found[b"prdp.release"] == b"small-release"
+
+
+def test_duckdb_reads_what_parquet_files_say(release: Path) -> None:
+    duckdb = needed("duckdb")
+    (file,) = release.glob("*/tables/jobs/*.parquet")
+    rows = duckdb.sql(f"SELECT decode(key), decode(value) FROM parquet_kv_metadata('{file}')").fetchall()
+    assert dict(rows)["prdp.unit"] == "employment"
 
 
 def test_a_workbook_has_codes_as_text_their_names_and_notes(release: Path, tmp_path: Path) -> None:

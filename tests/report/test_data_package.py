@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import prdp
 from pipeline.report.data_package import PACKAGE, field_type
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -40,6 +41,40 @@ def test_it_says_what_the_tables_are(attempt: Path) -> None:
     assert "σ" in tables["jobs"]["mechanisms"][0] or "sigma" in tables["jobs"]["mechanisms"][0]
     listed = {file["path"] for file in manifest["files"]}
     assert {f"{attempt.name}/{each}" for each in (PACKAGE, "codes/state.csv", "codes/county.csv")} <= listed
+
+
+def noted(attempt: Path, table: str) -> dict[str, str]:
+    """What the one Parquet file of a table says of it."""
+    (file,) = (attempt / "tables" / table).iterdir()
+    return {key.decode(): text.decode() for key, text in pq.read_schema(file).metadata.items()}
+
+
+def test_parquet_files_say_what_their_table_is(attempt: Path) -> None:
+    package = json.loads((attempt / PACKAGE).read_text())
+    for each in (each for each in package["resources"] if each["format"] == "parquet"):
+        found = noted(attempt, each["name"])
+        for key in ("title", "description", "unit", "statistic"):
+            assert found[f"prdp.{key}"] == each[key]
+        assert (found["prdp.release"], found["prdp.plan_digest"]) == (package["release"], package["plan_digest"])
+        assert (found["prdp.mechanism"], found["prdp.interval"]) == ("; ".join(each["mechanisms"]), "0.95")
+        assert found["prdp.keys"] == ", ".join(each["schema"]["primaryKey"])
+        for field in each["schema"]["fields"]:
+            assert found[f"prdp.column.{field['name']}"].endswith(field["description"])
+    assert noted(attempt, "jobs")["prdp.column.naics2"].startswith("Sector (NAICS 2): its code, as text")
+    assert "true total of the cell plus random noise" in noted(attempt, "jobs")["prdp.column.value"]
+    table = prdp.read_release(attempt.parent).arrow("jobs")
+    assert table.schema.metadata[b"prdp.title"] == b"Jobs"
+
+
+def test_other_microdata_and_another_key_leave_the_same_words(attempt: Path, tmp_path: Path) -> None:
+    changes = {"queries": QUERIES, "title": "A world", "contact": "a@b.org"}
+    place = Place(write_world(tmp_path, records(900, seed=5), **changes), tmp_path)
+    other = Path(place.out) / "small-release" / submit(place, csv=True).attempt
+    for table in ("jobs", "pay", "places"):
+        assert noted(attempt, table) == noted(other, table)
+        assert b"ARROW:schema" not in pq.read_metadata(next((other / "tables" / table).iterdir())).metadata
+    figures = [pd.read_csv(each / "tables" / "jobs.csv", dtype=str) for each in (attempt, other)]
+    assert not figures[0].equals(figures[1])  # the twin: what is drawn differs
 
 
 def test_every_file_is_described_with_the_columns_that_it_has(attempt: Path) -> None:

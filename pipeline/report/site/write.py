@@ -4,13 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.accounting.left_out import LeftOutTest
 from pipeline.log import counted
 from pipeline.plan.model import VALUES, Plan
 from pipeline.plan.structure import Structure
 from pipeline.report.html import source_of
 from pipeline.report.site.coarse import coarse_of
-from pipeline.report.site.facts import METADATA, Facts, facts_text, site_facts
+from pipeline.report.site.facts import METADATA, Facts, facts_text
 from pipeline.report.site.figures import Figures, Read
 from pipeline.report.site.maps import MAPS, map_script
 from pipeline.report.site.packed import keys_script, part_scripts
@@ -24,10 +23,11 @@ MOST_CELLS = 2_000_000  # of a table that can be looked at in full
 MOST_IN_ALL = 20_000_000  # cells of all such tables, of which the smallest come first
 
 
-def stage_site(plan: Plan, test: LeftOutTest, attempt: Location, formats: Collection[str]) -> set[str]:
+def stage_site(plan: Plan, facts: Facts, attempt: Location, formats: Collection[str]) -> set[str]:
     """Write the site of the staged tables in `attempt`; return the paths of its files there.
 
-    It is made of published tables, the plan and public lists alone. `formats`: those of the tables' files.
+    It is made of published tables, the plan and public lists alone. `facts`: what the site says beside figures.
+    `formats`: those of the tables' files.
     """
     written = set()
 
@@ -45,9 +45,7 @@ def stage_site(plan: Plan, test: LeftOutTest, attempt: Location, formats: Collec
             href = f"../../tables/{path}"
             yield {"name": path, "href": href, "bytes": digest.bytes, "sha256": digest.sha256}
 
-    site = Site(
-        site_facts(plan, test), Structure.of(plan), lambda table: PARQUET.read(attempt / "tables", table, VALUES), files
-    )
+    site = Site(facts, Structure.of(plan), lambda table: PARQUET.read(attempt / "tables", table, VALUES), files)
     write_site(site, write)
     return written
 
