@@ -80,12 +80,11 @@ class Ledger:
         """
         from pipeline.ledger.entries import unknown  # noqa: PLC0415
         from pipeline.ledger.history import spendings  # noqa: PLC0415
-        from pipeline.ledger.limits import accounts  # noqa: PLC0415
         from prdp.explanation import reference_text  # noqa: PLC0415
 
         if at is not None:
             return [spending.to_json() for spending in spendings(self._store, reference_text(at), dataset)]
-        kept = {account.name: account for account in accounts(self._store.budgets(), self._store.states())}
+        kept = {account.name: account for account in self._store.overview()[1]}
         if dataset is not None and dataset not in kept:
             raise unknown("dataset", dataset, kept)
         return [account.to_json() for name, account in kept.items() if dataset in (None, name)]

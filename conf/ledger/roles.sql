@@ -25,14 +25,17 @@ END $$;
 ALTER SCHEMA prdp OWNER TO prdp_owner;
 ALTER TABLE prdp.meta OWNER TO prdp_owner;
 ALTER TABLE prdp.entries OWNER TO prdp_owner;
+ALTER TABLE prdp.summaries OWNER TO prdp_owner;
 ALTER FUNCTION prdp.entries_kept() OWNER TO prdp_owner;
 ALTER FUNCTION prdp.entries_appended() OWNER TO prdp_owner;
 
 REVOKE ALL ON SCHEMA prdp FROM PUBLIC, prdp_release, prdp_officer, prdp_reader;
-REVOKE ALL ON prdp.meta, prdp.entries FROM PUBLIC, prdp_release, prdp_officer, prdp_reader;
+REVOKE ALL ON prdp.meta, prdp.entries, prdp.summaries FROM PUBLIC, prdp_release, prdp_officer, prdp_reader;
 GRANT USAGE ON SCHEMA prdp TO prdp_release, prdp_officer, prdp_reader;
-GRANT SELECT ON prdp.meta, prdp.entries TO prdp_release, prdp_officer, prdp_reader;
+GRANT SELECT ON prdp.meta, prdp.entries, prdp.summaries TO prdp_release, prdp_officer, prdp_reader;
 GRANT INSERT ON prdp.entries TO prdp_release, prdp_officer;
+-- Summaries are used only where an entry vouches for them: whoever changes them makes prdp compute them anew.
+GRANT INSERT, DELETE ON prdp.summaries TO prdp_release;
 
 -- Whoever may read sees every entry: a ledger that is seen in part would tell too little as spent. An entry is
 -- appended where a policy of one of the user's roles lets its event pass, and nowhere else.

@@ -7,9 +7,11 @@ from typing import Any
 from jobs.output import print_columns, print_json
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
+from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.history import History, Spending, histories, spendings
-from pipeline.ledger.limits import Account, accounts
+from pipeline.ledger.limits import Account
 from pipeline.ledger.store import Ledger
+from pipeline.ledger.summaries import Row
 from pipeline.report.interpretation import interpretation_text
 from pipeline.report.text import excess_text, fitted, gap_text
 from udfs.numbers.exact import as_json, down_text, up_text
@@ -31,13 +33,18 @@ def show_release(ledger: Ledger, release: str, json: bool) -> None:
 
 
 def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) -> None:
-    chosen = [s for s in histories(ledger.entries(release)).values() if dataset in (None, s.state.dataset)]
+    whole = histories(ledger.entries(release)).values() if json or release else ()
+    chosen = [history for history in whole if dataset in (None, history.state.dataset)]
+    rows, spending = ([], []) if release else ledger.overview()
+    lines = [(name, _line(row, row.time, row.operator)) for name, row in rows if dataset in (None, name)]
+    if release:
+        lines = [(s.dataset, _line(s, time, by)) for s, (time, _, by) in ((h.state, h.acts[-1]) for h in chosen)]
     runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
     known = {} if release else ledger.budgets()
     budgets = [budget for budget in known.values() if dataset in (None, budget.name)]
-    if not (chosen or runs or budgets):
+    if not (lines or runs or budgets):
         _require_known(ledger, release, dataset)
-    kept = [] if release else [each for each in accounts(known, ledger.states()) if dataset in (None, each.name)]
+    kept = [each for each in spending if dataset in (None, each.name)]
     counted = {} if release else {name: n for name, n in ledger.refusals().items() if dataset in (None, name)}
     refusals = [_refusals_json(name, n, known.get(name)) for name, n in counted.items()]
     if json:
@@ -46,8 +53,11 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
         print_json([*told, *(account.to_json() for account in kept)])
         return
     by_name = {account.name: account for account in kept}
-    for name in dict.fromkeys([*by_name, *(history.state.dataset for history in chosen)]):
-        _print_account(name, by_name.get(name), [each for each in chosen if each.state.dataset == name])
+    of_name: dict[str, list[tuple[str, ...]]] = {name: [] for name in by_name}
+    for name, line in lines:
+        of_name.setdefault(name, []).append(line)
+    for name, mine in of_name.items():
+        _print_account(name, by_name.get(name), mine)
     for each in refusals:
         print(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
     for run in runs:
@@ -88,19 +98,17 @@ def _run_json(run: Diagnosed) -> dict[str, Any]:
     }
 
 
-def _print_account(name: str, account: Account | None, releases: Sequence[History]) -> None:
+def _line(state: ReleaseState | Row, time: str, operator: str | None) -> tuple[str, ...]:
+    status = "held, approved" if state.status == "held" and state.approved else state.status
+    return (f"    {state.release}", status, str(state.draws), str(state.charges), time[:10], operator or "-")
+
+
+def _print_account(name: str, account: Account | None, lines: Sequence[tuple[str, ...]]) -> None:
     """Print a dataset or family: its releases, and what is spent and left at the reference of each limit."""
     budget = account.budget if account else None
     print(f"dataset {name}" if budget is None else _title(budget))
-    if releases:
-        rows = [("    release", "state", "draws", "charged", "since", "by")]
-        for history in releases:
-            state, (time, _, operator) = history.state, history.acts[-1]
-            status = "held, approved" if state.status == "held" and state.approved else state.status
-            rows.append(
-                (f"    {state.release}", status, str(state.draws), str(state.charges), time[:10], operator or "-")
-            )
-        print_columns(rows)
+    if lines:
+        print_columns([("    release", "state", "draws", "charged", "since", "by"), *lines])
     if account is None:
         return
     if account.limits:

@@ -4,9 +4,11 @@ A limit binds every unit that its reference covers, policies being monotone; a l
 accumulated policy. All sums are exact rationals of upper bounds, without tolerance.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
@@ -14,6 +16,21 @@ from pipeline.errors import BudgetRefused, PlanError
 from udfs.numbers.exact import as_json, up_text
 
 MOST_NAMED = 10  # releases in a refusal
+
+
+class Counted(Protocol):
+    """A release as it counts against a budget."""
+
+    @property
+    def release(self) -> str:
+        """Its name."""
+
+    @property
+    def measures(self) -> frozenset[str]:
+        """The measures that a reference must name."""
+
+    def loss_at(self, at: Reference) -> Fraction:
+        """Return what the reference loses by it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +101,7 @@ class LimitExceeded(BudgetRefused):
         return type(self), (str(self), self.exceeded)
 
 
-def check(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged) -> None:
+def check(limits: Sequence[Limit], spent: Sequence[Counted], requested: Charged) -> None:
     """Return if `requested` fits every limit on top of `spent`.
 
     Raises LimitExceeded, a BudgetRefused, naming the first failing reference, its limit, what is spent by which
@@ -100,7 +117,7 @@ def check(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged)
         )
 
 
-def first_exceeded(limits: Sequence[Limit], spent: Sequence[Charged], requested: Charged | None) -> Exceeded | None:
+def first_exceeded(limits: Sequence[Limit], spent: Sequence[Counted], requested: Charged | None) -> Exceeded | None:
     """Return the first limit that `spent`, and `requested` on top, exceed; None where every limit holds."""
     releases = (*spent, requested) if requested else spent
     measures = frozenset[str]().union(*(release.measures for release in releases))
@@ -114,11 +131,19 @@ def first_exceeded(limits: Sequence[Limit], spent: Sequence[Charged], requested:
         # An earlier release is taken at its worst cells, for they need not be this plan's.
         anywhere = limit.at.anywhere()
         by = tuple((release.release, release.loss_at(anywhere)) for release in spent)
-        before = sum((loss for _, loss in by), Fraction(0))
+        before = total(loss for _, loss in by)
         on_top = requested.loss_at(limit.at) if requested else Fraction(0)
         if before + on_top > limit.rho:
             return Exceeded(limit, before, by, on_top)
     return None
+
+
+def total(losses: Iterable[Fraction]) -> Fraction:
+    """Return the sum, fast where many losses have a denominator in common."""
+    by_denominator: dict[int, int] = defaultdict(int)
+    for loss in losses:
+        by_denominator[loss.denominator] += loss.numerator
+    return sum((Fraction(above, below) for below, above in by_denominator.items()), Fraction(0))
 
 
 def named(spent: Sequence[tuple[str, Fraction]]) -> str:

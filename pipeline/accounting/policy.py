@@ -375,6 +375,11 @@ def _implied(measure: str | None) -> Statistic:
     return Count() if measure is None else Sum(measure)
 
 
+def measures_of(data: Mapping[str, Any]) -> frozenset[str]:
+    """Return the measures of the policy that `to_json` wrote, without building its mechanisms."""
+    return frozenset(measure for entry in data["queries"] for measure in _statistic(entry).measures)
+
+
 def _statistic(entry: Mapping[str, Any]) -> Statistic:
     return statistic_of(entry["statistic"]) if "statistic" in entry else _implied(entry["measure"])
 

@@ -7,18 +7,14 @@ the plan's own, the dataset's, and its family's.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection
-
-from pipeline.accounting.accountant import Charged, LimitExceeded, check, first_exceeded, named, tightest
+from pipeline.accounting.accountant import Charged, Counted, LimitExceeded, check, first_exceeded, named, tightest
 from pipeline.accounting.left_out import without_left_out_test
 from pipeline.accounting.references import Limit
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
 from pipeline.ledger.copies import require_no_copies
-from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import (
     Budget,
-    budgets_of,
     fixed_by,
     members,
     require_like_records,
@@ -26,24 +22,18 @@ from pipeline.ledger.datasets import (
     rules_of,
     same_microdata,
     silent_kin,
-    with_kin,
     with_wanted,
 )
-from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of, states_of
+from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of
 from pipeline.ledger.refusals import require_refusals_left
-from pipeline.ledger.reservation import Reservation, charged, limits_of, tests_of
+from pipeline.ledger.reservation import Reservation, limits_of, tests_of
+from pipeline.ledger.summaries import Summaries, counted
 from pipeline.ledger.synthetic import require_one_kind
 from udfs.numbers.exact import as_json, up_text
 
 
-def charged_states(connection: Connection, datasets: Iterable[str]) -> list[ReleaseState]:
-    """Return every release of the datasets that counts against their budget, in the order of first reservation."""
-    states = states_of(connection, ENTRIES.c.dataset.in_(list(datasets)))
-    return [state for state in states.values() if state.counts]
-
-
 def require_fits(
-    connection: Connection,
+    kept: Summaries,
     dataset: str,
     requested: Charged,
     own: Sequence[Limit],
@@ -54,18 +44,24 @@ def require_fits(
     `own` are the limits of the plan, which bind on top of the dataset's and the family's; `budgets`: None for those of
     the ledger's releases. Raises BudgetRefused where one would be exceeded.
     """
-    budgets = with_kin(connection, budgets_of(connection)) if budgets is None else budgets
+    budgets = kept.kin if budgets is None else budgets
     budget = budgets.get(dataset)
-    others = [state for state in charged_states(connection, [dataset]) if state.release != requested.release]
+    others = [state for state in kept.charged([dataset]) if state.release != requested.release]
     stated = list(tightest([*own, *binding(budget, others)]))
-    check(stated, [charged(state, state.charges) for state in others], requested)
+    check(stated, _counted(kept, [dataset], stated, requested.release), requested)
     if budget is not None and budget.family is not None:
-        kin = charged_states(connection, members(budgets, budget.family))
-        spent = [charged(state, state.charges) for state in kin if state.release != requested.release]
         family = budgets[budget.family].stated
-        check(family, spent, requested)
+        check(family, _counted(kept, members(budgets, budget.family), family, requested.release), requested)
         return [*stated, *family]
     return stated
+
+
+def _counted(
+    kept: Summaries, datasets: Sequence[str], limits: Sequence[Limit], but: str | None = None
+) -> list[Counted]:
+    """Return all that counts against a budget of the datasets but one release, evaluated under the limits at once."""
+    states = kept.charged(datasets, [limit.at for limit in limits])
+    return [counted(state) for state in states if state.release != but]
 
 
 def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Limit]:
@@ -81,25 +77,27 @@ def binding(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Lim
 
 def of_plans(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Limit]:
     """Return the limits of the releases' plans that bind later ones: those from before the dataset was registered."""
+    before = [state for state in releases if state.charges > 0 and (budget is None or state.since < budget.since)]
+    first = {id(state.reservation): state for state in reversed(before)}  # releases in brief share what they say
     return [
         replace(limit.anywhere(), label=f"{limit.label} (a limit of release {state.release})")
-        for state in releases
-        if state.charges > 0 and (budget is None or state.since < budget.since)
+        for state in before
+        if first[id(state.reservation)] is state
         for limit in limits_of(state)
     ]
 
 
-def require_covers(connection: Connection, budgets: Mapping[str, Budget], wanted: Budget) -> None:
+def require_covers(kept: Summaries, budgets: Mapping[str, Budget], wanted: Budget) -> None:
     """Raise BudgetRefused where more is spent already than a limit of `wanted`, or of the family that it joins."""
     mine = [wanted.name] if wanted.facts is not None else members(budgets, wanted.name)
-    _require_covered(wanted.stated, charged_states(connection, mine))
+    _require_covered(kept, wanted.stated, mine)
     if wanted.family is not None:
         kin = {*members(budgets, wanted.family), wanted.name}
-        _require_covered(budgets[wanted.family].stated, charged_states(connection, sorted(kin)))
+        _require_covered(kept, budgets[wanted.family].stated, sorted(kin))
 
 
-def _require_covered(limits: Sequence[Limit], states: Sequence[ReleaseState]) -> None:
-    exceeded = first_exceeded(limits, [charged(state, state.charges) for state in states], None)
+def _require_covered(kept: Summaries, limits: Sequence[Limit], datasets: Sequence[str]) -> None:
+    exceeded = first_exceeded(limits, _counted(kept, datasets, limits), None)
     if exceeded is not None:
         raise LimitExceeded(
             f"the budget at {exceeded.limit.label}: rho {up_text(exceeded.spent)} is spent already by "
@@ -108,19 +106,19 @@ def _require_covered(limits: Sequence[Limit], states: Sequence[ReleaseState]) ->
         )
 
 
-def standing(connection: Connection, wanted: Reservation, registered_only: bool) -> ReleaseState | None:
+def standing(kept: Summaries, wanted: Reservation, registered_only: bool) -> ReleaseState | None:
     """Return the present state where `wanted` was reserved already, None where it was not, or was refunded.
 
     Raises StateError where the name is taken by something else or has ended, where the dataset's record disagrees, and
     where it is not registered but `registered_only`.
     """
-    state = state_of(connection, wanted.release)
+    state = state_of(kept.connection, wanted.release)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
-        budgets = budgets_of(connection)
+        budgets = kept.budgets
         _require_agreement(budgets, wanted, registered_only)
-        kin = with_wanted(budgets, with_kin(connection, budgets), wanted)
-        require_no_copies(connection, wanted.dataset, wanted.fingerprints, kin)
-        released = charged_states(connection, [wanted.dataset])
+        kin = with_wanted(budgets, kept.kin, wanted)
+        require_no_copies(kept, wanted.dataset, wanted.fingerprints, kin)
+        released = kept.charged([wanted.dataset])
         require_one_kind(wanted.dataset, wanted.synthetic, budgets.get(wanted.dataset), released)
     if state is None or state.refunded:
         return None
@@ -128,31 +126,31 @@ def standing(connection: Connection, wanted: Reservation, registered_only: bool)
         raise StateError(f"release {wanted.release}: was {ENDED[state.status]}: choose another name")
     _require_same(state, wanted)
     if state.status in ("reserved", "drawn") and state.attempt is None:  # its microdata will be read
-        require_refusals_left(connection, wanted.dataset, budgets_of(connection).get(wanted.dataset))
+        require_refusals_left(kept, wanted.dataset, kept.budgets.get(wanted.dataset))
     return state
 
 
-def require_reservable(connection: Connection, wanted: Reservation) -> list[Limit]:
+def require_reservable(kept: Summaries, wanted: Reservation) -> list[Limit]:
     """Return the limits under which `wanted`, which does not stand, may be reserved.
 
     Raises BudgetRefused where one would be exceeded, StateError where it disagrees with the dataset's releases.
     """
-    others = charged_states(connection, [wanted.dataset])
+    others = kept.charged([wanted.dataset])
     _require_superseded(wanted, others)
     charging = [state for state in others if state.charges > 0]
     for state in [*charging[:1], *(state for state in others if state.charges == 0)]:  # the first fixes all facts
         facts = state.reservation["dataset_facts"]
         require_same_facts(wanted.dataset, fixed_by(state, facts), fixed_by(state, wanted.dataset_facts))
-    budgets = budgets_of(connection)
-    require_refusals_left(connection, wanted.dataset, budgets.get(wanted.dataset))
-    kin = with_wanted(budgets, with_kin(connection, budgets), wanted)
+    budgets = kept.budgets
+    require_refusals_left(kept, wanted.dataset, budgets.get(wanted.dataset))
+    kin = with_wanted(budgets, kept.kin, wanted)
     silent = silent_kin(kin, wanted.dataset)
-    releases = [*others, *(charged_states(connection, silent) if silent else [])]
+    releases = [*others, *(kept.charged(silent) if silent else [])]
     rules = rules_of(wanted.dataset_facts, wanted.plan)
     require_like_records(wanted.dataset, rules, kin, releases, "the plan")
-    tests = tests_of(state_of(connection, wanted.release))
+    tests = tests_of(state_of(kept.connection, wanted.release))
     requested = Charged(wanted.release, wanted.policy, 1, (), tests)
-    return require_fits(connection, wanted.dataset, requested, wanted.limits, kin)
+    return require_fits(kept, wanted.dataset, requested, wanted.limits, kin)
 
 
 def _require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:

@@ -15,11 +15,11 @@ from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import Budget, members
 from pipeline.ledger.entries import FINGERPRINTS, Entry, entries
-from pipeline.ledger.fold import state_of
+from pipeline.ledger.summaries import Summaries
 
 
 def require_no_copies(
-    connection: Connection, dataset: str, fingerprints: Collection[str], budgets: Mapping[str, Budget]
+    kept: Summaries, dataset: str, fingerprints: Collection[str], budgets: Mapping[str, Budget]
 ) -> None:
     """Raise StateError where a file is one of another dataset that is registered or has charged releases.
 
@@ -31,7 +31,7 @@ def require_no_copies(
     kin = {dataset, *(members(budgets, family) if family is not None else ())}
     others = (budget for budget in budgets.values() if budget.name not in kin)
     other = next((budget.name for budget in others if _holds(budget.fingerprints, fingerprints)), None)
-    other = other or _released_as(connection, kin, fingerprints)
+    other = other or _released_as(kept, kin, fingerprints)
     if other is not None:
         raise StateError(
             f"dataset {dataset}: a file of its microdata is a copy of one of dataset {other}, whose losses would be "
@@ -52,14 +52,10 @@ def _with_files(connection: Connection) -> Iterator[Entry]:
     return entries(connection, (ENTRIES.c.event == "reserved") & with_files)
 
 
-def _released_as(connection: Connection, kin: Collection[str], fingerprints: Collection[str]) -> str | None:
+def _released_as(kept: Summaries, kin: Collection[str], fingerprints: Collection[str]) -> str | None:
     """Return a dataset beside `kin` of which a charged release, or a charged test, had one of the files."""
-    for entry in _with_files(connection):
-        if entry.dataset not in kin and _holds(entry.facts.get(FINGERPRINTS), fingerprints):
-            state = state_of(connection, entry.release)
-            if state is not None and entry.seq in state.charged_since:
-                return entry.dataset
-    return None
+    others = (dataset for dataset in kept.datasets if dataset not in kin)
+    return next((name for name in others if any(_holds(each, fingerprints) for each in kept.of(name).files())), None)
 
 
 def salted(fingerprints: Sequence[str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from pipeline.errors import StateError
 
-SCHEMA_VERSION = 2  # MIGRATIONS says what changed
+SCHEMA_VERSION = 3  # MIGRATIONS says what changed
 
 METADATA = MetaData()
 
@@ -62,6 +62,15 @@ ENTRIES = Table(
     Column("hash", Text, nullable=False, unique=True),
     Index("entries_by_release", "release"),
     Index("entries_by_dataset", "dataset"),
+    Index("entries_by_event", "event", "seq"),
+)
+
+# What summaries.py keeps of each dataset. No guard is on it: only what the chain vouches for is used.
+SUMMARIES = Table(
+    "summaries",
+    METADATA,
+    Column("dataset", Text, primary_key=True),
+    Column("content", Text, nullable=False),
 )
 
 # Whatever the code above it does, the database holds one publication of a release at most.
@@ -126,8 +135,34 @@ GUARDS: Mapping[str, Sequence[str]] = {"sqlite": _SQLITE, "postgresql": _POSTGRE
 
 # From each version to the next, by dialect. Entries are never touched: their hashes outlive every schema.
 # 1 → 2: an entry is linked to the last one, by the database too.
+# 2 → 3: summaries of datasets are kept; on PostgreSQL for the owner and the roles that use the entries.
+_SUMMARIES = "(dataset TEXT NOT NULL PRIMARY KEY, content TEXT NOT NULL)"
 MIGRATIONS: Mapping[int, Mapping[str, Sequence[str]]] = {
     1: {"sqlite": ("DROP TRIGGER entries_appended", _SQLITE_APPENDED), "postgresql": (_POSTGRES_APPENDED,)},
+    2: {
+        "sqlite": (
+            f"CREATE TABLE summaries {_SUMMARIES}",
+            "CREATE INDEX entries_by_event ON entries (event, seq)",
+        ),
+        "postgresql": (
+            f"CREATE TABLE {SCHEMA}.summaries {_SUMMARIES}",
+            f"CREATE INDEX entries_by_event ON {SCHEMA}.entries (event, seq)",
+            f"""DO $$
+DECLARE
+    name text;
+BEGIN
+    SELECT tableowner INTO name FROM pg_catalog.pg_tables WHERE schemaname = '{SCHEMA}' AND tablename = 'entries';
+    EXECUTE 'ALTER TABLE {SCHEMA}.summaries OWNER TO ' || quote_ident(name);
+    FOR name IN SELECT rolname FROM pg_catalog.pg_roles
+        WHERE rolname IN ('prdp_release', 'prdp_officer', 'prdp_reader') LOOP
+        EXECUTE 'GRANT SELECT ON {SCHEMA}.summaries TO ' || quote_ident(name);
+        IF name = 'prdp_release' THEN
+            EXECUTE 'GRANT INSERT, DELETE ON {SCHEMA}.summaries TO prdp_release';
+        END IF;
+    END LOOP;
+END $$""",
+        ),
+    },
 }
 
 

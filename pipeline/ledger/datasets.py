@@ -15,7 +15,7 @@ from pipeline.accounting.references import Limit
 from pipeline.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import BUDGETED, FINGERPRINTS, Act, Entry, entries
-from pipeline.ledger.fold import ReleaseState, states_of
+from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Difference, Reservation
 from udfs.numbers.exact import as_json
 
@@ -130,14 +130,6 @@ def budgets_of(connection: Connection) -> dict[str, Budget]:
     for entry in entries(connection, ENTRIES.c.event == BUDGETED):
         budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
     return budgets
-
-
-def with_kin(connection: Connection, budgets: Mapping[str, Budget]) -> dict[str, Budget]:
-    """Return the registered `budgets` with the datasets that releases made one of a family, as `with_joined`."""
-    says_so = (ENTRIES.c.event == "reserved") & ENTRIES.c.payload.contains('"family"')
-    releases = {entry.release for entry in entries(connection, says_so)}
-    states = states_of(connection, ENTRIES.c.release.in_(releases)) if releases else {}
-    return with_joined(budgets, (state for state in states.values() if state.counts))
 
 
 def with_joined(budgets: Mapping[str, Budget], states: Iterable[ReleaseState]) -> dict[str, Budget]:

@@ -25,7 +25,8 @@ BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its l
 # A pin is a digest of the input, against which guesses of it could be tested, and so are fingerprints of its files; a
 # salt keeps them from the hashes. Locations say nothing of a record, but how the enclave is built.
 FINGERPRINTS = "fingerprints"
-CONFIDENTIAL = ("pin", "source", "staging", FINGERPRINTS)
+SUMMARY = "summaries"  # a reservation vouches for the summaries up to the entry before it
+CONFIDENTIAL = ("pin", "source", "staging", FINGERPRINTS, SUMMARY)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.accountant import tightest
+from pipeline.accounting.accountant import tightest, total
 from pipeline.accounting.references import Limit
 from pipeline.ledger.admission import binding
 from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import charged
+from pipeline.ledger.summaries import counted
 from udfs.numbers.exact import as_json, up_float
 
 
@@ -24,7 +24,7 @@ class UnderLimit:
     @property
     def total(self) -> Fraction:
         """The accumulated loss."""
-        return sum((loss for _, loss in self.spent), Fraction(0))
+        return total(loss for _, loss in self.spent)
 
     @property
     def left(self) -> Fraction:
@@ -61,7 +61,7 @@ class Account:
 def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> list[Account]:
     """Return the account of every family and dataset that is registered or has a charged release, families first."""
     counting = [state for state in states if state.counts]
-    releases = [(state, charged(state, state.charges)) for state in counting]
+    releases = [(state, counted(state)) for state in counting]
     families = [budget.name for budget in budgets.values() if budget.kind == "family"]
     kin = with_joined(budgets, counting)
     found = []
@@ -71,9 +71,7 @@ def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> l
         among = members(kin, name) if of_family else [name]
         mine = [(state, release) for state, release in releases if state.dataset in among]
         limits = budget.stated if budget and of_family else binding(budget, [state for state, _ in mine])
-        under = (
-            UnderLimit(limit, tuple((state, release.loss_at(limit.at.anywhere())) for state, release in mine))
-            for limit in tightest(limits)
-        )
+        anywhere = ((limit, limit.at.anywhere()) for limit in tightest(limits))
+        under = (UnderLimit(limit, tuple((s, release.loss_at(at)) for s, release in mine)) for limit, at in anywhere)
         found.append(Account(name, "family" if of_family else "dataset", budget, tuple(under)))
     return found

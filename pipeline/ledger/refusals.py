@@ -3,25 +3,19 @@
 A refusal is not differentially private: it says of the records that a rule was broken. So few of them may be had.
 """
 
-from collections import Counter
-
-from sqlalchemy import Connection
-
 from pipeline.errors import BudgetRefused
-from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import REFUSALS, Budget
-from pipeline.ledger.entries import REFUSAL_EVENTS, entries
+from pipeline.ledger.summaries import Summaries
 
 
-def refusals_of(connection: Connection) -> dict[str, int]:
+def refusals_of(kept: Summaries) -> dict[str, int]:
     """Return how many releases were refused because of their records, by dataset."""
-    events = entries(connection, ENTRIES.c.event.in_(REFUSAL_EVENTS))
-    return Counter(entry.dataset for entry in events if entry.refuses)
+    return {name: number for name in kept.datasets if (number := kept.of(name).refusals)}
 
 
-def require_refusals_left(connection: Connection, dataset: str, budget: Budget | None) -> None:
+def require_refusals_left(kept: Summaries, dataset: str, budget: Budget | None) -> None:
     """Return if a release of the dataset may be refused once more; raises BudgetRefused otherwise."""
-    counted, allowed = refusals_of(connection).get(dataset, 0), REFUSALS if budget is None else budget.refusals
+    counted, allowed = kept.of(dataset).refusals, REFUSALS if budget is None else budget.refusals
     if counted >= allowed:
         act = "register it (prdp ledger init)" if budget is None else "state its budget anew (prdp ledger raise)"
         raise BudgetRefused(

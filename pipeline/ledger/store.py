@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from pipeline.errors import StateError
 from pipeline.ledger.address import database_at
@@ -33,7 +33,6 @@ from pipeline.ledger.datasets import (
     require_new,
     require_same_record,
     rules_of,
-    with_kin,
 )
 from pipeline.ledger.entries import (
     BUDGETED,
@@ -58,9 +57,13 @@ from pipeline.ledger.fold import (
     states_of,
     step,
 )
+from pipeline.ledger.limits import Account, accounts
 from pipeline.ledger.refusals import refusals_of
 from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
+from pipeline.ledger.summaries import Kept, Row, Summaries, require_true
 from pipeline.ledger.synthetic import require_released_alike
+
+_UNCHANGING = ("settled", "rejected", "withdrawn")
 
 
 def verified(chain: Iterable[Entry]) -> tuple[int, str]:
@@ -76,7 +79,9 @@ def verified(chain: Iterable[Entry]) -> tuple[int, str]:
             raise changed(seq + 1)
         try:
             if entry.of_release:
-                states[entry.release] = step(states.get(entry.release), entry)
+                state = step(states.get(entry.release), entry)
+                done = state.status in _UNCHANGING  # what was reserved and tested says nothing to later steps
+                states[entry.release] = replace(state, reservation={}, tests=()) if done else state
             elif entry.event == BUDGETED:
                 budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
             else:
@@ -123,8 +128,9 @@ def _opened(database: Database) -> "Ledger":
 def _check_before(connection: Connection, dataset: str) -> dict[str, Any]:
     """Return the facts of a reservation that name the last check of its dataset's microdata; none without one."""
     of_dataset = (ENTRIES.c.event == CHECKED) & (ENTRIES.c.dataset == dataset)
-    checks = [{"entry": e.seq, "time": e.time, "digest": e.facts["digest"]} for e in entries(connection, of_dataset)]
-    return {"check": checks[-1]} if checks else {}
+    last = connection.execute(select(func.max(ENTRIES.c.seq)).where(of_dataset)).scalar()
+    check = next(entries(connection, ENTRIES.c.seq == last), None)
+    return {} if check is None else {"check": {"entry": last, "time": check.time, "digest": check.facts["digest"]}}
 
 
 class Ledger:
@@ -202,6 +208,18 @@ class Ledger:
         with self._reading() as connection:
             return list(entries(connection, None if release is None else ENTRIES.c.release == release))
 
+    def overview(self) -> tuple[list[tuple[str, Row]], list[Account]]:
+        """Return all releases in brief with their datasets, in order, and the accounts of datasets and families."""
+        with self._reading() as connection:
+            summaries = Summaries(connection)
+            return summaries.rows(), accounts(summaries.budgets, summaries.states())
+
+    def sources(self) -> set[tuple[str, str | None]]:
+        """Return each dataset of which a release is charged, with where the microdata of one lay."""
+        with self._reading() as connection:
+            charged = (state for state in Summaries(connection).states() if state.charges > 0)
+            return {(state.dataset, state.reservation.get("source")) for state in charged}
+
     def verify(self) -> tuple[int, str]:
         """Return the head after checking every entry: its hash, its link, no gap, and a legal history.
 
@@ -209,7 +227,9 @@ class Ledger:
         the head with one that was published.
         """
         with self._reading() as connection:
-            return verified(entries(connection))
+            head = verified(entries(connection))
+            require_true(connection)
+            return head
 
     def register(self, budget: Budget, fingerprints: Sequence[str] = ()) -> None:
         """Register a dataset or a family with its limits, before or after its first release.
@@ -226,22 +246,23 @@ class Ledger:
         Raises StateError where something was, or where it is not registered, and as `register`.
         """
         with self._writing() as connection:
-            kin = with_kin(connection, budgets_of(connection))
-            require_correctable(kin, budget, states_of(connection).values())
+            summaries = Summaries(connection)
+            require_correctable(summaries.kin, budget, summaries.states())
             self._register(connection, CORRECT, budget, fingerprints)
 
     def _register(self, connection: Connection, act: str, budget: Budget, fingerprints: Sequence[str]) -> None:
         budgets = budgets_of(connection)
         before = budgets.pop(budget.name, None) if act == CORRECT else None
-        joined = with_kin(connection, budgets)
+        summaries = Summaries(connection)
+        joined = summaries.joined(budgets)
         require_new(budgets, budget, joined)
-        states = list(states_of(connection).values())
+        states = summaries.states()
         require_fits_releases(budget, states)
         kin = joined | {budget.name: budget}
         require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
-        require_no_copies(connection, budget.name, fingerprints, kin)
+        require_no_copies(summaries, budget.name, fingerprints, kin)
         require_released_alike(budget.name, budget.synthetic, (s for s in states if s.dataset == budget.name))
-        require_covers(connection, joined, budget)
+        require_covers(summaries, joined, budget)
         registered = budget.act(act)
         signed = self._signed(replace(registered, facts={**registered.facts, **salted(fingerprints)}))
         append(connection, signed, partial(budget_step, before))
@@ -256,10 +277,10 @@ class Ledger:
             budgets = budgets_of(connection)
             before = budgets.get(wanted.name)
             stated = require_same_record(before, wanted)
-            states = list(states_of(connection, ENTRIES.c.dataset == wanted.name).values())
-            kin = with_kin(connection, budgets)
-            require_like_records(wanted.name, rules_of(wanted.facts), kin, states, "the budget's file")
-            require_covers(connection, kin, stated)
+            summaries = Summaries(connection)
+            states = summaries.states([wanted.name])
+            require_like_records(wanted.name, rules_of(wanted.facts), summaries.kin, states, "the budget's file")
+            require_covers(summaries, summaries.kin, stated)
             append(connection, self._signed(stated.act(RAISE, reason)), partial(budget_step, before))
 
     def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:
@@ -273,13 +294,15 @@ class Ledger:
         after a draw, where the dataset's facts or source disagree, where it is not registered but `registered_only`,
         or where what it supersedes is no published release of the dataset.
         """
+        computed = self._computed(wanted, registered_only)
         with self._writing() as connection:
-            state = standing(connection, wanted, registered_only)
+            summaries = Summaries(connection, computed)
+            state = standing(summaries, wanted, registered_only)
             if state is not None:
                 return state
-            stated = require_reservable(connection, wanted)
+            stated = require_reservable(summaries, wanted)
             files = salted(wanted.fingerprints)
-            facts = wanted.facts(stated) | files | _check_before(connection, wanted.dataset)
+            facts = wanted.facts(stated) | files | _check_before(connection, wanted.dataset) | summaries.keep()
             act = Act("reserved", wanted.dataset, wanted.release, None, facts)
             return advance(connection, state_of(connection, wanted.release), self._signed(act))
 
@@ -289,10 +312,23 @@ class Ledger:
         Raises what `reserve` would. Another release may come before this one: `reserve` alone decides.
         """
         with self._reading() as connection:
-            state = standing(connection, wanted, registered_only)
+            summaries = Summaries(connection)
+            state = standing(summaries, wanted, registered_only)
             if state is None:
-                require_reservable(connection, wanted)
+                require_reservable(summaries, wanted)
             return state
+
+    def _computed(self, wanted: Reservation, registered_only: bool) -> Kept | None:
+        """Return summaries that may take minutes to compute, before others are kept waiting; None where they are kept.
+
+        Raises what `reserve` does where it would refuse `wanted` now.
+        """
+        with self._reading() as connection:
+            summaries = Summaries(connection)
+            if summaries.vouched or standing(summaries, wanted, registered_only) is not None:
+                return None
+            require_reservable(summaries, wanted)
+            return summaries.current()
 
     def test(self, release: str, pin: str, kept: int, left_out: int) -> ReleaseState:
         """Record the test of records left out that was drawn on the pinned input; return the state after it.
@@ -304,7 +340,7 @@ class Ledger:
             state = require_state(connection, release)
             require_free_for_draw(state)
             if any(test.since == state.since for test in state.tests):  # whatever this one says
-                require_fits(connection, state.dataset, with_another_test(state), limits_of(state))
+                require_fits(Summaries(connection), state.dataset, with_another_test(state), limits_of(state))
             passed = state.test is not None and state.test.passes(kept, left_out)
             facts = {"kept": kept, "left_out": left_out, "passed": passed, "pin": pin}
             return self._record(connection, state, "tested", facts, None)
@@ -316,7 +352,7 @@ class Ledger:
     def refusals(self) -> dict[str, int]:
         """Return how many releases were refused because of their records, by dataset."""
         with self._reading() as connection:
-            return refusals_of(connection)
+            return refusals_of(Summaries(connection))
 
     def draw(self, release: str, pin: str, staging: str | None = None) -> str:
         """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.
@@ -332,7 +368,7 @@ class Ledger:
             charges = charges_with_next_draw(state)
             if charges > state.charges:
                 # This release is requested anew with all its draws, so its earlier charge is not counted as spent.
-                require_fits(connection, state.dataset, charged(state, charges), limits_of(state))
+                require_fits(Summaries(connection), state.dataset, charged(state, charges), limits_of(state))
                 state = self._record(connection, state, "charged", {"charges": charges}, None)
             attempt = os.urandom(8).hex()
             facts: dict[str, Any] = {"draw": state.draws + 1, "pin": pin}

@@ -23,9 +23,8 @@ def require_own_files(ledger: Ledger, dataset: str, microdata: Microdata) -> Non
 def require_new_files(ledger: Ledger, dataset: str, at: str) -> None:
     """Return unless a file at `at` is one of another dataset, registered or released; raises StateError then."""
     registered = ((budget.name, budget.source) for budget in ledger.budgets().values())
-    released = ((state.dataset, state.reservation.get("source")) for state in ledger.states() if state.charges > 0)
     if not at.startswith(("table ", "DataFrame ")):
-        _require_apart(dataset, locate(at), dict.fromkeys([*registered, *released]))
+        _require_apart(dataset, locate(at), dict.fromkeys([*registered, *sorted(ledger.sources(), key=str)]))
 
 
 def _require_apart(dataset: str, microdata: Microdata, known: Iterable[tuple[str, str | None]]) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,17 +12,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sqlalchemy import Connection
 
 from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.errors import BudgetRefused, PrdpError, StateError
-from pipeline.ledger import admission, fold
+from pipeline.ledger import admission, fold, summaries
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import create_ledger
+from pipeline.ledger.summaries import Kept
 from tests.support.ledger_model import SHARE_OF_UNIT, Model
-from tests.support.ledgers import FACTS, UNIT, policy, reservation
+from tests.support.ledgers import FACTS, UNIT, policy, raw, reservation
 
 # The dataset "one" is not registered, and has the limits of its plans; the others are, and make a family.
 DATASETS = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two", "g": "three", "h": "three"}
@@ -49,6 +52,7 @@ class LedgerModel(RuleBasedStateMachine):
             self.ledger.register(self.budget(name, CAPACITY[name]))
         self.refusals: Counter[str] = Counter()
         self.length = 3
+        self.edited = False  # whether what the ledger keeps beside the chain was changed and not replaced since
 
     @initialize(name=NAMES)
     def begin(self, name: str) -> None:
@@ -56,7 +60,11 @@ class LedgerModel(RuleBasedStateMachine):
         self.draw(name)
 
     def teardown(self) -> None:
-        self.ledger.verify()
+        if self.edited:
+            with pytest.raises(StateError, match="summaries are not those"):
+                self.ledger.verify()
+        else:
+            self.ledger.verify()
         assert self.ledger.refusals() == self.refusals
         shutil.rmtree(self.folder)
 
@@ -130,6 +138,7 @@ class LedgerModel(RuleBasedStateMachine):
         if refusal is None:
             alone = model.alone + model.paid
             known = {"has_test": name in TESTED, "found": model.found, "alone": alone}
+            self.edited = False
             self.models[name] = Model(status="reserved", charges=1, hold=hold, **known)
 
     @rule(name=NAMES, pin=st.sampled_from([PIN, OTHER_PIN]), passed=st.booleans())
@@ -309,6 +318,12 @@ class LedgerModel(RuleBasedStateMachine):
             model.status, model.live = "aborted", None
             model.end_undrawn("aborted")
 
+    @rule(words=st.sampled_from(["{}", '{"about":[],"references":[],"refusals":0,"rows":[]}']))
+    def change_the_summaries(self, words: str) -> None:
+        with closing(raw(self.ledger)) as connection:
+            changed = connection.execute("UPDATE summaries SET content = ?", [words]).rowcount
+        self.edited = self.edited or changed > 0
+
     @rule()
     def crash_and_open_again(self) -> None:
         self.ledger = create_ledger(str(self.folder / "ledger.sqlite"))
@@ -379,6 +394,11 @@ def without_its_test(state: ReleaseState, entry: Entry) -> ReleaseState:
     return replace(after, tests=()) if after.refunded else after
 
 
+def trusting(connection: Connection) -> Kept | None:
+    last = summaries._last_reserved(connection)
+    return None if last is None else Kept(last.seq, last.previous, summaries._texts(connection))
+
+
 @pytest.mark.parametrize(
     ("place", "name", "broken"),
     [
@@ -387,6 +407,7 @@ def without_its_test(state: ReleaseState, entry: Entry) -> ReleaseState:
         (fold._EVENTS, "tested", without_its_test),
         (vars(admission), "members", lambda budgets, family: []),
         (vars(admission), "binding", lambda registered, releases: []),
+        (vars(summaries), "_kept", trusting),
     ],
 )
 def test_the_model_rejects_a_ledger_that_is_broken(

@@ -96,6 +96,7 @@ def test_the_database_refuses_each_role_what_is_another_ones(
         "DELETE FROM prdp.entries",
         "TRUNCATE prdp.entries",
         "UPDATE prdp.meta SET schema_version = 1",
+        "UPDATE prdp.summaries SET content = ''",
         "ALTER TABLE prdp.entries DISABLE TRIGGER ALL",
         "DROP POLICY releases_decide_nothing ON prdp.entries",
         "SET session_replication_role = replica",
@@ -110,7 +111,8 @@ def test_no_role_changes_history_or_rules(postgres: PostgresServer, database: st
 
 
 def test_the_owner_migrates_and_others_do_not(postgres: PostgresServer, database: str) -> None:
-    postgres.execute(database, "UPDATE prdp.meta SET schema_version = 1")
+    steps = ("DROP TABLE prdp.summaries", "DROP INDEX prdp.entries_by_event", "UPDATE prdp.meta SET schema_version = 1")
+    postgres.execute(database, *steps)
     for user in ("release", "officer", "reader"):
         with refused():
             migrate_ledger(postgres.url(database, f"a_{user}"))
@@ -118,6 +120,7 @@ def test_the_owner_migrates_and_others_do_not(postgres: PostgresServer, database
     assert before == 1
     ledger.verify()
     ledger_of(postgres, database, "release").reserve(reservation("r"))
+    assert ledger_of(postgres, database, "reader").verify()[0] == 1
 
 
 def test_who_may_not_make_a_ledger_is_told(postgres: PostgresServer, database: str) -> None:
