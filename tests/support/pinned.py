@@ -212,7 +212,7 @@ def restored(root: Path, code: str | None = None) -> Path:
     """Put ledger, staging, output, microdata and plans of version 0.1 into the folder `root`; return the ledger's file.
 
     Entries hold absolute places, so they are chained anew, as docs/ledger.md tells it. `code` takes the place of the
-    digest of the build that reserved.
+    digest of the build that reserved. The schema is migrated.
     """
     shutil.copytree(LEFT_BEHIND, root, ignore=shutil.ignore_patterns("ledger.jsonl", "ledger.sql"))
     for path in (root / "microdata").iterdir():
@@ -242,6 +242,7 @@ def restored(root: Path, code: str | None = None) -> Path:
         path.write_text(
             manifest.replace(json.loads(manifest)["ledger_head"], heads[json.loads(manifest)["ledger_head"]])
         )
+    told("ledger", "migrate", "--ledger", ledger)
     return ledger
 
 
