@@ -1,7 +1,7 @@
 """The sampler's tables, and every branch of one try, against exact arithmetic."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cache
 from itertools import accumulate, pairwise, product
@@ -183,7 +183,7 @@ class Watched(LatticeTable):
 def test_the_error_band_leads_to_arbitrary_precision_on_both_sides(offset: int) -> None:
     noise = Noise(2, Fraction(37, 10))
     known = table_of(noise)
-    table = Watched(**{name: getattr(known, name) for name in ("weights", "scale", "starts", "lengths", "masses")})
+    table = Watched(**{each.name: getattr(known, each.name) for each in fields(known)})
     fast, k = _Fast(table), 1  # the second place of its bucket: accepted with probability 0.96
     bucket = bucket_of(table, k)
     edge = int(acceptance(table, noise, bucket, k) * (1 << DIGITS))

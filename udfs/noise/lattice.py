@@ -20,10 +20,11 @@ allows, else further bits and arbitrary precision do.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import accumulate, count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,17 @@ BAND = 2.0**-48  # of exp, the products and the subtraction, for each nat of log
 
 @dataclass(frozen=True, kw_only=True)
 class LatticeTable:
-    """The buckets of one family: integer masses, places and scale; row −1 stands for all distances ≥ REACH."""
+    """The buckets of one family: integer masses, places and scale; row −1 stands for all distances ≥ REACH.
+
+    `heights` bound 2^m·exp(w(s)) of each bucket's start s: they take most of the time that a table takes.
+    """
 
     weights: LogWeights
     scale: Fraction  # F
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
     masses: tuple[int, ...]
+    heights: tuple[tuple[Fraction, Fraction], ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         if not sum(self.masses) < WORD:
@@ -60,17 +65,9 @@ class LatticeTable:
     def acceptance(self, bucket: int, k: int, bits: int) -> tuple[Fraction, Fraction]:
         """Return bounds of the probability that place `k` of `bucket` is accepted, from `bits` binary digits."""
         ctx = context(bits)
-        if bucket == len(self.masses) - 1:
-            low, high = self.weights.tail(REACH, ctx)
-        else:
-            log_weight = self.weights.high(k, ctx)
-            error = (1 + abs(log_weight)) * ctx.ldexp(1, 14 - bits)
-            middle = self.lengths[bucket] * ctx.exp(log_weight)
-            low, high = middle * (1 - error), middle * (1 + error)
+        low, high = _bounds(_height(self.weights, k, self.lengths[bucket], ctx), ctx)
         factor = self.scale / self.masses[bucket]
-        if ctx.mag(high) < -4 * bits:  # exp(−2¹²⁵) has no use for its digits: a bound that shrinks with `bits` does
-            return Fraction(0), factor / (1 << 4 * bits)
-        return factor * fraction(low), factor * fraction(high)
+        return factor * low, factor * high
 
 
 def build_table(weights: LogWeights) -> LatticeTable:
@@ -78,12 +75,37 @@ def build_table(weights: LogWeights) -> LatticeTable:
     starts, lengths = _cut(weights)
     ctx = context(BUILD_BITS)
     slack = 1 + ctx.ldexp(1, -BUILD_BITS // 2)  # beyond every error of exp: an envelope too high is harmless
-    envelopes = [n * ctx.exp(weights.high(k, ctx)) * slack for k, n in zip(starts[:-1], lengths[:-1], strict=True)]
-    envelopes.append(weights.tail(REACH, ctx)[1] * slack)
+    heights = [_height(weights, k, n, ctx) for k, n in zip(starts, lengths, strict=True)]
+    envelopes = [middle * slack for middle, _, _ in heights]
     total = ctx.fsum(envelopes)
     scale = fraction((WORD - 2 - len(starts)) / (total * slack))
     masses = tuple(max(1, int(ctx.ceil(real(ctx, scale) * e * slack))) for e in envelopes)
-    return LatticeTable(weights=weights, scale=scale, starts=starts, lengths=lengths, masses=masses)
+    return LatticeTable(
+        weights=weights,
+        scale=scale,
+        starts=starts,
+        lengths=lengths,
+        masses=masses,
+        heights=tuple(_bounds(height, ctx) for height in heights),
+    )
+
+
+def _height(weights: LogWeights, k: int, length: int, ctx: Any) -> tuple[Any, Any, Any]:
+    """Return length·exp(w(k)), and bounds of it; of REACH the upper bound and both, of all distances from there on."""
+    if k == REACH:
+        low, high = weights.tail(REACH, ctx)
+        return high, low, high
+    log_weight = weights.high(k, ctx)
+    error = (1 + abs(log_weight)) * ctx.ldexp(1, 14 - ctx.prec)
+    middle = length * ctx.exp(log_weight)
+    return middle, middle * (1 - error), middle * (1 + error)
+
+
+def _bounds(height: tuple[Any, Any, Any], ctx: Any) -> tuple[Fraction, Fraction]:
+    _, low, high = height
+    if ctx.mag(high) < -4 * ctx.prec:  # exp(−2¹²⁵) has no use for its digits: a bound that shrinks with them does
+        return Fraction(0), Fraction(1, 1 << 4 * ctx.prec)
+    return fraction(low), fraction(high)
 
 
 def _cut(weights: LogWeights) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -121,9 +143,10 @@ class _Fast:
         last_w = table.weights.fast(first + self.masks.astype(np.float64))
         nats = np.abs(self.w) + np.abs(last_w)
         self.band = BAND + nats * (BAND + 2 * table.weights.fast_error)
-        bounds = [table.acceptance(b, k, BUILD_BITS) for b, k in enumerate(table.starts)]
-        self.accept = np.array([float(high) for _, high in bounds])
-        self.band[-1] += float(bounds[-1][1] - bounds[-1][0])
+        factors = [table.scale / mass for mass in table.masses]
+        low, high = table.heights[-1]
+        self.accept = np.array([float(factor * top) for factor, (_, top) in zip(factors, table.heights, strict=True)])
+        self.band[-1] += float(factors[-1] * (high - low))
 
     def attempt(
         self, bits: Bits, rows: NDArray[np.intp], draw: int
