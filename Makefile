@@ -69,6 +69,7 @@ drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow
 
 .PHONY: bench
 bench: $(READY) ## the benchmarks: ratios measured in one run
+	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.influence
