@@ -97,6 +97,11 @@ for _kind, (_pattern, _first) in _SCALARS.items():
     _Dumper.add_implicit_resolver(_TAG + _kind, re.compile(f"^(?:{_pattern})$"), _first)
 
 
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar(_TAG + "str", text, style="|" if "\n" in text else None)
+)
+
+
 def written(data: dict[str, Any]) -> str:
     """Return the text of a plan that reads as `data`, plain data, its keys in their order."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)

@@ -15,6 +15,7 @@ from pipeline.names import SYNONYMS, hint, likeness, nearest
 from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan
 from pipeline.plan.schema import CalibrateSpec, DatasetSpec, LimitSpec, PlanSpec, QuerySpec
+from pipeline.plan.text import parsed, written
 from tests.support.mistakes import PLAN, lines, write_domain
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.records.codes import LEVELS
@@ -210,3 +211,9 @@ def test_synonyms_name_what_plans_have() -> None:
     known = {"kind", "calibrate", *keys, *parameters, *CATALOGUE, *ALL_LEVELS, *LEVELS}
     assert {word for words, _ in SYNONYMS.values() for word in words} <= known
     assert not SYNONYMS.keys() & known - {"noise", "epsilon"}  # of log and root; of calibrate, not of a mechanism
+
+
+def test_paragraphs_are_written_as_they_are_read() -> None:
+    for text in ("One.\n\nTwo: three.\n", "trailing \nspaces", "\tone\ntwo", "- a\n- b"):
+        assert parsed(written({"about": text}), Path("plan.yaml")).data == {"about": text}
+    assert "about: |\n  One.\n\n  Two." in written({"about": "One.\n\nTwo."})

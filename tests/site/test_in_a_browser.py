@@ -237,5 +237,7 @@ def test_nothing_is_cut_on_paper(site: Path, tmp_path: Path, page: Page) -> None
         page.open(path)
         assert page.run(wide) == [], path
         assert page.run("getComputedStyle(document.querySelector('thead')).display") == "table-header-group"
+        heads = page.run("[...document.querySelectorAll('th button')].map((each) => getComputedStyle(each).display)")
+        assert set(heads) <= {"contents"}, path  # a button in a head is printed once, a text on every page
     page.look(PAPER)  # the twin: on the screen that table is too wide, and is scrolled
     assert page.run(wide) != []

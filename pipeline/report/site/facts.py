@@ -6,6 +6,7 @@ another one.
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from math import isfinite
 from typing import Any
@@ -45,6 +46,7 @@ LABELS = {
 NAMES = {"state": "products/states.csv", "cbsa": "products/areas.csv"}  # public lists, by level
 TITLES = {first: f"products/naics_titles_{first}.csv" for first in (2007, 2017, 2022)}  # by a vintage's first year
 WHOLE = {NATION: "United States", OTHER: "All codes that the lists do not name"}
+GROUPED = re.compile(r"(?<![\w.])\d{4,}(?![\w.])")  # whole numbers that are read more easily in groups of three
 
 PROMISE = (
     "The figures are totals over confidential {units}; random noise was added to every one of them before anybody saw "
@@ -104,7 +106,7 @@ def _losses(plan: Plan) -> Iterator[dict[str, Any]]:
         _, total = losses_at(plan, policy, at)
         bounds = bounds_at(policy, located(plan, at), DELTA)
         means = interpret(total, DELTA, curve_at(plan, policy, at), bounds)
-        label = reference_text(at.to_json()).replace("=", " ")
+        label = GROUPED.sub(lambda digits: f"{int(digits[0]):,}", reference_text(at.to_json()).replace("=", " "))
         kept = ("epsilon", "delta", "power", "size")
         yield {"at": label, "rho": total.to_json()["rho"]} | {key: means[key] for key in kept}
 

@@ -86,7 +86,9 @@ const prdp = (() => {
     const at = (x) => `${(100 * (Math.min(Math.max(x, low), low + span) - low) / span).toFixed(2)}%`;
     const piece = (name, style) => { const i = make("i", { class: name }); Object.assign(i.style, style); return i; };
     const left = parseFloat(at(row.lower)), right = parseFloat(at(row.upper));
+    const zero = parseFloat(at(0)), value = parseFloat(at(row.value));
     return make("span", { class: "bar", "aria-hidden": "true" }, piece("zero", { left: at(0) }),
+      piece("stem", { left: `${Math.min(zero, value)}%`, width: `${Math.abs(value - zero)}%` }),
       piece("range", { left: `${left}%`, width: `${right - left}%` }), piece("at", { left: at(row.value) }));
   }
 
