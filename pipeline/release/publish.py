@@ -17,8 +17,9 @@ from pipeline.report.policy_document import guarantee
 from pipeline.report.site.facts import METADATA
 from pipeline.report.site.pages import published_page, withdrawn_page
 from pipeline.report.site.write import FRONT, SITE
-from pipeline.storage.location import Location
+from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.staging import MANIFEST, AttemptContents, Staging, safe_name
+from pipeline.storage.together import together
 
 
 def require_publishable(out: Location, release: str, staging_root: Location, attempt: str | None) -> None:
@@ -132,7 +133,9 @@ def _copy_files(staging: Staging, contents: AttemptContents, target: Location) -
             raise StateError(f"{file} does not belong to the release: remove it and run again")
         else:
             present[name] = file
-    for name, digest in counted("copying files", contents.files.items(), len(contents.files)):
+
+    def copy(file: tuple[str, FileDigest]) -> None:
+        name, digest = file
         if name not in present:
             if not (target / name).copy_from(staging.path / name, digest):
                 raise StateError(
@@ -140,6 +143,10 @@ def _copy_files(staging: Staging, contents: AttemptContents, target: Location) -
                 )
         elif not present[name].is_plain_file() or present[name].digest() != digest:
             raise StateError(f"{present[name]} is there with other contents: remove it and run again")
+
+    copied = together(copy, contents.files.items(), staging.root, target)
+    for _ in counted("copying files", copied, len(contents.files)):
+        pass
     target.sync_folders()
 
 

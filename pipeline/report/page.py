@@ -8,9 +8,6 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from pipeline.accounting.left_out import NAME, LeftOutTest
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.report.html import Table, rendered
@@ -172,14 +169,10 @@ def _policies(policy: dict[str, Any]) -> Table:
 
 def _largest(query: Query, tables: Location) -> Table | None:
     """Return the cells with the largest published values; None where no file is there."""
-    largest = []
-    for batch in PARQUET.read(tables, query.name):
-        table = pa.Table.from_batches([batch])
-        largest.append(table.take(pc.select_k_unstable(table, LARGEST_SHOWN, [("value", "descending")])))
-    if not largest:
+    found = PARQUET.largest(tables, query.name, LARGEST_SHOWN)
+    if found is None:
         return None
-    order = [("value", "descending"), *((key, "ascending") for key in query.by)]
-    cells = pa.concat_tables(largest).sort_by(order).slice(0, LARGEST_SHOWN).to_pylist()
+    cells = found.to_pylist()
     rows = [[cell[key] for key in query.by] + [_figure(cell[name]) for name in VALUES] for cell in cells]
     columns = (*query.by, *VALUES)
     return Table(columns, rows, range(len(query.by), len(columns)))

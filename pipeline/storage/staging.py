@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.canonical import canonical_json, digest
 from pipeline.errors import PlanError, StateError
 from pipeline.storage.location import FileDigest, Location
+from pipeline.storage.together import together
 
 MANIFEST = "release.json"
 _CONTENTS = "attempt.json"  # written last: with it an attempt is complete
@@ -113,8 +114,7 @@ class Staging:
         one of the files `needed` does not.
         """
         with _store_errors(self.path):
-            for file in self._files():
-                file.secure_file()
+            list(together(lambda file: file.secure_file(), self._files(), self.root))
             files = self._digests()
             self.path.secure_folders()
             if not set(needed) <= files.keys():
@@ -164,7 +164,9 @@ class Staging:
 
     def _digests(self) -> dict[str, FileDigest]:
         """Return the digest of every file by its path in the attempt."""
-        return {file.relative_to(self.path): file.digest() for file in self._files()}
+        files = self._files()
+        digests = together(lambda file: file.digest(), files, self.root)
+        return {file.relative_to(self.path): digest for file, digest in zip(files, digests, strict=True)}
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final, final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -79,6 +80,38 @@ class Parquet(Writer):
         for file in self._present(tables, query):
             with file.open() as raw, pq.ParquetFile(raw) as parquet:
                 yield from parquet.iter_batches(columns=columns)
+
+    def largest(self, tables: Location, query: str, most: int) -> pa.Table | None:
+        """Return the rows with the `most` largest values, the largest first, of equal ones the first in key order.
+
+        Row groups are read from the largest maximum down, until no other can have one of them: that is in their
+        statistics. None where no file has a row.
+        """
+        files = self._present(tables, query)
+        keys = [name for name in self.schema(tables, query).names if name not in VALUES] if files else []
+        order = [("value", "descending"), *((key, "ascending") for key in keys)]
+        best: pa.Table | None = None
+        for maximum, number, group in sorted(self._maxima(files), key=lambda each: -each[0]):
+            if best is not None and len(best) == most and best["value"][-1].as_py() > maximum:
+                break
+            with files[number].open() as raw, pq.ParquetFile(raw) as parquet:
+                rows = parquet.read_row_group(group)
+            first = np.argsort(-rows["value"].to_numpy(), kind="stable")[:most]
+            best = pa.concat_tables([rows.take(first), *([] if best is None else [best])])
+            best = best.sort_by(order).slice(0, most)
+        return best
+
+    @staticmethod
+    def _maxima(files: Sequence[Location]) -> Iterator[tuple[float, int, int]]:
+        """Yield the largest value of each row group, the number of its file, and its own in the file."""
+        for number, file in enumerate(files):
+            with file.open() as raw:
+                metadata = pq.read_metadata(raw)
+            value = metadata.schema.names.index("value")
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(value).statistics
+                if statistics is not None:  # it has rows
+                    yield statistics.max, number, group
 
     def schema(self, tables: Location, query: str) -> pa.Schema:
         """Return the names and types of the columns."""

@@ -13,7 +13,7 @@ from tests.support.lattice import CTX, real
 from tests.support.mechanisms import ADDITIVE, INTERVAL, KINDS, example
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.release import release_cells, release_parts
-from udfs.noise.lattice import draw_noise
+from udfs.noise.lattice import CHUNK, draw_noise
 from udfs.numbers.wide import LARGEST
 
 
@@ -31,6 +31,23 @@ def test_a_pickled_mechanism_carries_its_table_and_draws_the_same(kind: str) -> 
         assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
     with pytest.raises(AttributeError):
         m.sigma = Fraction(2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cell_is_released_the_same_whatever_is_released_with_it(kind: str) -> None:
+    m, size = example(kind), CHUNK + 100
+    totals = np.where(np.arange(size) % 3 == 0, np.arange(size, dtype=np.int64) ** 2, 0)
+    order = np.random.default_rng(1).permutation(size)[:300]
+
+    def released(cells: np.ndarray) -> list[np.ndarray]:
+        given = {"query": 0, "interval": INTERVAL, "integer": True}
+        columns = release_cells(m, key=TEST_KEY, cells=cells.astype(np.uint64), totals=totals[cells], **given)
+        return list(vars(columns).values())
+
+    whole = released(np.arange(size))
+    for cells in (order, np.arange(CHUNK - 1, CHUNK + 1), np.flatnonzero(totals == 0)[:1], order[:0]):
+        for column, of_whole in zip(released(cells), whole, strict=True):
+            assert column.tobytes() == of_whole[cells].tobytes()
 
 
 @pytest.mark.parametrize("kind", ADDITIVE)

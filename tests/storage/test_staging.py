@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from pipeline.errors import PlanError, StateError
 from pipeline.release.publish import require_publishable
 from pipeline.storage.staging import Staging, prepare_root
+from pipeline.storage.together import together
 from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, filled, modes
 
@@ -140,3 +142,20 @@ def test_a_root_that_another_process_made_first_is_taken(tmp_path: Path, monkeyp
     (tmp_path / "file").touch()
     with pytest.raises(StateError, match="cannot be made"):
         prepare_root(locate(tmp_path / "file"))
+
+
+def test_files_are_worked_on_together_and_the_first_failure_ends_it() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item == 3:
+            raise StateError("of 3")
+        return item**2
+
+    assert list(together(work, range(3))) == [0, 1, 4]
+    with pytest.raises(StateError, match="of 3"):
+        list(together(work, range(3, 10**5)))
+    ended = len(begun)
+    time.sleep(0.01)
+    assert len(begun) == ended < 10**5  # nothing goes on, and most was not begun

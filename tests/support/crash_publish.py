@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -85,6 +86,7 @@ def dying(folder: Path, touch: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             left[0] -= 1
 
+    threading.setprofile(watch)
     sys.setprofile(watch)
     run(folder)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from udfs.mechanisms.base import Mechanism, Released
 from udfs.noise.keystream import CellBits, SecretKey
+from udfs.noise.lattice import CHUNK
 from udfs.numbers.floating import in_units
 
 
@@ -27,7 +28,9 @@ def release_cells(  # noqa: PLR0913 — a mechanism, an address in the keystream
     Guarantee: the mechanism's, and the noise of a cell depends on (key, query, cell) alone (docs/architecture.md,
     rule 4). Values of additive mechanisms are int64 steps if `integer`; all others are float64 in the measure's unit.
     """
-    released = mechanism.release(totals, CellBits(key=key, query=query, cells=cells), interval)
+    here = (slice(first, first + CHUNK) for first in range(0, max(len(totals), 1), CHUNK))
+    chunks = (mechanism.release(totals[i], CellBits(key=key, query=query, cells=cells[i]), interval) for i in here)
+    released = _joined(list(chunks))
     if integer or not mechanism.additive:
         return released
     return Released(
@@ -67,10 +70,15 @@ def release_parts(  # noqa: PLR0913 — mechanisms, an address in the keystream,
     if part_of is None:
         return part(mechanisms[0], slice(None))
     rows = [np.flatnonzero(part_of == number) for number in np.unique(part_of)]
-    parts = [part(mechanisms[part_of[mine[0]]], mine) for mine in rows]
+    joined = _joined([part(mechanisms[part_of[mine[0]]], mine) for mine in rows])
     order = np.argsort(np.concatenate(rows))
-    joined = {field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Released)}
-    return Released(**{name: values[order] for name, values in joined.items()})
+    return Released(**{name: values[order] for name, values in vars(joined).items()})
+
+
+def _joined(parts: Sequence[Released]) -> Released:
+    return Released(
+        **{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Released)}
+    )
 
 
 def rehearse(mechanism: Mechanism, interval: Fraction) -> None:

@@ -264,7 +264,7 @@ class Transformed(Form, Generic[C]):
         The ends are counted in steps; where f is rounded they are moved out by what doubles make of them, too.
         """
         curve, size = self.curve, len(totals)
-        noisy = add_noise(curve.on_lattice(totals), *self.noise.draw(bits, size))
+        noisy = add_noise(self._points(totals), *self.noise.draw(bits, size))
         width = np.full(size, self._half_width(interval), dtype=np.uint64)
         down, up = (add_noise(noisy, width, np.full(size, minus)) for minus in (True, False))
         v, low, high = (in_units(steps, curve.lattice_step) for steps in (noisy, down, up))
@@ -276,6 +276,13 @@ class Transformed(Form, Generic[C]):
                 upper=np.maximum(_held(curve.inverse(high + slack * np.abs(high))), 0.0),
                 standard_error=curve.error_estimate(v),
             )
+
+    def _points(self, totals: Int64s) -> Int64s:
+        # a large table is mostly empty: ⌊f(a)/λ + ½⌋ once for all its cells of total 0
+        points = np.full(len(totals), self.curve.on_lattice(np.zeros(1, dtype=np.int64)))
+        filled = np.flatnonzero(totals)
+        points[filled] = self.curve.on_lattice(totals[filled])
+        return points
 
     def _half_width(self, interval: Fraction) -> int:
         # in lattice steps: c, and one more where f is rounded

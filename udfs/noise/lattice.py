@@ -41,6 +41,9 @@ BUILD_BITS = 192
 CHUNK = 1 << 15  # rows handled at a time: their arrays stay in the processor's cache
 MOST_PARTS = 16  # of 128 bits, for one decision
 DIGITS = 53  # digits of the acceptance bits that double precision compares
+GUIDE_BITS = 12  # of a word: nearly always they tell its bucket
+LATER_BITS = np.uint64(64 - GUIDE_BITS)
+LATER = np.uint64(2**64 - 1) >> np.uint64(GUIDE_BITS)
 BAND = 2.0**-48  # of exp, the products and the subtraction, for each nat of log-weight
 
 
@@ -136,6 +139,9 @@ class _Fast:
     def __init__(self, table: LatticeTable) -> None:
         self.table = table
         self.ends = np.array(list(accumulate(table.masses)), dtype=np.uint64)
+        leading = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << LATER_BITS
+        self.guide = self._searched(leading)
+        self.split = self._searched(leading | LATER) > self.guide
         self.starts = np.array(table.starts, dtype=np.uint64)
         self.masks = np.array([n - 1 for n in table.lengths], dtype=np.uint64)
         first = self.starts.astype(np.float64)
@@ -148,12 +154,23 @@ class _Fast:
         self.accept = np.array([float(factor * top) for factor, (_, top) in zip(factors, table.heights, strict=True)])
         self.band[-1] += float(factors[-1] * (high - low))
 
+    def _searched(self, words: NDArray[np.uint64]) -> NDArray[np.intp]:
+        return np.searchsorted(self.ends, words, side="right")
+
+    def _bucket(self, words: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """Return the buckets that words pick: by their leading bits, searched for only where these leave a choice."""
+        leading = (words >> LATER_BITS).astype(np.intp)
+        bucket = self.guide[leading]
+        split = np.flatnonzero(self.split[leading])
+        bucket[split] = self._searched(words[split])
+        return bucket
+
     def attempt(
         self, bits: Bits, rows: NDArray[np.intp], draw: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Try once for each row: return distances, signs (true: negative) and which tries were accepted."""
         words = bits.words(rows, draw)
-        bucket = np.searchsorted(self.ends, words[:, 0], side="right")
+        bucket = self._bucket(words[:, 0])
         inside = bucket < len(self.ends)
         bucket = np.minimum(bucket, len(self.ends) - 1)
         k = self.starts[bucket] + (words[:, 1] & self.masks[bucket])
@@ -216,11 +233,12 @@ def add_noise(
 ) -> NDArray[np.int64]:
     """Return points ± distance in integers, saturated at ±LARGEST; the points must lie in that range too."""
     at = points.view(np.uint64)  # two's complement: sums modulo 2⁶⁴ are right wherever they are used
-    largest = np.uint64(LARGEST)
-    room = np.where(negative, at + largest, largest - at)
-    moved = np.where(negative, at - distance, at + distance).view(np.int64)
-    end = np.where(negative, np.int64(-LARGEST), np.int64(LARGEST))
-    return np.where(distance > room, end, moved)
+    flip = -negative.astype(np.uint64)  # (x ^ flip) − flip is −x where negative, else x: no branch on random signs
+    moved = (at + ((distance ^ flip) - flip)).view(np.int64)
+    room = np.uint64(LARGEST) - ((at ^ flip) - flip)
+    beyond = np.flatnonzero(distance > room)
+    moved[beyond] = np.where(negative[beyond], -LARGEST, LARGEST)
+    return moved
 
 
 # Noise of a fine lattice, rounded to whole numbers of `n` fine steps: its moments, quantiles and the rounding itself.

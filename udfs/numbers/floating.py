@@ -140,7 +140,8 @@ def exp(x: Floats) -> Floats:
     r = (x - k * LN2_HIGH) - k * LN2_LOW
     series = np.full_like(r, COEFFICIENTS[0])
     for coefficient in COEFFICIENTS[1:]:
-        series = series * r + coefficient
+        series *= r
+        series += coefficient
     return np.ldexp(1 + (r + r * r * series), k.astype(np.int32))
 
 
