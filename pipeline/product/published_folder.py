@@ -17,6 +17,7 @@ from pipeline.product.sources import structure_of
 from pipeline.release.export import description_in, published_part
 from pipeline.release.manifest import read_manifest, verify_release
 from pipeline.report.data_package import CODES, field_note
+from pipeline.report.site.facts import code_names
 from pipeline.storage.location import Location
 from pipeline.storage.staging import safe_name
 
@@ -80,7 +81,9 @@ class Published:
         return first.schema_arrow, _rows(first, parts)
 
     def names(self, level: str) -> dict[str, str]:
-        """Return the names of a level's codes, empty where a code has none."""
+        """Return the names of a level's codes, empty or absent where a code has none; public ones where no list is."""
+        if f"{CODES}/{level}" not in self.lists:
+            return code_names(self.structure.domain, level)
         rows = csv.DictReader(io.StringIO(self.lists[f"{CODES}/{level}"].decode(), newline=""))
         return {row["code"]: row["name"] for row in rows}
 

@@ -26,8 +26,6 @@ from pipeline.product.sdmx_structure import (
     scoped,
     structure_message,
 )
-from pipeline.report.data_package import CODES
-from pipeline.report.site.facts import code_names
 from udfs.records.codes import OTHER
 
 STRUCTURE: Final = "sdmx-structure.json"
@@ -102,8 +100,7 @@ def listed_codes(published: Published, level: str) -> list[ListedCode]:
     listed: dict[str, ListedCode] = {}
     above: str | None = None
     for at in reversed(_rolled_up(dimension, level)):
-        names = code_names(published.structure.domain, at)
-        names |= published.names(at) if f"{CODES}/{at}" in published.lists else {}
+        names = published.names(at)
         parents: list[str | None] = [None] * len(dimension.index(at))
         if above is not None and (parent_of := dimension.between(at, above)) is not None:
             parents = [code_identifier(dimension.level_codes(above)[each]) for each in parent_of]

@@ -125,16 +125,64 @@ def test_a_workbook_rounds_no_number_and_has_no_formula(value: Any, written: Any
     assert (type(sheet.written), sheet.written) == (type(written), written)
 
 
-def test_a_table_that_no_sheet_can_hold_is_refused(
+def sheets_of(book: Path) -> dict[str, pd.DataFrame]:
+    found: dict[str, pd.DataFrame] = pd.read_excel(book, sheet_name=None, dtype=str, keep_default_na=False)
+    return found
+
+
+@pytest.mark.parametrize(("most", "level"), [(12, "state"), (8, "naics2")])
+def test_a_large_table_is_divided_by_state_or_by_the_first_part_that_fits(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, level: str
+) -> None:
+    key, first = {"state": ("county", "01 Alabama"), "naics2": ("naics2", "11 Agriculture, Forestry, Fishi")}[level]
+    needed("openpyxl")
+    needed("xlsxwriter")
+    published = prdp.read_release(release)
+    monkeypatch.setattr(workbook, "MOST_ROWS", most)
+    made = published.export("xlsx", tmp_path / "books", tables=["jobs"])
+    found = sheets_of(Path(made["tables"]["jobs"]["path"]))
+    listed = found.pop("sheets")
+    assert list(listed.columns) == ["sheet", level, f"{level}_name", "rows"]
+    assert [*listed["sheet"], "about"] == list(found)
+    assert listed["sheet"][0] == first
+    assert listed["rows"].astype(int).tolist() == [len(found[each]) for each in listed["sheet"]]
+    assert listed["rows"].astype(int).max() <= most
+    whole = published["jobs"]
+    for code, title in zip(listed[level], listed["sheet"], strict=True):
+        expected = whole[whole[key].str.startswith(code)]
+        assert len(expected)
+        for column in expected:
+            assert found[title][column].tolist() == expected[column].map(shown).tolist()
+
+
+def shown(value: Any) -> str:
+    """A value as pandas reads its cell as text."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def test_titles_of_sheets_are_allowed_and_differ() -> None:
+    parts = {"a/b": "x" * 40, "a:b": "x" * 40, "A*B": "x" * 40, "about": "", "''": "", "[": "", "01": "Alabama"}
+    titles = workbook._titles(parts, parts)
+    assert len({title.lower() for title in titles.values()} | {"about", "sheets"}) == len(parts) + 2
+    assert all(0 < len(title) <= 31 and not set(title) & set("[]:*?/\\") for title in titles.values())
+    assert titles["01"] == "01 Alabama"
+
+
+def test_a_table_that_no_sheets_can_hold_is_refused(
     release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed("xlsxwriter")
     published = prdp.read_release(release)
-    monkeypatch.setattr(workbook, "MOST_ROWS", len(published["by-state"]))
-    with pytest.raises(PlanError, match=r"table jobs: its .* rows are more than the .* of a workbook's sheet"):
+    monkeypatch.setattr(workbook, "MOST_ROWS", 5)
+    with pytest.raises(
+        PlanError, match=r"table jobs: its .* rows are more than the 5 of a workbook's sheet, also divid"
+    ):
         published.export("xlsx", tmp_path / "books")
     assert not list((tmp_path / "books").iterdir())
-    assert list(published.export("xlsx", tmp_path / "books", tables=["by-state"])["tables"]) == ["by-state"]
+    monkeypatch.setattr(workbook, "MOST_SHEETS", 3)
+    monkeypatch.setattr(workbook, "MOST_ROWS", 12)
+    with pytest.raises(PlanError, match="table jobs"):
+        published.export("xlsx", tmp_path / "books", tables=["jobs"])
 
 
 def test_duckdb_reads_types_comments_and_names(release: Path, reconciled: Path, tmp_path: Path) -> None:
