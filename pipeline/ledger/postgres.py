@@ -3,8 +3,9 @@
 import hashlib
 import ipaddress
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +19,11 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
 from pipeline.errors import PlanError, StateError
-from pipeline.ledger.database import SCHEMA, WRITERS, Database, create, kept_from_children, under_way
+from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, create, kept_from_children, under_way
 
 _VERIFIED = "verify-full"  # encrypted, and the server shown to be the one that is named
 _SECONDS = "10"  # to connect
+_AGAIN = 0.2  # seconds, until a server that is away is tried again
 
 
 def server_url(text: str) -> URL:
@@ -172,14 +174,29 @@ _HOLDS = text(
 )
 
 
-@dataclass(frozen=True)
+# The last event of a release of which nothing is drawn that could still be published.
+_UNDRAWN = (None, "reserved", "tested", "charged", "destroyed", "refused", "aborted")
+
+
+@dataclass
 class _Held:
-    """A lock that a session of the server keeps: the key, and which session, by its process and its beginning."""
+    """A lock that a session of the server keeps: the key, and which session, by its process and its beginning.
+
+    `last`: the number and event of the release's last entry when this process last read it under the lock. `sessions`
+    ends with the lock.
+    """
 
     release: str
     key: int
-    pid: int
-    since: datetime
+    sessions: ExitStack
+    pid: int = 0
+    since: datetime | None = None
+    last: tuple[int, str | None] = (0, None)
+
+    @property
+    def undrawn(self) -> bool:
+        """Whether nothing is drawn that could still be published."""
+        return self.last[1] in _UNDRAWN
 
 
 class PostgresDatabase(Database):
@@ -192,6 +209,7 @@ class PostgresDatabase(Database):
     def __init__(self, url: URL, wait: float) -> None:
         self.name = shown(url)
         self._wait = f"{max(1, round(wait * 1000))}ms"
+        self._patience = wait
         # A connection lives as long as its transaction: nothing to share between threads or to inherit by fork.
         self._engine = create_engine(
             url,
@@ -234,7 +252,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Begin a transaction that is alone; StateError where a lock of this ledger is not held any more."""
+        """Begin a transaction that is alone; StateError where a lock was lost and cannot be taken again."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
             # READ COMMITTED: what is read after the wait is what the one before committed. A commit returns when it
             # is durable, whatever the server's default.
@@ -242,27 +260,65 @@ class PostgresDatabase(Database):
             self._set(connection, idle_in_transaction_session_timeout=_STANDSTILL)
             connection.execute(select(func.pg_advisory_xact_lock(WRITERS)))
             for held in tuple(self._held):
-                _require_held(connection, held)
+                if not _is_held(connection, held):
+                    self._take_again(connection, held)
             yield connection
+            for held in tuple(self._held):
+                held.last = _last(connection, held.release)
 
     @contextmanager
     def lock(self, release: str) -> Iterator[None]:
         """Hold an advisory lock on `release`, kept by a connection that dies with this process."""
         key = int.from_bytes(hashlib.sha256(f"prdp release {release}".encode()).digest()[:8], signed=True)
-        with plain_errors(self.name):
-            connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
-            descriptor = connection.connection.dbapi_connection.pgconn.socket  # type: ignore[union-attr]
-        with kept_from_children(descriptor, connection.close):
-            with plain_errors(self.name):
-                held = _acquire(connection, release, key)
+        with ExitStack() as sessions:
+            held = _Held(release, key, sessions)
+            self._take(held)
+            with self.reading() as connection:
+                held.last = _last(connection, release)
             self._held.append(held)
             try:
                 yield
             finally:
                 self._held.remove(held)
 
-    def _transaction(self, isolation: _Isolation, **options: bool) -> AbstractContextManager[Connection]:
-        return self._engine.execution_options(isolation_level=isolation, **options).begin()
+    def _take(self, held: _Held) -> None:
+        """Take the lock by a session of its own; StateError at once where another holds it."""
+        with plain_errors(self.name):
+            connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+            descriptor = connection.connection.dbapi_connection.pgconn.socket  # type: ignore[union-attr]
+        held.sessions.enter_context(kept_from_children(descriptor, connection.close))
+        with plain_errors(self.name):
+            held.pid, held.since = _acquire(connection, held.release, held.key)
+
+    def _take_again(self, connection: Connection, held: _Held) -> None:
+        """Take a lock that was lost again where nobody used it: nothing is drawn, and no entry followed ours.
+
+        Whoever had it meanwhile is gone. What it removed from staging is missed by whoever reads it, and nothing else
+        of a run before its draw is in another one's hands.
+        """
+        if not held.undrawn or _last(connection, held.release) != held.last:
+            raise StateError(
+                f"release {held.release}: the connection that kept its lock was lost, so another attempt may be under "
+                "way: nothing was written; run again"
+            )
+        self._take(held)
+
+    @contextmanager
+    def _transaction(self, isolation: _Isolation, **options: bool) -> Iterator[Connection]:
+        """Begin a transaction; a run before its draw waits for a server that is away, as long as for other writers."""
+        engine = self._engine.execution_options(isolation_level=isolation, **options)
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                connection = engine.connect()
+                break
+            except exc.OperationalError:
+                waits = self._held and all(held.undrawn for held in self._held)
+                if not waits or time.monotonic() > deadline:
+                    raise
+                time.sleep(_AGAIN)
+        with connection, connection.begin():
+            yield connection
 
     def _set(self, connection: Connection, **settings: str) -> None:
         """Set the server's settings for the transaction."""
@@ -303,19 +359,23 @@ def _present(connection: Connection) -> bool:
     return connection.execute(select(func.to_regclass(f"{SCHEMA}.entries"))).scalar_one() is not None
 
 
-def _acquire(connection: Connection, release: str, key: int) -> _Held:
+def _acquire(connection: Connection, release: str, key: int) -> tuple[int, datetime]:
     for name, value in _KEEPING.items():
         connection.execute(select(func.set_config(name, value, False)))
     if not connection.execute(select(func.pg_try_advisory_lock(key))).scalar_one():
         raise under_way(release)
     session = text("SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()")
     pid, since = connection.execute(session).one()
-    return _Held(release, key, pid, since)
+    return pid, since
 
 
-def _require_held(connection: Connection, held: _Held) -> None:
-    if not connection.execute(_HOLDS, {"key": held.key, "pid": held.pid, "since": held.since}).scalar_one():
-        raise StateError(
-            f"release {held.release}: the connection that kept its lock was lost, so another attempt may be under "
-            "way: nothing was written; run again"
-        )
+def _is_held(connection: Connection, held: _Held) -> bool:
+    found = connection.execute(_HOLDS, {"key": held.key, "pid": held.pid, "since": held.since})
+    return bool(found.scalar_one())
+
+
+def _last(connection: Connection, release: str) -> tuple[int, str | None]:
+    """Return the number and event of the last entry that names the release; (0, None) where there is none."""
+    of_release = select(ENTRIES.c.seq, ENTRIES.c.event).where(ENTRIES.c.release == release)
+    found = connection.execute(of_release.order_by(ENTRIES.c.seq.desc()).limit(1)).one_or_none()
+    return (0, None) if found is None else (found.seq, found.event)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -294,17 +295,67 @@ def test_who_lost_the_lock_cannot_publish_even_before_another_wrote(postgres: Po
     assert [entry.event for entry in entries(ledger)].count("published") == 1
 
 
-def test_every_step_of_who_lost_the_lock_is_refused(postgres: PostgresServer, url: str) -> None:
-    ledger = create_ledger(url)
+def test_a_lock_that_is_lost_before_the_draw_is_taken_again_and_after_it_every_step_is_refused(
+    postgres: PostgresServer, url: str
+) -> None:
+    ledger, other = create_ledger(url), create_ledger(url)
     with ledger.lock("r"):
+        take_lock_away(ledger, url, postgres)
         ledger.reserve(reservation("r"))
         take_lock_away(ledger, url, postgres)
-        for step in (lambda: ledger.draw("r", "sha256:pin"), lambda: ledger.abort("r")):
+        attempt = ledger.draw("r", "sha256:pin")
+        with told("another attempt at release r is under way"), other.lock("r"):
+            pass
+        take_lock_away(ledger, url, postgres)
+        for step in (
+            lambda: ledger.publish("r", attempt, "sha256:contents"),
+            lambda: ledger.destroyed("r", attempt, "incomplete", False),
+            lambda: ledger.abort("r"),
+        ):
             with told("the connection that kept its lock was lost"):
                 step()
-        assert ledger.state("r").status == "reserved"
+        assert ledger.state("r").status == "drawn"
     with ledger.lock("r"):
-        ledger.draw("r", "sha256:pin")
+        ledger.publish("r", attempt, "sha256:contents")
+
+
+def test_a_lock_is_not_taken_again_where_another_has_or_had_it(postgres: PostgresServer, url: str) -> None:
+    ledger, other = create_ledger(url), create_ledger(url)
+    ledger.reserve(reservation("r"))
+    with ledger.lock("r"):
+        take_lock_away(ledger, url, postgres)
+        with other.lock("r"), told("another attempt at release r is under way"):
+            ledger.draw("r", "sha256:pin")
+        with other.lock("r"):  # which reserves another plan under the name, and is gone
+            other.abort("r")
+            other.reserve(reservation("r", digest="sha256:other"))
+        with told("the connection that kept its lock was lost"):
+            ledger.draw("r", "sha256:pin")
+    assert ledger.state("r").draws == 0
+
+
+def test_a_run_before_its_draw_waits_for_a_server_that_starts_again(own: PostgresServer) -> None:
+    ledger = create_ledger(own.url("postgres"))
+    with ledger.lock("r"):
+        ledger.reserve(reservation("r"))
+        own.crash()
+        starting = Thread(target=lambda: (time.sleep(0.5), own.start()))
+        starting.start()
+        try:
+            attempt = ledger.draw("r", "sha256:pin")
+        finally:
+            starting.join()
+        own.crash()
+        with told("cannot be opened: connection"):  # at once: the next run finishes what was drawn
+            ledger.publish("r", attempt, "sha256:contents")
+
+
+def test_a_run_before_its_draw_gives_up_on_a_server_that_stays_away(own: PostgresServer) -> None:
+    ledger = create_ledger(own.url("postgres"), wait=0.5)
+    with ledger.lock("r"):
+        own.crash()
+        with told("cannot be opened: connection"):
+            ledger.reserve(reservation("r"))
 
 
 def test_a_lock_is_kept_however_long_a_release_takes(
@@ -318,9 +369,10 @@ def test_a_lock_is_kept_however_long_a_release_takes(
         drawn_and_destroyed(ledger, "r", 1)
     monkeypatch.delitem(postgres_module._KEEPING, "idle_session_timeout")
     with ledger.lock("r"):
+        attempt = ledger.draw("r", "sha256:pin")
         time.sleep(0.5)
         with told("the connection that kept its lock was lost"):
-            ledger.draw("r", "sha256:pin")
+            ledger.publish("r", attempt, "sha256:contents")
 
 
 # Where attempts are staged

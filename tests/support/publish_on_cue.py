@@ -12,7 +12,7 @@ from tests.support.ledgers import reservation
 
 address, release, *broken = sys.argv[1:]
 if broken:
-    postgres._require_held = lambda connection, held: None
+    postgres._is_held = lambda connection, held: True
 ledger = create_ledger(address)
 with ledger.lock(release):
     ledger.reserve(reservation(release))
