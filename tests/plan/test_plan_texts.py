@@ -216,4 +216,4 @@ def test_synonyms_name_what_plans_have() -> None:
 def test_paragraphs_are_written_as_they_are_read() -> None:
     for text in ("One.\n\nTwo: three.\n", "trailing \nspaces", "\tone\ntwo", "- a\n- b"):
         assert parsed(written({"about": text}), Path("plan.yaml")).data == {"about": text}
-    assert "about: |\n  One.\n\n  Two." in written({"about": "One.\n\nTwo."})
+    assert "about: |-\n  One.\n\n  Two." in written({"about": "One.\n\nTwo."})
