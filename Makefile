@@ -86,6 +86,7 @@ figures: $(READY) ## the tables and pictures of the pages in docs/
 	$(BIN)/python -m benchmarks.study
 	$(BIN)/python -m benchmarks.tight --gains
 	$(BIN)/python -m benchmarks.sizes
+	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/prdp explain conf/plans/table-1.yaml --plot docs/plan/table-1.svg
 	$(BIN)/prdp calibrate --compare --standard-error 30 --total 500 --limit 1 --plot docs/calibration/families.png
 
