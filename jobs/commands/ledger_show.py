@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.output import print_columns, print_json
+from jobs.output import print_columns, print_json, say
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import ReleaseState
@@ -13,10 +13,8 @@ from pipeline.ledger.limits import Account
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row
 from pipeline.report.interpretation import interpretation_text
-from pipeline.report.text import excess_text, fitted, gap_text
+from pipeline.report.text import WIDTH, excess_text, fitted, gap_text
 from udfs.numbers.exact import as_json, down_text, up_text
-
-WIDTH = 80  # columns of a terminal
 
 
 def show(ledger: Ledger, arguments: argparse.Namespace) -> None:
@@ -59,10 +57,10 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     for name, mine in of_name.items():
         _print_account(name, by_name.get(name), mine)
     for each in refusals:
-        print(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
+        say(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
     for run in runs:
         what = "check of the microdata" if run.event == CHECKED else "diagnostics"
-        print(f"{run.release}: confidential {what} of {run.dataset} made at {run.time}")
+        say(f"{run.release}: confidential {what} of {run.dataset} made at {run.time}")
     if release is not None:
         for history in chosen:
             _print_history(history)
@@ -106,7 +104,7 @@ def _line(state: ReleaseState | Row, time: str, operator: str | None) -> tuple[s
 def _print_account(name: str, account: Account | None, lines: Sequence[tuple[str, ...]]) -> None:
     """Print a dataset or family: its releases, and what is spent and left at the reference of each limit."""
     budget = account.budget if account else None
-    print(f"dataset {name}" if budget is None else _title(budget))
+    say(f"dataset {name}" if budget is None else _title(budget))
     if lines:
         print_columns([("    release", "state", "draws", "charged", "since", "by"), *lines])
     if account is None:
@@ -119,18 +117,18 @@ def _print_account(name: str, account: Account | None, lines: Sequence[tuple[str
         for line in fitted([("rho over all releases, at most", "limit", "spent", "left"), *of_limits], WIDTH - 2):
             print(f"  {line}")
     else:
-        print("    no limit: its loss may grow without bound")
+        say("    no limit: its loss may grow without bound")
     if budget is not None and budget.reason:
-        print(f"    limits replaced: {budget.reason}")
+        say(f"    limits replaced: {budget.reason}")
 
 
 def print_budget(budget: Budget) -> None:
     """Print what is registered, and its limits in words."""
-    print(_title(budget))
+    say(_title(budget))
     for limit in budget.limits:
-        print(f"    over all releases {limit.label} and every smaller one lose at most rho {as_json(limit.rho)}")
+        say(f"    over all releases {limit.label} and every smaller one lose at most rho {as_json(limit.rho)}")
     if budget.reason:
-        print(f"    limits replaced: {budget.reason}")
+        say(f"    limits replaced: {budget.reason}")
 
 
 def _title(budget: Budget) -> str:
@@ -143,17 +141,17 @@ def _print_history(history: History) -> None:
     check = history.state.check
     if check is not None:
         by = "this plan" if check["digest"] == history.state.digest else "another plan"
-        print(f"its microdata were checked before by {by}: {check['time'][:19]}, entry {check['entry']}")
+        say(f"its microdata were checked before by {by}: {check['time'][:19]}, entry {check['entry']}")
     for time, event, operator in history.acts:
-        print(f"{time[:19]} {event} by {operator or '-'}")
+        say(f"{time[:19]} {event} by {operator or '-'}")
     for attempt in history.attempts:
         staged = attempt.staging or "beside the ledger"
-        print(f"attempt {attempt.attempt}, draw {attempt.draw}: {attempt.stage}, staged {staged}")
+        say(f"attempt {attempt.attempt}, draw {attempt.draw}: {attempt.stage}, staged {staged}")
     for test in history.state.tests:
         verdict = "passed" if test.passed else "refused"
-        print(f"test of records left out: {verdict}, {test.left_out:,} left out and {test.kept:,} kept, with noise")
+        say(f"test of records left out: {verdict}, {test.left_out:,} left out and {test.kept:,} kept, with noise")
     if history.state.reason:
-        print(f"reason: {history.state.reason}")
+        say(f"reason: {history.state.reason}")
 
 
 def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
@@ -166,7 +164,7 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
         print_json([spending.to_json() for spending in spent])
         return
     for spending in spent:
-        print(f"dataset {spending.dataset}, at {spending.at.label}")
+        say(f"dataset {spending.dataset}, at {spending.at.label}")
         rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
         for (s, loss), shares, found in zip(spending.spent, spending.excess, spending.found, strict=True):
             worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
@@ -174,23 +172,23 @@ def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
             rows.append((f"    {s.release}", s.status, str(s.charges), up_text(loss), above))
         print_columns([*rows, ("    spent", "", "", up_text(spending.total), "")])
         if spending.limit is None or spending.left is None:
-            print("    no limit binds it: its loss may grow without bound")
+            say("    no limit binds it: its loss may grow without bound")
         else:
             by = f"{as_json(spending.limit.rho)} at {spending.limit.label}"
-            print(f"    left {down_text(spending.left)}, by the limit {by}")
+            say(f"    left {down_text(spending.left)}, by the limit {by}")
         _print_promise(spending)
 
 
 def _print_promise(spending: Spending) -> None:
     means = spending.means
     if means is None:
-        print(
+        say(
             "    no (ε, δ): no limit that binds it was fixed before the first release and never stated anew since, and "
             "what was spent is no bound where later releases were chosen by what earlier ones showed"
         )
         return
-    print(
+    say(
         f"    the limit {means['limit']['rho']} at {means['limit']['at']} was fixed before the first release: all "
         "releases, however each is chosen by what earlier ones showed, keep together"
     )
-    print(f"    {interpretation_text(means)} at {means['size']:g}")
+    say(f"    {interpretation_text(means)} at {means['size']:g}")

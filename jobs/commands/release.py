@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
-from jobs.output import print_json
+from jobs.output import print_json, say
+from pipeline.report.text import WIDTH
 from pipeline.storage.uri import locate
 from prdp.plans import load_plan
 from prdp.releases import Release
@@ -54,14 +55,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(released: Release) -> None:
-    print(f"release {released.name}, attempt {released.attempt}: {released.state}")
+    say(f"release {released.name}, attempt {released.attempt}: {released.state}")
     if released.already:
         print(f"it was {'held' if released.state == 'held' else 'published'} already: nothing was read or drawn")
     for line in released.not_done:
-        print(line)
+        say(line)
     if released.state == "held":
-        print("nothing is published yet: an officer looks at the staged tables, which are confidential, and runs")
-        print(f"prdp ledger approve {released.name}, or prdp ledger reject {released.name} --reason TEXT")
+        say("nothing is published yet: an officer looks at the staged tables, which are confidential, and runs")
+        print(f"prdp ledger approve {released.name}, or\nprdp ledger reject {released.name} --reason TEXT")
     else:
         print(f"manifest {released.path}/release.json")
     if released.page is not None:
@@ -72,4 +73,4 @@ def _show(released: Release) -> None:
             continue
         first = locate(table["path"]) / "part-00000.parquet"
         with first.open() as raw, pq.ParquetFile(raw) as file:
-            print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False))
+            print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False, line_width=WIDTH))

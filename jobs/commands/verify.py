@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from jobs.options import Parser, add_json
-from jobs.output import print_json
+from jobs.output import print_json, say
 from pipeline.release.manifest import verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
@@ -32,14 +32,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(facts)
     else:
-        print(*lines, sep="\n")
+        say(*lines)
 
 
 def _release(folder: Location) -> Report:
     verified = verify_release(folder)
     return asdict(verified), (
         f"{verified.release}: {verified.files} files match the manifest of attempt {verified.attempt}",
-        f"ledger head {verified.ledger_head}: compare it with the one that the publisher names",
+        "ledger head, to be compared with the one that the publisher names:",
+        verified.ledger_head,
     )
 
 

@@ -1,6 +1,5 @@
 """An explanation for people, in detail: what `prdp explain --detail` prints after the verdict."""
 
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -11,22 +10,23 @@ from pipeline.plan.model import Plan
 from pipeline.report.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.report.policies import loss_lines, tight_queries
 from pipeline.report.policy_document import composition
-from pipeline.report.text import aligned, excess_text, loss_text, mechanism_text, reference_text, upper
+from pipeline.report.text import aligned, excess_text, loss_text, mechanism_text, reference_text, upper, wrapped
 from udfs.numbers.exact import up_text
 
 OF_RECORDS = (
-    "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and",
+    "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and "
     "bind every record whose values are in magnitude at most the reference's; a larger one loses more, without limit.",
     "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
 )
 OF_CLASSES = (
-    "rho is the zCDP loss of a record or firm of these very values, epsilon the pure one (- where there is none), both",
-    "upper bounds. Classes of a measure have noise of their own, so that a smaller one may lose more. all no larger:",
-    "the most that any record or firm loses none of whose values is larger, in any class; limits are against it.",
+    "rho is the zCDP loss of a record or firm of these very values, epsilon the pure one (- where there is none), both "
+    "upper bounds. Classes of a measure have noise of their own, so that a smaller one may lose more.",
+    "all no larger: the most that any record or firm loses none of whose values is larger, in any class; limits are "
+    "against it.",
 )
 OF_FIRMS = (
-    "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and",
-    "bind every firm whose records can be matched one to one with records of the reference that are at least as",
+    "rho is the zCDP loss of a firm, epsilon the pure one (- where there is none). Both are upper bounds, and "
+    "bind every firm whose records can be matched one to one with records of the reference that are at least as "
     "large, in the cells that these name; a firm with more or larger records loses more, without a limit.",
 )
 OF_GROUPS = ("Several records together lose at most rho, wherever they lie; the simple bound is J·ΣP for J records.",)
@@ -34,11 +34,11 @@ OF_PLACEMENTS = (
     "at most … times the true one: rho over what a placement of the records loses that was found in the domain.",
 )
 OF_COUNTS = (
-    "in a cell of n records: rho of one of them, where larger groups lose less. The count of an actual cell is",
+    "in a cell of n records: rho of one of them, where larger groups lose less. The count of an actual cell is "
     "confidential, and so is this loss: it must not be published cell by cell.",
 )
 OF_CHANGES = (
-    "A change: rho and epsilon bound the loss from distinguishing two values of a record that is known to be there and",
+    "A change: rho and epsilon bound the loss from distinguishing two values of a record that is known to be there and "
     "to stay in its codes; counts add nothing. Into another class it moves between cells, and loses P(x) + P(x′).",
     "best test: between the two values.",
 )
@@ -81,7 +81,7 @@ def render(explained: Json, plan: Plan) -> str:
     lines += posterior_lines(names, interpreted)
     if not totals:
         lines.append("    (no reference: give --at, for instance --at employment=10)")
-    stated = (*OF_CLASSES, *OF_RECORDS[2:]) if any(below) else OF_RECORDS if owner is None else OF_FIRMS
+    stated = (*OF_CLASSES, *OF_RECORDS[1:]) if any(below) else OF_RECORDS if owner is None else OF_FIRMS
     lines += ["", *loss_lines(plan), "", *stated, *NOTES]
     lines += unknown_lines(names, interpreted)
     if any("rho_simple" in loss for loss in totals):
@@ -90,9 +90,9 @@ def render(explained: Json, plan: Plan) -> str:
         lines += OF_PLACEMENTS
     if any("groups" in entry for entry in explained["queries"]):
         lines += OF_COUNTS
-    lines += textwrap.wrap(composition(plan), 118)
+    lines.append(composition(plan))
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
-    return "\n".join(lines)
+    return "\n".join(part for line in lines for part in wrapped(line))
 
 
 def _size(size: Json) -> str:
@@ -110,13 +110,13 @@ def render_changes(explained: Sequence[Json]) -> str:
         if entry["means"] is not None:
             texts["total"] += f"   {interpretation_text(entry['means'])}"
         lines += aligned([*texts.items()])
-    return "\n".join([*lines, "", *OF_CHANGES])
+    return "\n".join(part for line in (*lines, "", *OF_CHANGES) for part in wrapped(line))
 
 
 def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
     """Return the errors at some totals in aligned columns; those of additive noise are the same at all totals."""
     totals = Counter(entry.get("part") for entry in accuracy)
-    rows = [["", "standard error", "mean error", f"{float(100 * interval):.4g} % interval, were the noise 0"]]
+    rows = [["", "standard error", "mean error", f"{float(100 * interval):.4g} % interval at noise 0"]]
     for entry in accuracy:
         part = f"{entry['part']}, " if "part" in entry else ""
         errors = [entry["standard_error"], entry["mean_absolute_error"]]

@@ -21,11 +21,11 @@ from udfs.numbers.exact import up_float, up_probability
 
 PRIORS = (0.01, 0.5)
 NOTES = (
-    "(ε, δ) and best test: of the plan's queries together, none of which depends on what another showed, by the",
+    "(ε, δ) and best test: of the plan's queries together, none of which depends on what another showed, by the "
     "distribution of the privacy loss of the noise as it is drawn. Over plans rho adds up, and (ε, δ) does not.",
-    "best test: how often somebody who knows all other records and may be wrong about",
+    "best test: how often somebody who knows all other records and may be wrong about "
     f"{SIZE:.0%} of absent records, can at most detect a present one; {SIZE:g} is guessing.",
-    "posterior: how sure somebody who knows all other records can become that it is there, who held it there with the",
+    "posterior: how sure somebody who knows all other records can become that it is there, who held it there with the "
     "prior probability: the mean over releases where it is there / what is exceeded with probability δ at most.",
 )
 

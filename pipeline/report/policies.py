@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.policy import losses_at, policy_of
-from pipeline.report.text import aligned
+from pipeline.report.text import WIDTH, aligned
 from udfs.numbers.exact import up_float, up_text
 
 SIZES = tuple(10**power for power in range(8))  # influences that a table shows, in the measure's unit
@@ -22,7 +22,11 @@ def loss_lines(plan: Plan) -> list[str]:
         sizes = (1,) if query.statistic.counts else SIZES  # on a count, every record has influence 1
         losses = [up_text(query.mechanism.loss_at(Fraction(size)), 4) for size in sizes]
         rows.append([query.label, *losses, *[""] * (len(SIZES) - len(losses))])
-    return aligned(rows, numbers=True)
+    whole, half = aligned(rows, numbers=True), 1 + len(SIZES) // 2
+    if max(map(len, whole)) <= WIDTH:
+        return whole
+    later = [[row[0], *row[half:]] for row in rows if any(row[half:])]
+    return aligned([row[:half] for row in rows], numbers=True) + aligned(later, numbers=True)
 
 
 def group_losses(query: Query) -> list[dict[str, Any]]:

@@ -1,11 +1,14 @@
 """Text for people: aligned columns, and names of mechanisms and references."""
 
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from udfs.numbers.exact import meant, up_text
 
+WIDTH = 80  # columns of a terminal
 EXACT = 1e-6  # a share that no figure shown would tell
 
 
@@ -29,6 +32,26 @@ def fitted(rows: Sequence[Sequence[str]], width: int) -> list[str]:
         for text, *cells in rows
     )
     return [f"  {line}".rstrip() for line in lines]
+
+
+def wrapped(text: str) -> list[str]:
+    """Return a line as lines of WIDTH at most: broken between its columns, three spaces apart, or else its words.
+
+    What goes on is indented further, where the line is indented. A word that is longer, such as a path, stays whole.
+    """
+    if len(text) <= WIDTH:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip())]
+    further = f"{indent}    " if indent else ""
+    lines = [indent]
+    for cell in re.split(" {3,}", text.strip()):
+        gap = "   " if lines[-1].strip() else ""
+        if gap and len(lines[-1]) + len(gap) + len(cell) > WIDTH:
+            lines.append(further)
+            gap = ""
+        lines[-1] += gap + cell
+    by_words = textwrap.TextWrapper(WIDTH, "", further, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in by_words.wrap(line)]
 
 
 def cut(text: str, width: int) -> str:

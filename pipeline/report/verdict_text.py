@@ -10,11 +10,11 @@ from pipeline.plan.model import Plan, Query
 from pipeline.plan.size import size_of
 from pipeline.report.accuracy import warnings
 from pipeline.report.remedies import MOST_TRIED, Remedy
-from pipeline.report.text import cut, fitted, reference_text
+from pipeline.report.text import WIDTH, cut, fitted, reference_text
 from pipeline.report.verdict import CELLS, Standing, Verdict, table_errors
 from udfs.numbers.exact import as_json, up_text
 
-LINES, WIDTH = 25, 80
+LINES = 25
 MOST_REFERENCES = 5
 MOST_SHARES = 4  # references at which shares are shown
 NO_LIMIT = "none: the plan has no budget"

@@ -1,13 +1,11 @@
 """A trial for people: at most 60 lines of 80 columns, whatever the number of tables and plans."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.report.html import SHOWN
-from pipeline.report.text import reference_text, upper
+from pipeline.report.text import WIDTH, reference_text, upper, wrapped
 
-WIDTH: Final = 80
 LINES: Final = 60
 FEWEST = 2  # classes of a table that are worth a line
 DRAWN: Final = ("true total", "cells", "bias", "±", "error", "median", "90 %", "≤10 %", "cover", "< 0")
@@ -24,11 +22,11 @@ def trial_text(document: Json) -> str:
     """Return the trial for people."""
     plans = document["plans"]
     names = [plan["file"] if len(plans) > 1 else "" for plan in plans]
-    head = [*_wrapped(f"Trial on {document['microdata']['label']}, {_draws(document)}. Nothing was charged."), ""]
+    head = [*wrapped(f"Trial on {document['microdata']['label']}, {_draws(document)}. Nothing was charged."), ""]
     for name, plan in zip(names, plans, strict=True):
         head += _limits(name, plan)
     tail = ["", *_losses(names, plans), *_needs(names, plans)]
-    tail += _wrapped(OF_DRAWN) if document["draws"] else []
+    tail += wrapped(OF_DRAWN) if document["draws"] else []
     return "\n".join([*head, *_tables(names, plans, document["draws"], LINES - len(head) - len(tail)), *tail])
 
 
@@ -43,7 +41,7 @@ def _limits(name: str, plan: Json) -> list[str]:
     lines = [f"{title}: {len(plan['tables'])} tables, {sum(t['cells'] for t in plan['tables']):,} cells"]
     for limit in plan["limits"][:4]:
         verdict = "kept" if limit["within"] else "BROKEN"
-        lines += _wrapped(
+        lines += wrapped(
             f"  limit {limit['limit']} {verdict}: rho {upper(limit['rho'])} at {reference_text(limit['at'])}"
         )[:2]
     if len(plan["limits"]) > 4:
@@ -126,7 +124,7 @@ def _needs(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
         needs = plan["needs"]
         if needs is not None:
             scan, size = needs["scan_seconds"], needs["published_bytes"] / 1e6
-            yield from _wrapped(
+            yield from wrapped(
                 f"{name + ': ' if name else ''}a release took {needs['seconds']:.3g} s here, {scan:.2g} s of them to "
                 f"read these records, and {size:,.3g} MB on disk"
             )
@@ -137,10 +135,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     sides = [str.ljust, *[str.rjust] * (len(widths) - 1)]
     lines = (" ".join(side(text, w) for side, text, w in zip(sides, row, widths, strict=True)) for row in rows)
     return [line.rstrip()[:WIDTH] for line in lines]
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="    " if text.startswith(" ") else "")
 
 
 def _count(cells: int) -> str:

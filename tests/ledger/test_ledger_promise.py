@@ -128,13 +128,13 @@ def test_the_command_says_what_it_promises(
     capsys.readouterr()
     show = ["ledger", "show", "--at", "employment=10,payroll=500"]
     assert main(show) == 0
-    told = capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
     assert "was fixed before the first release: all releases, however each is chosen" in told
     assert f"(ε, δ) = ({up_text(approximate_epsilon(20.0, DELTA))}, 1e-9)" in told
     assert "which implies" not in told
     raised = str(budget_file(tmp_path, 30))
     assert main(["ledger", "raise", "small-world", "--budget", raised, "--reason", "a second table"]) == 0
     assert main(show) == 0
-    told = capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
     assert "no (ε, δ): no limit that binds it was fixed before the first release" in told
     assert "(ε, δ) =" not in told

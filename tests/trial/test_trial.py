@@ -150,7 +150,7 @@ def test_shares_above_limits_are_those_of_the_records(tmp_path: Path) -> None:
         tried = try_plans(TrialJob(plans=[plan], origin=Origin(records=20_000), draws=0, engine=engine))
     losses = tried.document["plans"][0]["losses"]["records"]
     (folder := tmp_path / "again").mkdir()
-    table = pq.read_table(Economy(Origin(records=20_000), folder, lambda *_: None).for_plan(plan).path)
+    table = pq.read_table(Economy(Origin(records=20_000), folder).for_plan(plan).path)
     count, employment, payroll = (query.mechanisms[0] for query in plan.queries)
     filtered = np.isin([code[:2] for code in table["naics"].to_pylist()], ["31", "32", "33", "44", "45"])
     one = np.ones(len(table))
@@ -214,7 +214,7 @@ def test_a_distribution_of_sizes_takes_the_place_of_employment(tmp_path: Path) -
     sizes.write_text("value,count\n7,3\n40,1\n")
     folder = tmp_path / "economy"
     folder.mkdir()
-    made = Economy(Origin(records=40_000, sizes=sizes, declared_public_by="Ann"), folder, lambda *_: None)
+    made = Economy(Origin(records=40_000, sizes=sizes, declared_public_by="Ann"), folder)
     table = pq.read_table(made.for_plan(load_plan(path)).path)
     employment = table["employment"].to_numpy()
     assert set(employment.tolist()) == {7, 40}
