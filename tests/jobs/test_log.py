@@ -146,7 +146,7 @@ def test_a_wrong_call_and_an_unexpected_error_are_lines_too(
     assert (code, line["exit_code"], line["command"]) == (2, 2, "release")
     assert "--workers" in line["message"]
 
-    def leak(*_: object) -> None:
+    def leak(*_: object, **__: object) -> None:
         raise ValueError("payroll 58274913 of CANARY-KIWI")
 
     monkeypatch.setattr("jobs.commands.release.load_plan", leak)
