@@ -1,41 +1,27 @@
-"""Two DAGs that release a plan with prdp, on Spark and on Dask; docs/airflow.md says how they are set up.
+"""Two DAGs that release a plan with prdp, on Spark and on Dask, and `release_dag`, which makes others.
 
-What the tasks run, and what the end of a command means, is decided in prdp_steps, beside this file. Airflow's
-environment holds no prdp; its variables name the one whose commands are run.
+docs/airflow.md says how they are set up, and how a site schedules its own.
 """
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, Connection, Param, Variable, get_current_context, task
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowSkipException,
+from airflow.sdk import DAG, Asset, AssetAlias, Param
+from prdp_operators import (
+    CheckBudgetStep,
+    CheckPlanStep,
+    DiagnoseStep,
+    PrdpApprovalSensor,
+    PublishStep,
+    ReleaseStep,
+    VerifyStep,
 )
 
-from prdp_steps import (
-    Done,
-    Refused,
-    Site,
-    Unfinished,
-    approved,
-    relay,
-    release_in,
-    require_released,
-    run,
-    run_json,
-)
-
-CONNECTION = "prdp_spark"
 RETRIES = 3
-DAY = 24 * 3600
-LONGEST = timedelta(hours=12)  # of a task; its process is then ended, and another try goes on from the ledger's state
+LONGEST = timedelta(hours=12)  # of a try, whose processes are then ended; the next goes on from the ledger's state
+MAX_DELAY = timedelta(hours=1)  # between two tries
+RELEASES = "prdp_releases"  # the alias of the assets that releases become
 ABOUT = """Releases the tables of a plan under per-record differential privacy.
 
 Every task may be retried or cleared at any time: at most one draw is ever published, and a release that is published
@@ -48,6 +34,13 @@ PARAMS = {
         title="Plan",
         description="The plan to release: a YAML file, by its path below the folder of plans (variable prdp_plans).",
         pattern=r"^(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]*\.ya?ml$",
+    ),
+    "set": Param(
+        {},
+        type="object",
+        title="Values of the plan's variables",
+        description='As text, such as {"year": "2026"}; none for a plan without variables.',
+        additionalProperties={"type": "string"},
     ),
     "hold": Param(
         False,
@@ -69,208 +62,72 @@ PARAMS = {
         "prdp_diagnostics. The ledger records it; a plan tuned on it is outside the guarantee.",
     ),
 }
-
-log = logging.getLogger("prdp")
-
-
-class Step:
-    """The task that is under way: its parameters, its site, and how it calls prdp."""
-
-    def __init__(self) -> None:
-        context: Any = get_current_context()
-        self.ti, self.params = context["ti"], context["params"]
-        self.site = Site.of(lambda name: Variable.get(name, default=None))
-        user = context["dag_run"].triggering_user_name
-        by = f" by {user}" if user else ""
-        self.environment = self.site.environment(f"airflow {self.ti.dag_id} {self.ti.run_id}{by}")
-
-    @property
-    def release(self) -> str:
-        """The release's name, as check_budget read it from the plan."""
-        return str(self.ti.xcom_pull(task_ids="check_budget"))
-
-    def run(self, *arguments: str) -> Done:
-        """Run a command of prdp."""
-        return run(self.site.command(*arguments), self.environment, log.info)
-
-    def run_json(self, *arguments: str) -> Any:
-        """Run a command of prdp and return the JSON that it prints."""
-        return run_json(self.site.command(*arguments, "--json"), self.environment, log.info)
-
-    def ledger_state(self) -> Any:
-        """Return the ledger's entry for the release, None if it was never reserved."""
-        return release_in(self.run_json("ledger", "show", *self.site.ledger_option()), self.release)
-
-    def check(self) -> Any:
-        """Return the plan's release as the ledger would treat it: its name, and its state if it is reserved."""
-        return self.run_json("ledger", "check", self.site.plan(self.params["plan"]), *self.site.location_options())
-
-    def make_release(self, run: Callable[[list[str]], Done]) -> None:
-        """Release by `run`, or continue where another try stopped; a published release is left as it is.
-
-        However the process ends, the ledger must show the release as published or held.
-        """
-        checked = self.check()
-        if checked["release"] != self.release:
-            raise Refused("the plan names another release now: clear the run from its first task")
-        if checked["state"] == "settled":
-            log.info("release %s: is published already", self.release)
-            return
-        done = run(self.site.release(self.params["plan"], hold=self.params["hold"], csv=self.params["csv"]))
-        log.info("release %s: %s", self.release, require_released(done, self.ledger_state()))
-
-    def diagnose_arguments(self) -> list[str]:
-        """Return the arguments of diagnostics, in a folder that no other try uses; skip unless requested."""
-        if not self.params["diagnostics"]:
-            raise AirflowSkipException("not requested")
-        published = f"{self.ledger_state()['out']}/{self.release}"
-        return self.site.diagnose(self.params["plan"], published, f"{self.ti.run_id}-{self.ti.try_number}")
+ASKED: dict[str, Any] = {  # what a run's parameters say, in the place of what release_dag is given
+    "plan": "{{ params.plan }}",
+    "set": "{{ params.set | tojson }}",
+    "hold": "{{ params.hold }}",
+    "csv": "{{ params.csv }}",
+    "diagnostics": "{{ params.diagnostics }}",
+}
 
 
-@contextmanager
-def step() -> Iterator[Step]:
-    """Yield the task's step; where prdp refused, fail the task without retries, otherwise let it be retried."""
-    try:
-        yield Step()
-    except Refused as refused:
-        raise AirflowFailException(str(refused)) from None
-    except Unfinished as unfinished:
-        raise AirflowException(str(unfinished)) from None
+def release_dag(
+    name: str,
+    *,
+    plan: str,
+    set: Mapping[str, str] | str | None = None,
+    engine: str = "dask",
+    hold: bool | str = False,
+    csv: bool | str = False,
+    diagnostics: bool | str = False,
+    asset: Asset | None = None,
+    pool: str | None = None,
+    **settings: Any,
+) -> DAG:
+    """Return a DAG that releases one plan: checks, release, approval, publication, verification, diagnostics.
 
+    Runs follow each other, and none is made for the past.
 
-@task
-def check_plan() -> None:
-    """Check the plan alone: nothing is reserved, no record is read."""
-    with step() as this:
-        this.run_json("explain", this.site.plan(this.params["plan"]))
-        log.info("the plan is valid")
-
-
-@task
-def check_budget() -> str:
-    """Ask the ledger whether it would reserve the release, and return its name: nothing is reserved."""
-    with step() as this:
-        checked = this.check()
-        log.info("release %s: %s", checked["release"], checked["state"] or "fits the budget")
-        return str(checked["release"])
-
-
-@task.sensor(mode="reschedule", poke_interval=30, timeout=30 * DAY)
-def wait_for_approval() -> bool:
-    """Wait until a held release is approved: only the ledger can say so."""
-    with step() as this:
-        return approved(this.ledger_state())
-
-
-@task
-def publish() -> None:
-    """Publish what an officer approved with `--record-only`; all else is published by now."""
-    with step() as this:
-        if not approved(this.ledger_state()):
-            raise Refused("the release is held: an officer must approve it; then clear wait_for_approval")
-        this.make_release(lambda arguments: this.run("release", *arguments))
-
-
-@task
-def verify() -> None:
-    """Check that the published files are those of the manifest, and the manifest what the ledger's chain says."""
-    with step() as this:
-        published = f"{this.ledger_state()['out']}/{this.release}"
-        this.run_json("ledger", "verify", "--release", published, *this.site.ledger_option())
-        log.info("what is published is what the ledger says")
-
-
-@task(task_id="release")
-def release_on_dask() -> None:
-    """Release on Dask, or go on where another try stopped."""
-    with step() as this:
-        this.make_release(lambda arguments: this.run("release", *arguments, *this.site.dask()))
-
-
-@task(task_id="diagnose")
-def diagnose_on_dask() -> None:
-    """Write confidential diagnostics to the private folder, if requested."""
-    with step() as this:
-        done = this.run("diagnose", *this.diagnose_arguments(), *this.site.dask())
-        if done.code != 0:
-            raise done.failure()
-
-
-def require_client_mode() -> None:
-    """Return if the connection runs the driver here: without a connection the provider would choose YARN."""
-    try:
-        mode = Connection.get(CONNECTION).extra_dejson.get("deploy-mode")
-    except AirflowNotFoundException:
-        raise Refused(f"Airflow has no connection {CONNECTION}: it names Spark's master") from None
-    if mode not in (None, "client"):
-        raise Refused(f"Airflow's connection {CONNECTION}: its deploy-mode must be client")
-
-
-class SubmitStep(SparkSubmitOperator):
-    """A task that runs a script of jobs/ by spark-submit and logs only prdp's own lines of its output."""
-
-    def __init__(self, *, script: str, **settings: Any) -> None:
-        super().__init__(conn_id=CONNECTION, name="prdp", **settings)
-        self.script = script
-
-    def submit(self, this: Step, arguments: list[str], context: Any) -> Done:
-        """Run the script to its end; how it ended is returned, not raised."""
-        require_client_mode()
-        site, errors = this.site, []
-        self.application = f"{site.home}/jobs/{self.script}.py"
-        self.application_args = arguments
-        self.env_vars = this.environment  # spark-submit is searched for on its PATH
-        self.properties_file = site.spark_conf or f"{site.home}/conf/spark/local.conf"
-        self.py_files = site.py_files
-        hook = self._hook = self._get_hook()
-        if not hasattr(hook, "_process_spark_submit_log"):
-            raise Refused("this version of Airflow's Spark provider would log what Spark says, which is confidential")
-        hook._process_spark_submit_log = lambda lines: errors.extend(relay(lines, log.info))
-        try:
-            super().execute(context)
-        except AirflowException:  # its message repeats Spark's output
-            return Done(getattr(hook._submit_sp, "returncode", None), errors=errors)
-        return Done(0, errors=errors)
-
-
-class ReleaseOnSpark(SubmitStep):
-    """Releases on Spark, or continues where another try stopped."""
-
-    def execute(self, context: Any) -> None:
-        """Release; the ledger says how it ended."""
-        with step() as this:
-            this.make_release(lambda arguments: self.submit(this, arguments, context))
-
-
-class DiagnoseOnSpark(SubmitStep):
-    """Writes confidential diagnostics to the private folder, if requested."""
-
-    def execute(self, context: Any) -> None:
-        """Diagnose."""
-        with step() as this:
-            done = self.submit(this, this.diagnose_arguments(), context)
-            if done.code != 0:
-                raise done.failure()
-
-
-def release_dag(name: str, release: Any, diagnose: Any) -> DAG:
-    """Return the DAG in which `release` and `diagnose` make the tasks of an engine."""
+    Args:
+        name: Its id.
+        plan: The plan, by its path below the folder of plans.
+        set: The values of the plan's variables; they may be templates.
+        engine: "dask" or "spark".
+        hold, csv, diagnostics: As the parameters of the DAG prdp_release; they may be templates.
+        asset: The asset that a verified release updates. Default: one of its own, under the alias prdp_releases.
+        pool: The pool of the tasks that release: one slot a dataset, where several DAGs release it.
+        **settings: Of the DAG: schedule, deadline, on_failure_callback, params, and so on; `default_args` of its tasks,
+            such as execution_timeout (LONGEST), retries and retry_delay.
+    """
+    about: dict[str, Any] = {"plan": plan, "set": set, "engine": engine}
+    named = about | {"release": "{{ ti.xcom_pull(task_ids='check_budget') }}"}
+    released = named | {"hold": hold, "csv": csv, "pool": pool}
+    tried = {"retries": RETRIES, "retry_exponential_backoff": 2, "max_retry_delay": MAX_DELAY}
+    tried |= {"execution_timeout": LONGEST} | settings.pop("default_args", {})
     with DAG(
         name,
-        schedule=None,
-        params=PARAMS,
-        default_args={"retries": RETRIES, "execution_timeout": LONGEST},
-        doc_md=ABOUT,
-        tags=["prdp"],
+        **{
+            "schedule": None,
+            "max_active_runs": 1,
+            "default_args": tried,
+            "doc_md": ABOUT,
+            "tags": ["prdp"],
+        }
+        | settings,
         catchup=False,
     ) as dag:
-        check_plan() >> check_budget() >> release() >> wait_for_approval() >> publish() >> verify() >> diagnose()
+        (
+            CheckPlanStep(task_id="check_plan", **about)
+            >> CheckBudgetStep(task_id="check_budget", **about)
+            >> ReleaseStep(task_id="release", max_active_tis_per_dag=1, **released)
+            >> PrdpApprovalSensor(task_id="wait_for_approval", **named)
+            >> PublishStep(task_id="publish", max_active_tis_per_dag=1, **released)
+            >> VerifyStep(task_id="verify", outlets=[asset or AssetAlias(RELEASES)], **named)
+            >> DiagnoseStep(task_id="diagnose", diagnostics=diagnostics, **named)
+        )
     return dag
 
 
-prdp_release = release_dag(
-    "prdp_release",
-    lambda: ReleaseOnSpark(task_id="release", script="release"),
-    lambda: DiagnoseOnSpark(task_id="diagnose", script="diagnose"),
-)
-prdp_release_dask = release_dag("prdp_release_dask", release_on_dask, diagnose_on_dask)
+# Runs of different plans do not wait for each other: only their tasks that release do.
+prdp_release = release_dag("prdp_release", engine="spark", params=PARAMS, max_active_runs=16, **ASKED)
+prdp_release_dask = release_dag("prdp_release_dask", engine="dask", params=PARAMS, max_active_runs=16, **ASKED)

@@ -8,8 +8,10 @@ on, which hold no record's value and no count; for exit code 4, which is confide
 import json
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from pathlib import Path, PurePosixPath
@@ -19,10 +21,11 @@ from urllib.parse import urlsplit
 
 FINAL = (2, 3, 4)  # exit codes that another try would only repeat
 CONFIDENTIAL = 4
-TIDY_SECONDS = 60
+TIDY_SECONDS = 60  # for a command that is to end; killing it loses no more than a machine that stops
 ENDED = ("aborted", "rejected", "withdrawn")
 PROGRESS = re.compile(r"\[ *[0-9]+\.[0-9] s\] ")  # how prdp begins a line of progress
 ERROR = "error: "
+LOG_KEYS = {"time", "level", "event", "command", "message"}  # of a line of --log-json
 
 Say = Callable[[str], None]
 
@@ -56,6 +59,8 @@ class Site:
     staging: str | None = None
     diagnostics: str | None = None  # a private folder
     dask_scheduler: str | None = None
+    lineage: str | None = None  # a file of OpenLineage events
+    logs: str | None = None  # a private folder for logs as JSON
     spark_conf: str | None = None
     py_files: str | None = None
     worker_python: str | None = None
@@ -96,21 +101,37 @@ class Site:
         named = {"--out": self.out, "--staging": self.staging}
         return [*(text for pair in named.items() if pair[1] for text in pair if text), *self.ledger_option()]
 
-    def release(self, plan: str, *, hold: bool = False, csv: bool = False) -> list[str]:
-        """Return the arguments of a release, as prdp release and jobs/release.py take them."""
+    def release(self, plan: str, values: Mapping[str, str], *, hold: bool = False, csv: bool = False) -> list[str]:
+        """Return the arguments of a release of the plan with these values of its variables."""
         switches = [name for name, on in (("--hold", hold), ("--csv", csv)) if on]
-        return [self.plan(plan), *self.location_options(), *switches, "--json"]
+        lineage = [] if self.lineage is None else ["--lineage", self.lineage]
+        return [self.plan(plan), *set_options(values), *self.location_options(), *switches, *lineage, *self._logged()]
 
-    def diagnose(self, plan: str, published: str, folder: str) -> list[str]:
+    def diagnose(self, plan: str, values: Mapping[str, str], published: str, folder: str) -> list[str]:
         """Return the arguments of diagnostics in a new `folder`; raises Refused where the site has none for them."""
         if self.diagnostics is None:
             raise Refused("Airflow's variable prdp_diagnostics: name the private folder of diagnostics")
-        out = f"{self.diagnostics}/{re.sub('[^A-Za-z0-9._-]', '_', folder)}"
-        return [self.plan(plan), "--out", out, "--release", published, *self.ledger_option(), "--json"]
+        named = ["--out", f"{self.diagnostics}/{file_name(folder)}", "--release", published]
+        return [self.plan(plan), *set_options(values), *named, *self.ledger_option(), *self._logged()]
 
-    def dask(self) -> list[str]:
-        """Return the options of the Dask engine."""
-        return [] if self.dask_scheduler is None else ["--scheduler", self.dask_scheduler]
+    def _logged(self) -> list[str]:
+        return ["--json"] if self.logs is None else ["--json", "--log-json"]
+
+    def log_file(self, name: str) -> Path | None:
+        """Return the private file of a command's log as JSON; None where the site wants none."""
+        return None if self.logs is None else Path(self.logs, f"{file_name(name)}.jsonl")
+
+    def on_dask(self, command: str, arguments: Sequence[str]) -> list[str]:
+        """Return the call of a command of prdp on Dask."""
+        scheduler = [] if self.dask_scheduler is None else ["--scheduler", self.dask_scheduler]
+        return self.command(command, *arguments, *scheduler)
+
+    def on_spark(self, command: str, arguments: Sequence[str], master: str) -> list[str]:
+        """Return the call of a command of prdp by spark-submit, whose driver runs here."""
+        settings = ["--properties-file", self.spark_conf or f"{self.home}/conf/spark/local.conf"]
+        packed = [] if self.py_files is None else ["--py-files", self.py_files]
+        where = ["--master", master, "--deploy-mode", "client", "--name", "prdp"]
+        return ["spark-submit", *where, *settings, *packed, f"{self.home}/jobs/{command}.py", *arguments]
 
     def environment(self, operator: str) -> dict[str, str]:
         """Return the commands' environment beside Airflow's own; `operator` is the one that the ledger records."""
@@ -124,23 +145,76 @@ class Site:
         }
 
 
+def values_of(given: str | Mapping[str, object] | None) -> dict[str, str]:
+    """Return the values of a plan's variables, a mapping of texts or its JSON; raises Refused on anything else."""
+    try:
+        values = json.loads(given) if isinstance(given, str) and given.strip() else given or {}
+    except ValueError:
+        values = None
+    if not isinstance(values, Mapping) or not all(isinstance(each, str) for each in values.values()):
+        raise Refused('set: give the values of the plan\'s variables as text, such as {"year": "2026"}')
+    return {str(name): str(value) for name, value in values.items()}
+
+
+def set_options(values: Mapping[str, str]) -> list[str]:
+    """Return the options that give the variables of a plan their values."""
+    return [text for name, value in values.items() for text in ("--set", f"{name}={value}")]
+
+
+def is_true(value: object) -> bool:
+    """Return a switch, or the text that Airflow's templates make of one; raises Refused on anything else."""
+    if str(value) not in ("True", "False"):
+        raise Refused(f"{str(value)[:50]!r}: must be True or False")
+    return str(value) == "True"
+
+
+def file_name(text: str) -> str:
+    """Return `text` with all but plain letters, digits and . _ - replaced."""
+    return re.sub("[^A-Za-z0-9._-]", "_", text)
+
+
+def master_of(host: str | None, port: int | None, settings: Mapping[str, object]) -> str:
+    """Return the master that a connection of Airflow names; raises Refused where its driver would run elsewhere."""
+    if settings.get("deploy-mode") not in (None, "client"):
+        raise Refused("Airflow's connection to Spark: its deploy-mode must be client")
+    if not host:
+        raise Refused("Airflow's connection to Spark: name the master as its host")
+    return f"{host}:{port}" if port else host
+
+
 def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without Airflow's settings, which hold its connections and its database's address."""
     return {name: value for name, value in environment.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
 
 
-def relay(lines: Iterable[str], say: Say) -> list[str]:
+def relay(lines: Iterable[str], say: Say, keep: Say = lambda line: None) -> list[str]:
     """Pass prdp's progress on as it comes, and return its errors; all other lines are dropped.
 
-    Spark's own lines show counts, and a traceback may show more.
+    Spark's own lines show counts, and a traceback may show more. Lines of --log-json go to `keep`, whole.
     """
     errors = []
     for line in lines:
-        if PROGRESS.match(line):
+        told = logged(line)
+        if told is not None:
+            keep(line)
+            if told["event"] == "error":
+                errors.append(str(told["message"]))
+            elif told["message"]:
+                say(str(told["message"]))
+        elif PROGRESS.match(line):
             say(line.rstrip())
         elif line.startswith(ERROR):
             errors.append(line.removeprefix(ERROR).rstrip())
     return errors
+
+
+def logged(line: str) -> Mapping[str, Any] | None:
+    """Return a line of prdp's --log-json; None where it is another line."""
+    try:
+        found = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.keys() >= LOG_KEYS else None
 
 
 @dataclass(frozen=True)
@@ -164,45 +238,73 @@ class Done:
         return (Refused if self.code in FINAL else Unfinished)(self.reason())
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Done:
-    """Run a command of prdp to its end; where Airflow ends the task before, by a timeout or a signal, end it too."""
-    try:
-        process = subprocess.Popen(
-            command,
-            env=without_airflow(os.environ) | dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise Refused(f"{command[0]} cannot be run: {error.strerror}; see Airflow's variable prdp_bin") from None
+class Running:
+    """The command that is under way, so that whoever ends its task can end it too."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def end(self) -> None:
+        """End the command and all that it started: it may tidy up for TIDY_SECONDS, and is killed then."""
+        process = self.process
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):  # the group outlives its first process while one of it is there
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(TIDY_SECONDS)
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    say: Say,
+    running: Running | None = None,
+    log_file: Path | None = None,
+) -> Done:
+    """Run a command of prdp to its end, in a group of processes of its own; an exception, such as a timeout, ends them.
+
+    Its log as JSON is appended to `log_file`, which is its user's alone.
+    """
+    running = running or Running()
+    wanted = without_airflow(os.environ) | dict(environment)
     errors: list[str] = []
-    with process:
-        reader = Thread(target=lambda: errors.extend(relay(process.stderr or (), say)), daemon=True)
-        reader.start()
+    with open(os.devnull if log_file is None else log_file, "a", opener=_private) as log:
         try:
-            out = process.stdout.read() if process.stdout else ""
-        except BaseException:
-            _end(process)
-            raise
-        reader.join()
+            process = running.process = subprocess.Popen(
+                command,
+                env=wanted,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Refused(f"{command[0]} cannot be run: {error.strerror}; see Airflow's variable prdp_bin") from None
+        with process:
+            reader = Thread(target=lambda: errors.extend(relay(process.stderr or (), say, log.write)), daemon=True)
+            reader.start()
+            try:
+                out = process.stdout.read() if process.stdout else ""
+            except BaseException:  # its time is out
+                running.end()
+                raise
+            finally:
+                reader.join()
+                running.process = None
     return Done(process.returncode, out, errors)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Have a command tidy up and end; one that does not is killed, which loses no more than a machine that stops."""
-    process.terminate()
-    try:
-        process.wait(TIDY_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
-def run_json(command: Sequence[str], environment: Mapping[str, str], say: Say) -> Any:
+def run_json(command: Sequence[str], environment: Mapping[str, str], say: Say, running: Running | None = None) -> Any:
     """Run a command of prdp that prints JSON, and return that; raises Refused or Unfinished if it fails."""
-    done = run(command, environment, say)
+    done = run(command, environment, say, running)
     if done.code != 0:
         raise done.failure()
     return json.loads(done.out)

@@ -10,13 +10,15 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from jobs.cli import main
 from pipeline.ledger.store import Ledger, create_ledger
-from tests.support.airflow import BIN, Airflow, processes_with, settings, standalone, waited
+from tests.support.airflow import BIN, Airflow, Run, processes_with, settings, standalone, waited
 from tests.support.ledgers import ledger_file
 from tests.support.world import records, write_world
 
@@ -32,6 +34,7 @@ DASK, SPARK = "prdp_release_dask", "prdp_release"
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     folder = tmp_path_factory.mktemp("airflow")
+    ledger_file(folder / "state" / "ledger.sqlite")
     with standalone(folder) as running:
         yield running
 
@@ -39,7 +42,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
 def plan(airflow: Airflow, name: str, microdata: pa.Table | None = None, **changes: Any) -> str:
     """Write a world of its own below the folder of plans; return its plan as the DAGs take it."""
     wanted: dict[str, Any] = {"release": name, "dataset": {"name": name}}
-    write_world(airflow.folder / "plans" / name, records(200) if microdata is None else microdata, **wanted | changes)
+    mine = records(200, seed=crc32(name.encode())) if microdata is None else microdata  # no copy of another dataset
+    write_world(airflow.folder / "plans" / name, mine, **wanted | changes)
     return f"{name}/plan.yaml"
 
 
@@ -69,6 +73,7 @@ def published_once(airflow: Airflow, capsys: pytest.CaptureFixture[str], name: s
 def test_a_run_without_a_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here = Airflow("", tmp_path, "")
     environment = settings(tmp_path, 1)
+    ledger_file(tmp_path / "state" / "ledger.sqlite")
     subprocess.run([BIN / "airflow", "db", "migrate"], env=environment, check=True, capture_output=True)
     conf = json.dumps({"plan": plan(here, "tested"), "csv": True})
     subprocess.run(
@@ -166,7 +171,7 @@ def test_a_held_release_waits_for_an_officer_whom_airflow_cannot_replace(
 ) -> None:
     name = "held"
     run = airflow.trigger(DASK, plan=plan(airflow, name), hold=True)
-    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "deferred")
     assert shown(airflow, capsys, name)["state"] == "held"
     run.mark("wait_for_approval", "success")  # somebody with rights in Airflow alone
     assert run.ended() == "failed"
@@ -174,7 +179,7 @@ def test_a_held_release_waits_for_an_officer_whom_airflow_cannot_replace(
     assert run.task("publish")["try_number"] == 1
     assert not (airflow.folder / "out").joinpath(name).exists()
     run.clear("wait_for_approval")
-    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "deferred")
     ledger = ["--ledger", ledger_file(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
     assert main(["ledger", "approve", name, "--record-only", *ledger]) == 0
     assert run.ended() == "success"
@@ -188,7 +193,7 @@ def test_a_held_release_waits_for_an_officer_whom_airflow_cannot_replace(
 def test_a_rejected_release_fails_the_wait(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
     name = "rejected"
     run = airflow.trigger(DASK, plan=plan(airflow, name), hold=True)
-    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "up_for_reschedule")
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "deferred")
     ledger = ["--ledger", ledger_file(airflow.folder / "state" / "ledger.sqlite")]
     assert main(["ledger", "reject", name, "--reason", "cells too thin", *ledger]) == 0
     assert run.ended() == "failed"
@@ -196,3 +201,50 @@ def test_a_rejected_release_fails_the_wait(airflow: Airflow, capsys: pytest.Capt
     assert "cells too thin" not in run.logs()
     assert shown(airflow, capsys, name)["state"] == "rejected"
     assert not (airflow.folder / "out" / name).exists()
+
+
+def asset_event(airflow: Airflow, name: str, **extra: str) -> None:
+    (asset,) = airflow.call(f"/api/v2/assets?name_pattern={name}")["assets"]
+    airflow.call("/api/v2/assets/events", {"asset_id": asset["id"], "extra": extra})
+
+
+def test_an_event_of_the_microdata_releases_their_month(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of docs/airflow.md: one plan for every month, held, and an asset once it is published."""
+    path = write_world(airflow.folder / "plans", records(200, seed=11))
+    data = yaml.safe_load(path.read_text()) | {
+        "variables": {"month": {"pattern": "20[0-9]{2}-[01][0-9]", "about": "The month"}},
+        "release": "jobs-{{ month }}",
+    }
+    data["dataset"] |= {"name": "jobs-{{ month }}", "family": "jobs", "path": "{{ month }}"}
+    (airflow.folder / "plans" / "jobs.yaml").write_text(yaml.safe_dump(data))
+    (airflow.folder / "plans" / "microdata").rename(airflow.folder / "plans" / "2026-11")
+    limits = [{"at": {"employment": 10, "payroll": 500}, "rho": 1000}]
+    (airflow.folder / "family.yaml").write_text(yaml.safe_dump({"unit": "record", "limits": limits}))
+    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
+    assert main(["ledger", "init", "jobs", "--budget", str(airflow.folder / "family.yaml"), *ledger]) == 0
+    airflow.call("/api/v2/pools", {"name": "jobs", "slots": 1, "description": "releases of jobs"})
+    asset_event(airflow, "jobs_microdata", month="2026-11")
+    at = "/api/v2/dags/jobs_by_microdata/dagRuns"
+    (started,) = waited("the run", lambda: airflow.call(at)["dag_runs"])
+    run = Run(airflow, "jobs_by_microdata", started["dag_run_id"])
+    waited("the wait", lambda: run.task("wait_for_approval")["state"] == "deferred")
+    assert shown(airflow, capsys, "jobs-2026-11")["state"] == "held"
+    assert main(["ledger", "approve", "jobs-2026-11", "--record-only", *ledger]) == 0
+    assert run.ended() == "success"
+    story = published_once(airflow, capsys, "jobs-2026-11")
+    (asset,) = airflow.call("/api/v2/assets?name_pattern=prdp/jobs-2026-11")["assets"]
+    (event,) = airflow.call(f"/api/v2/assets/events?asset_id={asset['id']}")["asset_events"]
+    told = {key: story[key] for key in ("release", "dataset", "attempt", "plan_digest")}
+    assert event["extra"] == told | {"path": f"{airflow.folder}/out/jobs-2026-11"}
+
+
+def test_a_task_that_is_ended_ends_prdp(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "ended"
+    run = airflow.trigger(DASK, plan=plan(airflow, name, records(20_000)))
+    text = f"{airflow.folder}/plans/{name}/plan.yaml"
+    waited("the release", lambda: run.task("release")["state"] == "running" and processes_with(text), pause=0.2)
+    run.mark("release", "failed")
+    waited("the end of prdp", lambda: not processes_with(text), seconds=90)
+    run.clear("release")
+    assert run.ended() == "success"
+    published_once(airflow, capsys, name)

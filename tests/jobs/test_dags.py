@@ -164,12 +164,63 @@ def test_only_what_prdp_itself_says_is_passed_on() -> None:
     assert said == ["[   0.1 s] reading the microdata"]
 
 
+def test_a_log_as_json_is_kept_whole_and_its_messages_are_passed_on(tmp_path: Path) -> None:
+    with redirect_stderr(io.StringIO()) as said:
+        main(["release", "/there/is/no.yaml", "--log-json"])
+    (error,) = said.getvalue().splitlines()
+    reading = json.dumps(json.loads(error) | {"event": "begun", "message": "reading the microdata", "level": "info"})
+    quiet = json.dumps(json.loads(error) | {"event": "ended", "message": None})
+    kept: list[str] = []
+    told: list[str] = []
+    lines = [reading, quiet, error, '{"event": "SparkListenerTaskEnd", "message": "4711 records"}', "{4711", "[4711]"]
+    assert relay(lines, told.append, kept.append) == ["/there/is/no.yaml: no such file"]
+    assert told == ["reading the microdata"]
+    assert kept == [reading, quiet, error]
+    program = f"import sys; print({error!r}, file=sys.stderr)"
+    log = tmp_path / "log.jsonl"
+    done = run([sys.executable, "-c", program], {}, print, log_file=log)
+    assert (done.errors, log.read_text(), log.stat().st_mode & 0o777) == (
+        ["/there/is/no.yaml: no such file"],
+        f"{error}\n",
+        0o600,
+    )
+
+
+TWO = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); {}"
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_task_that_is_ended_ends_all_of_its_processes(stubborn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark's, a command of two processes; one that ignores SIGTERM is killed."""
+    monkeypatch.setattr(steps, "TIDY_SECONDS", 0.5)
+    ignore = "import signal; signal.signal(15, signal.SIG_IGN); " if stubborn else ""
+    program = TWO.format(f"{ignore}print('[   0.1 s] here', file=sys.stderr, flush=True); time.sleep(600)")
+    running, group = steps.Running(), []
+
+    def end(line: str) -> None:
+        assert running.process is not None
+        group.append(running.process.pid)
+        Thread(target=running.end).start()
+
+    done = run([sys.executable, "-c", program], {}, end, running)
+    assert done.code == (-9 if stubborn else -15)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group[0], 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("a process is left")
+
+
 def test_a_command_runs_without_airflows_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "secret")
     monkeypatch.setenv("PGPASSFILE", "/etc/pass")
     program = "import os, sys; print(sorted(n for n in os.environ if n[:2] in ('AI', 'PG', 'ZZ'))); sys.exit(5)"
     done = run([sys.executable, "-c", program], {"ZZ": "1"}, print)
     assert (done.code, done.out) == (5, "['PGPASSFILE', 'ZZ']\n")
+    assert done.errors == []
     with pytest.raises(Refused, match="prdp_bin"):
         run(["/there/is/none"], {}, print)
 
@@ -204,7 +255,7 @@ def test_a_task_that_takes_too_long_ends_its_command(tmp_path: Path) -> None:
 
 def test_no_task_of_the_dags_may_run_for_ever() -> None:
     text = (DAGS / "prdp_release.py").read_text()
-    assert re.search(r'default_args=\{[^}]*"execution_timeout": LONGEST', text)
+    assert '"execution_timeout": LONGEST' in text
     assert re.search(r"^LONGEST = timedelta\(hours=[0-9]+\)", text, re.MULTILINE)
 
 
@@ -239,15 +290,55 @@ def test_a_plan_lies_below_the_folder_of_plans(tmp_path: Path, name: str) -> Non
 def test_the_options_are_those_that_prdp_takes(tmp_path: Path) -> None:
     from jobs.cli import parse
 
-    full = site(tmp_path, out="/o", staging="/s", diagnostics="/d", dask_scheduler="tls://h:1")
-    given = parse(["release", *full.release("a.yaml", hold=True, csv=True), *full.dask()])
+    full = site(tmp_path, out="/o", staging="/s", diagnostics="/d", dask_scheduler="tls://h:1", lineage="/l", logs="/j")
+    month = {"month": "2026-11"}
+    _, *words = full.on_dask("release", full.release("a.yaml", month, hold=True, csv=True))
+    given = parse(words)
     assert (given.out, given.staging, given.scheduler, given.hold, given.csv) == ("/o", "/s", "tls://h:1", True, True)
+    assert (given.set, str(given.lineage), given.log_json) == (["month=2026-11"], "/l", True)
+    plain = parse(["release", *site(tmp_path).release("a.yaml", {})])
+    assert (plain.set, plain.lineage, plain.log_json, plain.hold) == ([], None, False, False)
     given = parse(["ledger", "check", full.plan("a.yaml"), *full.location_options(), "--json"])
     assert (given.ledger, given.out) == (full.ledger, "/o")
-    given = parse(["diagnose", *full.diagnose("a.yaml", "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
+    given = parse(["diagnose", *full.diagnose("a.yaml", month, "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
     assert (given.out, str(given.release)) == ("/d/manual__2026-11-21T15_00_00_00_00-1", "/o/r")
+    assert given.set == ["month=2026-11"]
     with pytest.raises(Refused, match="prdp_diagnostics"):
-        replace(full, diagnostics=None).diagnose("a.yaml", "/o/r", "x")
+        replace(full, diagnostics=None).diagnose("a.yaml", {}, "/o/r", "x")
+
+
+def test_spark_is_submitted_with_a_driver_here(tmp_path: Path) -> None:
+    call = site(tmp_path, py_files="/p.zip", spark_conf="/s.conf").on_spark("release", ["a.yaml"], "spark://m:7077")
+    before, after = call[: call.index(f"{ROOT}/jobs/release.py")], call[call.index(f"{ROOT}/jobs/release.py") + 1 :]
+    assert (before[0], after) == ("spark-submit", ["a.yaml"])
+    options = dict(zip(before[1::2], before[2::2], strict=True))
+    assert options == {
+        "--master": "spark://m:7077",
+        "--deploy-mode": "client",
+        "--name": "prdp",
+        "--properties-file": "/s.conf",
+        "--py-files": "/p.zip",
+    }
+    assert f"{ROOT}/conf/spark/local.conf" in site(tmp_path).on_spark("diagnose", [], "local[2]")
+    assert steps.master_of("spark://m", 7077, {"deploy-mode": "client"}) == "spark://m:7077"
+    assert steps.master_of("local[4]", None, {}) == "local[4]"
+    for host, settings, said in ((None, {}, "name the master"), ("m", {"deploy-mode": "cluster"}, "must be client")):
+        with pytest.raises(Refused, match=said):
+            steps.master_of(host, None, settings)
+
+
+def test_values_of_variables_are_texts() -> None:
+    for told in ({"year": "2026"}, '{"year": "2026"}'):
+        assert steps.values_of(told) == {"year": "2026"}
+    for none in (None, "", "{}", {}):
+        assert steps.values_of(none) == {}
+    for wrong in ({"year": 2026}, "2026", "{", "[]", '{"year": null}'):
+        with pytest.raises(Refused, match="as text"):
+            steps.values_of(wrong)
+    assert (steps.is_true("True"), steps.is_true(False)) == (True, False)
+    for wrong in ("true", "", None, 1):
+        with pytest.raises(Refused, match="True or False"):
+            steps.is_true(wrong)
 
 
 def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
@@ -260,7 +351,7 @@ def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
         return steps.run_json(here.command(*arguments), environment, print)
 
     assert answer("ledger", "check", here.plan("plan.yaml"), *here.location_options(), "--json")["state"] is None
-    done = run(here.command("release", *here.release("plan.yaml", hold=True)), environment, print)
+    done = run(here.on_dask("release", here.release("plan.yaml", {}, hold=True)), environment, print)
     found = steps.release_in(answer("ledger", "show", *here.ledger_option(), "--json"), "small-release")
     assert require_released(done, found) == "held"
     assert found is not None
@@ -273,7 +364,7 @@ def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
 
 
 def test_the_dags_import_airflow_the_standard_library_and_one_another() -> None:
-    allowed = {*sys.stdlib_module_names, "airflow", "prdp_steps"}
+    allowed = {*sys.stdlib_module_names, "airflow", "prdp_steps", "prdp_operators"}
     for path in DAGS.glob("*.py"):
         imported = {
             name.partition(".")[0]
@@ -287,7 +378,15 @@ def test_the_dags_import_airflow_the_standard_library_and_one_another() -> None:
             )
         }
         assert imported <= allowed, path.name
-        assert path.name == "prdp_release.py" or "airflow" not in imported
+        assert path.name != "prdp_steps.py" or "airflow" not in imported
+
+
+def test_no_operator_or_hook_of_airflow_is_changed() -> None:
+    """Nothing private of another's object is read or set: only of `self`, or of our own modules."""
+    for path in DAGS.glob("*.py"):
+        for part in ast.walk(ast.parse(path.read_text())):
+            if isinstance(part, ast.Attribute) and part.attr.startswith("_") and not part.attr.startswith("__"):
+                assert ast.unparse(part.value) == "self", f"{path.name}: {ast.unparse(part)}"
 
 
 def test_the_example_files_name_the_variables_and_hold_no_secret() -> None:

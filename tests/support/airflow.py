@@ -28,6 +28,15 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def site_dags(folder: Path) -> Path:
+    """Write a site's own folder of DAGs: ours, and the examples of docs/airflow.md."""
+    blocks = (ROOT / "docs" / "airflow.md").read_text().split("```python\n")[1:]
+    code = "from prdp_release import prdp_release, prdp_release_dask\n" + "".join(b.split("```")[0] for b in blocks)
+    (folder / "dags").mkdir(exist_ok=True)
+    (folder / "dags" / "site.py").write_text(code)
+    return folder / "dags"
+
+
 def settings(folder: Path, port: int, **variables: str) -> dict[str, str]:
     """The environment of an Airflow whose DAGs are ours and whose variables name this prdp and places in `folder`."""
     site = {
@@ -41,6 +50,7 @@ def settings(folder: Path, port: int, **variables: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PRDP_"))}
     return inherited | {
         "AIRFLOW_HOME": str(folder / "airflow"),
+        "PYTHONPATH": str(ROOT / "jobs" / "dags"),  # for the triggerer
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "jobs" / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
@@ -143,7 +153,7 @@ class Run:
 def standalone(folder: Path, **variables: str) -> Iterator[Airflow]:
     """Run Airflow's scheduler, DAG processor and API server for a block."""
     port = free_port()
-    environment = settings(folder, port, **variables)
+    environment = settings(folder, port, **variables) | {"AIRFLOW__CORE__DAGS_FOLDER": str(site_dags(folder))}
     with (folder / "airflow.log").open("wb") as log:
         process = subprocess.Popen(
             [BIN / "airflow", "standalone"], env=environment, stdout=log, stderr=log, start_new_session=True
@@ -152,7 +162,7 @@ def standalone(folder: Path, **variables: str) -> Iterator[Airflow]:
     try:
         token = waited("Airflow's API", lambda: _token(url))
         airflow = Airflow(url, folder, token)
-        waited("the DAGs", lambda: len(airflow.call("/api/v2/dags?tags=prdp")["dags"]) == 2)
+        waited("the DAGs", lambda: len(airflow.call("/api/v2/dags")["dags"]) == 5)
         yield airflow
     finally:
         os.killpg(process.pid, signal.SIGTERM)
