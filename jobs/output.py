@@ -1,10 +1,20 @@
 """How results are printed: JSON for programs, columns for people."""
 
 import json
+import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pipeline.report.text import WIDTH, wrapped
+from pipeline.terminal import GREEN, RED, YELLOW, painted
+
+VERDICTS = {  # the words by which a verdict is told, by its colour
+    GREEN: r"(?<=^verdict  )within its .*?limits?|\bwithin(: \S+ %)?$|(?<=[0-9] )kept(?=: rho)"
+    r"|match their manifest|match the (manifest|chain)|is complete|fits the budget",
+    RED: r"(?<=^verdict  )BREAKS .*?limits?(?= by)|\bBROKEN\b(: \S+ times$)?",
+    YELLOW: r"^ *warning:",
+}
 
 
 def print_json(value: Any) -> None:
@@ -13,9 +23,16 @@ def print_json(value: Any) -> None:
 
 
 def say(*lines: str) -> None:
-    """Print lines for people, each broken where it is wider than a terminal."""
+    """Print lines for people as `tell` does, each broken where it is wider than a terminal."""
     for line in lines:
-        print(*wrapped(line), sep="\n")
+        tell("\n".join(wrapped(line)))
+
+
+def tell(text: str) -> None:
+    """Print text for people; on a terminal the words of a verdict have its colour."""
+    for colour, words in VERDICTS.items():
+        text = re.sub(words, lambda found: painted(found[0], colour, sys.stdout), text, flags=re.MULTILINE)  # noqa: B023
+    print(text)
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

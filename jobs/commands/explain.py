@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from jobs.options import Parser, add_json, add_plan, probability, values_set
-from jobs.output import print_json
+from jobs.output import print_json, tell
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.load import load_plan
 from pipeline.plan.policy import parse_at
@@ -72,5 +72,5 @@ def run(arguments: argparse.Namespace) -> None:
         print_json({"verdict": judged.to_json()} | explained | changed)
     else:
         texts = [render_verdict(judged), *(["", render(explained, plan)] if arguments.detail else [])]
-        print("\n".join([*texts, *map(render_changes, changed.values())]))
+        tell("\n".join([*texts, *map(render_changes, changed.values())]))
     judged.require_within()

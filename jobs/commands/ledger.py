@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.commands.ledger_show import print_budget, show, show_release
 from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence, values_set
-from jobs.output import print_json
+from jobs.output import print_json, say, tell
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.site import operator_named, site
@@ -199,9 +199,9 @@ def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"entries": entries, "head": head, "releases": releases})
         return
-    print(f"the chain of {entries} entries is complete; head {head}")
+    tell(f"the chain of {entries} entries is complete; head {head}")
     for release in releases:
-        print(f"{release}: the published files match the chain")
+        say(f"{release}: the published files match the chain")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -214,7 +214,7 @@ def _check(arguments: argparse.Namespace) -> None:
         print_json(checked)
     else:
         state = "fits the budget; nothing is reserved" if checked["state"] is None else f"is {checked['state']}"
-        print(f"release {checked['release']}: {state}")
+        say(f"release {checked['release']}: {state}")
 
 
 def _decide(ledger: Ledger, arguments: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from jobs.options import Parser, add_json, add_plan, at_least_one, count, values_set
-from jobs.output import print_json
+from jobs.output import print_json, tell
 from pipeline.economy.published import FIGURES
 from pipeline.errors import BudgetRefused
 from pipeline.trial.text import trial_text
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(tried)
     else:
-        print(trial_text(tried))
+        tell(trial_text(tried))
     broken = [plan["release"] for plan in tried["plans"] if not all(limit["within"] for limit in plan["limits"])]
     if broken:
         raise BudgetRefused(

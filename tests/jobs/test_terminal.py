@@ -20,6 +20,7 @@ from jobs.cli import main
 from pipeline.engines import protocol
 from pipeline.errors import StateError
 from pipeline.log import Log, counted, json_log, plain_log, share
+from tests.support.corpus import build
 from tests.support.ledgers import ledger_file
 from tests.support.terminal import SLOWLY, Told, on_terminal, seen
 from tests.support.world import records, write_world
@@ -65,6 +66,26 @@ def test_an_error_is_red_and_says_so_in_words(tmp_path: Path) -> None:
     _, coloured = on_terminal(["explain", "nowhere.yaml"], tmp_path)
     assert "\x1b[31merror:\x1b[0m nowhere.yaml" in coloured
     assert seen(coloured)[-2].startswith("error: nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("rho", "code", "shown"),
+    [
+        (100, 0, ["\x1b[32mwithin its limit\x1b[0m by", "\x1b[32mwithin: 49.2 %\x1b[0m"]),
+        (1, 3, ["\x1b[31mBREAKS its limit\x1b[0m by", "\x1b[31mBROKEN: 49.2 times\x1b[0m", "\x1b[31merror:\x1b[0m"]),
+    ],
+)
+def test_verdicts_are_green_or_red(tmp_path: Path, rho: int, code: int, shown: list[str]) -> None:
+    plan = build(tmp_path / "world") / "plan.yaml"
+    plan.write_text(plan.read_text().replace("rho: 100", f"rho: {rho}"))
+    exit_code, written = on_terminal(["explain", str(plan)], tmp_path)
+    assert exit_code == code
+    for words in shown:
+        assert words in written
+    _, plain = on_terminal(["explain", str(plan)], tmp_path, NO_COLOR="1")
+    assert seen(plain) == seen(written), "the words are the same without colours"
+    _, as_json = on_terminal(["explain", str(plan), "--json", "--quiet"], tmp_path)
+    assert "\x1b" not in as_json.partition("\n}\n")[0]
 
 
 def test_elsewhere_a_few_plain_lines_tell_it(tmp_path: Path, call: list[str]) -> None:
