@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+import prdp
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure
 from pipeline.release.manifest import verify_release
@@ -49,16 +50,60 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return released(plan, folder / "run", csv=True)
 
 
+def leaks(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
+    """The files of a site that differ between two data sets though they hold no figures; those with figures all do."""
+    assert one.keys() == other.keys()
+    different = {path for path in one if one[path] != other[path]}
+    assert different >= {path for path in one if holds_figures(path)}
+    return {path for path in different if not holds_figures(path)}
+
+
+def without_digests(page: str) -> str:
+    return re.sub(r"[0-9a-f]{16,}|<td class=n>[\d,]+</td>", "", page)  # and sizes
+
+
+def told(manifest: Path) -> Any:
+    """What a manifest says besides digests, sizes, the attempt and the ledger's head."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: kept(each) for key, each in value.items() if key not in {"sha256", "bytes"}}
+        return [kept(each) for each in value] if isinstance(value, list) else value
+
+    read = json.loads(manifest.read_text())
+    text = json.dumps(kept({key: read[key] for key in read if key != "ledger_head"}))
+    return json.loads(text.replace(read["attempt"], ""))
+
+
 def test_two_data_sets_under_one_key_differ_in_files_with_figures_alone(site: Path, tmp_path: Path) -> None:
     queries = [QUERIES[0] | {"title": "All of them", "unit": "places", "about": "Counted."}, *QUERIES[1:]]
     plan = write_world(tmp_path, records(1500, seed=2), queries=queries, **TEXTS)
     one, other = tree(site), tree(released(plan, tmp_path / "run", csv=True))
-    assert one.keys() == other.keys()
-    assert {path for path in one if one[path] != other[path]} == {path for path in one if holds_figures(path)}
+    assert leaks(one, other) == set()
     assert sum(map(holds_figures, one)) == 1 + 3 * (1 + 1 + 1 + 1)  # report.html; Parquet, CSV, page and script a table
+    assert {"codes/state.csv", "datapackage.json", "structure.json", "policy.json", "site/maps/county.js"} <= one.keys()
     fronts = [(folder / "index.html").read_text() for folder in (site.parent, tmp_path / "run/out/small-release")]
-    without = [re.sub(r"[0-9a-f]{16,}|<td class=n>[\d,]+</td>", "", text) for text in fronts]  # digests and sizes
-    assert without[0] == without[1]
+    assert without_digests(fronts[0]) == without_digests(fronts[1])
+    manifests = [told(folder / "release.json") for folder in (site.parent, tmp_path / "run/out/small-release")]
+    assert manifests[0] == manifests[1]
+
+
+def test_so_do_large_tables_and_second_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(write, "MOST_CELLS", 79)
+    monkeypatch.setattr("pipeline.report.site.coarse.MOST_SUMS", 40)
+    plans = [write_world(tmp_path / f"{seed}", records(500 + seed, seed=seed)) for seed in (1, 2)]
+    sites = [released(plan, plan.parent / "run", csv=True) for plan in plans]
+    assert leaks(*map(tree, sites)) == set()
+    for site in sites:
+        prdp.site(site.parent, site.parents[3] / "second")
+    seconds = [tree(site.parents[3] / "second") for site in sites]
+    fronts = [without_digests(each.pop("index.html").decode()) for each in seconds]
+    assert leaks(*seconds) == set()
+    assert fronts[0] == fronts[1]
+    # the twin: a list of codes that says how much there is
+    monkeypatch.setattr(write, "keys_script", lambda figures, *_: f"// {figures.columns['value'].sum()}")
+    sites = [released(plan, plan.parent / "again", csv=True) for plan in plans]
+    assert {path.rpartition("/")[2] for path in leaks(*map(tree, sites))} == {"keys.js"}
 
 
 def script(path: Path, called: str) -> list[Any]:
