@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from pipeline.errors import require_package
 from pipeline.product.published_folder import Published
-from pipeline.report.data_package import CODES
+from pipeline.report.site.facts import CODES
 
 FILE = "tables.duckdb"  # not the release's name: DuckDB takes a file's name for a catalog's, and some are its own
 LIST = pa.schema([("code", pa.string()), ("name", pa.string())])

@@ -14,7 +14,8 @@ from pipeline.product.database import write_database, write_delta
 from pipeline.product.published_folder import Published, published_in
 from pipeline.product.sdmx import write_sdmx
 from pipeline.product.workbook import write_workbooks
-from pipeline.report.data_package import CODES, PACKAGE, package_text
+from pipeline.report.data_package import package_text
+from pipeline.report.site.facts import CODES, PACKAGE
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.new_folder import filled, require_no_release

@@ -16,8 +16,8 @@ from pipeline.product.reconciled_folder import MANIFEST, read_reconciled_manifes
 from pipeline.product.sources import structure_of
 from pipeline.release.export import description_in, published_part
 from pipeline.release.manifest import read_manifest, verify_release
-from pipeline.report.data_package import CODES, field_note
-from pipeline.report.site.facts import code_names
+from pipeline.report.data_package import field_note
+from pipeline.report.site.facts import CODES, code_names
 from pipeline.storage.location import Location
 from pipeline.storage.staging import safe_name
 

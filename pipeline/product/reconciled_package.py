@@ -6,7 +6,8 @@ from typing import Any
 
 from pipeline.release.export import description_in
 from pipeline.release.manifest import read_manifest
-from pipeline.report.data_package import CODES, MEANINGS, MEDIA, PACKAGE, file_notes, package_text
+from pipeline.report.data_package import MEANINGS, MEDIA, file_notes, package_text
+from pipeline.report.site.facts import CODES, PACKAGE
 from pipeline.storage.location import Location
 
 ESTIMATED = {  # column → type and meaning

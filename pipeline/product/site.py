@@ -109,7 +109,7 @@ def make_site(
                 _copy(product / file["path"], place / PRODUCT / file["path"], file)
             loads = loads | {"files": [file | {"href": f"{PRODUCT}/{file['path']}"} for file in loads["files"]]}
         whole = manifest | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
-        whole |= {"files": [], "product": loads}
+        whole |= {"files": [{"path": path} for path in files if not path.startswith(f"{SITE}/")], "product": loads}
         (place / FRONT).write_text(published_page(shown, f"{SITE}/", whole), encoding="utf-8")
     return {
         "release": verified.release,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import StateError
-from pipeline.report.data_package import CODES, PACKAGE
+from pipeline.report.site.facts import CODES, PACKAGE
 from pipeline.storage.location import Location
 
 

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from pipeline.plan.structure import Structure
 from pipeline.report.page import COLUMNS
-from pipeline.report.site.facts import METADATA, Facts
+from pipeline.report.site.facts import CODES, METADATA, PACKAGE, Facts
 from pipeline.report.site.write import SITE
 from pipeline.storage.location import Location
 from pipeline.tables.writers import FORMATS, PARQUET
 
-PACKAGE, CODES = "datapackage.json", "codes"
 MEDIA = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 MEANINGS = {name: what for names, what in COLUMNS for name in names.split(", ")}
 

@@ -249,6 +249,8 @@ def test_the_front_page_names_all_files_with_their_digests(site: Path) -> None:
         assert file["sha256"] in front
         assert f"{file['bytes']:,}" in front
     assert manifest["ledger_head"] in front
+    assert f'<a href="{site.name}/datapackage.json">' in front
+    assert f'<a href="{site.name}/codes/state.csv">state.csv</a>' in front
     for link in re.findall(r'href="([^"#]+)"', front):
         assert (site.parent / link).is_file(), link
     for page in site.glob("site/**/*.html"):

@@ -69,6 +69,7 @@ def test_a_second_site_holds_all_that_was_published(release: Path, tmp_path: Pat
     assert (made["tables"], made["reconciled"]) == (["by_county", "by_state", "pay"], [])
     assert tree(release) == before
     require_whole(tmp_path / "site")
+    assert '<a href="codes/state.csv">state.csv</a>' in (tmp_path / "site/index.html").read_text()
     attempt = {path.partition("/")[2]: data for path, data in before.items() if "/" in path}
     copied = tree(tmp_path / "site")
     assert {path: copied[path] for path in attempt if not path.startswith("site/")} == {

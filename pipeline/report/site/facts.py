@@ -28,6 +28,7 @@ from udfs.numbers.exact import as_json
 from udfs.records.codes import LEVELS, NATION, OTHER
 
 METADATA = "metadata.json"
+PACKAGE, CODES = "datapackage.json", "codes"  # beside the tables: what describes them, lists of codes with names
 Facts = dict[str, Any]  # JSON
 
 LABELS = {

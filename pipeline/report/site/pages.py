@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.report.html import Table, rendered
 from pipeline.report.page import COLUMNS
 from pipeline.report.site.coarse import Coarse
-from pipeline.report.site.facts import Facts
+from pipeline.report.site.facts import CODES, PACKAGE, Facts
 from pipeline.report.site.figures import Figures, Names, with_bars
 from pipeline.report.site.grid import state_grid
 from pipeline.report.site.maps import MAPS
@@ -42,8 +42,9 @@ def front_page(
     Args:
         facts: What the site says.
         site: The path to the folder of the site's other pages, "" where it lies there itself.
-        published: Of a published release `date`, `attempt`, `ledger_head`, `product` (None: there is none), and
-            `tables`: each one's name, title and files (name, href, bytes, sha256).
+        published: Of a published release `date`, `attempt`, `ledger_head`; `tables`: each one's name, title and
+            files (name, href, bytes, sha256); `described` (the paths to what describes them) and `product`, None where
+            there is none.
         notes: What readers must know first, such as that a later release corrects it.
         front: The path to the page that lists the files, where this one does not.
     """
@@ -83,8 +84,13 @@ def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: 
     ]
     told = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
     home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
+    beside = [path for path in (file["path"] for file in manifest["files"]) if path.startswith(home)]
+    lists = [path for path in beside if path.startswith(f"{home}{CODES}/")]
+    described = {"package": f"{home}{PACKAGE}", "lists": sorted(lists)} if f"{home}{PACKAGE}" in beside else None
     product = manifest.get("product") and _product(manifest["product"])
-    return front_page(facts, site, told | {"home": home, "tables": tables, "product": product}, notes)
+    return front_page(
+        facts, site, told | {"home": home, "tables": tables, "described": described, "product": product}, notes
+    )
 
 
 def files_of(manifest: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
