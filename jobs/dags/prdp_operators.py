@@ -229,7 +229,7 @@ class PrdpOperator(BaseOperator):
         """Do the step."""
         raise NotImplementedError
 
-    def wait(self, step: Step, release: str) -> None:
+    def finish(self, step: Step, release: str) -> Any:
         """Give the worker back until the release is decided, where it is held."""
         if approved(step.ledger_state(release)):
             return
@@ -240,7 +240,7 @@ class PrdpOperator(BaseOperator):
     def resume(self, context: Any, held: str, event: Any = None) -> Any:
         """Go on once a held release is decided: the ledger says how."""
         with refusals():
-            return self.act(Step(self, context))
+            return self.finish(Step(self, context), held)
 
     def on_kill(self) -> None:
         """End the processes of prdp, also those of Spark's driver: what they left is finished by the next try."""
@@ -265,13 +265,16 @@ class PrdpReleaseOperator(PrdpOperator):
         super().__init__(**settings)
         self.hold, self.csv = hold, csv
 
-    def act(self, step: Step) -> str:
-        """Release, wait, publish what was approved, verify, and tell."""
-        name = self.released(step)
-        self.wait(step, name)
+    def act(self, step: Step) -> Any:
+        """Release, then finish."""
+        return self.finish(step, self.released(step))
+
+    def finish(self, step: Step, release: str) -> str:
+        """Wait, publish what was approved, verify, and tell."""
+        super().finish(step, release)
         self.released(step)
-        step.tell(step.verify(name))
-        return name
+        step.tell(step.verify(release))
+        return release
 
     def released(self, step: Step) -> str:
         """Release or hold, or go on where another try stopped; return the release's name."""
@@ -320,7 +323,7 @@ class PrdpApprovalSensor(PrdpOperator):
 
     def act(self, step: Step) -> None:
         """Wait, or pass where the release is not held; fail where it never will be published."""
-        self.wait(step, step.release)
+        self.finish(step, step.release)
 
 
 class VerifyStep(PrdpOperator):

@@ -208,21 +208,40 @@ def asset_event(airflow: Airflow, name: str, **extra: str) -> None:
     airflow.call("/api/v2/assets/events", {"asset_id": asset["id"], "extra": extra})
 
 
+def events_of(airflow: Airflow, name: str) -> Any:
+    (asset,) = airflow.call(f"/api/v2/assets?name_pattern={name}")["assets"]
+    return airflow.call(f"/api/v2/assets/events?asset_id={asset['id']}")["asset_events"]
+
+
+def every_month(airflow: Airflow, name: str, seed: int) -> list[str]:
+    """Write the plan NAME.yaml of a family, as docs/airflow.md has it; return the options of the ledger."""
+    plans = airflow.folder / "plans"
+    data = yaml.safe_load(write_world(plans / f"of-{name}", records(200, seed=seed)).read_text())
+    data |= {
+        "variables": {"month": {"pattern": "20[0-9]{2}-[01][0-9]", "about": "The month"}},
+        "release": f"{name}-{{{{ month }}}}",
+        "domain": {key: f"of-{name}/{path}" for key, path in data["domain"].items()},
+    }
+    data["dataset"] |= {"name": f"{name}-{{{{ month }}}}", "family": name, "path": f"of-{name}/microdata"}
+    (plans / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    limits = [{"at": {"employment": 10, "payroll": 500}, "rho": 1000}]
+    budget = airflow.folder / f"{name}.yaml"
+    budget.write_text(yaml.safe_dump({"unit": "record", "limits": limits}))
+    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
+    assert main(["ledger", "init", name, "--budget", str(budget), *ledger]) == 0
+    airflow.call("/api/v2/pools", {"name": name, "slots": 1, "description": f"releases of {name}"})
+    return ledger
+
+
+def told(story: Any, airflow: Airflow) -> Any:
+    """What an asset's event says of a release."""
+    facts = {key: story[key] for key in ("release", "dataset", "attempt", "plan_digest")}
+    return facts | {"path": f"{airflow.folder}/out/{story['release']}"}
+
+
 def test_an_event_of_the_microdata_releases_their_month(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
     """The example of docs/airflow.md: one plan for every month, held, and an asset once it is published."""
-    path = write_world(airflow.folder / "plans", records(200, seed=11))
-    data = yaml.safe_load(path.read_text()) | {
-        "variables": {"month": {"pattern": "20[0-9]{2}-[01][0-9]", "about": "The month"}},
-        "release": "jobs-{{ month }}",
-    }
-    data["dataset"] |= {"name": "jobs-{{ month }}", "family": "jobs", "path": "{{ month }}"}
-    (airflow.folder / "plans" / "jobs.yaml").write_text(yaml.safe_dump(data))
-    (airflow.folder / "plans" / "microdata").rename(airflow.folder / "plans" / "2026-11")
-    limits = [{"at": {"employment": 10, "payroll": 500}, "rho": 1000}]
-    (airflow.folder / "family.yaml").write_text(yaml.safe_dump({"unit": "record", "limits": limits}))
-    ledger = ["--ledger", str(airflow.folder / "state" / "ledger.sqlite"), "--operator", "officer"]
-    assert main(["ledger", "init", "jobs", "--budget", str(airflow.folder / "family.yaml"), *ledger]) == 0
-    airflow.call("/api/v2/pools", {"name": "jobs", "slots": 1, "description": "releases of jobs"})
+    ledger = every_month(airflow, "jobs", seed=11)
     asset_event(airflow, "jobs_microdata", month="2026-11")
     at = "/api/v2/dags/jobs_by_microdata/dagRuns"
     (started,) = waited("the run", lambda: airflow.call(at)["dag_runs"])
@@ -231,11 +250,22 @@ def test_an_event_of_the_microdata_releases_their_month(airflow: Airflow, capsys
     assert shown(airflow, capsys, "jobs-2026-11")["state"] == "held"
     assert main(["ledger", "approve", "jobs-2026-11", "--record-only", *ledger]) == 0
     assert run.ended() == "success"
-    story = published_once(airflow, capsys, "jobs-2026-11")
-    (asset,) = airflow.call("/api/v2/assets?name_pattern=prdp/jobs-2026-11")["assets"]
-    (event,) = airflow.call(f"/api/v2/assets/events?asset_id={asset['id']}")["asset_events"]
-    told = {key: story[key] for key in ("release", "dataset", "attempt", "plan_digest")}
-    assert event["extra"] == told | {"path": f"{airflow.folder}/out/jobs-2026-11"}
+    (event,) = events_of(airflow, "prdp/jobs-2026-11")
+    assert event["extra"] == told(published_once(airflow, capsys, "jobs-2026-11"), airflow)
+
+
+def test_the_operator_makes_a_whole_release_in_a_dag_of_others(
+    airflow: Airflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = every_month(airflow, "county", seed=12)
+    run = airflow.trigger("county_tables")
+    month = airflow.call(run.at)["run_after"][:7]
+    waited("the wait", lambda: run.task("release")["state"] == "deferred")
+    assert main(["ledger", "approve", f"county-{month}", "--record-only", *ledger]) == 0
+    assert run.ended() == "success"
+    (event,) = events_of(airflow, "county_tables")
+    assert event["extra"] == told(published_once(airflow, capsys, f"county-{month}"), airflow)
+    assert run.pushed() == {"release": f"county-{month}"}
 
 
 def test_a_task_that_is_ended_ends_prdp(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
