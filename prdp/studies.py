@@ -52,7 +52,7 @@ def withheld_today(figures: str) -> dict[str, Any]:
     return run(figures)
 
 
-def beside_today(figures: str, plan: str | Path) -> dict[str, Any]:
+def beside_today(figures: str, plan: "str | Path | Plan") -> dict[str, Any]:
     """Return how large errors of a plan's tables by state and industry are in the cells of published figures.
 
     By today's flag and by true employment, with the share of today's withheld cells that become usable and what
@@ -60,15 +60,15 @@ def beside_today(figures: str, plan: str | Path) -> dict[str, Any]:
 
     Args:
         figures: "cbp-2010" or "cbp-2011".
-        plan: The plan's file, such as the one that `generate_like` writes.
+        plan: A plan, or its file, such as the one that `generate_like` writes.
 
     Raises:
         PlanError: The plan has no such tables with additive noise.
     """
-    from pipeline.plan.load import load_plan  # noqa: PLC0415
     from pipeline.study.beside_today import beside_today as run  # noqa: PLC0415
+    from prdp.plans import load_plan  # noqa: PLC0415
 
-    return run(figures, load_plan(Path(plan)))
+    return run(figures, load_plan(plan)._model)
 
 
 def calibrate(

@@ -4,12 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jobs.options import Parser, add_json, add_new_folder, count
+from jobs.options import Parser, add_json, add_new_folder, add_set, count, values_set
 from jobs.output import print_columns, print_json
 from pipeline.economy.generate import generate
 from pipeline.economy.like import generate_like
 from pipeline.economy.published import FIGURES, withheld_today
 from pipeline.errors import PlanError
+from prdp.plans import load_plan
 from prdp.studies import beside_today
 
 EXAMPLE = "prdp generate --records 1000000 --out data"
@@ -28,6 +29,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--beside", type=Path, metavar="PLAN", help="with --describe: errors of the plan's tables in the same cells"
     )
+    add_set(parser, "the value of a variable of --beside's plan")
     parser.add_argument("--seed", type=count, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     add_new_folder(parser, required=False)
     add_json(parser)
@@ -41,9 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise PlanError("--describe: it writes nothing and counts all states: leave out --out and --states")
     if arguments.beside and not arguments.describe:
         raise PlanError("--beside: it goes with --describe alone")
+    if arguments.set and not arguments.beside:
+        raise PlanError("--set: it goes with --beside alone")
     if arguments.describe:
         described, show = (
-            (beside_today(arguments.like, arguments.beside), _print_beside)
+            (beside_today(arguments.like, load_plan(arguments.beside, set=values_set(arguments))), _print_beside)
             if arguments.beside
             else (withheld_today(arguments.like), _print_withheld)
         )

@@ -20,6 +20,7 @@ COMMANDS = {  # every command that takes a plan, with what else it needs
     "ledger check": ["ledger", "check", "PLAN"],
     "calibrate": ["calibrate", "PLAN"],
     "prepare": ["prepare", "RAW", "--plan", "PLAN", "--out", "prepared"],
+    "generate --beside": ["generate", "--like", "cbp-2011", "--describe", "--beside", "PLAN"],
     "evaluate --suppression": ["evaluate", "--suppression", "PLAN", "--out", "study"],
     "evaluate --publication": ["evaluate", "--publication", "PLAN", "--out", "study"],
 }
