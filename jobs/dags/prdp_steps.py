@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from enum import Enum, auto
 from pathlib import Path, PurePosixPath
 from threading import Thread
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 FINAL = (2, 3, 4)  # exit codes that another try would only repeat
@@ -270,7 +270,7 @@ def run(
     running = running or Running()
     wanted = without_airflow(os.environ) | dict(environment)
     errors: list[str] = []
-    with open(os.devnull if log_file is None else log_file, "a", opener=_private) as log:
+    with _opened(log_file) as log:
         try:
             process = running.process = subprocess.Popen(
                 command,
@@ -298,8 +298,15 @@ def run(
     return Done(process.returncode, out, errors)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _opened(log_file: Path | None) -> TextIO:
+    """Return a private file, in a folder that is made private if it is not there; without one, what keeps nothing."""
+    if log_file is None:
+        return open(os.devnull, "a")
+    try:
+        log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return open(log_file, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600))
+    except OSError as error:
+        raise Refused(f"{log_file}: cannot be written: {error.strerror}; see Airflow's variable prdp_logs") from None
 
 
 def run_json(command: Sequence[str], environment: Mapping[str, str], say: Say, running: Running | None = None) -> Any:

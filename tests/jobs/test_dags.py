@@ -177,13 +177,16 @@ def test_a_log_as_json_is_kept_whole_and_its_messages_are_passed_on(tmp_path: Pa
     assert told == ["reading the microdata"]
     assert kept == [reading, quiet, error]
     program = f"import sys; print({error!r}, file=sys.stderr)"
-    log = tmp_path / "log.jsonl"
+    log = tmp_path / "logs" / "log.jsonl"
     done = run([sys.executable, "-c", program], {}, print, log_file=log)
     assert (done.errors, log.read_text(), log.stat().st_mode & 0o777) == (
         ["/there/is/no.yaml: no such file"],
         f"{error}\n",
         0o600,
     )
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(Refused, match="prdp_logs"):
+        run([sys.executable, "-c", program], {}, print, log_file=log / "below.jsonl")
 
 
 TWO = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); {}"
