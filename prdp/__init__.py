@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prdp.derived import derive, derive_table
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
-    from prdp.ledgers import Ledger, create_ledger, open_ledger
+    from prdp.ledgers import Ledger, create_ledger, import_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
@@ -44,7 +44,7 @@ HOMES = {
     "prdp.derived": ("derive", "derive_table"),
     "prdp.designs": ("Design", "design"),
     "prdp.explanation": ("Explanation",),
-    "prdp.ledgers": ("Ledger", "create_ledger", "open_ledger"),
+    "prdp.ledgers": ("Ledger", "create_ledger", "import_ledger", "open_ledger"),
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
     "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
@@ -93,6 +93,7 @@ __all__ = [
     "gaussian_scales",
     "generate",
     "generate_like",
+    "import_ledger",
     "load_plan",
     "mechanisms",
     "open_ledger",

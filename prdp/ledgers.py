@@ -140,6 +140,24 @@ class Ledger:
 
         self._store.raise_limits(load_budget(Path(budget), name), reason)
 
+    def close(self, reason: str) -> None:
+        """Close the ledger for a recorded reason: nothing is reserved, drawn or published before `reopen`."""
+        self._store.close(reason)
+
+    def reopen(self, *outs: str | Path) -> list[str]:
+        """Open the closed ledger again; return the releases whose published heads were found in its chain.
+
+        Args:
+            *outs: Folders or URIs that hold published releases, beside those that the ledger names.
+
+        Raises:
+            StateError: A published release or a staged attempt is not in the chain: the ledger forgot what it cost.
+        """
+        from pipeline.release.reopening import reopen  # noqa: PLC0415
+        from prdp.runs import location  # noqa: PLC0415
+
+        return reopen(self._store, [location(out, "out") for out in outs])
+
     def approve(self, release: str, *, record_only: bool = False) -> str:
         """Approve a held release and publish it; return its state. `record_only`: the next run publishes."""
         from pipeline.release.officers import approve  # noqa: PLC0415
@@ -210,6 +228,31 @@ def create_ledger(url: str | Path | None = None, *, operator: str | None = None)
     from pipeline.ledger.store import create_ledger as create_store  # noqa: PLC0415
 
     return _at(url, operator, create_store)
+
+
+def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
+    """Return the ledger at `url`, made of the chain in `file`, as `prdp ledger import`; it is closed at first.
+
+    Args:
+        file: What `prdp ledger export --confidential` printed.
+        url: As of `create_ledger`; a ledger there must be empty.
+
+    Raises:
+        PlanError: The file cannot be read, or holds no entries with all their columns.
+        StateError: The chain is not whole, or the ledger has entries already.
+    """
+    from pipeline.errors import PlanError  # noqa: PLC0415
+    from pipeline.ledger.entries import read_entry  # noqa: PLC0415
+    from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
+
+    try:
+        with Path(file).open(encoding="utf-8") as lines:
+            chain = [read_entry(line) for line in lines if line.strip()]
+    except OSError as error:
+        raise PlanError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise PlanError(f"{file}: is not what prdp ledger export --confidential prints") from None
+    return _at(url, operator, lambda address: import_store(chain, address))
 
 
 def _at(url: str | Path | None, operator: str | None, opened: Callable[[str | None], Store]) -> Ledger:

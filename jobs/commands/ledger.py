@@ -30,6 +30,9 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "abort": "abort cbp-2023-county",
     "withdraw": 'withdraw cbp-2023-county --reason "wrong microdata"',
     "export": "export",
+    "import": "import entries.jsonl postgresql://owner@localhost/ledger",
+    "close": 'close --reason "restored from a backup"',
+    "reopen": "reopen --out releases",
     "purge": "staging purge",
 }
 OF_ENTRIES = ("verify", "export", "page", "staging")  # of a new ledger they would say that all is well
@@ -105,6 +108,23 @@ def declare(parser: Parser) -> None:
     export = _add(acts, "export", "print every entry as a line of JSON, without confidential facts", _export)
     export.add_argument(
         "--confidential", action="store_true", help="with confidential facts: input digests, salts, locations"
+    )
+    take = acts.add_parser(
+        "import",
+        **_about("import", "make a ledger of an exported chain; it is closed at first"),
+    )
+    take.add_argument("file", type=Path, metavar="FILE", help="what prdp ledger export --confidential printed")
+    take.add_argument("address", nargs="?", metavar="ADDRESS", help="as of create; a ledger there must be empty")
+    add_json(take)
+    close = _add(acts, "close", "let nothing be reserved, drawn or published, as of a ledger that was restored", _close)
+    _add_reason(close, "why, for the record")
+    reopen = _add(acts, "reopen", "open a closed ledger where its chain knows all that was published", _reopen)
+    reopen.add_argument(
+        "--out",
+        action="append",
+        default=[],
+        metavar="URI",
+        help="a folder of published releases, beside those that the ledger names (repeatable)",
     )
     staging = acts.add_parser("staging", help="staged files")
     purge = _add(
@@ -236,6 +256,41 @@ def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:
         print(json.dumps(entry.exported(arguments.confidential), ensure_ascii=False, allow_nan=False))
 
 
+def _import(arguments: argparse.Namespace) -> None:
+    from prdp.ledgers import import_ledger  # noqa: PLC0415
+
+    ledger = import_ledger(arguments.file, arguments.address)._store
+    arguments.log.ledger(ledger.address)
+    entries, head = ledger.head()
+    if arguments.json:
+        print_json({"ledger": ledger.address, "entries": entries, "head": head, "closed": True})
+    else:
+        print(f"ledger {ledger.address}: has the chain of {entries} entries; head {head}")
+        print("it is closed: see that nothing was published since the export, then prdp ledger reopen")
+
+
+def _close(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    ledger.close(arguments.reason)
+    _say_open(ledger, arguments, [])
+
+
+def _reopen(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from pipeline.release.reopening import reopen  # noqa: PLC0415
+
+    found = reopen(ledger, [locate(out, what="--out") for out in arguments.out])
+    _say_open(ledger, arguments, found)
+
+
+def _say_open(ledger: Ledger, arguments: argparse.Namespace, found: list[str]) -> None:
+    closed = ledger.closed() is not None
+    if arguments.json:
+        print_json({"closed": closed, "found": found})
+    elif closed:
+        print("the ledger is closed: nothing is reserved, drawn or published before prdp ledger reopen")
+    else:
+        print(f"the ledger is open; published releases whose heads are in its chain: {len(found)}")
+
+
 def _page(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.officer_page import write_officer_page  # noqa: PLC0415
 
@@ -262,6 +317,7 @@ def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:
 # Acts that open the ledger by themselves: it may be absent, of an older version, or left to a function of prdp.
 NOT_OPENED: dict[str, Callable[[argparse.Namespace], None]] = {
     "create": _create,
+    "import": _import,
     "check": _check,
     "migrate": _migrate,
 }

@@ -40,16 +40,20 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
     known = {} if release else ledger.budgets()
     budgets = [budget for budget in known.values() if dataset in (None, budget.name)]
-    if not (lines or runs or budgets):
+    closed = None if release else ledger.closed()
+    if not (lines or runs or budgets or (closed and dataset is None)):
         _require_known(ledger, release, dataset)
     kept = [each for each in spending if dataset in (None, each.name)]
     counted = {} if release else {name: n for name, n in ledger.refusals().items() if dataset in (None, name)}
     refusals = [_refusals_json(name, n, known.get(name)) for name, n in counted.items()]
     if json:
+        shut = [{"state": "closed", "since": closed.time, "reason": closed.facts["reason"]}] if closed else []
         stated = (budget.to_json() for budget in budgets)
         told = (*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals)
-        print_json([*told, *(account.to_json() for account in kept)])
+        print_json([*told, *(account.to_json() for account in kept), *shut])
         return
+    if closed:
+        print(f"closed since {closed.time[:10]}: {closed.facts['reason']}; prdp ledger reopen opens it")
     by_name = {account.name: account for account in kept}
     of_name: dict[str, list[tuple[str, ...]]] = {name: [] for name in by_name}
     for name, line in lines:

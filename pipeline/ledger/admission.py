@@ -24,6 +24,7 @@ from pipeline.ledger.datasets import (
     silent_kin,
     with_wanted,
 )
+from pipeline.ledger.entries import closed_by, require_open
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of
 from pipeline.ledger.refusals import require_refusals_left
 from pipeline.ledger.reservation import Reservation, limits_of, tests_of
@@ -110,8 +111,9 @@ def standing(kept: Summaries, wanted: Reservation, registered_only: bool) -> Rel
     """Return the present state where `wanted` was reserved already, None where it was not, or was refunded.
 
     Raises StateError where the name is taken by something else or has ended, where the dataset's record disagrees, and
-    where it is not registered but `registered_only`.
+    where it is not registered but `registered_only`, and where the ledger is closed.
     """
+    require_open(closed_by(kept.connection))
     state = state_of(kept.connection, wanted.release)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
         budgets = kept.budgets

@@ -160,6 +160,11 @@ BEGIN
             EXECUTE 'GRANT INSERT, DELETE ON {SCHEMA}.summaries TO prdp_release';
         END IF;
     END LOOP;
+    IF EXISTS (SELECT FROM pg_catalog.pg_policies
+        WHERE schemaname = '{SCHEMA}' AND policyname = 'releases_decide_nothing') THEN
+        ALTER POLICY releases_decide_nothing ON {SCHEMA}.entries
+            WITH CHECK (event NOT IN ('approved', 'budgeted', 'closed', 'rejected', 'reopened', 'withdrawn'));
+    END IF;
 END $$""",
         ),
     },

@@ -4,12 +4,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
@@ -20,7 +20,10 @@ GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
 CHECKED = "checked"  # a check of the microdata, likewise
 REFUSAL_EVENTS = ("refused", "tested")  # events that may refuse a release because of its records
+CLOSED, REOPENED = "closed", "reopened"  # the ledger takes no entry in between
 BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
+
+NO_STEPS = (DIAGNOSED, CHECKED, BUDGETED, CLOSED, REOPENED)  # events that change no release's state
 
 # A pin is a digest of the input, against which guesses of it could be tested, and so are fingerprints of its files; a
 # salt keeps them from the hashes. Locations say nothing of a record, but how the enclave is built.
@@ -61,7 +64,7 @@ class Entry:
     @property
     def of_release(self) -> bool:
         """Whether the entry is a step of its release."""
-        return self.event not in (DIAGNOSED, CHECKED, BUDGETED)
+        return self.event not in NO_STEPS
 
     @property
     def refuses(self) -> bool:
@@ -104,6 +107,16 @@ class Entry:
         withheld = [name for name in CONFIDENTIAL if facts.get(name) is not None]
         kept = {name: value for name, value in facts.items() if name not in CONFIDENTIAL}
         return line | {"facts": kept} | chain | {"withheld": ["salt", *withheld]}
+
+
+def read_entry(line: str) -> Entry:
+    """Return the entry that `prdp ledger export --confidential` wrote as a line; ValueError where it holds none."""
+    data = json.loads(line)
+    try:
+        columns = {**data, "release": data["release"] or ""}
+        return Entry(**{field.name: columns[field.name] for field in fields(Entry)})
+    except (KeyError, TypeError):
+        raise ValueError("it is no entry of a ledger with all its columns") from None
 
 
 @dataclass(frozen=True)
@@ -198,9 +211,41 @@ def head_of(connection: Connection) -> tuple[int, str]:
     return (0, GENESIS) if last is None else (last.seq, last.hash)
 
 
+def closed_by(connection: Connection) -> Entry | None:
+    """Return the entry that closed the ledger; None where it is open."""
+    acts = ENTRIES.c.event.in_((CLOSED, REOPENED))
+    last = connection.execute(select(func.max(ENTRIES.c.seq)).where(acts)).scalar()
+    entry = next(entries(connection, ENTRIES.c.seq == last), None)
+    return entry if entry is not None and entry.event == CLOSED else None
+
+
+def require_open(closed: Entry | None) -> None:
+    """Return unless the ledger was closed by the entry; raises StateError then."""
+    if closed is not None:
+        raise StateError(
+            f"the ledger is closed since {closed.time[:10]} ({closed.facts['reason']}): nothing is reserved, drawn or "
+            "published before an officer opens it: prdp ledger reopen"
+        )
+
+
+def closed_after(closed: Entry | None, entry: Entry) -> Entry | None:
+    """Return what closes the ledger after `entry`, None where it is open; raises StateError where it may not follow."""
+    if entry.event != REOPENED:
+        require_open(closed)
+    elif closed is None:
+        raise StateError("the ledger is open")
+    if entry.event == CLOSED and not entry.facts["reason"]:
+        raise StateError("the ledger is closed for a reason: state it")
+    return entry if entry.event == CLOSED else None
+
+
 def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = bool) -> Entry:
-    """Append `act` at the end of the chain, unless `legal` raises at its entry, and return the entry."""
+    """Append `act` at the end of the chain, unless `legal` raises at its entry, and return the entry.
+
+    Raises StateError where the ledger is closed, unless the act opens it.
+    """
     entry = next_entry(*head_of(connection), act)
+    closed_after(closed_by(connection), entry)
     legal(entry)
     connection.execute(insert(ENTRIES).values(entry.columns))
     return entry

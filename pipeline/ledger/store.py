@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, insert, select
 
 from pipeline.errors import StateError
 from pipeline.ledger.address import database_at
@@ -37,13 +37,17 @@ from pipeline.ledger.datasets import (
 from pipeline.ledger.entries import (
     BUDGETED,
     CHECKED,
+    CLOSED,
     DIAGNOSED,
     GENESIS,
+    REOPENED,
     Act,
     Diagnosed,
     Entry,
     append,
     changed,
+    closed_after,
+    closed_by,
     entries,
     head_of,
 )
@@ -72,19 +76,21 @@ def verified(chain: Iterable[Entry]) -> tuple[int, str]:
     Raises StateError that names the first entry that is not linked to the one before it, or could not legally follow.
     """
     seq, head = 0, GENESIS
+    closed: Entry | None = None
     states: dict[str, ReleaseState] = {}
     budgets: dict[str, Budget] = {}
     for entry in chain:
         if not entry.follows(seq, head):
             raise changed(seq + 1)
         try:
+            closed = closed_after(closed, entry)
             if entry.of_release:
                 state = step(states.get(entry.release), entry)
                 done = state.status in _UNCHANGING  # what was reserved and tested says nothing to later steps
                 states[entry.release] = replace(state, reservation={}, tests=()) if done else state
             elif entry.event == BUDGETED:
                 budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
-            else:
+            elif entry.event in (DIAGNOSED, CHECKED):
                 Diagnosed.of(entry)
         except (StateError, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
@@ -118,6 +124,21 @@ def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Le
     Ledger(database).verify()
     before = database.migrate()
     return before, _opened(database)
+
+
+def import_ledger(chain: Sequence[Entry], url: str | None = None, wait: float = 30.0) -> "Ledger":
+    """Return the ledger at `url`, made where it is absent, with the whole `chain` of another one, closed.
+
+    Its identity is that of the other: entries keep their hashes. Raises StateError where an entry is not what was
+    written or could not follow, and where the ledger at `url` has entries already.
+    """
+    verified(chain)
+    wrong = next((entry.seq for entry in chain if entry.hash != entry.hash_due()), None)
+    if wrong is not None:
+        raise changed(wrong)
+    ledger = create_ledger(url, wait)
+    ledger._take_over(chain)
+    return ledger
 
 
 def _opened(database: Database) -> "Ledger":
@@ -424,6 +445,32 @@ class Ledger:
         """
         with self._writing() as connection:
             append(connection, self._signed(run.act()))
+
+    def closed(self) -> Entry | None:
+        """Return the entry that closed the ledger; None where it is open."""
+        with self._reading() as connection:
+            return closed_by(connection)
+
+    def close(self, reason: str) -> None:
+        """Close the ledger, for a recorded reason: nothing is written before it is opened again."""
+        with self._writing() as connection:
+            append(connection, self._signed(Act(CLOSED, "", "", None, {"reason": reason})))
+
+    def reopen(self, found: Sequence[str]) -> None:
+        """Open the closed ledger again; `found` are the releases whose published heads were found in its chain."""
+        with self._writing() as connection:
+            append(connection, self._signed(Act(REOPENED, "", "", None, {"found": list(found)})))
+
+    def _take_over(self, chain: Sequence[Entry]) -> None:
+        with self._writing() as connection:
+            if head_of(connection)[0] != 0:
+                raise StateError(f"the ledger {self.address} has entries already: import into a new one")
+            if not chain:
+                raise StateError("the export holds no entry")
+            for entry in chain:
+                connection.execute(insert(ENTRIES).values(entry.columns))
+            if closed_by(connection) is None:
+                append(connection, self._signed(Act(CLOSED, "", "", None, {"reason": "imported"})))
 
     def signed(self, operator: str) -> "Ledger":
         """Return this ledger with an operator to record, a person or program, in each entry; it proves nothing."""

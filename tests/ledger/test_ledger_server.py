@@ -375,6 +375,30 @@ def test_a_lock_is_kept_however_long_a_release_takes(
             ledger.publish("r", attempt, "sha256:contents")
 
 
+def test_a_password_is_changed_while_a_release_runs(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step reads the passfile anew; a step with an old password is told, and writes nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    database, passfile = postgres.database(), tmp_path / "passfile"
+    postgres.execute(database, "DROP ROLE IF EXISTS rotated", "CREATE ROLE rotated LOGIN SUPERUSER PASSWORD 'one'")
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+
+    def keep(password: str) -> None:
+        passfile.write_text(f"*:*:*:*:{password}")
+        passfile.chmod(0o600)
+
+    keep("one")
+    ledger = create_ledger(f"postgresql://rotated@127.0.0.1:{postgres.port}/{database}", wait=0.1)
+    with ledger.lock("r"):
+        ledger.reserve(reservation("r"))
+        postgres.execute(database, "ALTER ROLE rotated PASSWORD 'two'")
+        with told("password authentication failed"):
+            ledger.draw("r", "sha256:pin")
+        keep("two")
+        ledger.draw("r", "sha256:pin")
+
+
 # Where attempts are staged
 
 

@@ -87,6 +87,23 @@ class PostgresServer:
         self.crash()
         shutil.rmtree(self.folder)
 
+    def standby(self) -> "PostgresServer":
+        """Return another server that follows this one, made from a base backup."""
+        return _Standby(self)
+
+    def backup(self) -> Path:
+        """Make a base backup in this server's folder; return where."""
+        copy = self.folder / "backup"
+        self._run("pg_basebackup", *self._source(), "-D", copy)
+        return copy
+
+    def restored(self, backup: Path, **settings: str) -> "PostgresServer":
+        """Return another server, recovered from a base backup by `settings`, and promoted."""
+        return _Restored(backup, recovery_target_action="promote", **settings)
+
+    def _source(self) -> tuple[object, ...]:
+        return ("-h", self.folder, "-p", self.port, "-U", OWNER)
+
     def conninfo(self, database: str = "postgres", user: str = OWNER) -> str:
         """libpq's words for a session over the Unix socket."""
         return f"host={self.folder} port={self.port} user={user} dbname={database}"
@@ -139,3 +156,23 @@ class PostgresServer:
         command = [str(self.bin / program), *map(str, arguments)]
         done = subprocess.run(command, user=self.user, cwd=self.folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+class _Standby(PostgresServer):
+    def __init__(self, of: PostgresServer) -> None:
+        self._of = of
+        super().__init__(**of.settings)
+
+    def _make(self) -> None:
+        self._run("pg_basebackup", *self._of._source(), "-R", "-D", self.data)
+
+
+class _Restored(PostgresServer):
+    def __init__(self, backup: Path, **settings: str) -> None:
+        self._backup = backup
+        super().__init__(**settings)
+
+    def _make(self) -> None:
+        subprocess.run(["cp", "-r", self._backup, self.data], user=self.user, check=True)
+        self.data.chmod(0o700)
+        (self.data / "recovery.signal").touch()

@@ -1,0 +1,78 @@
+"""Opening a ledger that was closed because it was restored or moved: only where it knows all that was published.
+
+A ledger that was put back from an older copy has forgotten losses, and would let them be spent again.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from pipeline.errors import StateError
+from pipeline.ledger.store import Ledger
+from pipeline.release.attempts import names_of_roots, root_of_name
+from pipeline.release.manifest import NOTE, read_manifest, read_note
+from pipeline.storage.location import Location
+from pipeline.storage.staging import MANIFEST
+from pipeline.storage.uri import locate
+
+_ATTEMPT = re.compile(r"[0-9a-f]{16}")
+
+
+def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
+    """Open the closed `ledger` again; return the releases whose heads were found in its chain.
+
+    Guarantee: the chain is whole; it has the head of every manifest and note of withdrawal in the folders `outs` and in
+    those where its own releases were published, and every attempt that is staged on this machine where its releases
+    were. Raises StateError naming the first that it does not know: then the ledger forgot what it cost.
+    """
+    ledger.verify()
+    entries = ledger.entries()
+    heads = {entry.hash for entry in entries}
+    states = ledger.states()
+    known = {locate(state.out, what="the ledger's output location") for state in states}
+    named = list(outs)
+    for out in named:
+        if not out.children():
+            raise StateError(f"--out {out}: nothing is there: name the folder that holds the folders of releases")
+    found = []
+    for folder in (out / name for out in {*known, *named} for name in _names(out)):
+        head = _head(folder)
+        if head is not None and head not in heads:
+            raise StateError(
+                f"{folder}: the ledger has no entry with the head {head} that is published there: it has forgotten "
+                "what was lost since: restore a newer copy; it stays closed"
+            )
+        found += [folder.name] if head is not None else []
+    drawn = {entry.attempt for entry in entries if entry.event == "drawn"}
+    for root in {root_of_name(ledger, name) for state in states for name in names_of_roots(state)}:
+        for attempt in _staged(root):
+            if attempt.name not in drawn:
+                raise StateError(
+                    f"{attempt}: the ledger does not know this attempt: it has forgotten a draw: restore a newer copy; "
+                    "it stays closed"
+                )
+    if not found and not named:
+        raise StateError("no published release was found: name the folders that hold releases by --out")
+    ledger.reopen(sorted(found))
+    return sorted(found)
+
+
+def _names(out: Location) -> list[str]:
+    try:
+        return out.children()
+    except (OSError, StateError):
+        return []  # of an output that is known to the ledger and is not here
+
+
+def _head(folder: Location) -> str | None:
+    """Return the head that a published or withdrawn release's folder names; None for any other folder."""
+    note = read_note(folder)
+    if note is not None or (folder / NOTE).is_file():
+        return str((note or {}).get("ledger_head"))
+    return str(read_manifest(folder)["ledger_head"]) if (folder / MANIFEST).is_file() else None
+
+
+def _staged(root: Location) -> Iterator[Location]:
+    for release in _names(root):
+        for name in _names(root / release):
+            if _ATTEMPT.fullmatch(name):
+                yield root / release / name
