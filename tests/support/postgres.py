@@ -176,3 +176,12 @@ class _Restored(PostgresServer):
         subprocess.run(["cp", "-r", self._backup, self.data], user=self.user, check=True)
         self.data.chmod(0o700)
         (self.data / "recovery.signal").touch()
+
+    def start(self) -> None:
+        """Start, and wait until the server is recovered and takes writes."""
+        super().start()
+        deadline = time.monotonic() + PATIENCE
+        with psycopg.connect(self.conninfo(), autocommit=True) as session:
+            while session.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
+                assert time.monotonic() < deadline, "the server does not recover"
+                time.sleep(0.1)
