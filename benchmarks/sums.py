@@ -81,10 +81,11 @@ def measure(name: str, made: Generated, threads: int) -> Run:
     naics, county = _codes(made.naics), _codes(made.counties)
     if name == "kernel":
         spec = _spec(naics, county)
-        frame, seconds = _timed(
+        sums, seconds = _timed(
             lambda: DaskEngine(workers=threads).sums(list(chunks(find(locate(made.microdata)))), spec)
         )
         peak = _peak()
+        frame = pd.DataFrame(sums)
         frame = frame[frame[CELL] >= 0]  # without the counts of records
     else:
         table, seconds = _timed(lambda: _group_by(find(locate(made.microdata)).files))

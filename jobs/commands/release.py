@@ -1,10 +1,13 @@
 """prdp release: release a plan's tables, or continue where an earlier run stopped."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
+from jobs.arrow import do_without_pandas
 from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
 from jobs.output import print_json, say
 from pipeline.report.text import WIDTH
@@ -39,6 +42,8 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Release or hold, then print where the tables are, and a few rows of published ones."""
+    if arguments.engine != "spark":
+        do_without_pandas()
     released = load_plan(arguments.plan, set=values_set(arguments)).release(
         arguments.data,
         out=arguments.out,
@@ -73,4 +78,28 @@ def _show(released: Release) -> None:
             continue
         first = locate(table["path"]) / "part-00000.parquet"
         with first.open() as raw, pq.ParquetFile(raw) as file:
-            print(next(file.iter_batches(ROWS_SHOWN)).to_pandas().to_string(index=False, line_width=WIDTH))
+            _show_rows(next(file.iter_batches(ROWS_SHOWN)))
+
+
+def _show_rows(rows: Any) -> None:
+    """Print a batch of rows in columns that end at the right, as many beside each other as a terminal has room for."""
+    beside: list[list[str]] = []
+    for name, values in zip(rows.schema.names, rows, strict=True):
+        column = [name, *map(_shown, values.to_pylist())]
+        width = max(map(len, column))
+        if beside and sum(len(each[0]) + 1 for each in beside) + width > WIDTH:
+            _print_beside(beside)
+            beside = []
+        beside.append([text.rjust(width) for text in column])
+    _print_beside(beside)
+
+
+def _print_beside(columns: Sequence[Sequence[str]]) -> None:
+    for row in zip(*columns, strict=True):
+        print(*row)
+
+
+def _shown(value: str | float) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4g}"

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 import dask.threaded
-import pandas as pd
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 
@@ -24,7 +23,7 @@ from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, totals_of
 from udfs.noise.keystream import SecretKey
 from udfs.records.decoding import SumSpec
-from udfs.records.sums import CELL, UNCOUNTED, RecordCounts, add_frames, counts_of, empty_frame
+from udfs.records.sums import CELL, UNCOUNTED, Frame, RecordCounts, add_frames, counts_of, empty_frame
 
 FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
 
@@ -59,10 +58,10 @@ class DaskEngine(Engine):
             self.table(microdata.name)
         here = DaskEngine(workers=self.workers, log=self.log)
         frame = self.sums(microdata, layout.spec)
-        records = before + counts_of(frame[CELL].to_numpy(), frame.iloc[:, 1].to_numpy())
+        records = before + counts_of(frame[CELL], frame[layout.spec.addends[0]])
         return DriverTotals(layout, totals_of(layout, frame), records, self.stage, here.each)
 
-    def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> pd.DataFrame:
+    def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> Frame:
         """Sum the chunks in parallel, then add the frames up in a tree."""
         if not chunks:
             return empty_frame(spec.addends)
@@ -72,7 +71,7 @@ class DaskEngine(Engine):
         frames = group.of(task, chunks)
         while len(frames) > 1:
             frames = [add(frames[i : i + FRAMES_AT_ONCE]) for i in range(0, len(frames), FRAMES_AT_ONCE)]
-        summed: pd.DataFrame = self.compute(frames[0], group)
+        summed: Frame = self.compute(frames[0], group)
         return summed
 
     def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
@@ -140,5 +139,5 @@ def _done(group: str, dask_scheduler: Any) -> int:
     return sum(int(states[name]) for name in ("memory", "released", "forgotten"))
 
 
-def _added(size: int, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return add_frames(pd.concat(frames), size)
+def _added(size: int, frames: Sequence[Frame]) -> Frame:
+    return add_frames(frames, size)

@@ -30,7 +30,7 @@ from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
 from udfs.numbers.wide import Wide
 from udfs.records.names import text_in_utf8
-from udfs.records.sums import CELL, HIGH, ExactSums, RecordCounts, broken_of, counts_of, sum_batches, to_frame
+from udfs.records.sums import CELL, HIGH, ExactSums, Frame, RecordCounts, broken_of, counts_of, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
@@ -168,8 +168,7 @@ class AddSlices(Guarded[pa.RecordBatch]):
         for part in parts:
             sums.add_columns(part[CELL] - start, part)
         frame = to_frame(sums, ())
-        columns = {name: frame[name].to_numpy() for name in frame.columns}
-        self.vault.write("sums", index, columns | {CELL: columns[CELL] + start})
+        self.vault.write("sums", index, frame | {CELL: frame[CELL] + start})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,10 +227,9 @@ def _by_index(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator
         yield index, (unpack(packed) for _, packed in group)
 
 
-def _slices(frame: pd.DataFrame) -> Iterator[pa.RecordBatch]:
+def _slices(frame: Frame) -> Iterator[pa.RecordBatch]:
     """Yield a frame of sums in slices, its broken rules and counts of records in a slice of their own."""
-    columns = {name: frame[name].to_numpy() for name in frame.columns}
-    return _cut(columns, np.maximum(columns[CELL] // SLICE_CELLS, BROKEN))
+    return _cut(frame, np.maximum(frame[CELL] // SLICE_CELLS, BROKEN))
 
 
 def _cut(columns: dict[str, Int64s], indexes: Int64s) -> Iterator[pa.RecordBatch]:
@@ -300,9 +298,8 @@ class StageFiles(Guarded[pd.DataFrame]):
         """Yield the number of each written file, as its index, and its rows as the outcome."""
         write = NoiseTask(self.code)
         for number, block in self.files.blocks(_ids(batches), self.folder):
-            yield pd.DataFrame(
-                {"index": number, "outcome": write(replace(block, notes=self.notes), key=self.key)["rows"]}
-            )
+            rows = write(replace(block, notes=self.notes), key=self.key)
+            yield pd.DataFrame({"index": [number], "outcome": [rows]})
 
 
 @dataclass(frozen=True, eq=False, repr=False)

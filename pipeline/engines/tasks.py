@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic
 
-import pandas as pd
 import pyarrow as pa
 
 from pipeline.build import code_digest
@@ -20,7 +19,7 @@ from pipeline.tables.writers import write_block
 from udfs.noise.keystream import SecretKey
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import Decoder, SumSpec
-from udfs.records.sums import sum_batches
+from udfs.records.sums import Frame, sum_batches
 
 
 def system_reason(error: Exception) -> str:
@@ -87,7 +86,7 @@ class SumTask:
     code: str
     run: str = ""
 
-    def __call__(self, chunk: Chunk) -> pd.DataFrame:
+    def __call__(self, chunk: Chunk) -> Frame:
         """Return the chunk's frame of sums."""
         require_same_code(self.code)
         return reading(chunk, lambda: sum_batches(read(chunk, self.spec), self.spec))
@@ -99,14 +98,14 @@ class NoiseTask:
 
     code: str
 
-    def __call__(self, block: Block, *, key: SecretKey) -> pd.DataFrame:
-        """Write the block's file; return a frame with its number of rows."""
+    def __call__(self, block: Block, *, key: SecretKey) -> int:
+        """Write the block's file; return its number of rows."""
         require_same_code(self.code)
         without_values(
             lambda: write_block(block, key),
             lambda reason: TaskFailed(f"table {block.query}: writing to staging failed ({reason})"),
         )
-        return pd.DataFrame({"rows": [block.size]})
+        return block.size
 
 
 @dataclass(frozen=True, eq=False, repr=False)

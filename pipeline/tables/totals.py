@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.errors import MicrodataError, PlanError
@@ -21,7 +20,7 @@ from udfs.records.codes import LEVELS
 from udfs.records.contract import ColumnUnfit, ContractBroken, MeasureColumn
 from udfs.records.decoding import BaseCells, SumSpec
 from udfs.records.keys import OUTSIDE, ClassColumn, CodeColumn
-from udfs.records.sums import CELL, HIGH, broken_of
+from udfs.records.sums import CELL, HIGH, Frame, broken_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,13 +106,13 @@ def _sum_spec(plan: Plan, bases: Sequence[Base]) -> SumSpec:
     return replace(spec, further_statistics=tuple(further))
 
 
-def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], ...]:
+def totals_of(layout: Layout, frame: Frame) -> tuple[NDArray[np.int64], ...]:
     """Return each table's totals in key order, in steps, from a frame of sums; cells without records are 0.
 
     They are exact, and held at ±(2⁶³ − 1) steps. Raises MicrodataError that names every broken rule, where one is.
     """
     spec = layout.spec
-    cells = frame[CELL].to_numpy()
+    cells = frame[CELL]
     require_unbroken(layout, broken_of(cells))
     sums = {}
     for i, base in enumerate(spec.bases):
@@ -121,7 +120,7 @@ def totals_of(layout: Layout, frame: pd.DataFrame) -> tuple[NDArray[np.int64], .
         for addend in base.addends:
             words = [np.zeros(base.size, dtype=np.int64) for name in (addend, HIGH + addend) if name in frame]
             for word, name in zip(words, (addend, HIGH + addend), strict=False):
-                word[cells[first:end] - spec.offsets[i]] = frame[name].to_numpy()[first:end]
+                word[cells[first:end] - spec.offsets[i]] = frame[name][first:end]
             sums[i, addend] = Wide(*words)
     return tuple(
         roll_up_totals(sums[table.base_number, table.addend], table.base, table.cells) for table in layout.tables

@@ -6,7 +6,6 @@ from fractions import Fraction
 from itertools import pairwise, product
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -23,6 +22,7 @@ from tests.support.cells import (
     ONE_LISTED,
     Cells,
     as_dict,
+    same,
     spec,
 )
 from udfs.records.codes import NOWHERE
@@ -30,7 +30,7 @@ from udfs.records.contract import MeasureColumn, Rule
 from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec
 from udfs.records.keys import CodeColumn
 from udfs.records.statistics import Count
-from udfs.records.sums import CELL, RecordCounts, add_frames, counts_of, sum_batches
+from udfs.records.sums import CELL, Frame, RecordCounts, add_frames, counts_of, sum_batches
 
 RECORDS = Count().addend
 
@@ -41,7 +41,7 @@ MALFORMED = (None, "", "3111", "3111111", "001111", "31111x", " 311111", "311111
 OUTSIDE = {"naics": ("999999", "311113"), "county": ("00000", "72001", "99999")}
 
 checked = settings(max_examples=120, deadline=None, derandomize=True, database=None)
-Kernel = Callable[[list[pa.RecordBatch], SumSpec], pd.DataFrame]
+Kernel = Callable[[list[pa.RecordBatch], SumSpec], Frame]
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,16 @@ def check(kernel: Kernel, batches: list[pa.RecordBatch], records: Sequence[Recor
         and record.county in COUNTIES
         and (bases[-1].listed is None or (record.naics, record.county) in bases[-1].listed)
     ]
-    counts = counts_of(frame[CELL].to_numpy(), frame[RECORDS].to_numpy())
+    counts = counts_of(frame[CELL], frame[RECORDS])
     assert counts == RecordCounts(len(kept), len(records) - len(kept))
 
 
-def miscounting(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
+def miscounting(batches: list[pa.RecordBatch], given: SumSpec) -> Frame:
     """The broken twin: records outside the domain count as kept."""
     frame = sum_batches(batches, given)
-    cells = frame[CELL].to_numpy()
-    counts = np.where(cells == LEFT_OUT, 0, frame[RECORDS].to_numpy())
-    return frame.assign(**{RECORDS: np.where(cells == KEPT, sum(map(len, batches)), counts)})
+    cells = frame[CELL]
+    counts = np.where(cells == LEFT_OUT, 0, frame[RECORDS])
+    return frame | {RECORDS: np.where(cells == KEPT, sum(map(len, batches)), counts)}
 
 
 @checked
@@ -180,9 +180,9 @@ def test_refusing_tells_every_broken_rule_however_data_are_cut(
     assert {cell for cell in as_dict(whole) if cell < 0} == broken
     assert {cell: row for cell, row in as_dict(whole).items() if cell >= 0} == brute(records, bases)
     batches = data.draw(cut(records))
-    assert sum_batches(batches, given).equals(whole)
-    parts = pd.concat([sum_batches([part], given) for part in batches])
-    assert add_frames(parts, given.offsets[-1]).equals(whole)
+    assert same(sum_batches(batches, given), whole)
+    parts = [sum_batches([part], given) for part in batches]
+    assert same(add_frames(parts, given.offsets[-1]), whole)
 
 
 @pytest.mark.parametrize("cells", BASES)
@@ -251,19 +251,19 @@ def test_dictionary_deltas() -> None:
     check(sum_batches, list(pa.ipc.open_stream(sink.getvalue())), good, BASES)
 
 
-def off_by_one(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
+def off_by_one(batches: list[pa.RecordBatch], given: SumSpec) -> Frame:
     """The broken twin: one county's cells are those of its neighbour."""
     moved = [replace(b, parts=b.parts | {1: np.where(b.parts[1] == 3, 2, b.parts[1])}) for b in given.bases]
     return sum_batches(batches, replace(given, bases=tuple(moved)))
 
 
-def wrapping(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
+def wrapping(batches: list[pa.RecordBatch], given: SumSpec) -> Frame:
     """The broken twin: sums in 32 bits."""
     frame = sum_batches(batches, given)
-    return frame.assign(employment=frame["employment"].astype(np.int32).astype(np.int64))
+    return frame | {"employment": frame["employment"].astype(np.int32).astype(np.int64)}
 
 
-def forgetful(batches: list[pa.RecordBatch], given: SumSpec) -> pd.DataFrame:
+def forgetful(batches: list[pa.RecordBatch], given: SumSpec) -> Frame:
     """The broken twin: the first record of a batch with bad records is left out with them."""
     return sum_batches([part.slice(1) if part.column("emp").null_count else part for part in batches], given)
 

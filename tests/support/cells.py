@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,7 +21,7 @@ from udfs.records.contract import MeasureColumn
 from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec
 from udfs.records.keys import CodeColumn
 from udfs.records.statistics import Count
-from udfs.records.sums import CELL, HIGH, add_frames
+from udfs.records.sums import CELL, HIGH, Frame, add_frames
 
 RECORDS = Count().addend
 
@@ -153,27 +152,34 @@ def blocks(folder: Path, count: int, size: int = 50, total: int = 1000) -> list[
     ]
 
 
-def as_dict(frame: pd.DataFrame) -> dict[int, tuple[int, ...]]:
+def as_dict(frame: Frame) -> dict[int, tuple[int, ...]]:
     """Return a frame of sums as cell → sums in Python's integers, in its order, without its counts of records."""
-    assert all(kind == np.int64 for kind in frame.dtypes)
-    addends = [name for name in frame.columns[1:] if not name.startswith(HIGH)]
-    words = {name: frame[name].tolist() for name in frame.columns}
+    assert all(words.dtype == np.int64 for words in frame.values())
+    addends = [name for name in list(frame)[1:] if not name.startswith(HIGH)]
+    words = {name: frame[name].tolist() for name in frame}
     sums = [
-        [low + 2**64 * high for low, high in zip(words[name], words.get(HIGH + name, [0] * len(frame)), strict=True)]
+        [
+            low + 2**64 * high
+            for low, high in zip(words[name], words.get(HIGH + name, [0] * len(frame[CELL])), strict=True)
+        ]
         for name in addends
     ]
-    assert frame.columns[0] == CELL
-    assert frame[CELL].is_monotonic_increasing
-    assert frame[CELL].is_unique
+    assert next(iter(frame)) == CELL
+    assert (np.diff(frame[CELL]) > 0).all()
     rows = zip(words[CELL], *sums, strict=True)
     return {cell: tuple(row) for cell, *row in rows if cell not in (KEPT, LEFT_OUT)}
+
+
+def same(one: Frame, other: Frame) -> bool:
+    """Return whether two frames of sums are equal, column by column."""
+    return list(one) == list(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def summed(path: Path, given: SumSpec | None = None) -> dict[int, tuple[int, ...]]:
     """Return the sums of all chunks of microdata, as the engine's workers read them."""
     given = given or spec()
     parts = [SumTask(given, code_digest())(chunk) for chunk in chunks(find(locate(path)))]
-    return as_dict(add_frames(pd.concat(parts), given.offsets[-1]))
+    return as_dict(add_frames(parts, given.offsets[-1]))
 
 
 def csv(path: Path, text: str | bytes) -> Path:

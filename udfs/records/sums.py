@@ -4,8 +4,8 @@ Result: for each base (a numbering of cells) and each addend (the count of recor
 over the records of the domain, in 128 bits: nothing wraps, and nothing is held in a range before all is added up.
 Records are added by integer cell number. Beside the sums the records are counted (`RecordCounts`).
 
-Sums travel as frames: a column of cells and one int64 column an addend, sorted, without cells that are zero throughout.
-Where a sum of an addend leaves 64 bits, a column HIGH + addend has the higher words of its sums.
+Sums travel as frames: by name, an array of cells and one of int64 an addend, sorted, without cells that are zero
+throughout. Where a sum of an addend leaves 64 bits, a column HIGH + addend has the higher words of its sums.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from udfs.records.contract import Fault, Rule
 from udfs.records.decoding import KEPT, LEFT_OUT, Decoder, Records, SumSpec
 from udfs.records.names import distinct, ranked
 
+Frame = dict[str, Int64s]  # CELL first, then addends, then higher words
 CELL = "(cell)"
 HIGH = "2⁶⁴·"  # no addend's name begins with it
 FEW = 1 << 14  # values that are added one by one
@@ -104,7 +104,7 @@ class ExactSums:
         return plain | {addend: plain[addend] + wide for addend, wide in self._wide.items()}
 
 
-def to_frame(sums: ExactSums, broken: Iterable[int], records: RecordCounts = UNCOUNTED) -> pd.DataFrame:
+def to_frame(sums: ExactSums, broken: Iterable[int], records: RecordCounts = UNCOUNTED) -> Frame:
     """Return the sums as a frame, after the counts of records and the cells of broken rules."""
     totals = sums.totals()
     counts = {LEFT_OUT: records.left_out, KEPT: records.kept}
@@ -114,7 +114,7 @@ def to_frame(sums: ExactSums, broken: Iterable[int], records: RecordCounts = UNC
     words |= {HIGH + addend: total.high for addend, total in totals.items() if total.high is not None}
     columns = {name: np.concatenate((np.zeros_like(told), word[cells])) for name, word in words.items()}
     next(iter(columns.values()))[: len(told)] = [counts.get(cell, 0) for cell in told.tolist()]
-    return pd.DataFrame({CELL: np.concatenate((told, cells))} | columns)
+    return {CELL: np.concatenate((told, cells))} | columns
 
 
 def counts_of(cells: Int64s, counts: Int64s) -> RecordCounts:
@@ -140,12 +140,12 @@ def _scatter(sums: NDArray[np.int64], cells: NDArray[np.int64], values: NDArray[
     sums += column @ np.ones(1, dtype=np.int64)
 
 
-def empty_frame(addends: Iterable[str]) -> pd.DataFrame:
+def empty_frame(addends: Iterable[str]) -> Frame:
     """Return a frame of no sums."""
-    return pd.DataFrame({name: np.zeros(0, dtype=np.int64) for name in (CELL, *addends)})
+    return {name: np.zeros(0, dtype=np.int64) for name in (CELL, *addends)}
 
 
-def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> pd.DataFrame:
+def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Frame:
     """Return the frame of sums over `batches`; memory is that of a batch and of the domain's cells."""
     sums = ExactSums(spec.offsets[-1], spec.addends)
     broken: set[int] = set()
@@ -159,19 +159,16 @@ def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> pd.DataFram
     return to_frame(sums, broken, counts)
 
 
-def add_frames(frames: pd.DataFrame, size: int) -> pd.DataFrame:
-    """Return the frame of sums of several frames, given one below the other, over `size` cells."""
-    cells = frames[CELL].to_numpy()
-    inside = cells >= 0
-    sums = ExactSums(size, [name for name in frames.columns.drop(CELL) if not name.startswith(HIGH)])
-    sums.add_columns(cells[inside], {name: _whole(frames[name])[inside] for name in frames.columns.drop(CELL)})
-    return to_frame(sums, broken_of(cells), counts_of(cells, frames.iloc[:, 1].to_numpy()))
-
-
-def _whole(column: pd.Series) -> Int64s:
-    """Return a column of frames, of which some may lack it: a column of high words, small numbers that doubles hold."""
-    values = column.to_numpy()
-    return values if values.dtype == np.int64 else np.nan_to_num(values).astype(np.int64)
+def add_frames(frames: Sequence[Frame], size: int) -> Frame:
+    """Return the frame of sums of one frame or several, over `size` cells."""
+    addends = [name for name in frames[0] if name != CELL and not name.startswith(HIGH)]
+    sums = ExactSums(size, addends)
+    for frame in frames:
+        inside = frame[CELL] >= 0
+        sums.add_columns(frame[CELL][inside], {name: words[inside] for name, words in frame.items()})
+    cells = np.concatenate([frame[CELL] for frame in frames])
+    counts = np.concatenate([frame[addends[0]] for frame in frames])
+    return to_frame(sums, broken_of(cells), counts_of(cells, counts))
 
 
 def _add(records: Records, spec: SumSpec, sums: ExactSums) -> int:
