@@ -10,6 +10,7 @@ from pipeline.engines.buckets import Segment, grouped
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine, TaskFailed
 from pipeline.errors import MicrodataError
+from pipeline.log import Log
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support import tasks
@@ -22,10 +23,12 @@ from tests.support.tasks import (
     gathered,
     lost,
     missing,
+    patient,
     squared,
     talkative,
     unreadable,
 )
+from tests.support.terminal import Told
 from udfs.records.contract import ContractBroken
 
 pytestmark = PYSPARKS_OWN
@@ -51,6 +54,16 @@ def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
 
 def test_no_items_have_no_results(engine: Engine) -> None:
     assert engine.each(squared, []) == []
+
+
+def test_how_many_are_done_is_told_where_they_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    monkeypatch.setattr("pipeline.log.PATIENCE", 0.0)
+    monkeypatch.setattr("pipeline.log.TICK", 0.02)
+    monkeypatch.setattr(engine, "log", Log(told))
+    engine.each(patient, range(8), "reading")
+    engine.each(patient, range(3))
+    assert told.counts == {("reading", "8")}
 
 
 def test_errors_of_our_own_come_as_they_are(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """Tasks for the verb `each`; workers import this module, or get it by value."""
 
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,11 @@ CANARY = "CANARY-735-00-1"
 
 def squared(number: int) -> tuple[int, bytes]:
     return number**2, bytes(number)
+
+
+def patient(number: int) -> int:
+    time.sleep(0.1)
+    return number
 
 
 def against_the_contract(number: int) -> int:
