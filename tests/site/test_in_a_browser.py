@@ -136,6 +136,8 @@ def test_the_map_shades_the_published_figures(site: Path, page: Page) -> None:
     for row in rows:
         value = f"{float(row['value']):,.1f}".replace("-", "−")
         assert any(f": {value} (" in text for text in told), (value, told)
+    box = [float(x) for x in page.run("document.querySelector('#map svg').getAttribute('viewBox')").split()]
+    assert box == [0, 0, 975, 610]  # from Alaska to New York; a part of the country would be shown alone
     page.run(
         "{const list = document.querySelector('#map select'); list.value = '1';"
         + " list.dispatchEvent(new Event('change'));}"
@@ -160,6 +162,7 @@ def test_cells_without_boundaries_stand_beside_the_map(tmp_path: Path, page: Pag
     assert [number(line.split(": ")[1].split()[0]) for line in beside] == [rows["01999"], rows["09001"]]
     assert page.run("document.querySelectorAll('#map path:not(.none)').length") == 2
     assert page.run(STATUS) == "Cells 1 to 4 of 4"
+    assert float(page.run("document.querySelector('#map svg').getAttribute('viewBox')").split()[2]) < 400
 
 
 def test_the_keyboard_alone_reaches_everything(site: Path, page: Page) -> None:

@@ -355,6 +355,19 @@ def test_firms_and_unbounded_errors_are_told(tmp_path: Path) -> None:
     assert "unbounded" in (site / "site/tables/establishments.html").read_text()
 
 
+def test_many_tables_are_listed_by_statistic(tmp_path: Path) -> None:
+    queries = [each | {"name": f"{each['name']}_{i}"} for i in range(9) for each in QUERIES]
+    plan = write_world(
+        tmp_path, records(20), queries=queries, budget=[{"at": {"employment": 1, "payroll": 1}, "rho": 99}]
+    )
+    front = (released(plan, tmp_path / "run").parent / "index.html").read_text()
+    heads = re.findall(r"<h3>(.*?)</h3>", front)
+    assert [head for head in heads if head.startswith(("Count", "Sum"))] == [
+        *("Count of records", "Sum of employment", "Sum of payroll")
+    ]
+    assert front.count("/site/tables/") == 27
+
+
 def test_the_facts_and_the_structure_tell_a_site(site: Path) -> None:
     facts = json.loads((site / "site/metadata.json").read_text())
     structure = Structure.from_json((site / "structure.json").read_text())

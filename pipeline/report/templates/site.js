@@ -230,13 +230,15 @@ const prdp = (() => {
     section.append(told);
     await Promise.all([ready(), script(`maps/${level}.js`)]);
     const which = axes.findIndex((axis) => axis.level === level), axis = axes[which];
-    const svg = drawn("svg", { viewBox: "0 0 975 610", role: "img" });
+    const svg = drawn("svg", { viewBox: "0 0 975 610", role: "img" }), inside = drawn("g", {});
     const paths = outlines().map(([code, d]) => {
       const path = drawn("path", { d, class: "none" });
       path.append(drawn("title", {}));
-      svg.append(path);
-      return [axis.codes.indexOf(code), path];
+      const key = axis.codes.indexOf(code);
+      (key < 0 ? svg : inside).append(path);
+      return [key, path];
     });
+    svg.append(inside);
     const legend = make("ul", { class: "legend" }), beside = make("details", {});
     const without = axis.codes.map((_, i) => i).filter((i) => !(axis.codes[i] in boundaries.shapes));
     const shown = choice("Shown", ["figures", "relative errors"], [], draw, null);
@@ -271,6 +273,10 @@ const prdp = (() => {
       told.textContent = `${what}; each shade is a fifth of the ${cells.size.toLocaleString("en-US")} cells. The same numbers stand in the table below.`;
     }
     section.append(make("div", { class: "controls" }, shown[0], ...others.filter(Boolean).map((other) => other[0])), svg, legend, beside);
+    const box = inside.getBBox(), edge = 4 + 0.05 * Math.max(box.width, box.height);
+    if (box.width && box.width < 700) { // a part of the country: nothing is gained from the rest
+      svg.setAttribute("viewBox", [box.x - edge, box.y - edge, box.width + 2 * edge, box.height + 2 * edge].join(" "));
+    }
     draw();
   }
 
