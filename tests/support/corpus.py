@@ -36,6 +36,7 @@ import yaml
 from jobs.cli import main
 from tests.support.leaks import forms, found
 from tests.support.patience import PATIENCE
+from tests.support.pinned import without_footer
 from tests.support.spark import ROOT
 from tests.support.submit import Place, submit
 
@@ -404,10 +405,10 @@ def tables(extra: frozenset[tuple[str, Any]] | None) -> dict[str, bytes]:
 
 
 def released(folder: Path) -> dict[str, bytes]:
-    """Release the world in `folder` under a known key; return the tables' files."""
+    """Release the world in `folder` under a known key; return the tables' files, but for what they say of the plan."""
     place = submit(Place(folder / "plan.yaml", folder / "known"))
     return {
-        f"{query}/{path.name}": path.read_bytes()
+        f"{query}/{path.name}": without_footer(path.read_bytes())
         for query, table in place.tables.items()
         for path in sorted(Path(table["path"]).iterdir())
     }
