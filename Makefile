@@ -77,6 +77,7 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.curves
 	$(BIN)/python -m benchmarks.spark
 	$(BIN)/python -m benchmarks.prepared
+	$(BIN)/python -m benchmarks.ledger
 
 .PHONY: figures
 figures: $(READY) ## the tables and pictures of the pages in docs/
