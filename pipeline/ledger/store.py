@@ -398,6 +398,15 @@ class Ledger:
             self._record(connection, state, "drawn", facts, attempt)
             return attempt
 
+    def require_live(self, release: str, attempt: str) -> None:
+        """Raise StateError unless `attempt` is drawn and live, and this process holds its lock; writes nothing.
+
+        Call it before each file of a draw: another host may have destroyed it while this process stood still.
+        """
+        with self._writing() as connection:
+            if require_state(connection, release).attempt != attempt:
+                raise StateError(f"release {release}: attempt {attempt} was destroyed by another run: run again")
+
     def destroyed(self, release: str, attempt: str, reason: str, exposed: bool) -> ReleaseState:
         """Record that the staging of the live `attempt` was destroyed, and whether others may have seen it."""
         facts = {"reason": reason, "exposed": exposed}

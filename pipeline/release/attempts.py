@@ -40,8 +40,17 @@ def _staging_of(ledger: Ledger, state: ReleaseState) -> Staging:
 
 
 def destroy(ledger: Ledger, staging: Staging, reason: str) -> None:
-    """Record that a live attempt is destroyed, then remove it."""
-    ledger.destroyed(staging.release, staging.attempt, reason, staging.exposed())
+    """Record that a live attempt is destroyed, then remove it; one that another run destroyed is removed all the same.
+
+    Raises StateError where the ledger does not record it.
+    """
+    try:
+        ledger.destroyed(staging.release, staging.attempt, reason, staging.exposed())
+    except StateError:
+        state = ledger.state(staging.release)
+        if state is not None and state.attempt != staging.attempt:
+            staging.destroy()
+        raise
     staging.destroy()  # after the entry, which says whether it was exposed; the next run removes what is left
 
 

@@ -5,8 +5,9 @@
 
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -106,6 +107,9 @@ def _advance(job: Job) -> Outcome:
         contents = _staged_before(job, state)
         drew = contents is None
         state = _hold_or_publish(job, contents or _draw(job))
+    else:
+        with suppress(StateError, OSError):  # another user's staging, or a store that is gone, stops nothing by now
+            _sweep(job, state)  # of what a run that stood still wrote after its draw was destroyed
     if state.status == "held" and not state.approved:
         return _outcome(job, state, live_staging(job.ledger, state).path, before, drew)
     attempt = attempt_of(state)
@@ -174,9 +178,7 @@ def _by_another_build(state: ReleaseState) -> bool:
 
 def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     """Return the complete attempt that an earlier run staged; destroy, and record, an incomplete one."""
-    sealed_in = job.microdata.folder if isinstance(job.microdata, SealedRecords) else None
-    # only now: a run that the ledger refuses removes nothing
-    destroy_leftovers(job.ledger, state, job.staging_root, keep=sealed_in)
+    _sweep(job, state)  # only now: a run that the ledger refuses removes nothing
     if state.status != "drawn" or state.attempt is None:
         return None
     staging = live_staging(job.ledger, state)
@@ -184,6 +186,12 @@ def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     if contents is None:
         destroy(job.ledger, staging, "found incomplete")
     return contents
+
+
+def _sweep(job: Job, state: ReleaseState) -> None:
+    """Remove all that is staged of the release but its live attempt and this run's own DataFrame."""
+    sealed_in = job.microdata.folder if isinstance(job.microdata, SealedRecords) else None
+    destroy_leftovers(job.ledger, state, job.staging_root, keep=sealed_in)
 
 
 def _require_no_refusal(job: Job) -> None:
@@ -301,6 +309,7 @@ def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Stag
         engine = {"name": job.engine.name, "versions": {"prdp": version("prdp")} | dict(job.engine.versions())}
         with job.log.stage("complete"):
             microdata.require_unchanged()
+            job.ledger.require_live(staging.release, staging.attempt)
             return staging.complete({"engine": engine, "tables": tables}, files)
     except Exception as error:
         destroy(job.ledger, staging, "failed while it was staged")
@@ -311,15 +320,20 @@ def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Stag
 
 
 def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, Any]], set[str]]:
-    """Write all files under a fresh key; return each table's query and number of rows, and the path of every file."""
+    """Write all files under a fresh key; return each table's query and number of rows, and the path of every file.
+
+    Raises StateError before the next file where another run destroyed the draw while this one stood still.
+    """
     with job.log.stage("stage", "describing the tables"):
         facts = site_facts(job.plan, _test_of(job))
-    key = job.new_key()
+    key, require_live = job.new_key(), partial(job.ledger.require_live, staging.release, staging.attempt)
     tables, files = [], {"policy.json", STRUCTURE, "report.html"}
     for number, query in enumerate(job.plan.queries):
         with job.log.stage("stage", f"drawing {query.name}"):
+            require_live()
             folder = staging.table_folder(query.name)
             totals.stage(number, folder, key, notes_of(facts, query.name))
+            require_live()
             rows = job.plan.domain.query_cells(query.by, query.where).size
             sweep(folder, {name for name, _, _ in ranges(rows)})
             for name in job.formats:
@@ -328,10 +342,15 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
         files |= {
             f"tables/{file}" for name in (PARQUET.name, *job.formats) for file in FORMATS[name].files(query.name, rows)
         }
-    staging.write_text("policy.json", policy_document(job.plan, _test_of(job)))
-    staging.write_text(STRUCTURE, Structure.of(job.plan).to_json())
-    staging.write_text("report.html", report_page(job.plan, staging.path, _test_of(job)))
+    for name, text in (
+        ("policy.json", policy_document(job.plan, _test_of(job))),
+        (STRUCTURE, Structure.of(job.plan).to_json()),
+        ("report.html", report_page(job.plan, staging.path, _test_of(job))),
+    ):
+        require_live()
+        staging.write_text(name, text)
     with job.log.stage("stage", "making the public site"):
+        require_live()
         formats = (PARQUET.name, *job.formats)
         files |= stage_site(job.plan, facts, staging.path, formats)
     return tables, files | stage_description(Structure.of(job.plan), staging.path, formats)

@@ -358,6 +358,45 @@ def test_a_run_before_its_draw_gives_up_on_a_server_that_stays_away(own: Postgre
             ledger.reserve(reservation("r"))
 
 
+@pytest.mark.parametrize("at", ["drawing", "inside a table", "making the public site"])
+def test_who_stood_still_while_its_draw_was_destroyed_leaves_nothing_of_it(
+    postgres: PostgresServer, url: str, tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holder that is frozen and cut off while it stages, and thaws after another host drew and settled."""
+    place = Place(write_world(tmp_path / "world", records(50)), tmp_path, address=url)
+    ledger, stood = place.ledger(), []
+    staged = ledger.staging_root / RELEASE
+
+    def others_go_on(stage: str) -> None:
+        if stage.startswith(at) and not stood:
+            stood.append(stage)
+            take_lock_away(ledger, url, postgres)
+            submit(place, key=None)
+            assert not staged.exists()
+
+    def written_by_workers(folder: LocalPath, names: set[str]) -> None:
+        if not stood:
+            others_go_on("inside a table")
+            folder.make_private()
+            (folder / min(names)).write(b"noise that was drawn and destroyed")
+
+    if at == "inside a table":
+        monkeypatch.setattr("pipeline.release.run.sweep", written_by_workers)
+    with told("the connection that kept its lock was lost"):
+        submit(place, key=None, say=others_go_on)
+    assert stood
+    assert not staged.exists()
+    (destroyed,) = [entry for entry in entries(ledger) if entry.event == "destroyed"]
+    monkeypatch.undo()
+    if at == "drawing":
+        left = LocalPath(staged / str(destroyed.attempt))  # by a worker that was cut off for longer than its driver
+        left.make_private()
+        (left / "part-00000.parquet").write(b"noise that was drawn and destroyed")
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        assert submit(place, key=None).already
+        assert not staged.exists()
+
+
 def test_a_lock_is_kept_however_long_a_release_takes(
     postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
