@@ -1,7 +1,6 @@
 """Published releases: verified against their manifest, and read as pandas, Arrow or Dask tables."""
 
 import csv
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.errors import PlanError
 from pipeline.plan.keys import level_of
-from pipeline.release.export import published_part
+from pipeline.release.export import published_json, published_part
 from pipeline.release.manifest import Verified, read_manifest, verify_release
 from pipeline.release.outcome import Outcome
 from pipeline.storage.location import Location
@@ -120,8 +119,9 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
     @property
     def policy(self) -> dict[str, Any]:
         """The release's policy.json: mechanisms, parameters, policy functions and losses at reference records."""
-        at = self._folder / self.verified.attempt / "policy.json"
-        policy: dict[str, Any] = json.loads(at.read())
+        path = f"{self.verified.attempt}/policy.json"
+        file = next(file for file in self.manifest["files"] if file["path"] == path)
+        policy: dict[str, Any] = published_json(self._folder, file)
         return policy
 
     def export(

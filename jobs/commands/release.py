@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from jobs.arrow import do_without_pandas
 from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
 from jobs.output import print_json, say
+from pipeline.release.export import published_part
+from pipeline.release.manifest import read_manifest
 from pipeline.report.text import WIDTH
 from pipeline.storage.uri import locate
 from prdp.plans import load_plan
@@ -72,13 +72,18 @@ def _show(released: Release) -> None:
         print(f"manifest {released.path}/release.json")
     if released.page is not None:
         print(f"{'staged page' if released.state == 'held' else 'page'} {released.page}")
+    published = {} if released.state == "held" else _first_files(released)
     for query, table in released.tables.items():
         print(f"\n{query}: {table['rows']:,} rows in {table['path']}")
-        if released.state == "held":
-            continue
-        first = locate(table["path"]) / "part-00000.parquet"
-        with first.open() as raw, pq.ParquetFile(raw) as file:
-            _show_rows(next(file.iter_batches(ROWS_SHOWN)))
+        if query in published:
+            rows = next(published_part(locate(released.path), published[query]).iter_batches(ROWS_SHOWN))
+            _show_rows(rows)
+
+
+def _first_files(released: Release) -> dict[str, dict[str, Any]]:
+    """Return the first file of each table, as the manifest tells it."""
+    tables = read_manifest(locate(released.path))["tables"]
+    return {table["query"]: next(f for f in table["files"] if f["path"].endswith(".parquet")) for table in tables}
 
 
 def _show_rows(rows: Any) -> None:

@@ -13,14 +13,15 @@ from typing import Generic, TypeVar
 
 from pipeline.engines.protocol import Result, TaskFailed
 from pipeline.engines.tasks import require_same_code
-from pipeline.errors import MicrodataError, PlanError, PrdpError
+from pipeline.errors import MicrodataError, PlanError, PrdpError, StateError
 from udfs.records.contract import ColumnUnfit, ContractBroken
 
 MARK = "prdp-failure"
 _LINE = re.compile(MARK + r" (\{.*\})")
 # The errors that cross as they are; their fields, the arguments that make them again, are plain text without values.
 OUR_OWN: dict[str, type[Exception]] = {
-    kind.__name__: kind for kind in (ColumnUnfit, ContractBroken, MicrodataError, PlanError, TaskFailed, PrdpError)
+    kind.__name__: kind
+    for kind in (ColumnUnfit, ContractBroken, MicrodataError, PlanError, StateError, TaskFailed, PrdpError)
 }
 MEMORY = "give it more memory; Spark's own logs, which are confidential, say more"
 BY_SIGN = (  # signs of failures in Spark's text, or in the kind of an error; the first that is there counts

@@ -14,6 +14,7 @@ from pipeline.engines.protocol import Item, Result, TaskFailed
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, shown
+from pipeline.storage.sealing import staging_failed
 from pipeline.tables.files import Block
 from pipeline.tables.writers import write_block
 from udfs.noise.keystream import SecretKey
@@ -102,10 +103,17 @@ class NoiseTask:
         """Write the block's file; return its number of rows."""
         require_same_code(self.code)
         without_values(
-            lambda: write_block(block, key),
-            lambda reason: TaskFailed(f"table {block.query}: writing to staging failed ({reason})"),
+            lambda: _written(block, key),
+            lambda reason: TaskFailed(f"table {block.query}: drawing it failed ({reason})"),
         )
         return block.size
+
+
+def _written(block: Block, key: SecretKey) -> None:
+    try:
+        write_block(block, key)
+    except OSError as error:
+        raise staging_failed(f"table {block.query}", error) from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
-from pipeline.errors import PlanError, StateError
+from pipeline.errors import PlanError, PrdpError, StateError
 from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, create, kept_from_children, under_way
 
 _VERIFIED = "verify-full"  # encrypted, and the server shown to be the one that is named
@@ -92,6 +93,9 @@ def _loopback(host: str) -> bool:
 
 
 _LOST = "cannot be reached any more: run again once the server answers, and it goes on from what was committed"
+_UNREACHED = "cannot be opened: "
+# A server refused, for a reason that stays; not because it is starting or stopping.
+_ANSWERED = re.compile("FATAL: (?! the database system is)|password|certificate")
 _BUSY = "is locked by another process for too long: try again later"
 _REFUSED = "refused an entry that would change or fork its history: nothing was written"
 _DENIED = (
@@ -124,11 +128,16 @@ _PLAIN: Mapping[str, str] = {
 
 @contextmanager
 def plain_errors(name: str) -> Iterator[None]:
-    """Turn the database's errors inside the block into a StateError of one plain line about the ledger `name`."""
+    """Turn the database's errors inside the block into one plain line about the ledger `name`.
+
+    It is a StateError, or a PrdpError where there is no server that answers: that is no state of the ledger.
+    """
     try:
         yield
     except (psycopg.Error, exc.DBAPIError) as error:
-        raise StateError(f"the ledger {name} {_in_words(error)}") from None
+        words = _in_words(error)
+        gone = words == _LOST or (words.startswith(f"{_UNREACHED}connection ") and not _ANSWERED.search(words))
+        raise (PrdpError if gone else StateError)(f"the ledger {name} {words}") from None
 
 
 def _in_words(error: psycopg.Error | exc.DBAPIError) -> str:
@@ -140,7 +149,7 @@ def _in_words(error: psycopg.Error | exc.DBAPIError) -> str:
     # libpq's own words on a connection that could not be made name host, port and user, and never a password.
     reason = next(iter(str(original).splitlines()), "")
     if reason.startswith("connection "):
-        return f"cannot be opened: {reason}"
+        return f"{_UNREACHED}{reason}"
     return _LOST if isinstance(original, psycopg.OperationalError) else "cannot be opened: check the address's options"
 
 

@@ -161,7 +161,7 @@ class Ledger:
     that no two processes together exceed a limit, and of two attempts at a release one is published at most. A
     method that raises wrote nothing; where a server is lost while it commits, it wrote all or nothing, and the next
     run goes on from either. All raise StateError, in one line, where the release's state forbids the step, where the
-    database cannot be used, and where a lock of this ledger was lost.
+    database cannot be used, and where a lock of this ledger was lost; PrdpError where no server answers.
     """
 
     operator: str | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import PlanError
+from pipeline.errors import PlanError, StateError
 from pipeline.names import hint
 from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest
 from pipeline.plan.domain import Domain
@@ -40,6 +40,8 @@ class ReleasedTable:
     @classmethod
     def of(cls, source: Source, structure: Structure) -> "ReleasedTable":
         """Return the table; PlanError where policy.json lacks its mechanism, or its rows are not its public cells."""
+        if source.name not in structure.tables:
+            raise StateError(f"{source.folder}: its structure does not have the table {source.name}: it was changed")
         facts = structure.tables[source.name]
         cells = facts.cells(structure.domain)
         if cells.size != source.rows:

@@ -5,7 +5,6 @@ It is made of published files: post-processing, which costs no record anything. 
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ import pyarrow as pa
 
 from pipeline.errors import PlanError, StateError
 from pipeline.plan.model import VALUES
-from pipeline.plan.structure import STRUCTURE, Structure
 from pipeline.product.make import MANIFEST as PRODUCT_MANIFEST
 from pipeline.product.make import read_product
 from pipeline.product.reconciled_folder import read_reconciled_manifest, require_files
-from pipeline.release.export import published_bytes, published_part, published_parts
+from pipeline.product.sources import structure_of
+from pipeline.release.export import as_written, published_bytes, published_json, published_part, published_parts
 from pipeline.release.manifest import read_manifest, verify_release
 from pipeline.report.page import NOT_ADDING, SUMS
 from pipeline.report.site.facts import METADATA, Facts
@@ -62,8 +61,10 @@ def make_site(
     files = {file["path"].removeprefix(home): file for file in manifest["files"]}
     if f"{SITE}/{METADATA}" not in files:
         raise StateError(f"{folder}: an earlier build published this release, without a public site")
-    facts: Facts = json.loads(published_bytes(folder, files[f"{SITE}/{METADATA}"]))
-    structure = Structure.from_json(published_bytes(folder, files[STRUCTURE]))
+    facts: Facts = published_json(folder, files[f"{SITE}/{METADATA}"])
+    with as_written(folder / home / SITE / METADATA):
+        _require_facts(facts, {table["query"] for table in manifest["tables"]})
+    structure = structure_of(folder)
     tables = {table["query"]: table for table in manifest["tables"]}
     estimates = {} if reconciled is None else _estimates(folder, reconciled, set(tables))
     loads = None if product is None else _of_this_release(read_product(product), folder, product)
@@ -171,3 +172,13 @@ def _copy(source: Location, to: Path, file: dict[str, Any]) -> None:
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
+
+
+def _require_facts(facts: Facts, tables: set[str]) -> None:
+    """Touch what pages take from a site's facts; KeyError or TypeError where they lack that."""
+    said = [facts[key] for key in ("dataset", "unit", "title", "about", "losses", "interval", "promise", "do_not")]
+    for table in facts["tables"]:
+        said += [table[key] for key in ("title", "statistic", "cells", "unit")]
+        said += [facts["levels"][level][key] for level in table["by"] for key in ("label", "names")]
+    if {table["name"] for table in facts["tables"]} != tables or not said:
+        raise TypeError

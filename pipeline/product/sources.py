@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.errors import PlanError
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import STRUCTURE, Structure
-from pipeline.release.export import published_bytes, published_part
+from pipeline.release.export import as_written, published_bytes, published_json, published_part
 from pipeline.release.manifest import read_manifest, verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST
@@ -115,14 +114,17 @@ def released(folders: Sequence[Location]) -> tuple[dict[str, Source], list[dict[
         verified = verify_release(folder)
         manifest = read_manifest(folder)
         files = {file["path"]: file for file in manifest["files"]}
-        policy = json.loads(published_bytes(folder, files[f"{verified.attempt}/policy.json"]))
-        queries = {query["name"]: query for query in policy["queries"]}
+        at = folder / verified.attempt / "policy.json"
+        with as_written(at):
+            policy = published_json(folder, files[f"{verified.attempt}/policy.json"])
+            queries = {query["name"]: query for query in policy["queries"]}
+            levels = {table["query"]: tuple(queries[table["query"]]["by"]) for table in manifest["tables"]}
         for table in manifest["tables"]:
             name, query = table["query"], queries[table["query"]]
             if name in sources:
                 raise PlanError(f"{folder} and {sources[name].folder}: both releases have a table {name}: give one")
             parts = tuple(file for file in table["files"] if file["path"].endswith(".parquet"))
-            sources[name] = Source(name, folder, parts, table["rows"], tuple(query["by"]), query)
+            sources[name] = Source(name, folder, parts, table["rows"], levels[name], query)
         facts.append(
             {
                 "release": verified.release,

@@ -8,10 +8,18 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
+from pipeline.errors import StateError
 from pipeline.storage.location import Location
 
 KEY_BITS = 256
 NONCE_BYTES = 12
+
+
+def staging_failed(what: str, error: OSError) -> StateError:
+    """Return the error of a task that cannot write `what` to staging, in the system's words."""
+    reason = error.strerror or type(error).__name__
+    return StateError(f"{what}: writing to staging failed ({reason}): make room, or give another --staging; run again")
+
 
 Columns = Mapping[str, NDArray[np.int64]]
 
@@ -51,8 +59,11 @@ class Seal:
         return unpack(self.decrypt(file.name, file.read()))
 
     def write_batch(self, file: Location, batch: pa.RecordBatch) -> None:
-        """Write a record batch of any columns, as `write` does."""
-        file.write(self.encrypt(file.name, pack_batch(batch)))
+        """Write a record batch of any columns, as `write` does; StateError where its place does not take it."""
+        try:
+            file.write(self.encrypt(file.name, pack_batch(batch)))
+        except OSError as error:
+            raise staging_failed("what is summed", error) from None
 
     def read_batch(self, file: Location) -> pa.RecordBatch:
         """Return the record batch of a file, as `read` does."""

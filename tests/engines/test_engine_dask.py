@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import TaskFailed
+from pipeline.errors import StateError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.storage.uri import locate
 from pipeline.tables.files import Block
@@ -123,5 +123,5 @@ def test_an_unwritable_place_is_told_in_a_plain_error(tmp_path: Path, cluster: s
     for engine in (DaskEngine(workers=2), DaskEngine(cluster)):
         work = blocks(tmp_path / "gone", 2)
         shutil.rmtree(tmp_path / "gone")
-        with pytest.raises(TaskFailed, match="table employment: writing to staging failed"):
+        with pytest.raises(StateError, match="table employment: writing to staging failed"):
             engine.stage(work, KEY)

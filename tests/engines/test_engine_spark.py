@@ -18,7 +18,7 @@ from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
 from pipeline.engines.spark_session import private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
-from pipeline.errors import PrdpError
+from pipeline.errors import PrdpError, StateError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.storage.sealing import pack
@@ -112,7 +112,7 @@ def test_a_stage_that_is_repeated_writes_the_same_bytes_and_reads_no_microdata(
 def test_an_unwritable_place_is_told_in_a_plain_error(tmp_path: Path, spark: SparkEngine) -> None:
     plan = load_plan(write_world(tmp_path, records(5)))
     held = spark.totals(list(chunks(find(plan.dataset.path))), layout_of(plan), scratch(tmp_path / "staging"))
-    with pytest.raises(TaskFailed, match="table establishments: writing to staging failed"):
+    with pytest.raises(StateError, match="table establishments: writing to staging failed"):
         held.stage(0, locate(tmp_path / "nowhere"), SecretKey(RAW))
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text
 
 from jobs.cli import main
-from pipeline.errors import StateError
+from pipeline.errors import PrdpError, StateError
 from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, create_ledger
@@ -51,9 +51,10 @@ def database_of(url: str) -> str:
 
 
 @contextmanager
-def told(words: str) -> Iterator[None]:
-    with pytest.raises(StateError, match=words) as error:
+def told(words: str, code: int = StateError.exit_code) -> Iterator[None]:
+    with pytest.raises(PrdpError, match=words) as error:
         yield
+    assert error.value.exit_code == code
     assert "\n" not in str(error.value)
     assert not {"SELECT", "INSERT", "sha256:pin", "%("} & set(str(error.value).split())
 
@@ -233,9 +234,9 @@ def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: Postgr
         attempt = ledger.draw("r", "sha256:pin")
         head = ledger.head()
         break_at(ledger, where, own.crash)
-        with told("cannot be reached any more"):
+        with told("cannot be reached any more", 1):
             ledger.publish("r", attempt, "sha256:contents")
-    with told("cannot be opened: connection"):
+    with told("cannot be opened: connection", 1):
         create_ledger(url)
     own.start()
     again = create_ledger(url)
@@ -258,7 +259,7 @@ def test_a_release_goes_on_after_the_server_died_while_it_published(own: Postgre
         def ledger(self) -> Ledger:
             return Dying(place.ledger()._database)
 
-    with told("cannot be reached any more"):
+    with told("cannot be reached any more", 1):
         submit(DyingPlace(place.plan, place.folder, address=url), key=None)
     assert not (place.out / RELEASE / "release.json").exists()
     own.start()
@@ -275,7 +276,7 @@ def test_a_step_whose_session_is_ended_writes_nothing(postgres: PostgresServer, 
     ledger.reserve(reservation("r"))
     head = ledger.head()
     break_at(ledger, "after the entry", lambda: take_lock_away(ledger, url, postgres))
-    with told("cannot be reached any more"):
+    with told("cannot be reached any more", 1):
         ledger.draw("r", "sha256:pin")
     assert create_ledger(url).verify() == head
 

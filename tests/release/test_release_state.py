@@ -1,15 +1,19 @@
 """What a run makes of what earlier runs, other builds and other plans left (docs/architecture.md, rules 2, 6 and 9)."""
 
+import errno
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dask.base import tokenize
 
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.spark_failures import Failure
 from pipeline.engines.tasks import SumTask
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
@@ -20,6 +24,8 @@ from pipeline.release.manifest import verify_release
 from pipeline.release.officers import approve
 from pipeline.release.request import reservation_of
 from pipeline.release.run import Job, run
+from pipeline.storage.local import LocalPath
+from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from pipeline.tables.totals import layout_of
@@ -109,6 +115,33 @@ def test_rests_of_destroyed_attempts_are_swept(tmp_path: Path) -> None:
     (reserved / "report.html").write_text("noise that was drawn and destroyed")
     submit(place)
     assert not staged(place)
+
+
+def test_a_disk_that_is_full_for_a_task_of_the_noise_is_the_stagings_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(write_world(tmp_path, records(50)), tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/path")
+
+    monkeypatch.setattr("pipeline.engines.tasks.write_block", full)
+    with pytest.raises(StateError, match=r"writing to staging failed \(No space left on device\): make room") as raised:
+        submit(place)
+    assert "/a/path" not in str(raised.value)
+    assert Failure.in_text(Failure.of(raised.value).line()).error().args == raised.value.args  # as it crosses Spark
+    assert type(Failure.of(raised.value).error()) is StateError
+    monkeypatch.undo()
+    assert not staged(place)
+    submit(place)
+    state = place.ledger().state(RELEASE)
+    assert (state.status, state.draws, state.charges) == ("settled", 2, 1)
+
+
+def test_a_disk_that_is_full_for_sealed_sums_is_the_stagings_fault(tmp_path: Path) -> None:
+    (tmp_path / "sums-0").mkdir()
+    with pytest.raises(StateError, match=r"writing to staging failed \(Is a directory\)"):
+        Seal.fresh().write(LocalPath(tmp_path / "sums-0"), {"total": np.zeros(2, np.int64)})
 
 
 def job_of_mine(folder: Path) -> tuple[Job, Ledger]:
