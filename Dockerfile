@@ -24,7 +24,7 @@ RUN /opt/prdp/bin/pip install --no-cache-dir --no-deps . \
     && /opt/prdp/bin/python -m compileall -q /opt/prdp/lib
 COPY box/enter.sh /opt/prdp/bin/enter
 COPY box/worker.sh /opt/prdp/bin/worker
-COPY box/log4j2.properties conf/spark/standalone.conf /opt/prdp/etc/
+COPY conf/spark/log4j2.properties conf/spark/standalone.conf /opt/prdp/etc/
 COPY box/spark.conf /opt/prdp/etc/box.conf
 
 FROM ${BASE} AS prdp

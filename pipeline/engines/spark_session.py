@@ -13,15 +13,18 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -99,6 +102,7 @@ def _wrapped(java: Path, folder: Path) -> Path:
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
 ANSWER_SECONDS = 10
+JAVA_SECONDS = 20  # to end
 CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
 
 EMBEDDED = {
@@ -167,6 +171,18 @@ def require_safe(get: Get) -> None:
         raise PlanError(f"Spark's configuration for {master}: set {', '.join(missing)} to true; {CONFIGURATIONS}")
 
 
+def require_secret(get: Get, environment: Mapping[str, str]) -> None:
+    """Return unless a configuration asks a standalone cluster for authentication and has no secret; else PlanError."""
+    keys = ("spark.authenticate.secret", "spark.authenticate.secret.file", "spark.authenticate.secret.driver.file")
+    known = any(get(key) for key in keys) or "_SPARK_AUTH_SECRET" in environment
+    master = get("spark.master") or ""
+    if STANDALONE.fullmatch(master) and _on(get, "spark.authenticate") and not known:
+        raise PlanError(
+            f"Spark's configuration for {master}: {keys[0]} is missing: write the one of master and workers into the "
+            "file of --properties-file"
+        )
+
+
 @cache
 def private_folder() -> Path:
     """Return the private folder of what Spark keeps on this machine's disk; it goes when this process ends.
@@ -174,8 +190,21 @@ def private_folder() -> Path:
     One folder for all sessions of a process, since the one Java that they share goes on using the first's.
     """
     folder = Path(tempfile.mkdtemp(prefix="prdp-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder)
     return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove a private folder once Java, which goes on writing to it, has ended: it does so when its input closes."""
+    java = getattr(SparkContext._gateway, "proc", None)
+    if java is not None:
+        with suppress(OSError):
+            java.stdin.close()
+        try:
+            java.wait(JAVA_SECONDS)
+        except subprocess.TimeoutExpired:
+            java.kill()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_session(master: str | None) -> SparkSession:
@@ -217,10 +246,11 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     failure = ""
     try:
-        with _unheard():
+        with _unheard(), _uninterrupted():
             SparkContext._ensure_initialized(conf=conf)  # the JVM, and with it the user's own configuration
         wanted = SparkConf().setAll(list(settings.items()))
         require_safe(lambda key: wanted.get(key, None))
+        require_secret(lambda key: wanted.get(key, None), os.environ)
         session = SparkSession.builder.appName("prdp release").config(conf=wanted).getOrCreate()
         actual = session.sparkContext.getConf()  # maybe of a session that this process had before
         require_safe(lambda key: actual.get(key, None))
@@ -235,6 +265,25 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
     except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack
         failure = error.getCondition() or "" if isinstance(error, PySparkException) else type(error).__name__
     raise PrdpError(f"Spark does not start ({failure}); check Java, the master and Spark's configuration")
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep signals back until Java has started in a block: a Java that then loses who started it would never end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python gives signals to the main thread alone
+        return
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 @contextmanager
@@ -303,18 +352,26 @@ def own_standard_error() -> Iterator[None]:
     if not submitted():
         yield
         return
-    with redirect_stderr(_JavaError()):
+    with ExitStack() as stack:
+        last = sys.__stderr__ or sys.stdout
+        with suppress(OSError):  # where there is no /proc
+            last = stack.enter_context(open(f"/proc/{os.getppid()}/fd/2", "a"))
+        stack.enter_context(redirect_stderr(_JavaError(last)))
         yield
 
 
 class _JavaError(io.TextIOBase):
     """The standard error of spark-submit, which is the Java that this process is a child of."""
 
+    def __init__(self, last: TextIO) -> None:
+        self._last = last
+
     def write(self, text: str) -> int:
-        """Write text there; where that Java is gone, to this process's own standard error."""
+        """Write text there; where that Java is gone, to the file that was its standard error."""
         try:
             SparkContext._ensure_initialized()
             SparkContext._jvm.System.err.print(text)  # type: ignore[union-attr]
         except (Py4JError, OSError):
-            (sys.__stderr__ or sys.stdout).write(text)
+            self._last.write(text)
+            self._last.flush()
         return len(text)

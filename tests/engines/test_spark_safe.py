@@ -10,6 +10,7 @@ import pytest
 
 from jobs.cli import main
 from pipeline.build import code_digest
+from pipeline.engines import spark_session
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_failures import Failure, Guarded, WorkerFailure, job_error
@@ -72,6 +73,19 @@ def test_no_master_at_a_loopback_port_is_met_before_java_starts(monkeypatch: pyt
     monkeypatch.setattr("pyspark.SparkContext._ensure_initialized", lambda **_: pytest.fail("Java was started"))
     with pytest.raises(PrdpError, match="no Spark master answers there; start it"):
         _ = engine.session
+
+
+@pytest.mark.parametrize(("master", "refused"), [("spark://10.0.0.1:7077", True), ("yarn", False), ("local[2]", False)])
+def test_a_standalone_cluster_without_its_secret_is_told(master: str, refused: bool) -> None:
+    settings = {"spark.master": master, "spark.authenticate": "true"}
+    for more in ({"spark.authenticate.secret": "s"}, {"spark.authenticate.secret.file": "f"}):
+        spark_session.require_secret((settings | more).get, {})
+    spark_session.require_secret(settings.get, {"_SPARK_AUTH_SECRET": "s"})
+    if refused:
+        with pytest.raises(PlanError, match=r"spark\.authenticate\.secret is missing"):
+            spark_session.require_secret(settings.get, {})
+    else:
+        spark_session.require_secret(settings.get, {})  # the secret is made for each application
 
 
 ASKING = """

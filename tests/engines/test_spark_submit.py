@@ -63,6 +63,8 @@ def test_json_alone_stands_on_standard_output_and_nothing_is_left_behind(tmp_pat
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["state"] == "settled"
     assert "] reading the microdata" in done.stderr
+    counts = ("DAGScheduler", "TaskSetManager", "MemoryStore", "bytes")  # of Spark's own logs, by its default
+    assert not [name for name in counts if name in done.stderr]
     assert not list(temporary.glob("prdp-*"))
     settled_once(place)
     again = spark_submit(environment, "local", *release(place, "--json", "--out", str(tmp_path / "elsewhere")))

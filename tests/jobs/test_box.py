@@ -158,7 +158,7 @@ def test_spark_is_as_prdp_demands() -> None:
 
 
 def test_spark_logs_no_counts() -> None:
-    lines = (ROOT / "box" / "log4j2.properties").read_text().splitlines()
+    lines = (ROOT / "conf" / "spark" / "log4j2.properties").read_text().splitlines()
     settings = dict(line.split(" = ", 1) for line in lines if line and line[0] != "#")
     assert settings["rootLogger.level"] == "off"
     assert settings["rootLogger.appenderRef.console.ref"] == "console"  # without one Spark takes its own defaults

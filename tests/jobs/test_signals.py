@@ -41,13 +41,15 @@ DRAWN = (
 PUBLISHED = "interrupted: release small-release is published in the ledger: run the same command again to finish"
 
 
-def stopped(place: Place, stage: str, number: int, *options: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def stopped(
+    place: Place, stage: str, number: int, *options: str, program: str = PROGRAM
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Return what a release did that was told to stop at a stage, and what it left among temporary files."""
     temporary = place.folder / "tmp"
     temporary.mkdir(exist_ok=True)
     words = ["release", str(place.plan), "--ledger", ledger_file(place.ledger_path), *options]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(stage=stage, number=int(number), words=words)],
+        [sys.executable, "-c", program.format(stage=stage, number=int(number), words=words)],
         cwd=place.folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
         capture_output=True,
@@ -87,6 +89,25 @@ def test_the_next_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert stopped(place, "stage", signal.SIGTERM)[0].returncode == 1
     assert main(["release", str(place.plan), "--ledger", ledger_file(place.ledger_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "settled"
+
+
+IN_A_MOMENT = PROGRAM.replace(
+    "os.kill(os.getpid(), {number})",
+    "__import__('threading').Timer({delay}, os.kill, (os.getpid(), {number})).start()",
+)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("delay", [0.5, 2.0, 6.0])
+def test_while_java_starts_and_works_a_signal_leaves_a_line_and_nothing_else(tmp_path: Path, delay: float) -> None:
+    """The signal comes while the stage goes on: Java is started, or opens its session, or runs the first job."""
+    place = Place(write_world(tmp_path, records(50)), tmp_path)
+    program = IN_A_MOMENT.replace("{delay}", str(delay))
+    done, left = stopped(place, "scan", signal.SIGTERM, "--engine", "spark", program=program)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"error: {UNDRAWN}")
+    assert [name for name in left if not name.startswith("hsperfdata")] == []
+    running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert running.stdout == ""
 
 
 @PYSPARKS_OWN

@@ -1,5 +1,7 @@
 """The roles of conf/ledger/roles.sql on a real server: who may append, decide and read, and nobody more."""
 
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,3 +129,39 @@ def test_who_may_not_make_a_ledger_is_told(postgres: PostgresServer, database: s
     empty = postgres.database()
     with refused("holds no prdp ledger, and this user may not make one"):
         create_ledger(postgres.url(empty, "a_release"))
+
+
+OWNER_AND_ACCESS = """SELECT datdba::regrole::text, ARRAY(SELECT item::text FROM unnest(datacl) AS item ORDER BY 1)
+FROM pg_database WHERE datname = '{}'"""
+
+
+def test_a_restored_ledger_belongs_to_whom_it_did_and_lets_in_whom_it_did(postgres: PostgresServer) -> None:
+    """By the words of docs/operations.md."""
+    name, keeper = postgres.database(), f"keeper_{secrets.token_hex(4)}"
+    postgres.execute(
+        "postgres",
+        f"CREATE ROLE {keeper} LOGIN",
+        f"ALTER DATABASE {name} OWNER TO {keeper}",
+        f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC",
+    )
+    ledger = create_ledger(postgres.url(name))
+    ledger.reserve(reservation("r"))
+
+    def facts() -> tuple[object, ...]:
+        with psycopg.connect(postgres.conninfo()) as session:
+            return session.execute(OWNER_AND_ACCESS.format(name)).fetchone() or ()
+
+    before, head = facts(), ledger.head()
+    assert before[0] == keeper
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    dump, restore = (re.search(rf"^{program} (.*?)  +#", text, re.MULTILINE) for program in ("pg_dump", "pg_restore"))
+    assert dump
+    assert restore
+    file, servers = str(postgres.folder / "ledger.dump"), (postgres.conninfo(), postgres.conninfo(name))
+    places = {"ledger.dump": file, "postgres": servers[0], "ledger": servers[1]}
+    for program, line in (("pg_dump", dump[1]), ("pg_restore", restore[1])):
+        postgres._run(program, *(places.get(word, word) for word in line.split()))
+        if program == "pg_dump":
+            postgres.execute("postgres", f"DROP DATABASE {name}")
+    assert facts() == before
+    assert create_ledger(postgres.url(name)).verify() == head

@@ -18,6 +18,7 @@ PACKAGES = (
     *("iptables", "catatonit", "debootstrap"),
 )
 PROGRAMS = ("podman", "crun", "iptables", "debootstrap", "unshare", "nsenter")
+ENGINE_STATE = ("/run/containers", "/run/libpod", "/run/netns")  # where the engine keeps state whatever its settings
 BASE = "localhost/base:bookworm"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CONTAINERS = """[containers]
@@ -72,6 +73,9 @@ def podman(folder: Path) -> Iterator[Path]:
             assert namespace.poll() is None, "no mount namespace"
         if unified.is_dir():
             subprocess.run([*inside, "umount", unified], check=False, capture_output=True)
+        for place in ENGINE_STATE:  # a killed drill's name server and networks are not this one's
+            subprocess.run([*inside, "mkdir", "--parents", place], check=True)
+            subprocess.run([*inside, "mount", "-t", "tmpfs", "drill", place], check=True)
         _make_base(inside, folder)
         yield _script(folder, namespace.pid)
     finally:
