@@ -12,6 +12,7 @@ from pathlib import Path
 import dask
 import distributed
 import pytest
+import yaml
 from distributed import Client
 
 from pipeline.engines import dask_cluster
@@ -125,6 +126,18 @@ def test_tls_without_certificates_is_refused_before_any_connection(tmp_path: Pat
         (tmp_path / "key.pem").unlink()
         with pytest.raises(PlanError, match=r"tls\.client\.key: .*key\.pem cannot be read"):
             DaskEngine(address)
+
+
+def test_the_configuration_that_is_shipped_is_one_that_is_accepted(tmp_path: Path) -> None:
+    with_tls(tmp_path)
+    shipped = (Path(__file__).parents[2] / "conf" / "dask" / "tls.yaml").read_text()
+    settings = yaml.safe_load(shipped.replace("FOLDER", str(tmp_path)))["distributed"]
+    memory = {f"distributed.worker.memory.{key}": value for key, value in settings["worker"]["memory"].items()}
+    with dask.config.set({"distributed.comm.tls": settings["comm"]["tls"]}), dask.config.set(memory):
+        DaskEngine("tls://192.0.2.1:8786")
+        assert not dask_cluster._spills()
+        with dask.config.set({"distributed.worker.memory.spill": 0.7}):
+            assert dask_cluster._spills()
 
 
 def test_one_connection_a_release_and_no_warning_of_a_large_graph(
