@@ -118,8 +118,8 @@ def _require_package(package: dict[str, Any]) -> None:
     """Touch what readers take from a datapackage.json; KeyError or TypeError where it lacks that."""
     texts = [package[key] for key in ("release", "plan_digest", "title")]
     for resource in package["resources"]:
-        texts += [resource["name"], resource["description"], *resource["schema"]["primaryKey"]]
-        texts += [field[key] for field in resource["schema"]["fields"] for key in ("name", "title") if key in field]
+        tells = ("name",) if str(resource["name"]).startswith(CODES) else ("name", "description")
+        texts += [resource[key] for key in tells] + list(resource["schema"]["primaryKey"])
         texts += [field["name"] for field in resource["schema"]["fields"]]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError
