@@ -108,10 +108,10 @@ def test_a_refusal_by_the_budget_is_not_tried_again(airflow: Airflow, capsys: py
     budget = [{"at": {"employment": 10, "payroll": 500}, "rho": 0.001}]
     run = airflow.trigger(DASK, plan=plan(airflow, "refused", budget=budget))
     assert run.ended() == "failed"
-    task = run.task("check_budget")
+    task = run.task("check_plan")
     assert (task["state"], task["try_number"]) == ("failed", 1)
     assert run.task("release")["state"] == "upstream_failed"
-    assert "refused by the budget at employment=10" in run.logs()
+    assert "breaks its plan's budget at employment=10" in run.logs()
     assert shown(airflow, capsys, "refused") is None
 
 
