@@ -23,7 +23,7 @@ from pipeline.report.explain_text import render
 from pipeline.report.policy_document import public_policy
 from tests.support.mistakes import without_numbers
 from tests.support.submit import Place, submit
-from tests.support.world import NAICS, QUERIES, records, tree, write_world
+from tests.support.world import NAICS, QUERIES, figures, records, tree, write_world
 from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.laplace import Laplace
 from udfs.mechanisms.release import release_parts
@@ -53,7 +53,7 @@ def loaded(folder: Path, *queries: dict[str, Any], **changes: Any) -> Plan:
 def tables(folder: Path, *queries: dict[str, Any]) -> dict[str, bytes]:
     """Release under the known key; return the bytes of the tables' files."""
     published = submit(Place(world(folder, *queries), folder))
-    return tree(folder / "out" / published.release / published.attempt / "tables")
+    return figures(tree(folder / "out" / published.release / published.attempt))
 
 
 def rows(folder: Path, name: str = "employment") -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from tests.support.leaks import found as leaked
 from tests.support.leaks import told
 from tests.support.parity import released
 from tests.support.submit import Place, submit, submit_in_child
-from tests.support.world import COUNTIES, NAICS, records, write_world
+from tests.support.world import COUNTIES, NAICS, figures, records, write_world
 from udfs.records import sums as combine
 
 CANARY = "CANARY-777-1"
@@ -164,7 +164,7 @@ def test_rejected_ids_are_left_out_with_all_their_rows(tmp_path: Path) -> None:
 
 
 def tables(plan: Path, folder: Path) -> dict[str, bytes]:
-    return {path: data for path, data in released(plan, folder, None).items() if path.endswith(".parquet")}
+    return figures(released(plan, folder, None))
 
 
 def test_the_id_column_must_be_there_and_is_read_where_ids_are_not_trusted(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ import yaml
 from jobs.cli import main
 from tests.support.leaks import forms, found
 from tests.support.patience import PATIENCE
-from tests.support.pinned import without_footer
 from tests.support.spark import ROOT
 from tests.support.submit import Place, submit
+from tests.support.world import without_footer
 
 CORPUS = ROOT / "tests" / "corpus"
 GOOD = CORPUS / "good"

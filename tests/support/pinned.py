@@ -35,6 +35,7 @@ import yaml
 from pipeline.report.policy_document import ADDED
 from tests.support.pinned_plans import PLANS, RELEASE
 from tests.support.submit import Place, submit
+from tests.support.world import without_footer
 
 ROOT = Path(__file__).parents[2]
 PINNED = ROOT / "tests" / "pinned"
@@ -100,13 +101,6 @@ def table_contents(table: pa.Table) -> str:
         values = [value.hex() if isinstance(value, float) else str(value) for value in column.to_pylist()]
         digest.update("\0".join(values).encode())
     return digest.hexdigest()
-
-
-def without_footer(data: bytes) -> bytes:
-    """Return what stands before the footer of a Parquet file, all columns as they are stored; other files whole."""
-    if not data.endswith(b"PAR1"):
-        return data
-    return data[: -8 - int.from_bytes(data[-8:-4], "little")]
 
 
 def csv_contents(path: Path) -> str:

@@ -1,5 +1,6 @@
 """A small world for tests: a public domain, microdata and a plan in a folder of their own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,15 @@ def tree(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file below `folder`, by path, without the attempt's name."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def figures(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the tables of an attempt, but for what they say of the plan: the same for plans that draw alike."""
+    return {path: without_footer(data) for path, data in files.items() if path.startswith("tables")}
+
+
+def without_footer(data: bytes) -> bytes:
+    """Return what stands before the footer of a Parquet file, all columns as they are stored; other files whole."""
+    if not data.endswith(b"PAR1"):
+        return data
+    return data[: -8 - int.from_bytes(data[-8:-4], "little")]
