@@ -61,7 +61,7 @@ def test_records(data: dict[str, Any], form: str, bad: str, tmp_path: Path) -> N
     assert problems(case, in_process(case.run, world), world) == []
     if case.exit == 0:
         counted = frozenset(data["as"].items()) if "as" in data else None
-        assert released(world) == tables(counted)
+        assert released(world) == tables(counted, bad)
 
 
 def test_the_corpus_is_large() -> None:

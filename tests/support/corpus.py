@@ -395,10 +395,14 @@ def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> C
 
 
 @cache
-def tables(extra: frozenset[tuple[str, Any]] | None) -> dict[str, bytes]:
-    """Return the tables' files of the good world under a known key, with one more record where `extra` tells one."""
+def tables(extra: frozenset[tuple[str, Any]] | None, bad: str) -> dict[str, bytes]:
+    """Return the tables' files of the good world under a known key, with one more record where `extra` tells one.
+
+    `bad`: what its plan does with bad records; the files name the plan's digest.
+    """
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder, "world"))
+        _edit(Path(folder, "world"), "plan.yaml", {"bad_records: refuse": f"bad_records: {bad}"})
         more = [] if extra is None else [TEMPLATE | dict(extra)]
         write_records(Path(folder, "world", "microdata", "a.parquet"), [*good_records(), *more])
         return released(Path(folder, "world"))
