@@ -104,7 +104,7 @@ def test_a_release_on_spark_and_again_when_it_is_cleared(airflow: Airflow, capsy
         assert word not in logs
 
 
-def test_a_refusal_by_the_budget_is_not_tried_again(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_by_the_budget_is_not_tried_again(airflow: Airflow) -> None:
     budget = [{"at": {"employment": 10, "payroll": 500}, "rho": 0.001}]
     run = airflow.trigger(DASK, plan=plan(airflow, "refused", budget=budget))
     assert run.ended() == "failed"
@@ -112,7 +112,7 @@ def test_a_refusal_by_the_budget_is_not_tried_again(airflow: Airflow, capsys: py
     assert (task["state"], task["try_number"]) == ("failed", 1)
     assert run.task("release")["state"] == "upstream_failed"
     assert "breaks its plan's budget at employment=10" in run.logs()
-    assert shown(airflow, capsys, "refused") is None
+    assert ledger_of(airflow).state("refused") is None
 
 
 def test_broken_microdata_are_not_read_again_and_not_told(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
