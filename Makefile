@@ -76,6 +76,8 @@ bench: $(READY) ## the benchmarks: ratios measured in one run
 	$(BIN)/python -m benchmarks.tight
 	$(BIN)/python -m benchmarks.curves
 	$(BIN)/python -m benchmarks.spark
+	$(BIN)/python -m benchmarks.spark_start
+	$(BIN)/python -m benchmarks.cells
 	$(BIN)/python -m benchmarks.prepared
 	$(BIN)/python -m benchmarks.ledger
 

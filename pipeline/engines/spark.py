@@ -1,7 +1,7 @@
 """Spark: the engine for clusters. Workers open the files themselves; Spark moves, groups and repeats their work.
 
-    chunks of files ─► sums of each, in slices of cells ─► shuffled by slice, added up, sealed
-    sealed slices ─► rolled up to each table's cells ─► shuffled by file, added up, sealed: the totals, materialised
+    chunks of files ─► sums of each, in slices of cells ─► shuffled by slice, added up, rolled up to each table's cells
+                    ─► shuffled by file, added up, sealed: the totals, materialised
     (drawn, key) files of a table ─► sealed totals, or zeros ─► released and written
 
 The driver sees the indexes of slices and files, and nothing of what is in them. Once a key exists, no task reads
@@ -33,13 +33,13 @@ from pipeline.engines.spark_tasks import (
     BROKEN,
     DONE,
     PACKED,
+    SEALED,
     SLICE_CELLS,
     AddFiles,
     AddSlices,
     EachItem,
     Files,
     OverFile,
-    RollUpSlices,
     SealedFiles,
     Shared,
     StageFiles,
@@ -135,21 +135,13 @@ class SparkEngine(Engine):
         code = code_digest()
         summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
-        with self._batches(ROWS_AT_ONCE if isinstance(microdata, Sequence) else RECORDS_AT_ONCE):
-            outcomes = self._outcomes(
-                self._by_index(summed, slices_at_most, AddSlices(code, shared, vault)),
-                counted_as("sums", microdata),
-                "adding up",
-            )
-        require_unbroken(layout, (cell for index, cell in outcomes if index == BROKEN))
-        slices = require_once(index for index, _ in outcomes)
-        rolled_up = self._numbers(len(slices), self._tasks).mapInArrow(
-            RollUpSlices(code, shared, vault, slices), PACKED
-        )
         files = Files(layout.tables)
-        added_up = self._by_index(rolled_up, files.first[-1], AddFiles(code, shared, vault))
-        outcomes = self._outcomes(added_up, "", "totals")  # how many slices are rolled up follows from records
-        sealed = frozenset(require_once(index for index, _ in outcomes))
+        with self._batches(ROWS_AT_ONCE if isinstance(microdata, Sequence) else RECORDS_AT_ONCE):
+            parts = self._by_index(summed, slices_at_most, AddSlices(code, shared), PACKED)
+            added_up = self._by_index(parts, files.first[-1] + 1, AddFiles(code, shared, vault))
+            outcomes = self._outcomes(added_up, counted_as("sums", microdata), "adding up", "totals")
+        require_unbroken(layout, (outcome for _, outcome in outcomes if outcome != SEALED))
+        sealed = frozenset(require_once(index for index, outcome in outcomes if outcome == SEALED)) - {BROKEN}
         return SealedTotals(self, files, shared, vault, sealed, before + vault.counts())
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
@@ -194,10 +186,10 @@ class SparkEngine(Engine):
         """Return the numbers 0, 1, … as rows, for at most so many tasks, each with a run of them."""
         return self.session.range(0, numbers, 1, max(1, min(numbers, tasks)))
 
-    def _by_index(self, packed: DataFrame, indexes: int, task: Task) -> DataFrame:
+    def _by_index(self, packed: DataFrame, indexes: int, task: Task, schema: str = DONE) -> DataFrame:
         """Run a task over packed rows, those of one index together and one after the other."""
         shuffled = packed.repartition(min(indexes, self._tasks), "index").sortWithinPartitions("index")
-        return shuffled.mapInArrow(task, DONE)
+        return shuffled.mapInArrow(task, schema)
 
     def _outcomes(self, frame: DataFrame, *stages: str) -> list[tuple[int, int]]:
         """Return the tasks' rows: the index and outcome of each slice or file."""

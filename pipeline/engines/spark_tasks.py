@@ -36,7 +36,7 @@ SLICE_CELLS = 1 << 16
 BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
 PACKED = "index long, packed binary"  # a slice or file, and numbers of it
 DONE = "index long, outcome long"
-SEALED = 0  # the outcome for a slice or file; for BROKEN, the cell; for a written file, its rows
+SEALED = 0  # the outcome for what is sealed; for a broken rule its cell, below 0; for a written file its rows
 
 
 class Broadcast(Protocol):
@@ -82,7 +82,7 @@ class Files:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vault:
-    """Where a run's sums and totals lie sealed: a private folder that all workers reach."""
+    """Where a run's totals lie sealed: a private folder that all workers reach."""
 
     folder: Location
     seal: Seal
@@ -135,61 +135,33 @@ class SumRecords(Guarded[pa.RecordBatch]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AddSlices(Guarded[pa.RecordBatch]):
-    """Adds up the slices of all chunks, which come in the order of their indexes, and seals the sums."""
+    """Adds up the slices of all chunks, which come in the order of their indexes, and rolls them up to all tables."""
 
     code: str
     shared: Shared
-    vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (index, SEALED) for each slice, and (BROKEN, cell) for each broken rule; seal the counts of records."""
-        addends = self.shared.layout.spec.addends
+        """Yield each slice's part of each file; the slice of what are no sums as it came."""
+        layout = self.shared.layout
+        first = Files(layout.tables).first
+        roll_ups = [RollUp.of(table.base, table.cells) for table in layout.tables]
         for index, parts in _by_index(batches):
             if index == BROKEN:
-                for cell in self._told(addends[0], parts):
-                    yield _row(BROKEN, "outcome", cell)
-            else:
-                self._add(index, addends, parts)
-                yield _row(index, "outcome", SEALED)
+                yield from (_row(BROKEN, "packed", pack(part)) for part in parts)
+                continue
+            sums = self._added(index, layout.spec.addends, parts)
+            for table, roll_up, first_file in zip(layout.tables, roll_ups, first, strict=False):
+                columns = _rolled_up(sums, table, roll_up, layout.spec.offsets[table.base_number])
+                yield from _cut(columns, first_file + columns["cell"] // FILE_CELLS)
 
-    def _told(self, count: str, parts: Iterator[dict[str, Int64s]]) -> list[int]:
-        """Seal the counts of records; return the cells of broken rules."""
-        records, broken = RecordCounts(), set[int]()
-        for part in parts:
-            records += counts_of(part[CELL], part[count])
-            broken |= {*broken_of(part[CELL])}
-        self.vault.write_counts(records)
-        return sorted(broken)
-
-    def _add(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> None:
-        """Seal the sums of a slice."""
+    def _added(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> dict[str, Int64s]:
+        """Return the sums of a slice."""
         start = index * SLICE_CELLS
         sums = ExactSums(SLICE_CELLS, addends)
         for part in parts:
             sums.add_columns(part[CELL] - start, part)
         frame = to_frame(sums, ())
-        self.vault.write("sums", index, frame | {CELL: frame[CELL] + start})
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RollUpSlices(Guarded[pa.RecordBatch]):
-    """Rolls sealed slices, by their numbers in a list, up to the cells of every table."""
-
-    code: str
-    shared: Shared
-    vault: Vault
-    slices: Sequence[int]
-
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each slice's part of each file."""
-        layout = self.shared.layout
-        first = Files(layout.tables).first
-        roll_ups = [RollUp.of(table.base, table.cells) for table in layout.tables]
-        for number in _numbers(batches):
-            sums = self.vault.read("sums", self.slices[number])
-            for table, roll_up, first_file in zip(layout.tables, roll_ups, first, strict=False):
-                columns = _rolled_up(sums, table, roll_up, layout.spec.offsets[table.base_number])
-                yield from _cut(columns, first_file + columns["cell"] // FILE_CELLS)
+        return frame | {CELL: frame[CELL] + start}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -201,11 +173,25 @@ class AddFiles(Guarded[pa.RecordBatch]):
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (index, SEALED) for each file."""
-        files = Files(self.shared.layout.tables)
+        """Yield (index, SEALED) for each file and the counts of records, and (BROKEN, cell) for each broken rule."""
+        layout = self.shared.layout
+        files = Files(layout.tables)
         for index, parts in _by_index(batches):
-            self._add(index, files, parts)
+            if index == BROKEN:
+                for cell in self._told(layout.spec.addends[0], parts):
+                    yield _row(BROKEN, "outcome", cell)
+            else:
+                self._add(index, files, parts)
             yield _row(index, "outcome", SEALED)
+
+    def _told(self, count: str, parts: Iterator[dict[str, Int64s]]) -> list[int]:
+        """Seal the counts of records; return the cells of broken rules, which are below 0."""
+        records, broken = RecordCounts(), set[int]()
+        for part in parts:
+            records += counts_of(part[CELL], part[count])
+            broken |= {*broken_of(part[CELL])}
+        self.vault.write_counts(records)
+        return sorted(broken)
 
     def _add(self, index: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> None:
         _, _, first, end = files.at(index)

@@ -16,7 +16,7 @@ from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
-from pipeline.engines.spark_session import private_folder
+from pipeline.engines.spark_session import JAVA_OPTIONS, private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.errors import PrdpError, StateError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
@@ -138,6 +138,13 @@ def test_a_session_at_another_master_is_not_taken_for_ours(spark: SparkEngine) -
     assert spark.session.range(3).count() == 3
 
 
+def test_java_starts_with_the_options_that_halve_its_work(spark: SparkEngine) -> None:
+    beans = spark.session.sparkContext._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
+    given = {str(option) for option in beans.getRuntimeMXBean().getInputArguments()}
+    assert {*JAVA_OPTIONS.split()} <= given
+    assert not any(option.startswith("-XX:TieredStopAtLevel") for option in given)  # what is hot is compiled in full
+
+
 def clear(folder: Path, canaries: list[bytes]) -> list[tuple[str, bytes]]:
     """Return which canaries stand in which files below a folder."""
     files = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
@@ -204,8 +211,8 @@ def test_a_release_whose_every_frame_is_evaluated_twice(
     """Same bytes, and no shuffle but by index: a row's index is the same whenever it is computed."""
     evaluate, seen, by = SparkEngine._outcomes, [0], set()
 
-    def twice(engine: SparkEngine, frame: DataFrame) -> list[tuple[int, int]]:
-        first, again = evaluate(engine, frame), evaluate(engine, frame)
+    def twice(engine: SparkEngine, frame: DataFrame, *stages: str) -> list[tuple[int, int]]:
+        first, again = evaluate(engine, frame, *stages), evaluate(engine, frame, *stages)
         assert sorted(first) == sorted(again)
         seen[0] += len(again)
         by.update(shuffles(frame))

@@ -43,7 +43,7 @@ def test_tasks_are_counted_and_the_callers_group_of_jobs_stays(
     assert told.counts == {("reading", "6"), ("files", "4")}
 
 
-def test_slices_that_records_fill_are_not_counted(
+def test_the_stages_of_the_one_job_for_totals_are_counted(
     spark: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Sequence[str]] = []
@@ -58,4 +58,4 @@ def test_slices_that_records_fill_are_not_counted(
     microdata = list(chunks(find(locate(tmp_path / "microdata"))))
     scratch = Staging(locate(tmp_path / "staging"), "release", "totals")
     spark.totals(microdata, layout, scratch)
-    assert asked == [("sums", "adding up"), ("", "totals")]
+    assert asked == [("sums", "adding up", "totals")]

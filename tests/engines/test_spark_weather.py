@@ -254,7 +254,8 @@ def test_a_driver_whose_java_is_killed(tmp_path: Path) -> None:
 from pyspark import SparkContext
 from pipeline.engines.spark import SparkEngine
 done = SparkEngine._outcomes
-SparkEngine._outcomes = lambda engine, frame: (os.kill(SparkContext._gateway.proc.pid, 9), done(engine, frame))[1]"""
+kill = lambda: os.kill(SparkContext._gateway.proc.pid, 9)
+SparkEngine._outcomes = lambda engine, *frame_and_stages: (kill(), done(engine, *frame_and_stages))[1]"""
     done = call(with_canary(tmp_path), dict(os.environ), "--master", "local[1]", before=before)
     told_plainly(done, "Spark's driver ended in the middle of the run")
 
