@@ -5,6 +5,7 @@ disk: anything else is refused (docs/architecture.md, rule 4).
 """
 
 import ipaddress
+import logging
 import os
 import re
 import time
@@ -73,6 +74,8 @@ class Cluster:
         if self._client is None:
             from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
 
+            # A lost connection ends in a line of ours; it would have lines of its own besides.
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
             try:
                 self._client = Client(self.scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
             except OSError:
