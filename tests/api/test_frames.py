@@ -196,11 +196,12 @@ def test_what_is_pinned_is_what_was_sealed_though_the_frame_changes(
 
 
 def test_what_is_no_frame_is_refused(tmp_path: Path) -> None:
+    ledger = prdp.create_ledger(tmp_path / "prepared" / "ledger")
     for data in (3, [1], np.zeros(3), frame()["county"]):
         with pytest.raises(prdp.PlanError, match="neither a location nor a DataFrame"):
             release(tmp_path, data)
     with pytest.raises(prdp.PlanError, match="no location"):
-        prdp.prepare(tmp_path / "plan.yaml", frame(), tmp_path / "out")  # type: ignore[arg-type]
+        prdp.prepare(tmp_path / "plan.yaml", frame(), tmp_path / "out", ledger=ledger)  # type: ignore[arg-type]
 
 
 def test_a_dask_partition_of_another_type_is_refused_and_its_failures_show_no_value(tmp_path: Path) -> None:
