@@ -349,6 +349,7 @@ class Ledger:
             if summaries.vouched or standing(summaries, wanted, registered_only) is not None:
                 return None
             require_reservable(summaries, wanted)
+            accounts(summaries.budgets, summaries.states())  # of all datasets, so that showing evaluates none again
             return summaries.current()
 
     def test(self, release: str, pin: str, kept: int, left_out: int) -> ReleaseState:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.accounting.references import Limit
 from pipeline.ledger.datasets import REFUSALS, Budget, budget_step
-from pipeline.ledger.entries import BUDGETED, Entry
+from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, Entry
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.history import History, histories
 from pipeline.ledger.limits import Account, UnderLimit, accounts
@@ -60,7 +60,7 @@ def officer_page(
     kept = accounts(budgets, [history.state for history in found.values()])
     refused = Counter(entry.dataset for entry in entries if entry.refuses)
     held = [history for history in found.values() if history.state.status == "held" and not history.state.approved]
-    stuck = [*_stuck(found.values(), now), *_refused(kept, refused)]
+    stuck = [*_closed(entries), *_stuck(found.values(), now), *_refused(kept, refused)]
     return rendered(
         "officer.html",
         mark=MARK,
@@ -100,6 +100,13 @@ def _held(history: History, kept: Sequence[Account], staged: tuple[str, str | No
         "link": staged[1],
         "adds": Table(header, rows, range(1, len(header))) if rows else None,
     }
+
+
+def _closed(entries: Sequence[Entry]) -> Iterator[Sequence[str]]:
+    last = next((entry for entry in reversed(entries) if entry.event in (CLOSED, REOPENED)), None)
+    if last is not None and last.event == CLOSED:
+        advice = "Nothing is reserved, drawn or published. See that it knows all that was published: prdp ledger reopen"
+        yield "the ledger", "closed", last.time[:10], advice
 
 
 def _stuck(releases: Iterable[History], now: datetime) -> Iterator[Sequence[str]]:

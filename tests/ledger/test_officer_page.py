@@ -97,6 +97,14 @@ def test_each_state_that_goes_no_further_comes_with_what_to_do(ledger: Ledger, t
     assert "held for 8 days" in shown(ledger, HELD_LONG + timedelta(days=1, hours=1))
 
 
+def test_a_closed_ledger_is_stuck_until_it_is_opened(ledger: Ledger) -> None:
+    ledger.reserve(reservation("r"))
+    ledger.close("restored")
+    assert "<td>the ledger" in shown(ledger)
+    ledger.reopen([])
+    assert "<td>the ledger" not in shown(ledger)
+
+
 def test_a_dataset_without_refusals_left_is_stuck(ledger: Ledger) -> None:
     ledger.register(Budget(**{**vars(of_dataset("d", 9)), "refusals": 1}))
     assert "refusals: prdp ledger raise d" not in shown(ledger)
