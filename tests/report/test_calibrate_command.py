@@ -181,7 +181,7 @@ WRONG = [
     (f"{ONE} --interval 3 --coverage 2", "--coverage: must be below 1"),
     (f"{ONE} --standard-error 3 --step 0", "--step: must be between 1e-50 and 1e50"),
     (f"{ONE} --standard-error 3 --set sigma=1", "gaussian: sigma is what calibration solves for; leave it out"),
-    (f"{ONE} --standard-error 3 --set a", "--set a: write each parameter once as name=value"),
+    (f"{ONE} --standard-error 3 --set a", "--set a: write each name once, as NAME=VALUE"),
     (f"{ONE} --standard-error 3 --set a=1", "--set a: gaussian has no such parameter; known parameters: sigma, policy"),
     ("--kind log --standard-error 3 --total 5", "--set a: must be given: a number above 0"),
     ("--kind log --set a=1 --standard-error 3", "--total: missing; the error of this kind grows with the true total"),

@@ -186,7 +186,10 @@ def test_no_ledger_of_the_user_is_opened_and_keys_are_injected(tmp_path: Path, m
     assert not (tmp_path / "state").exists()
 
 
-def test_files_declared_public_are_named_and_those_of_datasets_refused(tmp_path: Path) -> None:
+def test_files_declared_public_are_named_and_those_of_datasets_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # no ledger of whoever runs the tests
     path = write_world(tmp_path, records(400))
     own = tmp_path / "microdata"
     with pytest.raises(prdp.PlanError, match="the plan's own microdata"):
