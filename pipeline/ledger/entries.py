@@ -114,9 +114,14 @@ def read_entry(line: str) -> Entry:
     data = json.loads(line)
     try:
         columns = {**data, "release": data["release"] or ""}
-        return Entry(**{field.name: columns[field.name] for field in fields(Entry)})
+        entry = Entry(**{field.name: columns[field.name] for field in fields(Entry)})
     except (KeyError, TypeError):
         raise ValueError("it is no entry of a ledger with all its columns") from None
+    texts = {**entry.columns, "attempt": entry.attempt or ""}
+    # What a database keeps as another type, such as a number 1.0 as 1, would no longer have the entry's hash.
+    if type(texts.pop("seq")) is not int or not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError("a column of the entry is of another type")
+    return entry
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ def import_ledger(chain: Sequence[Entry], url: str | None = None, wait: float = 
     Its identity is that of the other: entries keep their hashes. Raises StateError where an entry is not what was
     written or could not follow, and where the ledger at `url` has entries already.
     """
+    if not chain:  # before a ledger is made: an empty one would let everything be spent again
+        raise StateError("the export holds no entry")
     verified(chain)
     wrong = next((entry.seq for entry in chain if entry.hash != entry.hash_due()), None)
     if wrong is not None:
@@ -475,8 +477,6 @@ class Ledger:
         with self._writing() as connection:
             if head_of(connection)[0] != 0:
                 raise StateError(f"the ledger {self.address} has entries already: import into a new one")
-            if not chain:
-                raise StateError("the export holds no entry")
             for entry in chain:
                 connection.execute(insert(ENTRIES).values(entry.columns))
             if closed_by(connection) is None:

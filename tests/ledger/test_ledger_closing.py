@@ -1,5 +1,6 @@
 """A ledger that was restored or moved: closed until it is shown to know what was published."""
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -13,6 +14,7 @@ import pytest
 
 import prdp
 from jobs.cli import main
+from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
@@ -175,7 +177,10 @@ def test_an_exported_chain_becomes_a_ledger_elsewhere(
         prdp.import_ledger(file, address)
 
 
-@pytest.mark.parametrize("spoil", ["an entry", "a column", "a hash", "the order", "no JSON", "not confidential"])
+NO_ENTRIES = ("no JSON", "not confidential", "a number's type", "a text's type")
+
+
+@pytest.mark.parametrize("spoil", ["an entry", "a column", "a hash", "the order", "all entries", *NO_ENTRIES])
 def test_what_is_no_whole_chain_is_not_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: str) -> None:
     old = create_ledger(str(tmp_path / "old" / "ledger.sqlite"))
     published(old, "r", tmp_path / "out")
@@ -188,11 +193,21 @@ def test_what_is_no_whole_chain_is_not_imported(tmp_path: Path, capsys: pytest.C
         lines[-1]["hash"] = "f" * 64
     elif spoil == "the order":
         lines.reverse()
+    elif spoil == "all entries":
+        lines.clear()
+    elif spoil.endswith("type"):  # whoever writes a chain anew can link what a database would not keep as it is
+        column, value = ("seq", True) if spoil == "a number's type" else ("time", None)
+        lines[0][column], previous = value, lines[0]["previous"]
+        for line in lines:
+            columns = {key: line[key] for key in ("seq", "time", "event", "dataset", "attempt", "payload", "salt")}
+            columns |= {"release": line["release"] or "", "previous": previous}
+            previous = hashlib.sha256(canonical_json(columns).encode()).hexdigest()
+            line |= {"previous": columns["previous"], "hash": previous}
     file = tmp_path / "entries.jsonl"
     file.write_text("{" if spoil == "no JSON" else "\n".join(map(json.dumps, lines)))
     new = tmp_path / "new" / "ledger.sqlite"
     code = main(["ledger", "import", str(file), str(new)])
-    assert code == (2 if spoil in ("no JSON", "not confidential") else 5)
+    assert code == (2 if spoil in NO_ENTRIES else 5)
     assert capsys.readouterr().err.count("\n") <= 2
     assert not new.exists()
 
