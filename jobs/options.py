@@ -113,9 +113,10 @@ def add_ledger(parser: Parser) -> None:
     )
 
 
-def add_engine(parser: Parser) -> None:
-    """Add the options that choose the engine and where it runs."""
-    parser.add_argument("--engine", choices=list(ENGINES), default="dask", help="engine to run on (default: dask)")
+def add_engine(parser: Parser, default: str | None = "dask") -> None:
+    """Add the options that choose the engine and where it runs; `default` None: the command's own process."""
+    told = default or "none, this process"
+    parser.add_argument("--engine", choices=list(ENGINES), default=default, help=f"engine to run on (default: {told})")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="dask: address of a scheduler (default: local threads)")
     parser.add_argument(
         "--workers", type=at_least_one, metavar="N", help="dask: number of local threads (default: all cores)"

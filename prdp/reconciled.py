@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.engines.registry import OPTIONS
 from pipeline.errors import PlanError
 from pipeline.plan.keys import Where
 from pipeline.product.atoms import MAX_CELLS
@@ -23,7 +24,7 @@ from pipeline.product.reconciled_folder import (
 from pipeline.release.export import published_part
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
-from prdp.runs import LocationLike, location
+from prdp.runs import LocationLike, Runner, location
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,11 +102,16 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
         """The folder that holds reconciled.json; None where none was written."""
         return None if self._folder is None else str(self._folder)
 
-    def write(self, out: str | Path, *, csv: bool = False) -> "Reconciled":
+    def write(self, out: str | Path, *, csv: bool = False, engine: str | None = None, **options: Any) -> "Reconciled":
         """Write the tables to a new or empty folder, as `reconcile` does where one is given; return them."""
         if self._made_of is None:
             raise PlanError("tables are made of releases: call prdp.reconcile with them")
-        facts = make_reconciled(self._made_of, Path(out), csv=csv)
+        runner = Runner(engine=engine, **options)
+        if all(value is None for value in (engine, *(getattr(runner, name) for name in OPTIONS))):
+            facts = make_reconciled(self._made_of, Path(out), csv=csv)
+        else:
+            with runner.started() as started:
+                facts = make_reconciled(self._made_of, Path(out), csv=csv, each=started.each)
         return Reconciled(facts, locate(os.fspath(out), what="--out"), self._made_of)
 
     def export(
@@ -163,6 +169,8 @@ def reconcile(
     csv: bool = False,
     max_cells: int | None = None,
     draws: int = 0,
+    engine: str | None = None,
+    **engine_options: Any,
 ) -> Reconciled:
     """Return best linear unbiased estimates of all tables of published releases, which add up (docs/reconcile.md).
 
@@ -180,6 +188,9 @@ def reconcile(
         csv: Whether to write every table as CSV too.
         max_cells: The most finest common cells of a group. Default: 200 million.
         draws: Solutions that are drawn for closer standard errors, where those of tables are upper bounds.
+        engine: "dask" or "spark", whose workers each make the tables of a group, and reach the releases and `out`.
+            Default: none, one group after the other in this process. The tables are the same.
+        **engine_options: Of the engine, as of `Plan.release`: scheduler, workers, master, progress.
 
     Raises:
         PlanError: Releases are not of one dataset, or the options do not fit them.
@@ -197,7 +208,11 @@ def reconcile(
         draws=draws,
     )
     found = Reconciled({}, None, Reconciliation([location(each, "release") for each in folders], options))
-    return found if out is None else found.write(out, csv=csv)
+    if out is not None:
+        return found.write(out, csv=csv, engine=engine, **engine_options)
+    if engine is not None or engine_options:
+        raise PlanError("engines make tables: give out, or leave the engine out")
+    return found
 
 
 def read_reconciled(path: LocationLike) -> Reconciled:

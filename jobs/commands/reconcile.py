@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.options import Parser, add_json, at_least_one, count, probability
+from jobs.options import Parser, add_engine, add_json, at_least_one, count, engine_options, probability
 from jobs.output import print_columns, print_json
+from pipeline.engines.registry import OPTIONS
 from pipeline.errors import PlanError
 from pipeline.product.reconcile import Picked
 from prdp.reconciled import reconcile
@@ -32,6 +33,7 @@ def declare(parser: Parser) -> None:
         help="where standard errors are upper bounds, draw N solutions for closer ones (default: 0)",
     )
     add_estimates(parser)
+    add_engine(parser, default=None)
     add_json(parser)
 
 
@@ -90,10 +92,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the tables, or the sums alone, then print what was made."""
     if arguments.out is None and not arguments.sum:
         raise PlanError("prdp reconcile: give --out DIR for the tables, --sum CELLS for a sum of cells, or both")
+    engine = engine_options(arguments)
+    if arguments.out is None and any(engine[name] is not None for name in ("engine", *OPTIONS)):
+        raise PlanError("prdp reconcile: engines make tables: give --out DIR, or leave the engine's options out")
     reconciled = reconcile(arguments.releases, draws=arguments.draws, **estimate_options(arguments))
     sums = [reconciled.sum(text, arguments.of) for text in arguments.sum or ()]  # what is wrong in them comes first
     if arguments.out is not None:
-        reconciled = reconciled.write(arguments.out, csv=arguments.csv)
+        reconciled = reconciled.write(arguments.out, csv=arguments.csv, **engine)
     if arguments.json:
         print_json(dict(reconciled.facts) | {"sums": [each.to_json() for each in sums]})
         return

@@ -131,6 +131,10 @@ class Reconciliation:
         self._fixed, self._expected = self._fixed_totals(), self._expected_totals()  # mistakes in files come first
         self._require_weights()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to workers: not the estimates of the last group."""
+        return vars(self) | {"_last": None}
+
     @property
     def structure(self) -> Structure:
         """That of the first release: all have the same dataset and domain."""
@@ -216,9 +220,10 @@ class Reconciliation:
 
     def solved(self, group: Group) -> Solved:
         """Return a group's estimates; PlanError where its base is too large, or fixed totals contradict each other."""
-        if self._last is not None and self._last.group is group:
-            return self._last
-        self._last = None  # its memory is needed
+        last = self._last  # of a group: tasks of an engine solve others meanwhile
+        if last is not None and last.group is group:
+            return last
+        last = self._last = None  # its memory is needed
         why = {each.name: reason for each in group.tables if (reason := self._why(each)) is not None}
         weighted = self._weighted(group)
         tables = tuple(each for each in group.tables if each in weighted or group.refined(each, weighted))
@@ -248,8 +253,8 @@ class Reconciliation:
             raise PlanError(f"{group.label}: {error}") from None
         spread = Spread.of(weighted, self.options.interval)
         expected = not all(each.additive for each in weighted)
-        self._last = Solved(group, atoms, estimates, tables, why, spread, expected)
-        return self._last
+        self._last = solved = Solved(group, atoms, estimates, tables, why, spread, expected)
+        return solved
 
     def _variance(self, table: ReleasedTable, atoms: Atoms) -> Floats:
         if table.additive:
@@ -277,14 +282,14 @@ class Reconciliation:
                     yield each.name, f"{self._why(each)}{finer}"
         yield from ((each.name, "it has no cells") for each in self.tables.values() if not each.cells.size)
 
-    def groups_solved(self) -> Iterator[Solved]:
-        """Yield the estimates of each group that has a table with weights; PlanError where none has."""
-        able = [group for group in self.groups if self._weighted(group)]
+    def weighted_groups(self) -> list[int]:
+        """Return the numbers of the groups that have a table with weights; PlanError where none has."""
+        able = [number for number, group in enumerate(self.groups) if self._weighted(group)]
         if not able:
             raise PlanError(
                 "no table can be weighted: " + "; ".join(f"{name}: {why}" for name, why in self.not_reconciled())
             )
-        yield from map(self.solved, able)
+        return able
 
     def group_of(self, where: Where, of: str | None) -> Group:
         """Return the group whose records a sum is of: with a listed code in the filter's keys, and in as few others.

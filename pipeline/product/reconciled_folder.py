@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.build import code_digest
+from pipeline.engines.protocol import Each
 from pipeline.errors import PlanError, StateError
 from pipeline.log import counted, share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
@@ -25,7 +28,7 @@ from pipeline.product.released_tables import ReleasedTable
 from pipeline.product.sources import ERROR, PUBLISHED, VALUE, Source, numbers
 from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
-from pipeline.storage.new_folder import filled, require_no_release
+from pipeline.storage.new_folder import UNFINISHED, filled, require_no_release
 from pipeline.storage.staging import safe_name
 from udfs.numbers.arrays import Floats
 
@@ -34,42 +37,84 @@ DISPLAY = "display"
 COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED[0], DISPLAY)
 
 
-def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = False) -> dict[str, Any]:
+class Made(NamedTuple):
+    """What the manifest says of one group: the group, its tables by name, and their files."""
+
+    group: dict[str, Any]
+    tables: dict[str, dict[str, Any]]
+    files: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class MakeGroup:
+    """Solves one group, by its number, and writes its tables to `home`, which all workers reach: a task of an engine.
+
+    Files appear whole, and have the same contents each time.
+    """
+
+    reconciliation: Reconciliation
+    home: Path
+    described: Description | None
+    csv: bool
+
+    def __call__(self, number: int) -> Made:
+        """Return what was made; raises StateError where this machine does not reach the folder."""
+        if not self.home.is_dir():
+            raise StateError(
+                f"--out {self.home.parent}: a worker does not reach this folder: give one that all machines share"
+            )
+        group, tables = self.reconciliation.groups[number], dict[str, Any]()
+        what, every = f"reconciling tables of {group.label}", len(group.tables)
+        with (
+            tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=self.home) as unfinished,
+            telling(lambda: share(what, len(tables), every)),
+        ):
+            own = Path(unfinished)
+            solved = self.reconciliation.solved(group)
+            files = list[dict[str, Any]]()
+            for table, columns, facts in _columns(solved, self.reconciliation.options.draws, self.described):
+                files += [file.facts(own) for file in _write(own, table, solved.atoms, columns, csv=self.csv)]
+                tables[table.name] = facts
+            for file in files:
+                (self.home / file["path"]).parent.mkdir(exist_ok=True)
+                (own / file["path"]).replace(self.home / file["path"])
+        return Made(_group_facts(solved), tables, files)
+
+
+def make_reconciled(
+    reconciliation: Reconciliation, out: Path, *, csv: bool = False, each: Each | None = None
+) -> dict[str, Any]:
     """Write the reconciled tables of releases to `out`; return the manifest.
 
-    The same releases, options and build give the same bytes. A run that is killed leaves no manifest.
+    The same releases, options and build give the same bytes, with an engine or without. A run that is killed leaves no
+    manifest.
 
     Args:
         reconciliation: The releases, and what the user chose.
         out: The folder to write, new or empty.
         csv: Whether to write every table as CSV too.
+        each: Runs the tasks of an engine, one a group, whose workers reach the releases and `out`. None: one group
+            after the other.
 
     Raises:
         PlanError: Tables and options do not fit together.
-        StateError: A release's file changed; `out` is neither absent nor empty, or lies in a release's folder.
+        StateError: A release's file changed; `out` is neither absent nor empty, or lies in a release's folder; a worker
+            does not reach it.
     """
     require_no_release(out)
-    tables: dict[str, Any] = {}
-    every = len(reconciliation.tables) - len([*reconciliation.not_reconciled()])
-    with filled(out) as home, telling(lambda: share("reconciling tables", len(tables), every)):
-        made: list[dict[str, Any]] = []
-        groups: list[dict[str, Any]] = []
+    numbers = reconciliation.weighted_groups()
+    with filled(out) as home:
         folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
         described = Description.of(folders.values(), reconciliation.options.interval)
-        for solved in reconciliation.groups_solved():
-            names = [table.name for table in solved.tables]
-            drawn = drawn_of(solved.estimates, names, reconciliation.options.draws)
-            shown = solved.estimates.display()
-            for table in solved.tables:
-                variances, how = variances_of(solved.estimates, table.name, drawn)
-                own = table.additive and table.name not in solved.why and how["errors"] == EXACT
-                spread = OwnNoise.of(table, solved.spread) if own else solved.spread
-                notes = described.notes(table.name) if described else {}
-                columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread, notes)
-                made += [file.facts(home) for file in _write(home, table, solved.atoms, columns, csv=csv)]
-                facts = {"rows": table.cells.size, "group": len(groups), "at_expected_totals": solved.expected}
-                tables[table.name] = how | facts
-            groups.append(_group_facts(solved))
+        make = MakeGroup(reconciliation, home.resolve(), described, csv)
+        done = each(make, numbers, "groups of tables") if each else [make(number) for number in numbers]
+        for left in home.glob(f"{UNFINISHED}*"):  # of a worker that died
+            shutil.rmtree(left, ignore_errors=True)
+        groups = [one.group for one in done]
+        tables = {
+            name: facts | {"group": number} for number, one in enumerate(done) for name, facts in one.tables.items()
+        }
+        made = [file for one in done for file in one.files]
         structure = _joined(reconciliation).to_json().encode()
         beside = described.files(tables, ("parquet", "csv") if csv else ("parquet",)) if described else {}
         for name, data in ({STRUCTURE: structure} | beside).items():
@@ -89,6 +134,21 @@ def make_reconciled(reconciliation: Reconciliation, out: Path, *, csv: bool = Fa
         text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         (home / MANIFEST).write_text(text, encoding="utf-8")
     return manifest
+
+
+def _columns(
+    solved: Solved, draws: int, described: Description | None
+) -> Iterator[tuple[ReleasedTable, "Columns", dict[str, Any]]]:
+    """Yield each table of a group, its columns, and what the manifest says of it."""
+    drawn = drawn_of(solved.estimates, [table.name for table in solved.tables], draws)
+    shown = solved.estimates.display()
+    for table in solved.tables:
+        variances, how = variances_of(solved.estimates, table.name, drawn)
+        own = table.additive and table.name not in solved.why and how["errors"] == EXACT
+        spread = OwnNoise.of(table, solved.spread) if own else solved.spread
+        notes = described.notes(table.name) if described else {}
+        columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread, notes)
+        yield table, columns, how | {"rows": table.cells.size, "at_expected_totals": solved.expected}
 
 
 def _joined(reconciliation: Reconciliation) -> Structure:
