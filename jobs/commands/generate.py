@@ -71,9 +71,7 @@ def _codes(text: str) -> list[str]:
 
 
 def _print_withheld(described: dict[str, Any]) -> None:
-    rows = [["level"]]
-    for kind in ("as listed", "filled in"):
-        rows[0] += [f"{head} {kind}" for head in ("cells", "withheld", "establishments")]
+    rows = [["level", *(head for kind in ("cells listed", "filled in") for head in (kind, "withheld", "these hold"))]]
     for level in described["levels"]:
         rows.append([level["level"]])
         for counted in (level["listed"], level["filled_in"]):
@@ -81,28 +79,29 @@ def _print_withheld(described: dict[str, Any]) -> None:
             rows[-1] += [f"{counted['cells']:,}", *shares]
     print_columns(rows)
     rest = described["not_listed"]
-    print("withheld: employment, flag D or S; establishments: those in withheld cells, of the level's")
-    print("filled in: codes that the figures leave out, since they are their parent's only child")
+    print("withheld: employment, flag D or S; these hold: their share of establishments")
+    print("filled in: with codes that figures leave out as their parent's only child")
     print(f"not listed: {rest['establishments']:,} establishments of eleven other codes, in {rest['cells']} cells")
 
 
 def _print_beside(figures: dict[str, Any]) -> None:
     """Print what `beside_today` returned: by today's flag, by size of cell, and what records lose."""
-    rows = [["level", "today", "cells", "employment: median", "90 %", "usable", "payroll: median", "90 %", "usable"]]
+    rows = [["level", "today", "cells", "employment", "90 %", "usable", "payroll", "90 %", "usable"]]
     for level in figures["levels"]:
         for flag, cells in level["flags"].items():
             measured = [_text(cells[of]) for of in ("employment", "payroll")]
             rows.append([level["level"], flag, f"{cells['cells']:,}", *measured[0], *measured[1]])
     print_columns(rows)
-    print("today: G and H are published with noise of less than 2 % and 5 %; D and S are withheld")
+    print("today: G, H: published with noise of less than 2 % and 5 %; D, S: withheld")
+    print("employment, payroll: median relative error; 90 %: nine in ten errors are below")
     print()
     rows = [["level", "withheld today", "of these usable: employment"]]
     for level in figures["levels"]:
         rows.append([level["level"], f"{level['withheld_share']:.1%}", f"{level['usable_employment']:.0%}"])
     print_columns(rows)
-    print("usable: the chance of a relative error of at most 30 %, on average over the cells")
+    print("usable: the chance of a relative error of at most 30 %, on average over cells")
     print()
-    rows = [["level", "true employment", "cells", *(f"{of}: {what}" for of in MEASURED for what in ("median", "90 %"))]]
+    rows = [["level", "employees", "cells", *(head for of in ("estab.", *MEASURED[1:]) for head in (of, "90 %"))]]
     for level in figures["levels"]:
         for cells in level["sizes"]:
             errors = [text for of in MEASURED for text in _text(cells[of])[:2]]

@@ -321,9 +321,11 @@ def test_errors_beside_today_are_those_of_the_noise(beside: dict[str, Any]) -> N
 
 
 def test_the_page_shows_what_is_beside_today(beside: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.commands.generate.load_plan", lambda path, set: path)
     monkeypatch.setattr("jobs.commands.generate.beside_today", lambda figures, plan: beside)
     code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "plan.yaml")
     page = (FOLDER.parents[1] / "docs" / "cbp.md").read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= 80
     assert (code, page.split("<!-- beside today -->\n")[1].split("<!-- end -->")[0]) == (0, f"```\n{text}```\n")
     shares = {level["level"]: level["filled_in"] for level in prdp.withheld_today("cbp-2011")["levels"]}
     for level in beside["levels"]:

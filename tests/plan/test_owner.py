@@ -188,7 +188,7 @@ def test_references_are_lists_of_records(tmp_path: Path, capsys: pytest.CaptureF
     shown = render(explain(plan, [parse_at("employment=10;employment=20", plan)]), plan)
     assert "protected: each firm, by firm_id" in render_verdict(verdict(plan))
     assert "    employment=10; employment=20   rho" in shown
-    assert "every firm whose records can be matched one to one with records of the reference" in shown
+    assert "every firm whose records can be matched one to one with records of the reference" in " ".join(shown.split())
     with pytest.raises(PlanError, match=r"reference naics3=311: it must also name employment"):
         explain(plan, [parse_at("employment=10;naics3=311", plan)])
 
