@@ -74,9 +74,9 @@ class ApprovalTrigger(BaseTrigger):
 
     async def _waits(self) -> bool:
         environment = without_airflow(os.environ) | self.environment
-        streams = {"stdin": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
+        nowhere = asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
-            *self.command, env=environment, stdout=asyncio.subprocess.PIPE, **streams
+            *self.command, env=environment, stdin=nowhere, stdout=asyncio.subprocess.PIPE, stderr=nowhere
         )
         try:
             out, _ = await process.communicate()
@@ -200,7 +200,7 @@ class PrdpOperator(BaseOperator):
         site: In place of variables of Airflow, by name: {"prdp_ledger": …}.
     """
 
-    template_fields = ("plan", "set", "release")
+    template_fields: Sequence[str] = ("plan", "set", "release")
     ui_color = "#dfe9e2"
 
     def __init__(

@@ -27,7 +27,7 @@ PROGRESS = re.compile(r"\[ *[0-9]+\.[0-9] s\] ")  # how prdp begins a line of pr
 ERROR = "error: "
 LOG_KEYS = {"time", "level", "event", "command", "message"}  # of a line of --log-json
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 
 
 class Refused(Exception):
