@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,6 +304,11 @@ def allocate(
     out: "str | Path | None" = None,
     folder: "str | Path | None" = None,
     set: Mapping[str, str] = NOTHING,
+    records: int | None = None,
+    like: str | None = None,
+    states: Sequence[str] = (),
+    seed: int = 0,
+    **options: Any,
 ) -> Allocation:
     """Choose the scales of a draft, a plan with a key `calibrate` of its own, as `prdp calibrate DRAFT`.
 
@@ -314,6 +319,12 @@ def allocate(
         out: Write the plan here, in its own folder, each scale with a comment.
         folder: The folder to which paths in a mapping are relative. Default: the working folder.
         set: The values of the draft's variables, which stay in the plan that is written.
+        records: So many synthetic establishments, as of `try_plan`, have the totals and sizes that the draft leaves
+            open: the median of a table's cells above 0, and all of these.
+        like: Or those that add up to these published figures: "cbp-2010" or "cbp-2011".
+        states: With `like`: two-digit codes of states; all where there are none.
+        seed: Of the synthetic establishments.
+        **options: With `records` or `like`: workers or scheduler (Dask); `progress=True` reports on standard error.
 
     Raises:
         BudgetRefused: The limits cannot be kept with the accuracies wanted; the message says what could be had.
@@ -322,7 +333,19 @@ def allocate(
     from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
 
     text, path = _text_and_path(draft, folder)
-    result, final = allocated_plan(text, path, None if out is None else Path(out), set)
+    new = None if out is None else Path(out)
+    if records is None and like is None:
+        if states or seed or options:
+            raise PlanError("states, seed and options of an engine: they go with records or like alone")
+        result, final = allocated_plan(text, path, new, set)
+        return Allocation(_plan(final, path, set), result)
+    from pipeline.trial.microdata import RECORDS, Origin  # noqa: PLC0415
+    from pipeline.trial.sizes import sized_draft  # noqa: PLC0415
+
+    origin = Origin(records=RECORDS if records is None else records, like=like, states=tuple(states), seed=seed)
+    with sized_draft(text, path, set, origin, Runner(**options).started) as sized:
+        made = origin.label if like is not None else f"{origin.records:,} {origin.label}"
+        result, final = allocated_plan(sized, path, new, set, made)
     return Allocation(_plan(final, path, set), result)
 
 

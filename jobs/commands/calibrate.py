@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.options import Parser, add_json, add_set, values_set
+from jobs.options import Parser, add_json, add_set, at_least_one, count, values_set
 from jobs.output import print_json
 from pipeline.accounting.best_alpha import LEAST
 from pipeline.accounting.targets import BOUNDS, OF_NAME
@@ -17,6 +17,7 @@ from udfs.mechanisms.parameters import ParameterError
 EXAMPLE = "prdp calibrate --kind log --set a=100 --standard-error 30 --total 500"
 OBJECTIVES = ("largest", "mean", "share")
 TARGETS = tuple(OF_NAME)
+OF_DRAFT = ("records", "like", "states", "seed")
 DEFAULTS = {"step": "1", "coverage": "0.95", "objective": "largest"}
 
 
@@ -33,6 +34,12 @@ def declare(parser: Parser) -> None:
         "--out", type=Path, metavar="FILE", help="write the plan with every calibrate: replaced by its solution"
     )
     add_set(parser, "the value of a variable of PLAN; or of a parameter of --kind that is fixed")
+    open_ = parser.add_argument_group("totals and sizes that a draft leaves open: those of typical synthetic cells")
+    what = open_.add_mutually_exclusive_group()
+    what.add_argument("--records", type=at_least_one, metavar="N", help="of so many synthetic establishments")
+    what.add_argument("--like", metavar="FIGURES", help="that add up to these figures: cbp-2010 or cbp-2011")
+    open_.add_argument("--states", metavar="CODES", help="with --like: 56,50 (default: all)")
+    open_.add_argument("--seed", type=count, metavar="S", help="same seed, same establishments (default: 0)")
     one = parser.add_argument_group("one mechanism")
     one.add_argument("--kind", metavar="KIND", help="the kind, as in a plan")
     one.add_argument(
@@ -98,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     of_target = ("step", *TARGETS, "total", "at", "coverage")
     of_kind = ("set", "best_alpha", *of_target, "delta", "bound", "group_loss", "group")
     forms = {  # form of the call → whether it is this one, what does it, the options that it takes
-        "PLAN": (arguments.plan, _plan, ("out", "set")),
+        "PLAN": (arguments.plan, _plan, ("out", "set", *OF_DRAFT)),
         "--kind": (arguments.kind, _one, of_kind),
         "--compare": (arguments.compare, _compare, ("sizes", "count", "objective", "limit", "plot", *of_target)),
         "--scales": (arguments.scales, _scales, ("epsilon", "delta", "at", "plot")),
@@ -115,11 +122,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _plan(arguments: argparse.Namespace) -> None:
     text = read_text(arguments.plan)
+    asked = {name: getattr(arguments, name) for name in OF_DRAFT if getattr(arguments, name) is not None}
     if text.data.get("calibrate") is not None:
-        from pipeline.report.allocated import allocated_plan, allocated_text  # noqa: PLC0415
+        from pipeline.report.allocated import allocated_text  # noqa: PLC0415
+        from prdp.plans import allocate  # noqa: PLC0415
 
-        result = allocated_plan(text, arguments.plan, arguments.out, values_set(arguments))[0]
+        if "states" in asked:
+            asked["states"] = asked["states"].split(",")
+        given = {"out": arguments.out, "set": values_set(arguments)}
+        if {"records", "like"} & asked.keys():
+            asked["command_log"] = arguments.log
+        result = allocate(arguments.plan, **given, **asked).to_json()
         shown = allocated_text(result)
+    elif asked:
+        raise PlanError(f"--{next(iter(asked))}: means nothing with a plan that is no draft; leave it out")
     else:
         result = resolved_plan(arguments.plan, arguments.out, values_set(arguments))
         shown = resolved_text(result)

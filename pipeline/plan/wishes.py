@@ -13,9 +13,10 @@ from pipeline.plan.values import Spec
 from udfs.mechanisms.catalogue import CATALOGUE
 
 Open = Mapping[str | None, Spec]  # part (None: all cells) → the mechanism whose scale is open
+FROM_CELLS = "prdp calibrate --records or --like takes it from synthetic cells"
 BESIDE_WITHIN = (
     ("share", "the share of cells whose errors are to be within so many times their totals"),
-    ("sizes", "a public file of the cells' expected totals, header value,count"),
+    ("sizes", f"a public file of the cells' expected totals, header value,count; {FROM_CELLS}"),
 )
 DEFAULT = WishSpec(weight=Fraction(1))
 
@@ -105,9 +106,9 @@ def _measure_mistakes(draft: AllocationSpec, name: str, parts: Open) -> Iterator
         if wish.total is not None:
             yield Mistake(path, "must be above 0: an error relative to nothing has no bound")
         else:
-            yield missing(path, " (from which on the relative error is meant)")
+            yield missing(path, f" (from which on the relative error is meant; {FROM_CELLS})")
     elif wish.total is None and not all(kind.additive for kind in kinds):
-        yield missing(path, " (at which the error is meant: that of this kind grows with the total)")
+        yield missing(path, f" (at which the error is meant: that of this kind grows with the total; {FROM_CELLS})")
 
 
 def _proportion_mistakes(wish: WishSpec, parts: Open, path: KeyPath) -> Iterator[Mistake]:

@@ -33,17 +33,22 @@ ALL_BUT_EXACT = (
     "query {}: its values are published all but exactly, as the limits allow or the accuracy wanted asks for; state "
     "a limit at smaller records there"
 )
+UNITS = (
+    "weights are equal, and errors of different units are added up ({}): the largest numbers get all the accuracy; "
+    "let the draft minimise: relative_error, or give weights"
+)
 MOST_TOLD = 5  # wishes of which a refusal says what could be had
 
 
 def allocated_plan(
-    text: PlanText, path: Path, out: Path | None, given: Mapping[str, str] = NOTHING
+    text: PlanText, path: Path, out: Path | None, given: Mapping[str, str] = NOTHING, sizes_of: str | None = None
 ) -> tuple[dict[str, Any], PlanText]:
     """Return the scales of a draft with what they give, as JSON, and the plan that states them; write it to `out`.
 
     Guarantee: the plan keeps every limit by its own total policy, exactly; what was written is read again and is the
     same plan. `text`: the draft's, `path`: its file, which need not be there; `given`: the values of
-    its variables, which stay in what is written.
+    its variables, which stay in what is written; `sizes_of`: the microdata of which totals and sizes that the file
+    leaves open are.
 
     Raises BudgetRefused where the limits cannot be kept with what is wanted, with what could be had; PlanError on a
     wrong draft and where noise cannot be so accurate; StateError where `out` exists.
@@ -72,7 +77,8 @@ def allocated_plan(
         *map(_entry, allocation.places.values(), found),
         *(_solved_entry(plan, each) for each in solved),
     ]
-    annotated = _annotated(text, data, entries)
+    chosen = CHOSEN if sizes_of is None else f"{CHOSEN[:-1]}, with totals and sizes of {sizes_of}:"
+    annotated = _annotated(text, data, entries, chosen)
     result = {
         "plan_digest": plan.digest,
         "found": found,
@@ -84,16 +90,18 @@ def allocated_plan(
         ],
         "warnings": [
             *(line for query in plan.queries for line in warnings(query)),
+            *_units(plan, allocation, spec.calibrate.minimise),
             *(
                 ALL_BUT_EXACT.format(each.label)
                 for v, each in enumerate(problem.unknowns)
                 if _is_held(each, numbers[v])
             ),
         ],
+        "sizes_of": sizes_of,
         "comments_kept": annotated is not None,
         "out": None if out is None else str(out),
     }
-    final = annotated or parsed(_header(found) + written(data), path)
+    final = annotated or parsed(_header(found, chosen) + written(data), path)
     if out is not None:
         write_plan(final.source, out, plan, given)
     return result, final
@@ -110,12 +118,23 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     for limit in result["limits"]:
         times = f" for {limit['times']} years" if limit["times"] > 1 else ""
         lines.append(f"at {reference_text(limit['at'])}: rho {upper(limit['spent'])} of {limit['rho']}{times}")
+    if result["sizes_of"] is not None:
+        lines.append(f"totals and sizes that the draft leaves open: {result['sizes_of']}")
     lines += [f"warning: {text}" for text in result["warnings"]]
     lines.append(f"plan     {result['plan_digest']}")
     if result["out"] is not None:
         kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
         lines.append(f"written  {result['out']}{kept}")
     return "\n".join(lines)
+
+
+def _units(plan: Plan, allocation: Allocation, minimised: str) -> Iterator[str]:
+    """Yield a warning where equal weights compare errors of several statistics in their own units."""
+    weighted = [each for each in allocation.problem.unknowns if each.weight is not None]
+    places = {allocation.places[i].query for each in weighted for i in each.members}
+    units = sorted({plan.queries[query].statistic.label for query in places})
+    if minimised != "relative_error" and len(units) > 1 and len({each.weight for each in weighted}) == 1:
+        yield UNITS.format(", ".join(units))
 
 
 def _is_held(unknown: Unknown, n: int) -> bool:
@@ -232,20 +251,20 @@ def _solved_entry(plan: Plan, solution: Mapping[str, Any]) -> Entry:
     return Entry(_path(Place(query, solution.get("part"))), scales, solution_text(solution).split("   ")[-1])
 
 
-def _annotated(text: PlanText, data: Any, entries: Sequence[Entry]) -> PlanText | None:
+def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str) -> PlanText | None:
     """Return the draft's own text with the entries; None where it would not read as `data`."""
     if not text.in_file:
         return None
     try:
-        source = edited(text.source, text.root, entries, "calibrate", CHOSEN)
+        source = edited(text.source, text.root, entries, "calibrate", chosen)
         changed = None if source is None else parsed(source, Path("the written plan"))
     except PlanError:
         return None
     return changed if changed is not None and changed.data == data else None
 
 
-def _header(found: Sequence[Found]) -> str:
-    lines = [CHOSEN, *(f"{each['query']}: {_scale(each)} {_comment(each)}" for each in found)]
+def _header(found: Sequence[Found], chosen: str) -> str:
+    lines = [chosen, *(f"{each['query']}: {_scale(each)} {_comment(each)}" for each in found)]
     return "".join(f"# {line}\n" for line in lines)
 
 

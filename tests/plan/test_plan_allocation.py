@@ -305,7 +305,7 @@ MISTAKES = [
     ("calibrate: {}\n", "calibrate.queries.employment.total: missing key (at which the error is meant"),
     (
         "calibrate: {minimise: relative_error, queries: {employment: {total: 5}}}\n",
-        "calibrate.queries.payroll.total: missing key (from which on the relative error is meant)",
+        "calibrate.queries.payroll.total: missing key (from which on the relative error is meant; prdp",
     ),
     (
         "calibrate: {queries: {payroll: {quantile: 0.5}, employment: {total: 5}}}\n",
