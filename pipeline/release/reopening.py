@@ -22,7 +22,8 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
 
     Guarantee: the chain is whole; it has the head of every manifest and note of withdrawal in the folders `outs` and in
     those where its own releases were published, and every attempt that is staged on this machine where its releases
-    were. Raises StateError naming the first that it does not know: then the ledger forgot what it cost.
+    were. Raises StateError naming the first that it does not know: then the ledger forgot what it cost; and where a
+    folder cannot be looked at, or holds nothing though its releases were published there.
     """
     ledger.verify()
     entries = ledger.entries()
@@ -42,6 +43,9 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
                 "what was lost since: restore a newer copy; it stays closed"
             )
         found += [folder.name] if head is not None else []
+    for state in states:
+        if state.status in ("settled", "withdrawn") and state.release not in found:
+            _require_something(locate(state.out, what="the ledger's output location"), state.release)
     drawn = {entry.attempt for entry in entries if entry.event == "drawn"}
     for root in {root_of_name(ledger, name) for state in states for name in names_of_roots(state)}:
         for attempt in _staged(root):
@@ -56,11 +60,20 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
     return sorted(found)
 
 
-def _names(out: Location) -> list[str]:
+def _require_something(out: Location, release: str) -> None:
+    if not _names(out):
+        raise StateError(
+            f"{out}: nothing is there, though {release} was published there, so that later releases may be unseen: "
+            "mount it, or name by --out where its folders of releases lie now; the ledger stays closed"
+        )
+
+
+def _names(folder: Location) -> list[str]:
+    """Return what lies in a folder, nothing where it is absent."""
     try:
-        return out.children()
-    except (OSError, StateError):
-        return []  # of an output that is known to the ledger and is not here
+        return folder.children()
+    except OSError as error:
+        raise StateError(f"{folder}: cannot be looked at: {error.strerror}; the ledger stays closed") from None
 
 
 def _head(folder: Location) -> str | None:

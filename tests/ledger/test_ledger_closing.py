@@ -1,5 +1,6 @@
 """A ledger that was restored or moved: closed until it is shown to know what was published."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -129,10 +130,34 @@ def test_a_ledger_that_forgot_a_withdrawal_or_finds_nothing_stays_closed(
     with pytest.raises(StateError, match="old: the ledger has no entry with the head 0000"):
         reopen(ledger, [])
     shutil.rmtree(out)
-    with pytest.raises(StateError, match="no published release was found: name the folders"):
+    with pytest.raises(StateError, match="out: nothing is there, though r was published there"):
         reopen(ledger, [])
+    new = create_ledger(str(tmp_path / "new" / "ledger.sqlite"))
+    new.close("restored")
+    with pytest.raises(StateError, match="no published release was found: name the folders"):
+        reopen(new, [])
     with pytest.raises(StateError, match="nothing is there"):
         reopen(ledger, [locate(tmp_path / "nowhere")])
+
+
+def test_a_ledger_is_opened_only_where_its_outputs_can_be_seen(
+    restored: tuple[Ledger, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output that is not mounted, or may not be read, could hold what the ledger forgot."""
+    ledger, out = restored
+    ledger.close("restored")
+
+    def denied(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", denied)
+        with pytest.raises(StateError, match="out: cannot be looked at: Permission denied"):
+            reopen(ledger, [])
+    out.rename(tmp_path / "moved")
+    with pytest.raises(StateError, match="out: nothing is there, though r was published there"):
+        reopen(ledger, [locate(tmp_path)])
+    assert reopen(ledger, [locate(tmp_path / "moved")]) == ["r"]
 
 
 def test_the_commands_close_and_open(
