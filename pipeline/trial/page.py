@@ -16,7 +16,8 @@ from pipeline.plan.policy import limits_of, policy_of
 from pipeline.plan.text import written
 from pipeline.report.html import Table, number, percent, rendered
 from pipeline.report.plots import family_look
-from pipeline.report.text import mechanism_text, reference_text
+from pipeline.report.text import mechanism_text, reference_text, upper
+from pipeline.report.verdict import standings
 from pipeline.trial.cells import SizedCells
 from pipeline.trial.scales import families_of, scale_at
 from udfs.mechanisms.base import Mechanism
@@ -136,12 +137,18 @@ def _limits(plan: Plan, policy: PolicySum) -> tuple[list[dict[str, Any]], list[s
     else:
         bare = stated
     located = limits_of(replace(plan, budget=tuple(_in_any_class(plan, limit) for limit in bare)))
+    standing = standings(plan, policy) if stated else [None] * len(bare)
     limits = []
-    for number_of, (limit, there) in enumerate(zip(bare, located, strict=True)):
+    for number_of, (limit, there, stands) in enumerate(zip(bare, located, standing, strict=True)):
         if len(limit.at.records) > 1:
+            told = (
+                ""
+                if stands is None
+                else f" As the plan is, it loses ρ {upper(up_float(stands.rho))} of {as_json(limit.rho)}."
+            )
             notes.append(
                 f"The limit at {reference_text(limit.at.to_json())} is of several records, whose placements prdp "
-                "explain goes through: it is not recomputed here."
+                f"explain goes through: it is not recomputed here.{told}"
             )
             continue
         record, (at,) = there.at.records[0], limit.at.records
@@ -150,6 +157,7 @@ def _limits(plan: Plan, policy: PolicySum) -> tuple[list[dict[str, Any]], list[s
             {
                 "number": number_of if stated else None,
                 "rho": as_json(limit.rho) if stated else None,
+                "within": None if stands is None else stands.within,  # of the plan as it is
                 "values": {name: float(value) for name, value in at.values.items()},
                 "keys": ", ".join(f"{level} {code}" for level, code in at.keys.items()),
                 "sets": [sorted(each) for each in (policy.query_sets if anywhere else record.query_sets or ())],

@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 def trial_text(document: Json) -> str:
     """Return the trial for people."""
     plans = document["plans"]
-    names = [plan["file"] if len(plans) > 1 else "" for plan in plans]
+    names = [str(i) if len(plans) > 1 else "" for i in range(1, len(plans) + 1)]
     head = [*wrapped(f"Trial on {document['microdata']['label']}, {_draws(document)}. Nothing was charged."), ""]
     for name, plan in zip(names, plans, strict=True):
         head += _limits(name, plan)
@@ -37,7 +37,7 @@ def _draws(document: Json) -> str:
 
 
 def _limits(name: str, plan: Json) -> list[str]:
-    title = f"plan {plan['release']}" + (f" ({name})" if name else "")
+    title = f"plan {name}, {plan['file']}" if name else f"plan {plan['release']}"
     lines = [f"{title}: {len(plan['tables'])} tables, {sum(t['cells'] for t in plan['tables']):,} cells"]
     for limit in plan["limits"][:4]:
         verdict = "kept" if limit["within"] else "BROKEN"
@@ -60,7 +60,7 @@ def _tables(names: Sequence[str], plans: Sequence[Json], draws: int, room: int) 
     room -= 2  # the header, and a line for what is left out
     each = max(room // len(of_name) - 1, FEWEST * len(plans))
     shown = list(of_name.items())[: max(1, room // (each + 1))]
-    rows: list[Sequence[str]] = [(*header, "plan") if len(plans) > 1 else header]
+    rows: list[Sequence[str]] = [(header[0], "#", *header[1:]) if len(plans) > 1 else header]
     titles: dict[int, str] = {}
     for table_name, of_plans in shown:
         first = next(iter(of_plans.values()))
@@ -70,7 +70,8 @@ def _tables(names: Sequence[str], plans: Sequence[Json], draws: int, room: int) 
             for name, table in of_plans.items():
                 row = next((r for r in table["classes"] if r["total"] == label), None)
                 if row is not None:
-                    rows.append([*(_drawn if draws else _expected)(row), *([name] if len(plans) > 1 else [])])
+                    total, *figures = (_drawn if draws else _expected)(row)
+                    rows.append([total, *([name] if len(plans) > 1 else []), *figures])
     lines = []
     for i, line in enumerate(_columns(rows)):
         lines += [titles[i], line] if i in titles else [line]
@@ -115,7 +116,7 @@ def _losses(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
             above = {each["rho"]: each["share"] for each in losses["above"]}
             quantiles = [losses["quantiles"][q] for q in SHOWN] + [losses["largest"]]
             shares = [_percent(above.get(rho)) for rho in limits]
-            rows.append([f"{unit} {name}".strip(), *map(_number, quantiles), *shares])
+            rows.append([f"{unit}, plan {name}" if name else unit, *map(_number, quantiles), *shares])
     yield from _columns(rows)
 
 
@@ -124,8 +125,9 @@ def _needs(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
         needs = plan["needs"]
         if needs is not None:
             scan, size = needs["scan_seconds"], needs["published_bytes"] / 1e6
+            whose = f"plan {name}: " if name else ""
             yield from wrapped(
-                f"{name + ': ' if name else ''}a release took {needs['seconds']:.3g} s here, {scan:.2g} s of them to "
+                f"{whose}a release took {needs['seconds']:.3g} s here, {scan:.2g} s of them to "
                 f"read these records, and {size:,.3g} MB on disk"
             )
 

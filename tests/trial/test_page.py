@@ -14,6 +14,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.policy import limits_of, policy_of
 from pipeline.plan.text import read_text
+from pipeline.report.text import upper
 from pipeline.trial.cells import EDGES, SizedCells
 from pipeline.trial.page import trial_page
 from pipeline.trial.scales import families_of, read
@@ -191,6 +192,8 @@ def test_limits_that_the_page_cannot_recompute_are_never_told_as_kept(tmp_path: 
     verdict = evaluated(page, "[document.getElementById('verdict').textContent, verdict.className]", tmp_path)
     assert verdict[0].startswith("1 of 2 limits kept; 1 not recomputed here")
     assert verdict[1] == "unknown"
+    rho = float(policy_of(load_plan(path)).loss_at(limits_of(load_plan(path))[1].at))
+    assert f"As the plan is, it loses ρ {upper(rho)} of 0.01." in page
     # as near to a limit as three digits tell it is not kept either
     at_the_limit = json.dumps(f"l0={figures['limits'][0]['rho'] * 1.0004}")
     seen = f"(prdp.set({at_the_limit}), prdp.show(), verdict.textContent)"
@@ -198,6 +201,22 @@ def test_limits_that_the_page_cannot_recompute_are_never_told_as_kept(tmp_path: 
     # a number that is none is a broken limit, not a kept one
     broken = page.replace("x * x / (2 * scale * scale)", "NaN")
     assert evaluated(broken, "verdict.className", tmp_path) == "broken"
+
+
+@pytest.mark.parametrize(("times", "told"), [(1.0001, "kept"), (0.9999, "broken")])
+def test_the_plan_as_it_is_stands_as_explain_says(tmp_path: Path, times: float, told: str) -> None:
+    at = {"employment": 10, "payroll": 500}
+    path = write_world(tmp_path, None, budget=[{"at": at, "rho": 100}])
+    plan = load_plan(path)
+    rho = float(policy_of(plan).loss_at(limits_of(plan)[0].at))
+    write_world(tmp_path, None, budget=[{"at": at, "rho": float(f"{rho * times:.7g}")}])
+    page = page_of(path)
+    assert evaluated(page, "(prdp.set(''), prdp.show(), verdict.textContent)", tmp_path).startswith(
+        f"1 of 1 limits {told}"
+    )
+    # of other scales the page knows three digits, and says so
+    touched = f"(prdp.set('t1=10.000001&l0={rho * 1.0004}'), prdp.show(), verdict.textContent)"
+    assert evaluated(page, touched, tmp_path).startswith("0 of 1 limits kept; 1 reached")
 
 
 def test_tables_over_scales_are_right_between_their_points() -> None:

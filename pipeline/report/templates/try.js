@@ -155,7 +155,7 @@ const prdp = (() => {
       }
       if (Number.isNaN(sum) || sum > rho) { rho = sum; worst = shares; }
     });
-    return {rho, tables, worst, limit: state.limits[k].rho};
+    return {rho, tables, worst, limit: state.limits[k].rho, within: D.limits[k].within};
   };
 
   // ---- errors
@@ -356,10 +356,12 @@ const prdp = (() => {
     });
   };
 
-  const standing = l => !(l.rho <= l.limit) ? "broken" : l.rho * CLOSE <= l.limit ? "kept" : "near";  // losses are right to three digits
+  const untouched = () => !/(^|&)[tl]\d/.test(fragment());  // then prdp explain has said how near limits stand
+  const standing = l => Math.abs(l.rho / l.limit - 1) < CLOSE - 1 && untouched() ? (l.within ? "kept" : "broken")
+    : !(l.rho <= l.limit) ? "broken" : l.rho * CLOSE <= l.limit ? "kept" : "near";  // losses are right to three digits
   const update = () => {
     const found = D.limits.map((_, k) => limitOf(k)), tables = D.tables.map((_, t) => tableOf(t));
-    const over = found.filter(l => l.limit !== null && !(l.rho <= l.limit)).length, near = found.filter(l => standing(l) === "near").length, stated = found.filter(l => l.limit !== null).length;
+    const over = found.filter(l => l.limit !== null && standing(l) === "broken").length, near = found.filter(l => standing(l) === "near").length, stated = found.filter(l => l.limit !== null).length;
     const verdict = document.getElementById("verdict"), cells = tables.reduce((n, t) => n + t.cells, 0);
     const bad = tables.reduce((n, t) => n + t.cells * t.unusable, 0);
     const all = stated + D.left_out, unknown = (near ? `; ${near} reached, as far as this page can tell: see prdp explain` : "")
@@ -370,7 +372,7 @@ const prdp = (() => {
     found.forEach((l, k) => {
       const {bar, told} = limitCards[k], end = Math.max(l.rho, l.limit ?? 0) * 1.02;
       told.replaceChildren("loses ", el("b", {text: `ρ ${digits(l.rho)}`}), ...(l.limit === null ? [] : [` of ${digits(l.limit)}: `,
-        el("span", standing(l) === "near" ? {text: "reached: see prdp explain"} : standing(l) === "kept" ? {class: "kept", text: `kept, ${share(1 - l.rho / l.limit)} left`} : {class: "over", text: `broken by ${share(l.rho / l.limit - 1)}`})]));
+        el("span", standing(l) === "near" ? {text: "reached: see prdp explain"} : standing(l) === "kept" ? {class: "kept", text: `kept, ${share(Math.max(0, 1 - l.rho / l.limit))} left`} : {class: "over", text: `broken by ${share(Math.max(0, l.rho / l.limit - 1))}`})]));
       bar.replaceChildren();
       const said = [];
       for (const [t, rho] of [...l.worst].sort((a, b) => b[1] - a[1])) {
