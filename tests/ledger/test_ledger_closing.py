@@ -193,6 +193,8 @@ def test_an_exported_chain_becomes_a_ledger_elsewhere(
     new = open_ledger(address)
     assert (new.verify(), new.identity(), new.states()) == (old.verify(), old.identity(), old.states())
     assert new.entries() == old.entries()
+    assert main(["ledger", "import", str(file), str(tmp_path / "again.sqlite")]) == 0
+    assert f"prdp ledger reopen --ledger {tmp_path}/again.sqlite\n" in capsys.readouterr().out
     assert prdp.open_ledger(address).reopen() == ["r"]
     with pytest.raises(prdp.BudgetRefused, match="spent 10 by r 2, s 8"):
         new.reserve(reservation("t", draws=5))
