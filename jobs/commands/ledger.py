@@ -266,7 +266,8 @@ def _import(arguments: argparse.Namespace) -> None:
         print_json({"ledger": ledger.address, "entries": entries, "head": head, "closed": True})
     else:
         print(f"ledger {ledger.address}: has the chain of {entries} entries; head {head}")
-        print(f"it is closed: when nothing was published since the export, prdp ledger reopen --ledger {ledger.address}")
+        print("it is closed: where nothing was published since the export,")
+        print(f"prdp ledger reopen --ledger {ledger.address}")
 
 
 def _close(ledger: Ledger, arguments: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from pipeline.canonical import canonical_json
-from pipeline.errors import StateError
+from pipeline.errors import StateError, in_a_line
 from pipeline.ledger.database import ENTRIES
 from pipeline.names import hint
 
@@ -227,8 +227,9 @@ def closed_by(connection: Connection) -> Entry | None:
 def require_open(closed: Entry | None) -> None:
     """Return unless the ledger was closed by the entry; raises StateError then."""
     if closed is not None:
+        reason = in_a_line(closed.facts["reason"])
         raise StateError(
-            f"the ledger is closed since {closed.time[:10]} ({closed.facts['reason']}): nothing is reserved, drawn or "
+            f"the ledger is closed since {closed.time[:10]} ({reason}): nothing is reserved, drawn or "
             "published before an officer opens it: prdp ledger reopen"
         )
 

@@ -40,7 +40,8 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
         if head is not None and head not in heads:
             raise StateError(
                 f"{folder}: the ledger has no entry with the head {head} that is published there: it has forgotten "
-                "what was lost since: restore a newer copy; it stays closed"
+                "what was lost since: restore a newer copy; it stays closed (or, where another ledger published that, "
+                "move it to a folder of its own)"
             )
         found += [folder.name] if head is not None else []
     for state in states:

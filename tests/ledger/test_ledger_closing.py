@@ -72,7 +72,9 @@ def test_entries_after_a_closing_one_break_the_chain(address: str) -> None:
     """Whoever goes around prdp is found."""
     ledger = create_ledger(address)
     ledger.reserve(reservation("r"))
-    ledger.close("restored")
+    ledger.close("restored\nby hand")
+    with pytest.raises(StateError, match=r"\(restored\\nby hand\): nothing"):
+        ledger.reserve(reservation("s"))
     append(ledger, next_entry(*ledger.head(), Act("aborted", "d", "r", None, {})))
     with pytest.raises(StateError, match=r"breaks its own rules at entry 3: the ledger is closed"):
         ledger.verify()
