@@ -176,6 +176,17 @@ def probability(text: str) -> float:
     return number
 
 
+def above_zero(text: str) -> float:
+    """Return a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
 def reason(text: str) -> str:
     """Return a reason for the ledger, 1 to 1,000 characters without the spaces around it."""
     if not text.strip() or len(text) > 1000:

@@ -3,16 +3,17 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.errors import PrdpError
 from pipeline.report.text import WIDTH, wrapped
 from pipeline.terminal import GREEN, RED, YELLOW, painted
 
 VERDICTS = {  # the words by which a verdict is told, by its colour
     GREEN: r"(?<=^verdict  )within its .*?limits?|\bwithin(: \S+ %)?$|(?<=[0-9] )kept(?=: rho)"
-    r"|match their manifest|match the (manifest|chain)|is complete|fits the budget",
-    RED: r"(?<=^verdict  )BREAKS .*?limits?(?= by)|\bBROKEN\b(: \S+ times$)?",
+    r"|match their manifest|match the (manifest|chain)|is complete|fits the budget|^good(?=: )",
+    RED: r"^mend(?=: )|(?<=^verdict  )BREAKS .*?limits?(?= by)|\bBROKEN\b(: \S+ times$)?",
     YELLOW: r"^ *warning:",
 }
 
@@ -33,6 +34,22 @@ def tell(text: str) -> None:
     for colour, words in VERDICTS.items():
         text = re.sub(words, lambda found: painted(found[0], colour, sys.stdout), text, flags=re.MULTILINE)  # noqa: B023
     print(text)
+
+
+def print_findings(document: Mapping[str, Any], json: bool) -> None:
+    """Print what a check of a ledger or a machine found; raises PrdpError (exit code 1) where something must be mended.
+
+    `document`: as `pipeline.health.findings.as_document` makes it.
+    """
+    rows = document["findings"]
+    if json:
+        print_json(document)
+    else:
+        for row in rows:
+            say(f"{row['state']}: {row['check']}: {row['what']}", *([f"    {row['fix']}"] if row["fix"] else []))
+    if not document["well"]:
+        wrong = sum(row["fix"] is not None for row in rows)
+        raise PrdpError(f"{wrong} of {len(rows)} findings must be mended")
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

@@ -7,8 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from jobs.commands.ledger_show import print_budget, show, show_release
-from jobs.options import Parser, add_json, add_ledger, add_plan, example, ledger_options, reason, sentence, values_set
-from jobs.output import print_json, say, tell
+from jobs.options import (
+    Parser,
+    above_zero,
+    add_json,
+    add_ledger,
+    add_plan,
+    example,
+    ledger_options,
+    reason,
+    sentence,
+    values_set,
+)
+from jobs.output import print_findings, print_json, say, tell
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.site import operator_named, site
@@ -23,6 +34,7 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "check": "check plan.yaml",
     "page": "page --out officers.html",
     "show": "show --at employment=10,payroll=500",
+    "health": "health --json",
     "verify": "verify --release releases/cbp-2023-county",
     "migrate": "migrate",
     "approve": "approve cbp-2023-county",
@@ -35,7 +47,7 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "reopen": "reopen --out releases",
     "purge": "staging purge",
 }
-OF_ENTRIES = ("verify", "export", "page", "staging")  # of a new ledger they would say that all is well
+OF_ENTRIES = ("verify", "health", "export", "page", "staging")  # of a new ledger they would say that all is well
 Run = Callable[[Ledger, argparse.Namespace], None]
 
 
@@ -79,6 +91,16 @@ def declare(parser: Parser) -> None:
         "--at",
         metavar="REFERENCE",
         help="a reference record, such as employment=10,payroll=500; for a firm several records, separated by ';'",
+    )
+
+    health = _add(
+        acts, "health", "exit code 1 where a release waits too long, or a disk or certificate runs out", _health
+    )
+    for option, hours in (("longest", "went no further (default: 1)"), ("longest-held", "was held (default: 168)")):
+        help_text = f"a release must be looked at that {hours}"
+        health.add_argument(f"--{option}", type=above_zero, metavar="HOURS", help=help_text)
+    health.add_argument(
+        "--least-free", type=above_zero, metavar="GB", help="that must be free on each disk (default: 1)"
     )
 
     verify = _add(acts, "verify", "check the chain of entries, and manifests against it", _verify)
@@ -222,6 +244,13 @@ def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
     tell(f"the chain of {entries} entries is complete; head {head}")
     for release in releases:
         say(f"{release}: the published files match the chain")
+
+
+def _health(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    from prdp.ledgers import Ledger as Public  # noqa: PLC0415
+
+    given = {name: getattr(arguments, name) for name in ("longest", "longest_held", "least_free")}
+    print_findings(Public(ledger, False).health(**{k: v for k, v in given.items() if v is not None}), arguments.json)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ LOOK_SECONDS = 5  # between looks at the workers while they run tasks
 FETCH_SECONDS = 600  # to bring a result to the driver
 NO_WORKER_SECONDS = 60  # a worker that died is replaced in less, where it is replaced at all
 CERTIFICATES = "distributed.comm.tls."
+NEEDED = ("ca-file", "client.cert")  # the key may stand in the certificate's file
 # A table's totals travel with its tasks, so that a lost worker loses none of them; Dask would advise otherwise.
 ANY_SIZE = {"distributed.admin.large-graph-warning-threshold": "1 TiB"}
 
@@ -117,10 +118,15 @@ def is_local(address: str) -> bool:
         return False
 
 
+def tls_settings() -> dict[str, str | None]:
+    """Return what Dask's configuration says of TLS for clients: a file by each key, a certificate itself, or None."""
+    return {key: dask.config.get(CERTIFICATES + key, None) for key in ("ca-file", "client.cert", "client.key")}
+
+
 def _require_certificates(scheduler: str) -> None:
     """Refuse tls:// where Dask's configuration names no certificates for it, or ones that cannot be read."""
-    files = {key: dask.config.get(CERTIFICATES + key, None) for key in ("ca-file", "client.cert", "client.key")}
-    missing = [CERTIFICATES + key for key in ("ca-file", "client.cert") if not files[key]]
+    files = tls_settings()
+    missing = [CERTIFICATES + key for key in NEEDED if not files[key]]
     if missing:
         raise PlanError(f"--scheduler {scheduler}: TLS needs certificates: set {', '.join(missing)} for Dask")
     for key, file in files.items():

@@ -1,6 +1,7 @@
 """Where a ledger lies: the address that a command names, and the database there."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
@@ -26,6 +27,16 @@ def database_at(url: str | None, wait: float, make: bool) -> Database:
 
         return open_server(str(url), wait, make)
     return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make)
+
+
+def connection_files(url: str | None) -> Mapping[str, Path]:
+    """Return the files that a connection to the ledger at `url` reads, by the names of its settings; connects not."""
+    if _scheme(url) not in _SERVER:
+        return {}
+    require_package("psycopg", "a ledger on PostgreSQL")
+    from pipeline.ledger import postgres  # noqa: PLC0415
+
+    return postgres.connection_files(postgres.server_url(str(url)))
 
 
 def own_file() -> Path:

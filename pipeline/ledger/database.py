@@ -190,6 +190,10 @@ class Database(ABC):
     def staging_root(self) -> Path:
         """The folder of this machine under which attempts are staged unless a run names another."""
 
+    def connection_files(self) -> Mapping[str, Path]:
+        """The files that a connection reads, by the names of its settings: certificates, key, password file."""
+        return {}
+
     @abstractmethod
     def reading(self) -> AbstractContextManager[Connection]:
         """Begin a transaction that reads one state of the ledger throughout, and ends with the block."""

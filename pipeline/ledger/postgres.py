@@ -24,6 +24,12 @@ from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, create,
 
 _VERIFIED = "verify-full"  # encrypted, and the server shown to be the one that is named
 _SECONDS = "10"  # to connect
+_FILES = {  # libpq's option for each file that it reads → where it looks without one, in the user's home
+    "sslrootcert": ".postgresql/root.crt",
+    "sslcert": ".postgresql/postgresql.crt",
+    "sslkey": ".postgresql/postgresql.key",
+    "passfile": ".pgpass",
+}
 _AGAIN = 0.2  # seconds, until a server that is away is tried again
 
 
@@ -57,6 +63,20 @@ def unverified(name: str) -> PlanError:
         f"--ledger {name}: beyond this machine the server must be verified: sslmode=verify-full "
         "(with sslrootcert=FILE for a certificate authority of your own)"
     )
+
+
+def connection_files(url: URL) -> dict[str, Path]:
+    """Return the files that a connection to `url` reads, by libpq's names: certificates, key and password file.
+
+    Those that the address or the environment names, there or not; else those of libpq's own places that are there.
+    """
+    found = {}
+    for name, usual in _FILES.items():
+        named = next(iter(_several(url.query.get(name, ()))), None) or os.environ.get(f"PG{name.upper()}")
+        path = Path(named) if named else Path.home() / usual
+        if named != "system" and (named or path.exists()):
+            found[name] = path
+    return found
 
 
 def on_this_machine(hosts: Iterable[str]) -> bool:
@@ -239,6 +259,10 @@ class PostgresDatabase(Database):
         """A folder in the user's state directory, of its own for each server and database."""
         state = platformdirs.user_state_path("prdp", appauthor=False)
         return state / "staging" / hashlib.sha256(self._server.encode()).hexdigest()[:16]
+
+    def connection_files(self) -> Mapping[str, Path]:
+        """The files that a connection reads, by libpq's names."""
+        return connection_files(self._engine.url)
 
     def open(self, make: bool) -> None:
         """Check the server; where its database has no ledger, `make` it, or raise StateError."""

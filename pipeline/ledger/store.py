@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,15 @@ class Ledger:
     def staging_root(self) -> Path:
         """The folder under which attempts are staged unless a run names another: beside a ledger's file."""
         return self._database.staging_root
+
+    def connection_files(self) -> Mapping[str, Path]:
+        """The files that a connection to a server reads, by the names of its settings; none for a file."""
+        return self._database.connection_files()
+
+    def server_time(self) -> datetime | None:
+        """Return what the server's clock says, with its zone; None where the ledger is a file of this machine."""
+        with self._reading() as connection:
+            return None if self.path else connection.execute(select(func.clock_timestamp())).scalar_one()
 
     def lock(self, release: str) -> AbstractContextManager[None]:
         """Hold the lock on `release` for a block; StateError at once where another attempt is alive."""
