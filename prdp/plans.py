@@ -374,6 +374,8 @@ def load_plan(
         True
     """
     if isinstance(source, Plan):
+        if set:
+            raise PlanError("set: a plan that was loaded has its values already: load it anew from its file")
         return source
     return _plan(*_text_and_path(source, folder), set)
 

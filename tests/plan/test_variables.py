@@ -73,6 +73,8 @@ def test_a_template_is_the_plan_that_is_written_by_hand(tmp_path: Path) -> None:
     assert str(plan.dataset.path).endswith("data/year=2022/microdata")
     assert "{{" not in json.dumps(plan.resolved())
     loaded = prdp.load_plan(path, set={"year": "2022"})
+    with pytest.raises(prdp.PlanError, match="a plan that was loaded has its values already"):
+        prdp.load_plan(loaded, set={"year": "2017"})
     assert loaded.digest == plan.digest == prdp.load_plan(loaded.source, folder=path.parent).digest
     assert prdp.load_plan(template(), folder=path.parent, set={"year": "2022"}).digest == plan.digest
     assert load_plan(written(tmp_path, template() | {"domain": DATA["domain"]}), {"year": "2031"}).digest != plan.digest
