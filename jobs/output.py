@@ -45,7 +45,7 @@ def print_findings(document: Mapping[str, Any], json: bool) -> None:
     if json:
         print_json(document)
     else:
-        for row in rows:
+        for row in sorted(rows, key=lambda row: row["fix"] is not None):  # what must be mended stands last
             say(f"{row['state']}: {row['check']}: {row['what']}", *([f"    {row['fix']}"] if row["fix"] else []))
     if not document["well"]:
         wrong = sum(row["fix"] is not None for row in rows)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prdp.derived import derive, derive_table
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
+    from prdp.health import doctor
     from prdp.ledgers import Ledger, create_ledger, import_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
@@ -44,6 +45,7 @@ HOMES = {
     "prdp.derived": ("derive", "derive_table"),
     "prdp.designs": ("Design", "design"),
     "prdp.explanation": ("Explanation",),
+    "prdp.health": ("doctor",),
     "prdp.ledgers": ("Ledger", "create_ledger", "import_ledger", "open_ledger"),
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
@@ -89,6 +91,7 @@ __all__ = [
     "derive_table",
     "design",
     "diagnose",
+    "doctor",
     "evaluate",
     "gaussian_scales",
     "generate",

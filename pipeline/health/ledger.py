@@ -51,9 +51,9 @@ def places(ledger: Ledger, rows: Sequence[Row]) -> tuple[list[Location], Locatio
     return [root_of_name(ledger, name) for name in names], locate(last.out) if last else None
 
 
-def disks_of(ledger: Ledger, roots: Sequence[Location], out: Location | None, least: float) -> Iterator[Finding]:
+def disks_of(ledger: Ledger | None, roots: Sequence[Location], out: Location | None, least: float) -> Iterator[Finding]:
     """Yield a finding for each disk of this machine that holds a ledger's file, its staging or an output."""
-    named: list[tuple[str, Path | None]] = [("the ledger", ledger.path)]
+    named: list[tuple[str, Path | None]] = [] if ledger is None else [("the ledger", ledger.path)]
     named += [("staging", root.as_path()) for root in roots]
     named += [("the output", out.as_path())] if out is not None else []
     yield from disks([(what, path) for what, path in named if path is not None], least)

@@ -73,8 +73,8 @@ def connection_files(url: URL) -> dict[str, Path]:
     found = {}
     for name, usual in _FILES.items():
         named = next(iter(_several(url.query.get(name, ()))), None) or os.environ.get(f"PG{name.upper()}")
-        path = Path(named) if named else Path.home() / usual
-        if named != "system" and (named or path.exists()):
+        path = Path(named) if named else Path(os.path.expanduser("~"), usual)
+        if named != "system" and (named or os.path.exists(path)):
             found[name] = path
     return found
 
