@@ -1,12 +1,14 @@
 """prdp try: a whole plan on synthetic microdata, with drawn errors, losses, and a page to play with."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from jobs.options import Parser, add_json, add_plan, at_least_one, count, values_set
 from jobs.output import print_json, tell
 from pipeline.economy.published import FIGURES
 from pipeline.errors import BudgetRefused
+from pipeline.plan.text import read_text
 from pipeline.trial.text import trial_text
 from prdp.plans import load_plan
 from prdp.trials import try_plan
@@ -36,7 +38,7 @@ def declare(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="PLAN",
-        help="another plan to try on the same microdata (repeatable)",
+        help="another plan to try on the same microdata, with those values of --set that it declares (repeatable)",
     )
     parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page to play with the plan's scales")
     parser.add_argument(
@@ -51,9 +53,10 @@ def run(arguments: argparse.Namespace) -> None:
     names = ("records", "like", "states", "sizes", "declared_public_by", "draws", "seed", "page", "ledger")
     options = {name: getattr(arguments, name) for name in names}
     given = values_set(arguments)
-    plans = [load_plan(path, set=given) for path in (arguments.plan, *arguments.beside)]
-    options |= {"beside": plans[1:], "workers": arguments.workers}
-    tried = try_plan(plans[0], **options, command_log=arguments.log)
+    plan = load_plan(arguments.plan, set=given)
+    beside = [load_plan(path, set=_of_its_own(path, given)) for path in arguments.beside]
+    options |= {"beside": beside, "workers": arguments.workers}
+    tried = try_plan(plan, **options, command_log=arguments.log)
     if arguments.json:
         print_json(tried)
     else:
@@ -64,6 +67,12 @@ def run(arguments: argparse.Namespace) -> None:
             f"release {broken[0]}: breaks a limit of its own plan, and would be refused: "
             "choose larger scales, or play with --page FILE"
         )
+
+
+def _of_its_own(path: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of those variables that another plan declares too."""
+    declared = read_text(path).data.get("variables")
+    return {name: value for name, value in given.items() if isinstance(declared, Mapping) and name in declared}
 
 
 def _codes(text: str) -> list[str]:

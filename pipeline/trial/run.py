@@ -177,9 +177,10 @@ class _Trial:
         """Release the plan as `prdp release` does, on a ledger of its own and without limits; return what it needed."""
         self._tell("a release on a ledger of its own")
         job, stages, out = self.job, _Stages(), self.folder / "out"
+        alone = replace(self.plan.dataset, family=None)  # no family is registered in that ledger
         release(
             Job(
-                plan=replace(self.plan, budget=(), supersedes=None),
+                plan=replace(self.plan, dataset=alone, budget=(), supersedes=None),
                 microdata=LocalPath(microdata.path),
                 out=LocalPath(out),
                 ledger=create_ledger(str(self.folder / "ledger" / "ledger.sqlite")),

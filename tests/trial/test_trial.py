@@ -244,11 +244,15 @@ def test_what_the_economy_cannot_make_is_told_in_one_line(tmp_path: Path, change
 
 
 def test_plans_beside_each_other_and_a_broken_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first has a variable, and a family, which no ledger of a trial knows; the plan beside it has neither."""
     path = write_world(tmp_path, None)
+    template = yaml.safe_load(path.read_text())
+    template |= {"variables": {"year": {"pattern": "[0-9]{4}", "about": "A year"}}, "release": "world-{{ year }}"}
+    path.write_text(yaml.safe_dump(template | {"dataset": template["dataset"] | {"family": "worlds"}}))
     other = world_plan(release="other", budget=[{"at": {"employment": 10, "payroll": 500}, "rho": 0.01}])
     beside = tmp_path / "other.yaml"
     beside.write_text(yaml.safe_dump(other))
-    call = ["try", str(path), "--beside", str(beside), "--records", "20000", "--draws", "1"]
+    call = ["try", str(path), "--set", "year=2026", "--beside", str(beside), "--records", "20000", "--draws", "1"]
     assert main([*call, "--json"]) == 3
     captured = capsys.readouterr()
     document = json.loads(captured.out)
