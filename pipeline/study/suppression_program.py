@@ -23,6 +23,7 @@ from udfs.numbers.arrays import Floats, Int64s, Mask
 
 NEAR = 1e-6  # of a unit or of a total, whichever is larger: solutions of programs are no better
 SMALL = 400  # demands × sums: up to there the pattern is the least there is, not one sum at a time
+TIDY = 2_000  # complementary sums × primary ones: up to there needless ones are sought
 BLOCK = 1_000  # base cells: of a sum's neighbours only rows of at most so many belong to its block
 UNBOUNDED = 3  # a status of HiGHS through SciPy
 WIDER = 4_000  # base cells of a wider block
@@ -92,7 +93,7 @@ def suppressed(linked: Linked, protection: Floats) -> Mask:
 
     Small tables get the pattern that hides the least (the sum of hidden totals, each at least 1). In others one sum
     after the other, the largest protection first, gets the changes that cost least, among the sums of its block alone,
-    and what they move is hidden.
+    and what they move is hidden; of middling tables what all are protected without is then published again.
     """
     hidden = protection > 0
     if 0 < 2 * int(hidden.sum()) * len(hidden) <= SMALL:
@@ -104,6 +105,23 @@ def suppressed(linked: Linked, protection: Floats) -> Mask:
                 deviation, more = _complement(linked, hidden, (int(target), change))
                 hidden |= more
                 reached.add(deviation)
+    return _tidied(linked, hidden, protection)
+
+
+def _tidied(linked: Linked, hidden: Mask, protection: Floats) -> Mask:
+    """Return the pattern without complementary sums that no protection needs, the largest first; it protects as before.
+
+    Each is tried once by the attack; more than TIDY attacks of a sum are not made.
+    """
+    primary = protection > 0
+    beside = np.flatnonzero(hidden & ~primary)
+    if len(beside) * int(primary.sum()) > TIDY:
+        return hidden
+    for k in beside[np.argsort(-linked.totals[beside], kind="stable")]:
+        fewer = hidden.copy()
+        fewer[k] = False
+        if attacked(linked, fewer, protection).protected.all():
+            hidden = fewer
     return hidden
 
 

@@ -81,7 +81,7 @@ def publication(job: TrialJob, equal: str, kinds: Mapping[str, Mapping[str, Any]
             plans[name] = as_accurate(plan, kind, wanted, name)
         except (CalibrationError, ParameterError) as error:
             left_out[name] = str(error)
-    tried = try_plans(replace(job, plans=list(plans.values()))).document
+    tried = try_plans(replace(job, plans=list(plans.values()), rehearsed=False)).document
     return {
         "plan": plan.release,
         "equal": equal,
@@ -107,8 +107,9 @@ def wanted_of(plan: Plan, equal: str, cells: Sequence[SizedCells]) -> list[Wante
             try:
                 target = _target(part.mechanism, equal, total, plan.interval)
             except ValueError:
+                others = " or ".join(each for each in ACCURACIES if each != equal)
                 raise PlanError(
-                    f"query {query.name}: its noise has no finite {equal.replace('_', ' ')}: choose another equality"
+                    f"query {query.name}: its noise has no finite {equal.replace('_', ' ')}: choose --equal {others}"
                 ) from None
             wanted.append(Wanted(query.name, part.name, total, target))
     return wanted

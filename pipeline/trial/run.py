@@ -53,12 +53,16 @@ MOST_DRAWS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class TrialJob:
-    """One trial of plans beside each other on the same microdata; with no `draws` errors are not drawn."""
+    """One trial of plans beside each other on the same microdata; with no `draws` errors are not drawn.
+
+    `rehearsed`: a whole release of each plan is made too, to say what it needs.
+    """
 
     plans: Sequence[Plan]
     origin: Origin
     draws: int
     engine: Engine
+    rehearsed: bool = True
     site_share: Fraction = SHARE
     most_cells: int = MOST_CELLS
     new_key: Callable[[], SecretKey] = SecretKey.fresh
@@ -111,7 +115,7 @@ class _Trial:
         """Return what the document says of the plan, and its cells by their true total."""
         job, plan = self.job, self.plan
         self.folder.mkdir()
-        needs = self._needs(microdata) if self.keys else None
+        needs = self._needs(microdata) if self.keys and job.rehearsed else None
         self._tell("totals")
         chunks = list(source.chunks(source.find(LocalPath(microdata.path))))
         with ExitStack() as stack:

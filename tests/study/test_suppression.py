@@ -118,6 +118,31 @@ def test_the_pattern_of_a_small_table_hides_the_least(monkeypatch: pytest.Monkey
     assert max(one_by_one) < 1.5  # nearly as good, and never too little
 
 
+def test_middling_tables_hide_no_complementary_sum_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the least pattern, which another test compares with all patterns."""
+    random = np.random.default_rng(7)
+    excess: dict[int, list[float]] = {0: [], suppression_program.TIDY: []}
+    for _ in range(8):
+        linked = table(np.rint(np.exp(random.normal(3, 1.5, (5, 6)))))
+        protection = np.zeros(len(linked.totals))
+        primary = random.choice(30, 4, replace=False)
+        protection[primary] = np.maximum(1, 0.15 * linked.totals[primary])
+        best = float(linked.totals[suppression_program.least_pattern(linked, protection)].sum())
+        monkeypatch.setattr(suppression_program, "SMALL", 0)
+        for most, found in excess.items():
+            monkeypatch.setattr(suppression_program, "TIDY", most)
+            hidden = suppressed(linked, protection)
+            assert safe(linked, hidden, protection)
+            found.append(float(linked.totals[hidden].sum()) / best - 1)
+        for each in np.flatnonzero(hidden & (protection == 0)):
+            assert not safe(linked, hidden & (np.arange(len(hidden)) != each), protection)
+        monkeypatch.undo()
+    untidied, tidied = (float(np.mean(found)) for found in excess.values())
+    assert tidied < 0.08
+    assert tidied < untidied / 1.5
+    assert min(excess[suppression_program.TIDY]) >= -1e-9
+
+
 def test_a_known_pattern() -> None:
     """The cheapest rectangle through the primary cell is the one of 1 + 2 + 3 + 4, and 2 and 3 can fall by 2."""
     linked = table(np.array([[4, 2, 50], [3, 1, 60], [70, 80, 90]]))

@@ -97,9 +97,11 @@ def test_a_plan_without_such_an_accuracy_is_told(like: Path) -> None:
 
 @pytest.fixture(scope="module")
 def found(like: Path) -> Mapping[str, Any]:
-    return prdp.publication(
-        like, equal="mean_absolute_error", kinds=CHOSEN, like="cbp-2011", states=["56"], draws=40, workers=2
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.trial.run.release", None)  # no release is rehearsed of plans that nobody will release
+        return prdp.publication(
+            like, equal="mean_absolute_error", kinds=CHOSEN, like="cbp-2011", states=["56"], draws=40, workers=2
+        )
 
 
 def test_losses_are_those_of_records_and_firms(found: Mapping[str, Any], like: Path) -> None:
@@ -139,7 +141,11 @@ def test_errors_are_drawn(found: Mapping[str, Any]) -> None:
             row = table["classes"][-1]
             draws = row["cells"] * 40
             spread = 6 / sqrt(draws)  # of heavy noise; a scale twice as large would be at 1
-            assert abs(row["mean_absolute_error"] / wanted[table["name"]] - 1) < max(spread, 0.05)
+            found_error, right = row["mean_absolute_error"], wanted[table["name"]]
+            if entry["name"] == "stable":  # a mean of finitely many draws settles nothing without a variance
+                median = build(table["mechanism"], Fraction(1)).error_quantile(0.0, Fraction(1, 2))
+                found_error, right = row["median_absolute_error"], float(median)
+            assert abs(found_error / right - 1) < max(spread, 0.05)
         assert abs(entry["coverage"] - found["interval"]) < 0.05
     assert found["entries"][1]["bias_in_mc"] < 5
     assert found["entries"][2]["bias_in_mc"] is None  # stable noise has no variance
