@@ -339,6 +339,8 @@ def allocate(
             raise PlanError("states, seed and options of an engine: they go with records or like alone")
         result, final = allocated_plan(text, path, new, set)
         return Allocation(_plan(final, path, set), result)
+    if records is not None and like is not None:
+        raise PlanError("records and like: give one of them")
     from pipeline.trial.microdata import RECORDS, Origin  # noqa: PLC0415
     from pipeline.trial.sizes import sized_draft  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ import yaml
 
 import prdp
 from jobs.cli import main
+from pipeline.errors import PlanError
 from pipeline.plan.load import load_plan
 from pipeline.trial.microdata import Economy, Origin
 from tests.support.world import plan, write_world
@@ -112,6 +113,11 @@ def test_wrong_calls_are_refused(
         (world / f"{name}.yaml").write_text(yaml.safe_dump(draft(calibrate)))
     assert main(["calibrate", str(world / arguments[0]), *arguments[1:]]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_one_origin_of_totals_is_given(world: Path) -> None:
+    with pytest.raises(PlanError, match="records and like: give one of them"):
+        prdp.allocate(draft({"minimise": "relative_error"}), folder=world, records=100, like="cbp-2011")
 
 
 def test_equal_weights_of_unlike_units_are_warned_of(world: Path) -> None:
