@@ -4,7 +4,7 @@ A ledger that was put back from an older copy has forgotten losses, and would le
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pipeline.errors import StateError
 from pipeline.ledger.store import Ledger
@@ -31,21 +31,15 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
     states = ledger.states()
     known = {locate(state.out, what="the ledger's output location") for state in states}
     named = list(outs)
-    for out in named:
-        if not out.children():
-            raise StateError(f"--out {out}: nothing is there: name the folder that holds the folders of releases")
-    found = []
-    for folder in (out / name for out in {*known, *named} for name in _names(out)):
-        head = _head(folder)
-        if head is not None and head not in heads:
-            raise StateError(
-                f"{folder}: the ledger has no entry with the head {head} that is published there: it has forgotten "
-                "what was lost since: restore a newer copy; it stays closed (or, where another ledger published that, "
-                "move it to a folder of its own)"
-            )
-        found += [folder.name] if head is not None else []
-    for state in states:
-        if state.status in ("settled", "withdrawn") and state.release not in found:
+    published = [state for state in states if state.status in ("settled", "withdrawn")]
+    found: set[str] = set()
+    for out in {*known, *named}:
+        folders = [folder for folder in (out, *(out / name for name in _names(out))) if _knows(heads, folder)]
+        if out in named and not folders and (published or not _names(out)):
+            raise StateError(f"--out {out}: no release is there: name the folder that holds the folders of releases")
+        found |= {folder.name for folder in folders}
+    for state in published:
+        if state.release not in found:
             _require_something(locate(state.out, what="the ledger's output location"), state.release)
     drawn = {entry.attempt for entry in entries if entry.event == "drawn"}
     for root in {root_of_name(ledger, name) for state in states for name in names_of_roots(state)}:
@@ -75,6 +69,18 @@ def _names(folder: Location) -> list[str]:
         return folder.children()
     except OSError as error:
         raise StateError(f"{folder}: cannot be looked at: {error.strerror}; the ledger stays closed") from None
+
+
+def _knows(heads: Collection[str], folder: Location) -> bool:
+    """Return whether a release's folder names one of the heads, False for any other; StateError where it does not."""
+    head = _head(folder)
+    if head is not None and head not in heads:
+        raise StateError(
+            f"{folder}: the ledger has no entry with the head {head} that is published there: it has forgotten "
+            "what was lost since: restore a newer copy; it stays closed (or, where another ledger published that, "
+            "move it to a folder of its own)"
+        )
+    return head is not None
 
 
 def _head(folder: Location) -> str | None:

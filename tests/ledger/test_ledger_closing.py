@@ -105,6 +105,8 @@ def test_a_ledger_that_forgot_a_release_stays_closed(restored: tuple[Ledger, Pat
     put_back(ledger, tmp_path)
     with pytest.raises(StateError, match=r"elsewhere/s: the ledger has no entry with the head .* has forgotten"):
         reopen(ledger, [locate(tmp_path / "elsewhere")])
+    with pytest.raises(StateError, match=r"elsewhere/s: the ledger has no entry"):  # the release's own folder
+        reopen(ledger, [locate(tmp_path / "elsewhere" / "s")])
     with pytest.raises(StateError, match=CLOSED):
         ledger.reserve(reservation("t"))
     # The twin: of an output that nobody names nothing is known.
@@ -138,8 +140,9 @@ def test_a_ledger_that_forgot_a_withdrawal_or_finds_nothing_stays_closed(
     new.close("restored")
     with pytest.raises(StateError, match="no published release was found: name the folders"):
         reopen(new, [])
-    with pytest.raises(StateError, match="nothing is there"):
-        reopen(ledger, [locate(tmp_path / "nowhere")])
+    with pytest.raises(StateError, match="nowhere: no release is there"):
+        reopen(new, [locate(tmp_path / "nowhere")])
+    assert reopen(new, [locate(tmp_path)]) == []  # nothing was published by its chain, so any place may be looked at
 
 
 def test_a_ledger_is_opened_only_where_its_outputs_can_be_seen(
@@ -158,6 +161,8 @@ def test_a_ledger_is_opened_only_where_its_outputs_can_be_seen(
             reopen(ledger, [])
     out.rename(tmp_path / "moved")
     with pytest.raises(StateError, match="out: nothing is there, though r was published there"):
+        reopen(ledger, [])
+    with pytest.raises(StateError, match=f"--out {tmp_path}: no release is there"):
         reopen(ledger, [locate(tmp_path)])
     assert reopen(ledger, [locate(tmp_path / "moved")]) == ["r"]
 
