@@ -26,7 +26,7 @@ def doctor(
         what, and fix (None unless to be mended).
 
     Raises:
-        PlanError: There is no such engine.
+        PlanError: There is no such engine, or `staging` or `out` is no location.
     """
     from datetime import UTC, datetime  # noqa: PLC0415 — import prdp stays light
 
@@ -35,8 +35,11 @@ def doctor(
     from pipeline.health.doctor import Asked  # noqa: PLC0415
     from pipeline.health.doctor import doctor as examined  # noqa: PLC0415
     from pipeline.health.findings import as_document  # noqa: PLC0415
+    from pipeline.storage.uri import locate  # noqa: PLC0415
 
     if engine not in (None, *ENGINES):
         raise PlanError(f"engine {engine!r}: must be {' or '.join(ENGINES)}")
-    named, staged, written = (None if each is None else str(each) for each in (ledger, staging, out))
+    staged = None if staging is None else locate(staging, what="--staging").resolve()
+    written = None if out is None else locate(out, what="--out")
+    named = None if ledger is None else str(ledger)
     return as_document(examined(datetime.now(UTC), Asked(named, staged, written, engine, least_free)))

@@ -23,7 +23,6 @@ from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.preparation.frames import KEY_FILE
 from pipeline.release.site import site
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
 
 LEAST_FILES = 1024  # that a process should be able to have open
 APART = timedelta(minutes=1)  # of this machine's clock and the ledger's
@@ -38,8 +37,8 @@ class Asked:
     """
 
     ledger: str | None = None
-    staging: str | None = None
-    out: str | None = None
+    staging: Location | None = None
+    out: Location | None = None
     engine: str | None = None
     least_free: float = LEAST_FREE
 
@@ -56,7 +55,7 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
         *(*spark, *dask, _extras(), *_limits(), *told),
         *_places(opened, now, asked),
         *_secrets({path for name, path in files.items() if _holds_key(name, files)} | {*pins, *_spark_secret()}),
-        *certificates(files, now),
+        *certificates(files, now, _served(opened)),
     ]
 
 
@@ -149,9 +148,10 @@ def _ledger(named: str | None) -> tuple[str | None, Ledger | None, list[Finding]
     """Return the ledger's address, and the ledger where it can be opened."""
     try:
         address = site().ledger_for(named)
+        absent = address is None and not os.path.exists(own_file())
     except PrdpError as error:
-        return None, None, [mend("ledger", str(error), "correct the site's file, or leave --ledger out")]
-    if address is None and not own_file().exists():
+        return None, None, [mend("ledger", str(error), "name the ledger that is to be used (docs/ledger.md)")]
+    if absent:
         return None, None, [unseen("ledger", f"none is named, and none is at {own_file()}")]
     try:
         opened = open_ledger(address, WAIT, first_use=False)
@@ -170,16 +170,23 @@ def _connection(address: str | None) -> Mapping[str, Path]:
         return {}
 
 
+def _served(ledger: Ledger | None) -> bytes | None:
+    try:
+        return None if ledger is None else ledger.served_certificate()
+    except PrdpError:  # it went away after it had answered
+        return None
+
+
 def _places(ledger: Ledger | None, now: datetime, asked: Asked) -> Iterator[Finding]:
     """Yield what is wrong with the clock, the ledger's file, staging and output, and their disks."""
     try:
         rows = [] if ledger is None else [row for _, row in ledger.overview()[0]]
         roots, output = ([], None) if ledger is None else places(ledger, rows)
-        roots = [locate(asked.staging, what="--staging").resolve()] if asked.staging is not None else roots
-        output = locate(asked.out, what="--out") if asked.out is not None else output
+        roots = [asked.staging] if asked.staging is not None else roots
+        output = asked.out if asked.out is not None else output
         server = None if ledger is None else ledger.server_time()
     except PrdpError as error:
-        yield mend("ledger", str(error), "correct the option; or see prdp ledger verify")
+        yield mend("ledger", str(error), "see prdp ledger verify")
         return
     if ledger is None:
         yield unseen("clock", "no ledger answers that it could be compared with")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cryptography.x509 import load_pem_x509_certificates
+from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificates
 
 GOOD, MEND, UNSEEN = "good", "mend", "not looked at"
 LEAST_FREE = 1.0  # GB that each disk should have
@@ -50,27 +50,35 @@ def as_document(findings: Iterable[Finding]) -> dict[str, Any]:
     return {"well": all(row["state"] != MEND for row in rows), "findings": rows}
 
 
-def certificates(files: Mapping[str, Path], now: datetime) -> list[Finding]:
-    """Return a finding for each certificate among `files`, by the name of the setting that names it."""
+def certificates(files: Mapping[str, Path], now: datetime, served: bytes | None = None) -> list[Finding]:
+    """Return a finding for each certificate among `files`, by the name of the setting that names it.
+
+    And for the one, in DER, that the ledger's server has `served`.
+    """
     named = {name: path for name, path in files.items() if not name.endswith(("key", "passfile"))}
-    found = [_certificate(name, path, now) for name, path in named.items()]
+    found = [_of_file(name, path, now) for name, path in named.items()]
+    if served is not None:
+        found.append(
+            _dated("the one of the ledger's server", load_der_x509_certificate(served).not_valid_after_utc, now)
+        )
     return found or [unseen("certificates", "no setting of the ledger's connection or of Dask names one")]
 
 
-def _certificate(name: str, path: Path, now: datetime) -> Finding:
+def _of_file(name: str, path: Path, now: datetime) -> Finding:
     try:
         ends = [each.not_valid_after_utc for each in load_pem_x509_certificates(path.read_bytes())]
     except OSError as error:
         return mend("certificates", f"{name} {path} cannot be read: {error.strerror}", f"correct {name}, or its mode")
     except ValueError:
         return mend("certificates", f"{name} {path} holds no certificate in PEM", f"correct {name}")
-    end = (max if name.endswith(AUTHORITIES) else min)(ends)
-    if end - now < SOON:
-        told = "ended" if end <= now else "ends"
-        return mend(
-            "certificates", f"{name} {path} {told} on {end:%Y-%m-%d}", "make a new one, and put it in its place"
-        )
-    return good("certificates", f"{name} {path} is valid until {end:%Y-%m-%d}")
+    return _dated(f"{name} {path}", (max if name.endswith(AUTHORITIES) else min)(ends), now)
+
+
+def _dated(what: str, end: datetime, now: datetime) -> Finding:
+    if end - now >= SOON:
+        return good("certificates", f"{what} is valid until {end:%Y-%m-%d}")
+    told = f"{what} {'ended' if end <= now else 'ends'} on {end:%Y-%m-%d}"
+    return mend("certificates", told, "make a new one, and put it in its place")
 
 
 def disks(places: Iterable[tuple[str, Path]], least: float) -> Iterator[Finding]:

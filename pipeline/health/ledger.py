@@ -27,8 +27,8 @@ def health(
 
     To be mended: a release that was reserved, drawn, approved or published, and went no further for `longest`; one
     held for `longest_held`; one drawn or charged more than once, until RECENT after its end; a closed ledger; a
-    certificate of the ledger's connection that has ended or soon does; a disk of ledger, staging or output with less
-    than `least_free` GB.
+    certificate of the ledger's server or connection that has ended or soon does; a disk of ledger, staging or output
+    with less than `least_free` GB.
     """
     rows = [row for _, row in ledger.overview()[0]]
     late = [*_waiting(ledger, rows, now, longest, longest_held)]
@@ -38,7 +38,7 @@ def health(
         _opened(ledger),
         *(late or [good("releases", "none waits for too long")]),
         *(again or [good("draws", "none was drawn or charged more than once, of releases under way or of late")]),
-        *certificates(ledger.connection_files(), now),
+        *certificates(ledger.connection_files(), now, ledger.served_certificate()),
         *disks_of(ledger, roots, out, least_free),
     ]
 

@@ -40,8 +40,11 @@ def connection_files(url: str | None) -> Mapping[str, Path]:
 
 
 def own_file() -> Path:
-    """Return where a user's own ledger lies, whether it is there or not."""
-    return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+    """Return where a user's own ledger lies, whether it is there or not; PlanError for a user without a home."""
+    try:
+        return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
+    except RuntimeError:
+        raise PlanError("--ledger: this user has no home for a ledger of its own: name one, or set HOME") from None
 
 
 def _scheme(url: str | None) -> str | None:

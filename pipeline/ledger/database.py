@@ -194,6 +194,10 @@ class Database(ABC):
         """The files that a connection reads, by the names of its settings: certificates, key, password file."""
         return {}
 
+    def served_certificate(self) -> bytes | None:
+        """The certificate, in DER, that the ledger's server shows; None where there is no server, or it shows none."""
+        return None
+
     @abstractmethod
     def reading(self) -> AbstractContextManager[Connection]:
         """Begin a transaction that reads one state of the ledger throughout, and ends with the block."""

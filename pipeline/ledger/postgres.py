@@ -4,6 +4,9 @@ import hashlib
 import ipaddress
 import os
 import re
+import socket
+import ssl
+import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,6 +33,7 @@ _FILES = {  # libpq's option for each file that it reads → where it looks with
     "sslkey": ".postgresql/postgresql.key",
     "passfile": ".pgpass",
 }
+_SSL_REQUEST = struct.pack("!ii", 8, 80877103)  # the first message of PostgreSQL's protocol, section SSLRequest
 _AGAIN = 0.2  # seconds, until a server that is away is tried again
 
 
@@ -115,7 +119,7 @@ def _loopback(host: str) -> bool:
 _LOST = "cannot be reached any more: run again once the server answers, and it goes on from what was committed"
 _UNREACHED = "cannot be opened: "
 # A server refused, for a reason that stays; not because it is starting or stopping.
-_ANSWERED = re.compile("FATAL: (?! the database system is)|password|certificate")
+_ANSWERED = re.compile("FATAL: (?! the database system is)|password|certificate|SSL(?! SYSCALL| error: unexpected eof)")
 _BUSY = "is locked by another process for too long: try again later"
 _REFUSED = "refused an entry that would change or fork its history: nothing was written"
 _DENIED = (
@@ -264,6 +268,16 @@ class PostgresDatabase(Database):
         """The files that a connection reads, by libpq's names."""
         return connection_files(self._engine.url)
 
+    def served_certificate(self) -> bytes | None:
+        """The certificate, in DER, by which the server shows who it is; None where the connection is not encrypted."""
+        with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
+            driver: Any = connection.connection.dbapi_connection
+            at, encrypted = (driver.info.hostaddr or driver.info.host, driver.info.port), driver.pgconn.ssl_in_use
+        try:
+            return _shown_certificate(at) if encrypted else None
+        except OSError:
+            raise PrdpError(f"the ledger {self.name} {_LOST}") from None
+
     def open(self, make: bool) -> None:
         """Check the server; where its database has no ledger, `make` it, or raise StateError."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
@@ -386,6 +400,18 @@ def open_server(url: str, wait: float, make: bool) -> PostgresDatabase:
     database = PostgresDatabase(server_url(url), wait)
     database.open(make)
     return database
+
+
+def _shown_certificate(at: tuple[str, int]) -> bytes | None:
+    """Return what a server shows in a handshake of TLS that nothing follows; whether it is right, libpq checks."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(at, float(_SECONDS)) as plain:
+        plain.sendall(_SSL_REQUEST)
+        if plain.recv(1) != b"S":
+            return None
+        with context.wrap_socket(plain) as inside:
+            return inside.getpeercert(binary_form=True)
 
 
 def _present(connection: Connection) -> bool:

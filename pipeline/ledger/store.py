@@ -191,6 +191,10 @@ class Ledger:
         """The files that a connection to a server reads, by the names of its settings; none for a file."""
         return self._database.connection_files()
 
+    def served_certificate(self) -> bytes | None:
+        """The certificate, in DER, that the ledger's server shows; None for a file, and where it shows none."""
+        return self._database.served_certificate()
+
     def server_time(self) -> datetime | None:
         """Return what the server's clock says, with its zone; None where the ledger is a file of this machine."""
         with self._reading() as connection:

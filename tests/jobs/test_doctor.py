@@ -16,6 +16,7 @@ import prdp
 from jobs.cli import main
 from pipeline.health.doctor import LEAST_FILES, Asked, doctor
 from pipeline.ledger.store import create_ledger, open_ledger
+from pipeline.storage.uri import locate
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation
 from tests.support.postgres import PostgresServer
 from tests.support.tls import certificates
@@ -53,7 +54,8 @@ def ledger(tmp_path: Path) -> str:
 
 def found(state: str = "mend", engine: str = "dask", later: timedelta = timedelta(0), **given: str) -> dict[str, str]:
     """What has this state, by check; the last of each."""
-    findings = doctor(NOW + later, Asked(**given, engine=engine, least_free=1e-6))
+    places = {name: locate(given[name]) for name in ("staging", "out") if name in given}
+    findings = doctor(NOW + later, Asked(given.get("ledger"), **places, engine=engine, least_free=1e-6))
     assert all((each.fix is not None) == (each.state == "mend") for each in findings)
     return {each.check: f"{each.what} → {each.fix}" for each in findings if each.state == state}
 
@@ -210,6 +212,13 @@ def test_a_full_disk_and_a_site_s_own_ledger(ledger: str, tmp_path: Path, monkey
     assert "fixes the ledger of this site" in found(ledger=ledger)["ledger"]
 
 
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert "has no home" in found()["ledger"]
+
+
 def test_a_chain_that_was_changed_is_told(ledger: str) -> None:
     drawn = open_ledger(ledger)
     drawn.reserve(reservation("r"))
@@ -229,5 +238,7 @@ def test_the_command_and_the_function_agree(ledger: str, capsys: pytest.CaptureF
     told = capsys.readouterr()
     assert "mend: staging: " in " ".join(told.out.split())
     assert told.err.endswith("findings must be mended\n")
+    assert main(["doctor", "--out", "ftp://host/out"]) == 2
+    assert "ftp:// is no location" in capsys.readouterr().err
     with pytest.raises(prdp.PlanError, match="must be dask or spark"):
         prdp.doctor(engine="flink")

@@ -12,8 +12,9 @@ from pipeline.health.ledger import RECENT, health
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.report.officer import HELD_LONG
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation, stage, staged
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.tls import certificates as made
+from tests.support.tls import tls_in_front_of
 
 NOW = datetime.now(UTC)
 FREE = 1e-6  # GB
@@ -107,6 +108,20 @@ def test_a_server_s_ledger_and_the_certificate_that_its_environment_names(
     path.write_bytes(made("localhost")[0])
     monkeypatch.setenv("PGSSLROOTCERT", str(path))
     assert f"certificates: sslrootcert {path} ends on" in wrong(open_ledger(url))[0]
+
+
+def test_the_certificate_that_a_server_shows(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, leaf, key = (tmp_path / name for name in ("root.pem", "leaf.pem", "key.pem"))
+    for path, data in zip((root, leaf, key), made("ledger.test"), strict=True):
+        path.write_bytes(data)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    with tls_in_front_of(postgres.port, leaf, key) as port:
+        at = f"ledger.test:{port}/{postgres.database()}?hostaddr=127.0.0.1&sslrootcert={root}"
+        served = create_ledger(f"postgresql://{OWNER}@{at}")
+        assert "certificates: the one of the ledger's server ends on" in str(wrong(served))
+        assert wrong(served, -timedelta(days=14)) == []
 
 
 def test_the_command_and_the_method_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
