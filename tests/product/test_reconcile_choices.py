@@ -269,8 +269,6 @@ def test_the_command_writes_what_the_function_returns(
 def test_withheld_parameters_and_withdrawn_releases_are_refused(
     release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.product import sources
-
     real = json.loads
 
     def without(text: Any) -> Any:
@@ -279,7 +277,7 @@ def test_withheld_parameters_and_withdrawn_releases_are_refused(
             each["mechanism"].pop("sigma", None)
         return found
 
-    monkeypatch.setattr(sources.json, "loads", without)
+    monkeypatch.setattr(json, "loads", without)
     with pytest.raises(PlanError, match="does not tell the noise of the table n3_county"):
         prdp.reconcile(release, **without_payroll())
     monkeypatch.undo()
