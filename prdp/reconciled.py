@@ -187,7 +187,8 @@ def reconcile(
         interval: The coverage that intervals have at least.
         csv: Whether to write every table as CSV too.
         max_cells: The most finest common cells of a group. Default: 200 million.
-        draws: Solutions that are drawn for closer standard errors, where those of tables are upper bounds.
+        draws: Solutions that are drawn for closer standard errors, where those of tables are upper bounds, and shorter
+            intervals, where noise is additive and not all Gaussian.
         engine: "dask" or "spark", whose workers each make the tables of a group, and reach the releases and `out`.
             Default: none, one group after the other in this process. The tables are the same.
         **engine_options: Of the engine, as of `Plan.release`: scheduler, workers, master, progress.

@@ -30,7 +30,7 @@ def declare(parser: Parser) -> None:
         type=count,
         default=0,
         metavar="N",
-        help="where standard errors are upper bounds, draw N solutions for closer ones (default: 0)",
+        help="draw N solutions, for closer standard errors, where they are bounds, and shorter intervals (default: 0)",
     )
     add_estimates(parser)
     add_engine(parser, default=None)

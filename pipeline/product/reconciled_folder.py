@@ -20,6 +20,7 @@ from pipeline.log import counted, share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
 from pipeline.product.atoms import Atoms
+from pipeline.product.drawn import multipliers_of, worth_drawing
 from pipeline.product.errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
 from pipeline.product.files import PIECE, Hashed, written
 from pipeline.product.reconcile import Reconciliation, Solved
@@ -142,12 +143,20 @@ def _columns(
     """Yield each table of a group, its columns, and what the manifest says of it."""
     drawn = drawn_of(solved.estimates, [table.name for table in solved.tables], draws)
     shown = solved.estimates.display()
+    errors: dict[str, tuple[Floats, dict[str, Any]]] = {}
+    multipliers: dict[str, Floats] = {}
+    if worth_drawing(solved, draws):
+        errors = {table.name: variances_of(solved.estimates, table.name, drawn) for table in solved.tables}
+        multipliers = multipliers_of(solved, {name: variances for name, (variances, _) in errors.items()}, draws)
     for table in solved.tables:
-        variances, how = variances_of(solved.estimates, table.name, drawn)
+        known = errors.pop(table.name) if errors else variances_of(solved.estimates, table.name, drawn)
+        variances, how = known
+        most = multipliers.pop(table.name, np.array(np.inf))
+        how["intervals"] = "drawn" if np.isfinite(most).any() else "bound"
         own = table.additive and table.name not in solved.why and how["errors"] == EXACT
         spread = OwnNoise.of(table, solved.spread) if own else solved.spread
         notes = described.notes(table.name) if described else {}
-        columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), spread, notes)
+        columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), most, spread, notes)
         yield table, columns, how | {"rows": table.cells.size, "at_expected_totals": solved.expected}
 
 
@@ -178,12 +187,14 @@ def _group_facts(solved: Solved) -> dict[str, Any]:
 class Columns(NamedTuple):
     """Of a table's cells, on the base's axes: estimates, variances, what is displayed; how far intervals reach.
 
-    `notes`: what the Parquet file says of the table.
+    `most`: standard errors that an interval needs at most, whatever `spread` says. `notes`: what the Parquet file says
+    of the table.
     """
 
     value: Floats
     variance: Floats
     display: Int64s
+    most: Floats
     spread: Spread | OwnNoise
     notes: dict[str, str]
 
@@ -195,7 +206,7 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
     def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
         return atoms.in_key_order(cells, np.broadcast_to(of_cells, atoms.widths(cells)))
 
-    values, variances, display = map(flat, columns[:3])
+    values, variances, display, most = map(flat, columns[:4])
     parts = flat(atoms.placed(cells, table.part_numbers())) if len(table.mechanisms) > 1 else None
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = table.source.reader()
@@ -208,7 +219,8 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
             }
             piece = slice(start, stop)
             value, variance = values[piece], variances[piece]
-            half = columns.spread.half_width(variance, 0 if parts is None else parts[piece])
+            reach = columns.spread.half_width(variance, 0 if parts is None else parts[piece])
+            half = np.minimum(reach, np.multiply(most[piece], np.sqrt(variance), out=reach.copy(), where=variance > 0))
             published = numbers(reader.take(stop - start), VALUE)
             shown = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
             figures = {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}

@@ -22,10 +22,10 @@ from pipeline.plan.policy import losses_at, policy_of
 from pipeline.report.html import QUANTILES
 from pipeline.study.losses import quantile
 from pipeline.study.model import FactorNoise
-from pipeline.study.seeded import SeededBits
 from pipeline.study.suppression_program import Linked, attacked, suppressed
 from pipeline.study.suppression_rules import Contributions, Rules, by_rule
 from pipeline.tables.totals import Table, layout_of
+from udfs.noise.seeded import SeededBits
 from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.exact import up_float
 from udfs.records.decoding import Decoder

@@ -329,3 +329,14 @@ def test_large_totals_take_coarser_units() -> None:
     estimates = reconcile([one], unit=0.001)
     assert estimates.unit == 0.1
     assert np.array_equal(estimates.table("t"), one.values)
+
+
+def test_variances_of_the_base_may_differ_along_one_axis_where_tables_cross() -> None:
+    """As those of a table whose noise is one for each class of size."""
+    random = np.random.default_rng(8)
+    codes, states, sizes = np.arange(6), np.repeat(np.arange(2), 3), np.arange(4)
+    tables = [table("cells", codes, sizes), table("states", states, nothing(4)), table("sizes", nothing(6), sizes // 2)]
+    found = observed(tables, np.full((6, 4), 9.0), [np.array([[16.0, 16.0, 4.0, 100.0]]), 4.0, 9.0], random)
+    estimates, dense = reconcile(found, unit=1e-9, tolerance=1e-8), Dense(found)
+    for one in found:
+        np.testing.assert_allclose(estimates.table(one.name), dense.table(one), atol=1e-6)

@@ -19,10 +19,10 @@ from pipeline.errors import PlanError
 from pipeline.plan.load import load_plan
 from pipeline.report.plots import Picture
 from pipeline.study import suppression_output, suppression_program
-from pipeline.study.seeded import SeededBits
 from pipeline.study.suppression_program import Linked, attacked, suppressed
 from pipeline.study.suppression_rules import Contributions, Rules, by_rule
 from udfs.mechanisms.laplace import Laplace
+from udfs.noise.seeded import SeededBits
 
 PLAN = Path(__file__).parents[2] / "conf" / "plans" / "state-industry.yaml"
 

@@ -157,7 +157,7 @@ class Lattice:
         """
         own = self.group.base
         if own is not None and np.isfinite(own.variance).all():
-            return own.weights
+            return own.weights if own.weights.size == 1 else np.broadcast_to(own.weights, self.group.shape)
         total = np.zeros(self.group.shape) if own is None else np.broadcast_to(own.weights, self.group.shape).copy()
         for known in self.group.upper:
             if known.name not in self.of:

@@ -1,7 +1,7 @@
 """Generalised least squares over the tables of one group: estimates of all cells that add up exactly."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,12 +10,12 @@ import numpy as np
 
 from udfs.estimates.chain import Chain
 from udfs.estimates.display import displayed
-from udfs.estimates.errors import Drawn, Draws, signs
+from udfs.estimates.errors import Drawn, Draws, alike, signs
 from udfs.estimates.fixed import Fixed, require_agreement
-from udfs.estimates.group import Group
+from udfs.estimates.group import Group, Known
 from udfs.estimates.lattice import Lattice
 from udfs.estimates.rounding import Units, rounded
-from udfs.estimates.tables import SLAB, EstimateError, Observed, Sums, in_order, sums_between
+from udfs.estimates.tables import SLAB, EstimateError, Int32s, Observed, Sums, in_order, sums_between
 from udfs.estimates.variances import Variances, combined
 from udfs.numbers.arrays import Floats, Int64s
 
@@ -257,6 +257,28 @@ class Estimates:
         for _ in range(draws):
             seen.add(self._solver.solve(signs(group, random)))
         return {name: seen.of(name) for name in names}
+
+    def errors(self, noise: Mapping[str, Floats], names: Iterable[str]) -> Iterator[tuple[str, Floats]]:
+        """Yield the errors of tables' estimates for this noise of the published values, by the same solution."""
+        group = self._solver.group
+        right = np.zeros(group.shape)
+        for name, of_cells in noise.items():
+            table = group.on_base(self.tables[name])
+            assert table.variance is not None
+            weights = np.divide(1.0, table.variance, out=np.zeros(table.variance.shape), where=table.variance > 0)
+            Sums(table.positions, table.widths).down(of_cells * weights, right)
+        base = self._solver.solve(right)
+        yield from ((name, self._sums(name).up(base)) for name in names)
+
+    def alike(self, name: str, parts: Mapping[str, Int32s]) -> tuple[Int32s, ...]:
+        """Return classes of the positions on each axis of a table that nothing tells apart (udfs.estimates.errors).
+
+        `parts`: of tables with noise of several laws, the law's number of each cell.
+        """
+        group = self._solver.group
+        numbers = {other: of_cells.astype(np.float64) for other, of_cells in parts.items()}
+        laws = [Known(other, group.on_base(self.tables[other]), x, x) for other, x in numbers.items()]
+        return alike(group.on_base(self.tables[name]), [*group.known, *laws])
 
     def contrast(self, weights: Floats) -> Contrast:
         """Return the estimate of Σ weights·cells of the given base; raises where the tables do not determine it."""

@@ -1,4 +1,4 @@
-"""Random bits from a seed, for errors that a study draws: the noise of releases never comes from them."""
+"""Random bits from a seed, for errors that studies and estimates draw: the noise of releases never comes from them."""
 
 from dataclasses import dataclass
 
