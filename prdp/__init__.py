@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
-    from prdp.releases import PublishedRelease, Release, product, read_release, site, verify
+    from prdp.releases import PublishedRelease, Release, create_key, product, read_release, site, verify
     from prdp.studies import (
         beside_today,
         calibrate,
@@ -50,7 +50,7 @@ HOMES = {
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
     "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
-    "prdp.releases": ("PublishedRelease", "Release", "product", "read_release", "site", "verify"),
+    "prdp.releases": ("PublishedRelease", "Release", "create_key", "product", "read_release", "site", "verify"),
     "prdp.studies": (
         "beside_today",
         "calibrate",
@@ -86,6 +86,7 @@ __all__ = [
     "allocate",
     "beside_today",
     "calibrate",
+    "create_key",
     "create_ledger",
     "derive",
     "derive_table",

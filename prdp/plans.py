@@ -145,6 +145,7 @@ class Plan:
                 engine=started,
                 ledger=opened._store,
                 formats=("csv",) if csv else (),
+                signing=site().signing(),
                 hold=hold,
                 registered_only=opened._registered_only,
                 site_share=site().max_left_out,
@@ -188,6 +189,7 @@ class Plan:
 
         model, runner = self._model, Runner(**options)
 
+        site().signing()  # raises where a release could not be signed
         opened = open_logged(ledger, operator, runner)
         state = run(
             Request(

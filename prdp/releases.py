@@ -20,6 +20,7 @@ from prdp.runs import LocationLike, location
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pipeline.release.signing import PublicKey
     from prdp.plans import Plan
 
 CodeLists: TypeAlias = "Plan | Mapping[str, LocationLike] | None"
@@ -183,18 +184,34 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         return f"<prdp.PublishedRelease {self.verified.release}: {', '.join(self)}>"
 
 
-def verify(path: LocationLike) -> Verified:
+def verify(path: LocationLike, *, key: str | Path | None = None) -> Verified:
     """Return what was verified: every file of the release is the one that its manifest names, and none is added.
 
     Args:
         path: The folder or URI that holds release.json.
+        key: The file of the publisher's public key: the manifest must be signed by it.
 
     Raises:
-        StateError: Naming the first file that is missing, changed or too many.
+        StateError: Naming the first file that is missing, changed or too many, or what is wrong with the signature.
+        PlanError: The key cannot be read, or is none.
 
-    It shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its publisher's.
+    Without `key` it shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its
+    publisher's.
     """
-    return verify_release(location(path, "release"))
+    return verify_release(location(path, "release"), None if key is None else _public_key(Path(key)))
+
+
+def create_key(path: str | Path) -> dict[str, str]:
+    """Make a key that signs manifests; return key (its file, mode 0600), public (path.pub) and fingerprint.
+
+    Raises:
+        StateError: Where one of the files is there: keys are not replaced.
+        PlanError: Where they cannot be written.
+    """
+    from pipeline.release.signing import PUBLIC_SUFFIX, create_key  # noqa: PLC0415 — cryptography
+
+    made = create_key(Path(path))
+    return {"key": str(path), "public": f"{path}{PUBLIC_SUFFIX}", "fingerprint": made.fingerprint}
 
 
 def read_release(path: LocationLike, *, names: CodeLists = None) -> PublishedRelease:
@@ -288,3 +305,9 @@ def _names(source: Any) -> dict[str, dict[str, str]]:
         except (OSError, ValueError, csv.Error):
             raise PlanError(f"{path}: no list of {key} codes; name a CSV file with the header code,name") from None
     return named
+
+
+def _public_key(path: Path) -> "PublicKey":
+    from pipeline.release.signing import load_public_key  # noqa: PLC0415 — cryptography
+
+    return load_public_key(path)

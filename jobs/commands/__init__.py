@@ -20,6 +20,7 @@ COMMANDS = {  # name → what it does, in one line
     "derive": "ratios, shares and change of published totals, with their errors; for everyone",
     "product": "make the files that users load, of published releases; for everyone",
     "site": "make a public site of a published release, also with reconciled figures; for everyone",
+    "keys": "make the key with which a site signs its releases",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
     "doctor": "what is wrong with this machine and its ledger, and how to mend it",
     "completion": "print what completes commands and options in bash, zsh or fish",

@@ -2,11 +2,13 @@
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json, say
-from pipeline.release.manifest import verify_release
+from pipeline.errors import StateError
+from pipeline.release.manifest import named_signer, verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 
@@ -19,6 +21,9 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "folder", metavar="OUT/RELEASE", help="the folder or URI that holds release.json, or reconciled.json"
     )
+    parser.add_argument(
+        "--key", type=Path, metavar="PUBLIC", help="the publisher's public key: release.json must be signed by it"
+    )
     add_json(parser)
 
 
@@ -26,7 +31,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Print what was verified."""
     folder = locate(arguments.folder, what="OUT/RELEASE")
     if (folder / "release.json").is_file() or not (folder / "reconciled.json").is_file():
-        facts, lines = _release(folder)
+        facts, lines = _release(folder, arguments.key)
+    elif arguments.key is not None:
+        raise StateError(
+            f"{folder}: reconciled tables are not signed: leave --key out, and give it with their releases"
+        )
     else:
         facts, lines = _reconciled(folder)
     if arguments.json:
@@ -35,10 +44,19 @@ def run(arguments: argparse.Namespace) -> None:
         say(*lines)
 
 
-def _release(folder: Location) -> Report:
-    verified = verify_release(folder)
+def _release(folder: Location, key: Path | None) -> Report:
+    if key is None:
+        verified = verify_release(folder)
+        unchecked = named_signer(folder) is not None
+        signed = ("it is signed, which was not checked: give --key PUBLIC, the publisher's public key",) * unchecked
+    else:
+        from pipeline.release.signing import load_public_key  # noqa: PLC0415 — cryptography, which the rest does not need
+
+        verified = verify_release(folder, load_public_key(key))
+        signed = (f"its manifest is signed by the key {verified.signed_by}",)
     return asdict(verified), (
         f"{verified.release}: {verified.files} files match the manifest of attempt {verified.attempt}",
+        *signed,
         "ledger head, to be compared with the one that the publisher names:",
         verified.ledger_head,
     )

@@ -29,7 +29,7 @@ KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
         "prdp product --product",
     ),
     BUDGET: (frozenset({"dataset", "family", "unit", "limits"}), "prdp ledger init"),
-    SITE: (frozenset({"ledger", "require_registered"}), "PRDP_SITE"),
+    SITE: (frozenset({"ledger", "require_registered", "signing_key"}), "PRDP_SITE"),
     "the manifest of a release": (
         frozenset({"release", "attempt", "plan_digest", "engine", "date", "tables", "files", "ledger_head"}),
         "prdp verify with its folder",

@@ -18,7 +18,7 @@ from pipeline.product.make import read_product
 from pipeline.product.reconciled_folder import read_reconciled_manifest, require_files
 from pipeline.product.sources import structure_of
 from pipeline.release.export import as_written, published_bytes, published_json, published_part, published_parts
-from pipeline.release.manifest import read_manifest, verify_release
+from pipeline.release.manifest import named_signer, read_manifest, verify_release
 from pipeline.report.page import NOT_ADDING, SUMS
 from pipeline.report.site.facts import METADATA, Facts
 from pipeline.report.site.pages import files_of, published_page
@@ -111,7 +111,9 @@ def make_site(
             loads = loads | {"files": [file | {"href": f"{PRODUCT}/{file['path']}"} for file in loads["files"]]}
         whole = manifest | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
         whole |= {"files": [{"path": path} for path in files if not path.startswith(f"{SITE}/")], "product": loads}
-        (place / FRONT).write_text(published_page(shown, f"{SITE}/", whole), encoding="utf-8")
+        (place / FRONT).write_text(
+            published_page(shown, f"{SITE}/", whole, signer=named_signer(folder)), encoding="utf-8"
+        )
     return {
         "release": verified.release,
         "attempt": verified.attempt,

@@ -4,6 +4,7 @@ An attempt lies where the ledger says, whatever staging folder a later run names
 """
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
@@ -14,6 +15,9 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, other_attempts
 from pipeline.storage.uri import locate
+
+if TYPE_CHECKING:
+    from pipeline.release.signing import SigningKey
 
 
 def name_of_root(ledger: Ledger, root: Location) -> str | None:
@@ -89,8 +93,8 @@ def root_of_name(ledger: Ledger, name: str | None) -> Location:
     return LocalPath(ledger.staging_root) if name is None else locate(name, what="the ledger's staging location")
 
 
-def finish(ledger: Ledger, state: ReleaseState, out: Location) -> ReleaseState:
-    """Publish an approved attempt, copy a published one to its output and settle it; return the state after that.
+def finish(ledger: Ledger, state: ReleaseState, out: Location, signing: "SigningKey | None") -> ReleaseState:
+    """Publish an approved attempt, copy a published one to its output, signed, and settle it; return the state.
 
     Call it with the release's lock. A crash anywhere is finished by calling it again. Raises StateError where the
     staged files are incomplete, or are not those that were held or published, or lie in another ledger's staging.
@@ -101,7 +105,7 @@ def finish(ledger: Ledger, state: ReleaseState, out: Location) -> ReleaseState:
     if state.status == "published":
         staging = live_staging(ledger, state)
         contents = require_staged(state, staging)
-        put_front_page(copy_to_output(staging, contents, out, build_manifest(state, contents)))
+        put_front_page(copy_to_output(staging, contents, out, build_manifest(state, contents), signing))
         _note_correction(ledger, state)
         state = ledger.settle(state.release, attempt_of(state))
     staging = _staging_of(ledger, state)

@@ -3,19 +3,25 @@
 import json
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import StateError
 from pipeline.log import counted
 from pipeline.storage.location import FileDigest, Location
-from pipeline.storage.staging import MANIFEST
+from pipeline.storage.staging import MANIFEST, SIGNATURE
+
+if TYPE_CHECKING:
+    from pipeline.release.signing import PublicKey
 
 NOTE = "withdrawn.json"
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A release whose every file matches its manifest; `files` and `bytes` count what was compared."""
+    """A release whose every file matches its manifest; `files` and `bytes` count what was compared.
+
+    `signed_by`: the fingerprint of the key whose signature was checked, None where none was asked for.
+    """
 
     release: str
     attempt: str
@@ -24,15 +30,20 @@ class Verified:
     ledger_head: str
     files: int
     bytes: int
+    signed_by: str | None = None
 
 
-def verify_release(folder: Location) -> Verified:
+def verify_release(folder: Location, key: "PublicKey | None" = None) -> Verified:
     """Return what was verified: each file of the manifest in `folder` is there, unchanged, no other is.
 
-    Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks. It
-    shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its publisher's.
+    Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks;
+    with `key` also where the manifest is not signed by it. Without, it shows that the files fit the manifest, not who
+    wrote the manifest: compare `ledger_head` with its publisher's.
     """
-    manifest = read_manifest(folder)
+    data = _manifest_bytes(folder)
+    if key is not None:
+        key.require_signed(folder, data)
+    manifest = _checked(folder / MANIFEST, data)
     attempt = manifest["attempt"]
     listed = {file["path"]: file for file in listed_files(manifest)}
     for path, file in counted("checking files", listed.items(), len(listed)):
@@ -52,14 +63,28 @@ def verify_release(folder: Location) -> Verified:
         ledger_head=manifest["ledger_head"],
         files=len(listed),
         bytes=sum(file["bytes"] for file in listed.values()),
+        signed_by=None if key is None else key.fingerprint,
     )
 
 
 def read_manifest(folder: Location) -> dict[str, Any]:
     """Return the manifest in `folder`; raises StateError where there is none, or it lacks what every one has."""
+    return _checked(folder / MANIFEST, _manifest_bytes(folder))
+
+
+def named_signer(folder: Location) -> str | None:
+    """Return the fingerprint of the key that the signature in `folder` names, unchecked; None where there is none."""
+    try:
+        return str(json.loads((folder / SIGNATURE).read())["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _manifest_bytes(folder: Location) -> bytes:
+    """Return the manifest as it is; raises as `read_manifest` does."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read())
+        return path.read()
     except (FileNotFoundError, NotADirectoryError):
         note = read_note(folder)
         if note is not None:
@@ -67,6 +92,12 @@ def read_manifest(folder: Location) -> dict[str, Any]:
         raise StateError(f"{path} is not there: nothing is published in this folder") from None
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _checked(path: Location, data: bytes) -> dict[str, Any]:
+    """Return the manifest of these bytes; raises as `read_manifest` does."""
+    try:
+        manifest = json.loads(data)
     except ValueError:
         raise StateError(f"{path} is no JSON: it is no manifest of prdp") from None
     try:

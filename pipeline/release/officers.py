@@ -29,6 +29,7 @@ from pipeline.preparation.same_files import require_new_files
 from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
 from pipeline.release.mark import is_own, require_own
 from pipeline.release.publish import retract
+from pipeline.release.site import site
 from pipeline.storage.location import Location
 from pipeline.storage.staging import Staging, other_attempts
 from pipeline.storage.uri import locate
@@ -92,8 +93,10 @@ def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseS
     """Approve the held attempt of a release, publish and settle it; return its state.
 
     `record_only`: only the approval is recorded, and the next run of the release publishes; for officers who cannot
-    read the staging folder. Raises StateError where nothing is held, another run is alive, or files are incomplete.
+    read the staging folder or the site's signing key. Raises StateError where nothing is held, another run is alive, or
+    files are incomplete, PlanError where the site's signing key cannot be read; nothing is recorded then.
     """
+    signing = None if record_only else site().signing()
     with ledger.lock(release):
         state = _known(ledger, release)
         if state.status == "held":
@@ -102,7 +105,7 @@ def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseS
             state = state if state.approved else ledger.approve(release, attempt_of(state))
         elif not (state.approved and state.status in PUBLIC):
             raise StateError(f"release {release}: is {state.status}, and not held for approval")
-        return state if record_only else finish(ledger, state, out_of(state))
+        return state if record_only else finish(ledger, state, out_of(state), signing)
 
 
 def reject(ledger: Ledger, release: str, reason: str) -> ReleaseState:

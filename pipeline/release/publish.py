@@ -6,20 +6,23 @@ and the files are removed.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.log import counted
 from pipeline.plan.model import owner_of
-from pipeline.release.manifest import NOTE
+from pipeline.release.manifest import NOTE, named_signer
 from pipeline.report.policy_document import guarantee
 from pipeline.report.site.facts import METADATA
 from pipeline.report.site.pages import published_page, withdrawn_page
 from pipeline.report.site.write import FRONT, SITE
 from pipeline.storage.location import FileDigest, Location
-from pipeline.storage.staging import MANIFEST, AttemptContents, Staging, safe_name
+from pipeline.storage.staging import MANIFEST, SIGNATURE, AttemptContents, Staging, safe_name
 from pipeline.storage.together import together
+
+if TYPE_CHECKING:
+    from pipeline.release.signing import SigningKey
 
 
 def require_publishable(out: Location, release: str, staging_root: Location, attempt: str | None) -> None:
@@ -34,9 +37,12 @@ def require_publishable(out: Location, release: str, staging_root: Location, att
     folder = out.resolve("--out") / safe_name("release", release)
     folder.require_create("the output")
     present = published_attempt(folder)
-    if present is not None and present != attempt:
+    unknown = MANIFEST if present is not None and present != attempt else None
+    if present is None and attempt is None and (folder / SIGNATURE).exists():
+        unknown = SIGNATURE
+    if unknown is not None:
         raise StateError(
-            f"{folder / MANIFEST} is there already and not by this ledger: give another --out or release name"
+            f"{folder / unknown} is there already and not by this ledger: give another --out or release name"
         )
 
 
@@ -78,12 +84,19 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
     }
 
 
-def copy_to_output(staging: Staging, contents: AttemptContents, out: Location, manifest: Mapping[str, Any]) -> Location:
+def copy_to_output(
+    staging: Staging,
+    contents: AttemptContents,
+    out: Location,
+    manifest: Mapping[str, Any],
+    signing: "SigningKey | None" = None,
+) -> Location:
     """Copy the staged attempt to out/<release>/<attempt>, then create out/<release>/release.json; return its folder.
 
     Call it only for the attempt that the ledger published. A crash anywhere is finished by calling it again: what
     is there and the same is kept. release.json appears complete, after every file it names is complete and durable,
-    and is never replaced. Raises StateError where another attempt, or other contents, are there.
+    and is never replaced. With `signing` its signature is there before it: no reader ever sees it without. Raises
+    StateError where another attempt, other contents or another signature are there.
     """
     folder = out / staging.release
     target = folder / staging.attempt
@@ -92,6 +105,7 @@ def copy_to_output(staging: Staging, contents: AttemptContents, out: Location, m
         raise StateError(f"{folder / MANIFEST} names another attempt, {present}: nothing was copied")
     try:
         _copy_files(staging, contents, target)
+        _sign(folder, _json(manifest), staging.attempt, signing)
         if not (folder / MANIFEST).create(_json(manifest), staging.attempt) and (
             published_attempt(folder) != manifest["attempt"]  # another's, not our own of an earlier try
         ):
@@ -99,6 +113,24 @@ def copy_to_output(staging: Staging, contents: AttemptContents, out: Location, m
     except OSError as error:
         raise StateError(f"the output {folder} cannot be written: {error.strerror}: run again") from None
     return folder
+
+
+def _sign(folder: Location, manifest: bytes, attempt: str, signing: "SigningKey | None") -> None:
+    """Write the signature of the manifest, or keep the same one; a run without the key stops before it loses one."""
+    at = folder / SIGNATURE
+    written = (folder / MANIFEST).read() if (folder / MANIFEST).is_file() else None
+    if signing is None:
+        if written is None and at.exists():
+            raise StateError(f"{at} is there, of an earlier run: run again with the site's signing key")
+        return
+    if written not in (None, manifest):
+        raise StateError(f"{folder / MANIFEST} is not what is to be signed: run again with the build that wrote it")
+    signature = signing.signature(manifest)
+    if not at.create(signature, attempt) and at.read() != signature:
+        raise StateError(
+            f"{at} is there and by another key, or of another manifest: run again with the key that signed it, "
+            "or remove it and run again"
+        )
 
 
 def put_front_page(folder: Location, notes: Sequence[str] = ()) -> None:
@@ -113,7 +145,7 @@ def put_front_page(folder: Location, notes: Sequence[str] = ()) -> None:
     try:
         manifest = json.loads((folder / MANIFEST).read())
         facts = json.loads((folder / attempt / SITE / METADATA).read())
-        page = published_page(facts, f"{attempt}/{SITE}/", manifest, notes)
+        page = published_page(facts, f"{attempt}/{SITE}/", manifest, notes, named_signer(folder))
         (folder / FRONT).write_durably(page.encode(), private=False)
     except FileNotFoundError:
         return
@@ -194,6 +226,7 @@ def retract(out: Location, state: ReleaseState) -> None:
             page = withdrawn_page(state.release, withdrawal_note(state))
             (folder / FRONT).write_durably(page.encode(), private=False)
         (folder / MANIFEST).delete()
+        (folder / SIGNATURE).delete()
         (folder / str(state.attempt)).delete_tree()
         folder.sync_folders()
     except OSError as error:

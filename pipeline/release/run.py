@@ -39,6 +39,7 @@ from pipeline.release.attempts import (
 from pipeline.release.mark import mark, require_markable
 from pipeline.release.outcome import Outcome, not_done, require_formats, sizes
 from pipeline.release.request import TO_DRAW, Request, require_places, reservation_of
+from pipeline.release.signing import SigningKey
 from pipeline.report.accuracy import warnings
 from pipeline.report.data_package import notes_of, stage_description
 from pipeline.report.page import report_page
@@ -55,10 +56,11 @@ from udfs.noise.keystream import SecretKey
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Request):
-    """One run of a release: the request, and with what it is made; `formats`: those made beside Parquet."""
+    """One run of a release: the request, and with what it is made; `formats`: beside Parquet; `signing`: signs it."""
 
     engine: Engine
     formats: Collection[str] = ()
+    signing: SigningKey | None = None
     new_key: Callable[[], SecretKey] = SecretKey.fresh
     new_test_key: Callable[[], SecretKey] = SecretKey.fresh
     log: Log = field(default_factory=Log)
@@ -115,7 +117,7 @@ def _advance(job: Job) -> Outcome:
     attempt = attempt_of(state)
     job.log.about(attempt=attempt)
     with job.log.stage("settle"):
-        state = finish(job.ledger, state, job.out)
+        state = finish(job.ledger, state, job.out, job.signing)
         require_published(job.out / state.release, state.release, attempt)
     return _outcome(job, state, job.out / state.release / attempt, before, drew)
 

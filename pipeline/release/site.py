@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.accounting.left_out import SHARE
 from pipeline.errors import PlanError
@@ -19,11 +19,15 @@ from pipeline.plan.size import MOST_CELLS
 from pipeline.plan.text import SITE, read_text
 from udfs.numbers.exact import exact
 
+if TYPE_CHECKING:
+    from pipeline.release.signing import SigningKey
+
 FILE = Path("/etc/prdp/site.yaml")  # where it is there, no variable of a user's takes its place
-VARIABLE, OPERATOR = "PRDP_SITE", "PRDP_OPERATOR"
+VARIABLE, OPERATOR, SIGNING_KEY = "PRDP_SITE", "PRDP_OPERATOR", "PRDP_SIGNING_KEY"
 KEYS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what each must be, in words and as a check
     "ledger": ("text", lambda value: isinstance(value, str)),
     "require_registered": ("true or false", lambda value: isinstance(value, bool)),
+    "signing_key": ("text", lambda value: isinstance(value, str)),
     "max_cells": ("a whole number above 0", lambda value: type(value) is int and value > 0),
     "max_left_out": ("a number at least 0 and below 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
 }
@@ -34,13 +38,15 @@ class Site:
     """`ledger`: the one to be used, None for a free choice; `require_registered`: plans need a registered dataset.
 
     `max_cells`: how many cells, and sums of which they are made, a release may keep. `max_left_out`: the share of
-    records that a release may leave out, 0 ≤ share < 1, where its plan states none.
+    records that a release may leave out, 0 ≤ share < 1, where its plan states none. `signing_key`: the file of the
+    key that signs manifests.
     """
 
     ledger: str | None = None
     require_registered: bool = False
     max_left_out: Fraction = SHARE
     max_cells: int = MOST_CELLS
+    signing_key: Path | None = None
     path: Path | None = None
 
     def ledger_for(self, named: str | None) -> str | None:
@@ -50,6 +56,18 @@ class Site:
         if named not in (None, self.ledger):
             raise PlanError(f"--ledger: {self.path} fixes the ledger of this site: leave the option out")
         return self.ledger
+
+    def signing(self) -> "SigningKey | None":
+        """Return the key that signs manifests: the site's, or the one that PRDP_SIGNING_KEY names; None without.
+
+        Raises PlanError where there is to be one, and it cannot be read.
+        """
+        named = self.signing_key or os.environ.get(SIGNING_KEY)
+        if not named:
+            return None
+        from pipeline.release.signing import load_signing_key  # noqa: PLC0415 — cryptography
+
+        return load_signing_key(Path(named))
 
 
 def site() -> Site:
@@ -72,6 +90,7 @@ def site() -> Site:
         ledger=_ledger(data, path.parent),
         require_registered=bool(data.get("require_registered")),
         max_left_out=exact(data.get("max_left_out", SHARE)),
+        signing_key=(path.parent / data["signing_key"]).absolute() if data.get("signing_key") else None,
         max_cells=data.get("max_cells", MOST_CELLS),
         path=path,
     )

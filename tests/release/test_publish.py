@@ -198,7 +198,7 @@ def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path)
     assert {run["after"]["status"] for run in runs} == {None, "reserved", "drawn", "published", "settled"}
     for run in runs:
         after, end = run["after"], run["end"]
-        # A reader sees a whole release or none; a draw shows outside staging only once the ledger chose it.
+        # A reader sees a whole signed release or none; a draw shows outside staging only once the ledger chose it.
         assert after["manifest"] == ("verified" in after)
         assert after.get("verified", True) is True, run
         assert not after["attempts"] or after["status"] in ("published", "settled")
@@ -206,7 +206,9 @@ def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path)
         # The next run finishes without repair; what was complete is not drawn again.
         assert run["again"] == 0
         assert (end["status"], end["verified"]) == ("settled", True), run
-        assert (len(end["attempts"]), end["others"], end["staged"]) == (1, ["release.json"], []), run
+        assert (len(end["attempts"]), end["others"], end["staged"]) == (1, ["release.json", "release.json.sig"], []), (
+            run
+        )
         assert end["draws"] <= after["draws"] + 1
         if after["status"] in ("published", "settled"):
             assert end["draws"] == after["draws"]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from jobs.cli import main
 from pipeline.engines.dask import DaskEngine
@@ -22,8 +23,9 @@ from pipeline.release.manifest import verify_release
 from pipeline.release.mark import MARK
 from pipeline.release.officers import approve, withdraw
 from pipeline.release.publish import MANIFEST, build_manifest, copy_to_output
+from pipeline.release.signing import SigningKey
 from pipeline.release.verify import require_in_chain
-from pipeline.storage.staging import Staging
+from pipeline.storage.staging import SIGNATURE, Staging
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate
 from tests.support.dask_cluster import ROOT, local_cluster
@@ -249,6 +251,24 @@ def test_another_ledgers_release_is_never_replaced(tmp_path: Path, store: Store)
             with pytest.raises(StateError, match="names another attempt"):
                 copy_to_output(staging, facts, locate(bucket / "out"), manifest)  # type: ignore[arg-type]
     assert contents(bucket / "out") == kept
+
+
+def test_a_signature_in_a_store_is_there_before_its_manifest(tmp_path: Path, store: Store) -> None:
+    bucket, signing = store.bucket(), SigningKey(Ed25519PrivateKey.generate())
+    ledger = Place(tmp_path, tmp_path / "one").ledger()
+    ledger.reserve(reservation("r", out=str(bucket / "out")))
+    staging = Staging(locate(bucket / "staging"), "r", ledger.draw("r", "sha256:pin", str(bucket / "staging")))
+    facts = filled_in(staging)
+    manifest = build_manifest(ledger.publish("r", staging.attempt, facts.digest), facts)  # type: ignore[arg-type, attr-defined]
+    folder = copy_to_output(staging, facts, locate(bucket / "out"), manifest, signing)  # type: ignore[arg-type]
+    (folder / MANIFEST).delete()  # as a crash leaves it
+    with pytest.raises(StateError, match="site's signing key"):
+        copy_to_output(staging, facts, locate(bucket / "out"), manifest)  # type: ignore[arg-type]
+    copy_to_output(staging, facts, locate(bucket / "out"), manifest, signing)  # type: ignore[arg-type]
+    assert verify_release(folder, signing.public).signed_by == signing.public.fingerprint
+    (folder / SIGNATURE).delete()
+    with pytest.raises(StateError, match="not signed"):
+        verify_release(folder, signing.public)
 
 
 def test_verify_finds_what_was_changed_in_the_store(place: Place) -> None:

@@ -1,7 +1,7 @@
 """Child process: die by SIGKILL before the i-th touch of files, for i = 0, 1, … until a run gets through.
 
 After each death the same steps run again, undisturbed. One JSON line tells each i: whether it died, what stood in the
-ledger and the output place after the death, and what stands after the second run.
+ledger and the output place after the death, and what stands after the second run. Manifests are signed.
 """
 
 import json
@@ -16,15 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import create_ledger
 from pipeline.release.manifest import verify_release
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
+from pipeline.release.signing import SigningKey
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support.ledgers import reservation, stage
 
 # The calls into C that change files or the ledger. A file's written bytes may still be in memory at the next one.
+KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 TOUCHES = {
     *("write", "fsync", "rename", "replace", "link", "unlink", "mkdir", "rmdir", "chmod", "flock"),
     *("execute", "commit", "rollback"),
@@ -56,7 +60,7 @@ def run(folder: Path) -> None:
             state = ledger.publish("r", state.attempt, facts.digest)
         if state.status == "published":
             facts = facts or staging.read_complete()
-            copy_to_output(staging, facts, locate(out), build_manifest(state, facts))
+            copy_to_output(staging, facts, locate(out), build_manifest(state, facts), KEY)
             ledger.settle("r", state.attempt)
         staging.destroy()
 
@@ -106,7 +110,7 @@ def seen(folder: Path) -> dict[str, Any]:
     }
     if found["manifest"]:
         try:
-            found["verified"] = verify_release(locate(place)).attempt == state.attempt
+            found["verified"] = verify_release(locate(place), KEY.public).attempt == state.attempt
         except PrdpError as error:
             found["verified"] = str(error)
     return found

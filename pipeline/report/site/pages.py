@@ -69,8 +69,13 @@ def front_page(
     )
 
 
-def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: Sequence[str] = ()) -> str:
-    """Return the front page of a published release, with the files, dates and digests that its manifest names."""
+def published_page(
+    facts: Facts, site: str, manifest: Mapping[str, Any], notes: Sequence[str] = (), signer: str | None = None
+) -> str:
+    """Return the front page of a published release, with the files, dates and digests that its manifest names.
+
+    `signer`: the fingerprint of the key that signed the manifest.
+    """
     titles = {table["name"]: table["title"] for table in facts["tables"]}
     listed = {table["query"]: files_of(manifest, table) for table in manifest["tables"]}
     tables = [
@@ -89,7 +94,10 @@ def published_page(facts: Facts, site: str, manifest: Mapping[str, Any], notes: 
     described = {"package": f"{home}{PACKAGE}", "lists": sorted(lists)} if f"{home}{PACKAGE}" in beside else None
     product = manifest.get("product") and _product(manifest["product"])
     return front_page(
-        facts, site, told | {"home": home, "tables": tables, "described": described, "product": product}, notes
+        facts,
+        site,
+        told | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer},
+        notes,
     )
 
 
