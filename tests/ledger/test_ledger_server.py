@@ -347,7 +347,7 @@ def test_a_run_before_its_draw_waits_for_a_server_that_starts_again(own: Postgre
         finally:
             starting.join()
         own.crash()
-        with told("cannot be opened: connection"):  # at once: the next run finishes what was drawn
+        with told("cannot be opened: connection", 1):  # at once: the next run finishes what was drawn
             ledger.publish("r", attempt, "sha256:contents")
 
 
@@ -355,7 +355,7 @@ def test_a_run_before_its_draw_gives_up_on_a_server_that_stays_away(own: Postgre
     ledger = create_ledger(own.url("postgres"), wait=0.5)
     with ledger.lock("r"):
         own.crash()
-        with told("cannot be opened: connection"):
+        with told("cannot be opened: connection", 1):
             ledger.reserve(reservation("r"))
 
 
