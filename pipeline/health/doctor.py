@@ -55,6 +55,7 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
         *(*spark, *dask, _extras(), *_limits(), *told),
         *_places(opened, now, asked),
         *_secrets({path for name, path in files.items() if _holds_key(name, files)} | {*pins, *_spark_secret()}),
+        *_signing(),
         *certificates(files, now, _served(opened)),
     ]
 
@@ -240,6 +241,17 @@ def _writable(check: str, place: Location, well: str) -> Finding:
     except StateError as error:
         return mend(check, str(error), "give this user the right to write there, or name another folder")
     return good(check, f"{place} {well}")
+
+
+def _signing() -> Iterator[Finding]:
+    try:
+        key = site().signing()
+        if key is not None:
+            yield good("signing", f"releases are signed by the key {key.public.fingerprint}")
+    except PlanError as error:
+        yield mend(
+            "signing", str(error), "mend the site's file or PRDP_SIGNING_KEY: without the key nothing is released"
+        )
 
 
 def _holds_key(name: str, files: Mapping[str, Path]) -> bool:

@@ -116,6 +116,16 @@ def test_a_clock_that_is_wrong(ledger: str, postgres: PostgresServer) -> None:
         assert "differs from the ledger's server" in found(ledger=url, later=drift + apart)["clock"]
 
 
+def test_a_signing_key_that_would_refuse_every_release(
+    ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "signing" not in found(engine="dask", ledger=ledger)
+    monkeypatch.setenv("PRDP_SIGNING_KEY", str(tmp_path / "site.key"))
+    assert "No such file" in found(engine="dask", ledger=ledger)["signing"]
+    fingerprint = prdp.create_key(tmp_path / "site.key")["fingerprint"]
+    assert fingerprint in found("good", engine="dask", ledger=ledger)["signing"]
+
+
 def test_secrets_that_others_can_read(ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pins = tmp_path / "state" / "staging" / ".frame-pins"
     pins.parent.mkdir(mode=0o700)
