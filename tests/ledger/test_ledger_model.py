@@ -414,5 +414,5 @@ def test_the_model_rejects_a_ledger_that_is_broken(
     monkeypatch: pytest.MonkeyPatch, place: dict[str, object], name: str, broken: object
 ) -> None:
     monkeypatch.setitem(place, name, broken)
-    with pytest.raises((AssertionError, pytest.fail.Exception, PrdpError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, PrdpError, KeyError)):
         run_state_machine_as_test(LedgerModel, settings=QUIET)
