@@ -20,6 +20,7 @@ from pipeline.preparation.pinned import Table
 from pipeline.release import officers
 from pipeline.release.outcome import Outcome
 from pipeline.release.run import Job, run
+from pipeline.storage import together
 from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate
@@ -164,6 +165,7 @@ def _race(place: Place, start: Any, set_since: dict[str, str]) -> None:
 def _child(place: Place, die_at: int | None, seen: Any, state: str | None, work: Callable[[], object]) -> None:
     if state is not None:
         os.environ["XDG_STATE_HOME"] = state
+    together.AT_ONCE = 1  # in turn, so that every run meets the same events
     event = die_at_event(die_at, seen, place.folder)
     for step in LEDGER_STEPS:
         _watch(step, event)
