@@ -1,5 +1,6 @@
 """What tests share: a Spark session, a PostgreSQL server, and a ledger's address on either database."""
 
+import csv
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "PYSPARKS_OWN" in vars(item.module):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_runtest_setup() -> None:
+    """Undo what frictionless, with which some tests read, sets for the whole process: how long a field of CSV may be."""
+    csv.field_size_limit(131_072)
 
 
 def pytest_sessionfinish() -> None:
