@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Undo what frictionless, with which some tests read, sets for the whole process: how long a field of CSV may be."""
+    """Undo what frictionless sets for the whole process: how long a field of CSV may be."""
     csv.field_size_limit(131_072)
 
 
