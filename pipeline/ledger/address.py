@@ -34,9 +34,9 @@ def connection_files(url: str | None) -> Mapping[str, Path]:
     if _scheme(url) not in _SERVER:
         return {}
     require_package("psycopg", "a ledger on PostgreSQL")
-    from pipeline.ledger import postgres  # noqa: PLC0415
+    from pipeline.ledger import server_address  # noqa: PLC0415
 
-    return postgres.connection_files(postgres.server_url(str(url)))
+    return server_address.connection_files(server_address.server_url(str(url)))
 
 
 def own_file() -> Path:

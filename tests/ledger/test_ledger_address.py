@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PlanError, PrdpError, StateError
-from pipeline.ledger.postgres import server_url, shown
+from pipeline.ledger.server_address import server_url, shown
 from pipeline.ledger.store import create_ledger
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.tls import certificates, tls_in_front_of
