@@ -11,7 +11,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.history import History, Spending, histories, spendings
 from pipeline.ledger.limits import Account
 from pipeline.ledger.store import Ledger
-from pipeline.ledger.summaries import Row
+from pipeline.ledger.summary import Row
 from pipeline.report.interpretation import interpretation_text
 from pipeline.report.text import WIDTH, excess_text, fitted, gap_text
 from udfs.numbers.exact import as_json, down_text, up_text

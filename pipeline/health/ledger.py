@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.health.findings import LEAST_FREE, Finding, certificates, disks, good, mend, unseen
 from pipeline.ledger.store import Ledger
-from pipeline.ledger.summaries import Row
+from pipeline.ledger.summary import Row
 from pipeline.release.attempts import names_of_roots, root_of_name
 from pipeline.report.officer import HELD_LONG, WHAT_TO_DO
 from pipeline.storage.location import Location

@@ -28,7 +28,8 @@ from pipeline.ledger.entries import closed_by, require_open
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of
 from pipeline.ledger.refusals import require_refusals_left
 from pipeline.ledger.reservation import Reservation, limits_of, tests_of
-from pipeline.ledger.summaries import Summaries, counted
+from pipeline.ledger.summaries import Summaries
+from pipeline.ledger.summary import counted
 from pipeline.ledger.synthetic import require_one_kind
 from udfs.numbers.exact import as_json, up_text
 

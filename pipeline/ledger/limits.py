@@ -10,7 +10,7 @@ from pipeline.accounting.references import Limit
 from pipeline.ledger.admission import binding
 from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.summaries import counted
+from pipeline.ledger.summary import counted
 from udfs.numbers.exact import as_json, up_float
 
 

@@ -65,7 +65,8 @@ from pipeline.ledger.fold import (
 from pipeline.ledger.limits import Account, accounts
 from pipeline.ledger.refusals import refusals_of
 from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
-from pipeline.ledger.summaries import Kept, Row, Summaries, require_true
+from pipeline.ledger.summaries import Kept, Summaries, require_true
+from pipeline.ledger.summary import Row
 from pipeline.ledger.synthetic import require_released_alike
 
 _UNCHANGING = ("settled", "rejected", "withdrawn")

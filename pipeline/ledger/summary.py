@@ -1,0 +1,265 @@
+"""What is known of one dataset's releases: each in brief, and what references lose by it, exactly.
+
+It is a function of the chain; summaries.py keeps it, and says when what is kept is trusted.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from pipeline.accounting.accountant import Counted
+from pipeline.accounting.policy import measures_of
+from pipeline.accounting.references import Limit, Reference
+from pipeline.canonical import canonical_json, digest
+from pipeline.errors import StateError
+from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.datasets import RECORD_RULES
+from pipeline.ledger.entries import FINGERPRINTS, Entry, entries
+from pipeline.ledger.fold import ReleaseState, step
+from pipeline.ledger.reservation import charged
+
+MOST_REFERENCES = 32  # of a dataset at which losses are kept, those that were asked for last
+MOST_BITS = 1024  # of the denominator of a loss that is kept
+
+
+class Row(NamedTuple):
+    """A release in brief, as it is kept.
+
+    `first`: the entry that first reserved it; `time` and `operator` of its last act; `about`: the number of what its
+    reservation says, None where tests are charged by themselves, so that the chain is read; `files`: its salted
+    fingerprints; `losses`: at the summary's references, as text, None where not evaluated. The others: as ReleaseState.
+    """
+
+    first: int
+    release: str
+    time: str
+    operator: str | None
+    since: int
+    status: Any
+    approved: bool
+    draws: int
+    charges: int
+    about: int | None
+    files: Mapping[str, Any] | None
+    losses: Sequence[str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief(ReleaseState):
+    """The state of a release of which no test is charged by itself; its reservation holds what others need of it."""
+
+    summary: "Summary" = field(compare=False)
+
+    @property
+    def measures(self) -> frozenset[str]:
+        """The measures that a reference must name."""
+        return frozenset(self.reservation["measures"]) if self.charges else frozenset()
+
+    def loss_at(self, at: Reference) -> Fraction:
+        """Return what a reference, anywhere in the domain, loses by all that was charged."""
+        return self.summary.loss_at(self.release, at)
+
+
+def counted(state: ReleaseState) -> Counted:
+    """Return what a release is charged, as the accountant takes it."""
+    return state if isinstance(state, Brief) else charged(state, state.charges)
+
+
+class Summary:
+    """What is known of one dataset: its releases in brief, in the order of first reservation, and their losses."""
+
+    def __init__(self, connection: Connection, dataset: str, kept: str | None, before: int | None = None) -> None:
+        self.dataset = dataset
+        self.changed = False
+        self._connection = connection
+        self._before = before
+        data: dict[str, Any] = json.loads(kept or '{"refusals":0,"references":[],"about":[],"rows":[]}')
+        self.refusals: int = data["refusals"]
+        self.references = [Limit.from_json(each).at for each in data["references"]]
+        self._about: list[Mapping[str, Any]] = data["about"]
+        self._abouts = {canonical_json(each): i for i, each in enumerate(self._about)}
+        self.rows = {row[1]: Row(*row) for row in data["rows"]}
+        self._numbers = {at.unordered: i for i, at in enumerate(self.references)}
+        self._seen: dict[int, tuple[Reference, int]] = {}
+        self._asked: set[int] = set()
+        self._losses: dict[tuple[str, int], Fraction] = {}  # evaluated here: by release and reference
+        self._known: dict[tuple[str, int], Fraction] = {}  # likewise of one charge, by the digest of a policy
+
+    def fold(self, releases: Iterable[str], refusals: int) -> None:
+        """Take in that entries of these releases followed, and that so many of them refuse."""
+        self.changed = True
+        self.refusals += refusals
+        for release in releases:
+            self.rows[release] = self._row(release)
+
+    @cached_property
+    def states(self) -> list[tuple[int, ReleaseState]]:
+        """All releases, each with the number of the entry that first reserved it."""
+        return [(row.first, self._state(row)) for row in self._ordered]
+
+    @property
+    def joins(self) -> bool:
+        """Whether a release may have made the dataset one of a family."""
+        return any("family" in about["plan"]["dataset"] for about in self._about) or any(
+            row.about is None for row in self.rows.values()
+        )
+
+    def files(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the fingerprints of each reservation of which something is charged."""
+        for row in self._ordered:
+            if row.about is not None and row.charges and row.files is not None:
+                yield row.files
+            elif row.about is None:
+                state, mine = self._read(row.release)
+                known = (entry.facts.get(FINGERPRINTS) for entry in mine if entry.seq in state.charged_since)
+                yield from (each for each in known if each is not None)
+
+    def ask(self, references: Iterable[Reference]) -> None:
+        """Evaluate every release that is charged at the references, anywhere in the domain, where it is not yet."""
+        numbers = [self._number(at) for at in references]
+        for row in self.rows.values():
+            if row.charges and row.about is not None and any(self._loss(row, i) is None for i in numbers):
+                self._evaluate(row, numbers)
+
+    def loss_at(self, release: str, at: Reference) -> Fraction:
+        """Return what the reference loses by a release that is in brief."""
+        row, number = self.rows[release], self._number(at)
+        if not row.charges:
+            return Fraction(0)
+        if self._loss(row, number) is None:
+            self._evaluate(row, [number])
+        loss = self._loss(row, number)
+        return loss if isinstance(loss, Fraction) else _fraction(str(loss))
+
+    def content(self) -> str:
+        """Return the summary as it is kept."""
+        late = [i for i in range(len(self.references)) if i not in self._asked] + sorted(self._asked)
+        kept = late[-MOST_REFERENCES:]
+        numbers: dict[int, int] = {}
+        rows = []
+        for row in self._ordered:
+            about = None if row.about is None else numbers.setdefault(row.about, len(numbers))
+            rows.append(row._replace(about=about, losses=[_text(self._loss(row, i)) for i in kept]))
+        data = {
+            "refusals": self.refusals,
+            "references": [Limit(self.references[i], Fraction(0), "at").to_json() for i in kept],
+            "about": [self._about[i] for i in numbers],
+            "rows": rows,
+        }
+        return canonical_json(data)
+
+    @property
+    def _ordered(self) -> list[Row]:
+        return sorted(self.rows.values())
+
+    def _state(self, row: Row) -> ReleaseState:
+        if row.about is None:
+            return self._read(row.release)[0]
+        return Brief(
+            release=row.release,
+            dataset=self.dataset,
+            status=row.status,
+            reservation=self._about[row.about],
+            approved=row.approved,
+            draws=row.draws,
+            charges=row.charges,
+            since=row.since,
+            summary=self,
+        )
+
+    def _read(self, release: str) -> tuple[ReleaseState, list[Entry]]:
+        """Return the state of a release and the entries of which it is the fold, those of this dataset."""
+        state, mine = None, []
+        where = ENTRIES.c.release == release
+        if self._before is not None:
+            where &= ENTRIES.c.seq < self._before
+        for entry in entries(self._connection, where):
+            if entry.of_release and entry.dataset == self.dataset:
+                state = step(state, entry)
+                mine.append(entry)
+        if state is None:
+            raise StateError(f"release {release}: the ledger was changed while it was read")
+        return state, mine
+
+    def _row(self, release: str) -> Row:
+        state, mine = self._read(release)
+        before = self.rows.get(release)
+        about = None if state.tests_alone else self._number_of(_about(state))
+        same = before is not None and (before.since, before.charges, before.about) == (
+            state.since,
+            state.charges,
+            about,
+        )
+        return Row(
+            mine[0].seq,
+            release,
+            mine[-1].time,
+            mine[-1].facts.get("operator"),
+            state.since,
+            state.status,
+            state.approved,
+            state.draws,
+            state.charges,
+            about,
+            state.reservation.get(FINGERPRINTS),
+            before.losses if before is not None and same else (),
+        )
+
+    def _number_of(self, about: Mapping[str, Any]) -> int:
+        number = self._abouts.setdefault(canonical_json(about), len(self._about))
+        if number == len(self._about):
+            self._about.append(about)
+        return number
+
+    def _number(self, at: Reference) -> int:
+        known = self._seen.get(id(at))
+        if known is None:
+            anywhere = at.anywhere()
+            number = self._numbers.setdefault(anywhere.unordered, len(self.references))
+            if number == len(self.references):
+                self.references.append(anywhere)
+            known = self._seen[id(at)] = at, number
+            self._asked.add(number)
+        return known[1]
+
+    def _loss(self, row: Row, number: int) -> Fraction | str | None:
+        kept = row.losses[number] if number < len(row.losses) else None
+        return self._losses.get((row.release, number)) if kept is None else kept
+
+    def _evaluate(self, row: Row, numbers: Sequence[int]) -> None:
+        state = self._read(row.release)[0]
+        facts = ("policy", "cells", "certified")
+        policy = digest([state.reservation.get(key) for key in facts])
+        if any((policy, i) not in self._known for i in numbers):
+            one = charged(state, 1)
+            self._known.update({(policy, i): one.loss_at(self.references[i]) for i in numbers})
+        for i in numbers:
+            self._losses[row.release, i] = row.charges * self._known[policy, i]
+        self.changed = True
+
+
+def _text(loss: Fraction | str | None) -> str | None:
+    """Return a loss as it is kept; None where it has very many digits: it is evaluated again."""
+    if isinstance(loss, Fraction):
+        return str(loss) if loss.denominator.bit_length() <= MOST_BITS else None
+    return loss
+
+
+@lru_cache(maxsize=1 << 16)
+def _fraction(text: str) -> Fraction:
+    above, _, below = text.partition("/")
+    return Fraction(int(above), int(below or 1))
+
+
+def _about(state: ReleaseState) -> Mapping[str, Any]:
+    """Return what other reservations need of this one, as JSON."""
+    reserved = state.reservation
+    known = {key: reserved[key] for key in ("dataset_facts", "limits", "synthetic", "source") if key in reserved}
+    rules = reserved.get("plan", {}).get("dataset", {})
+    plan = {"dataset": {key: rules[key] for key in (*RECORD_RULES, "family") if key in rules}}
+    return known | {"plan": plan, "measures": sorted(measures_of(reserved["policy"]))}
