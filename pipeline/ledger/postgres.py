@@ -6,9 +6,10 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -188,7 +189,7 @@ class PostgresDatabase(Database):
         with plain_errors(self.name):
             connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
             descriptor = connection.connection.dbapi_connection.pgconn.socket  # type: ignore[union-attr]
-        held.sessions.enter_context(kept_from_children(descriptor, connection.close))
+        held.sessions.enter_context(kept_from_children(descriptor, partial(_let_go, connection, held.key)))
         with plain_errors(self.name):
             held.pid, held.since = _acquire(connection, held.release, held.key)
 
@@ -281,6 +282,13 @@ def _acquire(connection: Connection, release: str, key: int) -> tuple[int, datet
     session = text("SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()")
     pid, since = connection.execute(session).one()
     return pid, since
+
+
+def _let_go(connection: Connection, key: int) -> None:
+    """Give the lock back and close: a server may notice the end of a session after the next run asked for the lock."""
+    with suppress(exc.DBAPIError):  # a session that was lost holds nothing
+        connection.execute(select(func.pg_advisory_unlock(key)))
+    connection.close()
 
 
 def _is_held(connection: Connection, held: _Held) -> bool:

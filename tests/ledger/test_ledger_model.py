@@ -24,7 +24,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import create_ledger
 from pipeline.ledger.summaries import Kept
 from tests.support.ledger_model import SHARE_OF_UNIT, Model
-from tests.support.ledgers import FACTS, UNIT, policy, raw, reservation
+from tests.support.ledgers import FACTS, MEMORY, UNIT, policy, raw, reservation
 
 # The dataset "one" is not registered, and has the limits of its plans; the others are, and make a family.
 DATASETS = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two", "g": "three", "h": "three"}
@@ -44,7 +44,7 @@ OUTCOMES: Counter[tuple[str, type[PrdpError] | None]] = Counter()
 class LedgerModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.ledger = create_ledger(str(self.folder / "ledger.sqlite"))
         self.models = {name: Model() for name in DATASETS}
         self.capacity = dict(CAPACITY)
@@ -330,8 +330,9 @@ class LedgerModel(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_says_what_the_model_says(self) -> None:
+        states = {state.release: state for state in self.ledger.states()}
         for name, model in self.models.items():
-            state: ReleaseState | None = self.ledger.state(name)
+            state = states.get(name)
             if state is None:
                 assert model.status == "none"
                 continue
@@ -365,7 +366,8 @@ QUIET = settings(
 )
 
 
-def test_any_sequence_of_steps_keeps_every_limit_and_every_at_most_one() -> None:
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.drill)])
+def test_any_sequence_of_steps_keeps_every_limit_and_every_at_most_one(examples: int) -> None:
     OUTCOMES.clear()
     # The sequences must go everywhere, or the test would say little. What a seed reaches depends on Hypothesis and on
     # the constants that it collects from the code, so several are tried.
@@ -374,8 +376,8 @@ def test_any_sequence_of_steps_keeps_every_limit_and_every_at_most_one() -> None
     refused = {(step, StateError) for step in (*steps, "abort")}
     over = {(step, BudgetRefused) for step in ("reserve", "test", "draw", "raise_limits")}
     everything = refused | over | {(step, None) for step in (*steps, "abort", "raise_limits")}
-    for number in range(5):
-        run_state_machine_as_test(seed(number)(LedgerModel), settings=QUIET)
+    for number in range(20):
+        run_state_machine_as_test(seed(number)(LedgerModel), settings=settings(QUIET, max_examples=examples))
         if OUTCOMES.keys() == everything:
             break
     assert OUTCOMES.keys() == everything

@@ -18,7 +18,7 @@ from pipeline.release.publish import build_manifest, copy_to_output, require_pub
 from pipeline.report.policy_document import guarantee
 from pipeline.storage.staging import AttemptContents, Staging
 from pipeline.storage.uri import locate
-from tests.support.ledgers import ABOUT, ATTEMPT, child, filled, modes, staged
+from tests.support.ledgers import ABOUT, ATTEMPT, MEMORY, child, filled, modes, staged
 from tests.support.patience import PATIENCE
 
 
@@ -178,13 +178,8 @@ def test_a_staged_file_that_changed_is_not_published(ledger: Ledger, out: Path) 
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: SIGKILL loses nothing that was written, so no disk need be waited for."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shared) as folder:
+def memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         yield Path(folder)
 
 
