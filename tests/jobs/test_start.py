@@ -23,7 +23,7 @@ NOT_LOADED = {
     "ledger show": CLUSTERS | TABLES | {"pyarrow", "pydantic", "mpmath"},
     "explain": CLUSTERS | TABLES | {"pyarrow", "sqlalchemy"},
     "ledger check": CLUSTERS | TABLES,
-    "release": CLUSTERS | {"pandas", "scipy"},  # of few records
+    "release": CLUSTERS | {"pandas", "scipy"},
 }
 
 

@@ -25,7 +25,6 @@ from udfs.records.names import distinct, ranked
 Frame = dict[str, Int64s]  # CELL first, then addends, then higher words
 CELL = "(cell)"
 HIGH = "2⁶⁴·"  # no addend's name begins with it
-FEW = 1 << 14  # values that are added one by one
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,16 +127,10 @@ def broken_of(cells: Int64s) -> list[int]:
 
 
 def _scatter(sums: NDArray[np.int64], cells: NDArray[np.int64], values: NDArray[np.int64]) -> None:
-    """Add values to sums[cells]; long batches as a one-column sparse matrix times (1), a C++ loop without a lock."""
+    """Add values to sums[cells]."""
     if cells.min() < 0 or cells.max() >= len(sums):
         raise IndexError("a cell number lies outside the numbering")
-    if len(values) < max(FEW, len(sums) // 8):
-        np.add.at(sums, cells, values)
-        return
-    from scipy.sparse import csc_array  # noqa: PLC0415 — a twentieth of a second that few records do not need
-
-    column = csc_array((values, cells, np.array([0, len(values)])), shape=(len(sums), 1), copy=False)
-    sums += column @ np.ones(1, dtype=np.int64)
+    np.add.at(sums, cells, values)
 
 
 def empty_frame(addends: Iterable[str]) -> Frame:
