@@ -16,7 +16,7 @@ from udfs.records.contract import NO_RECORDS
 from udfs.records.decoding import SumSpec
 from udfs.records.names import text_in_utf8
 
-BATCH_RECORDS = 1 << 20
+BATCH_RECORDS = 1 << 16  # what is computed of a batch stays in a processor's cache
 NULL = "__HIVE_DEFAULT_PARTITION__"  # the name of a folder for records without a value
 
 

@@ -6,6 +6,7 @@ record broke (`SumSpec.broken_rule`): so a scan reports all of them, the same on
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
 
@@ -142,8 +143,14 @@ class Records:
         return np.logical_and.reduce(masks) if masks else None
 
 
+@lru_cache(maxsize=2)
+def decoder_of(spec: SumSpec) -> "Decoder":
+    """Return the one decoder of a spec in this process, for all chunks of a scan."""
+    return Decoder(spec)
+
+
 class Decoder:
-    """Decodes the batches of one scan; each distinct code is translated once."""
+    """Decodes batches; each distinct code is translated once, and threads may share it."""
 
     def __init__(self, spec: SumSpec) -> None:
         self._spec = spec

@@ -3,7 +3,7 @@
 Codes are translated once for each distinct code, not for each record.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from udfs.numbers.arrays import Mask
 from udfs.records.codes import is_code, is_text_code, roll_up
 from udfs.records.contract import Fault, Rule, text_codes
 
+MOST_KNOWN = 1 << 18  # codes of a column whose numbers are kept
 OUTSIDE, MALFORMED, ABSENT = -1, -2, -3  # what is in no list, what is no code, and where a record may have none
 
 
@@ -68,20 +69,30 @@ class ClassColumn:
 
 
 class Translator:
-    """Translates codes, each distinct one once; malformed ones, of which there is no end, are not kept."""
+    """Translates codes, each distinct one once, for all threads of a process; malformed ones are not kept."""
 
     def __init__(self, key: CodeColumn) -> None:
         self.key = key
         self._known: dict[bytes | None, int] = {}
+        self._last: tuple[pa.Array, NDArray[np.int64]] | None = None
 
-    def indices(self, codes: Iterable[bytes | None]) -> NDArray[np.int64]:
-        """Return the number of each code, in UTF-8: what is not UTF-8 is malformed, as any other text is."""
+    def indices(self, codes: pa.Array) -> NDArray[np.int64]:
+        """Return the number of each code of a dictionary, and last that of null.
+
+        What is not UTF-8 is malformed, as any other text is. Batches of one row group share a dictionary.
+        """
+        last = self._last
+        if last is not None and last[0].equals(codes):
+            return last[1]
         known = self._known
-        return np.array([known[code] if code in known else self._new(code) for code in codes], dtype=np.int64)
+        texts: list[bytes | None] = [*_as_bytes(codes).to_pylist(), None]
+        found = np.array([known[code] if code in known else self._new(code) for code in texts], dtype=np.int64)
+        self._last = codes, found
+        return found
 
     def _new(self, code: bytes | None) -> int:
         index = self.key.index_of(None if code is None else code.decode(errors="replace"))
-        if index != MALFORMED:
+        if index != MALFORMED and len(self._known) < MOST_KNOWN:
             self._known[code] = index
         return index
 
@@ -99,7 +110,7 @@ class RowCodes:
         """Translate the key column of `batch`."""
         column = translator.key.column
         coded = text_codes(batch.column(column), column)
-        indices = translator.indices([*_as_bytes(coded.dictionary).to_pylist(), None])  # the last: for nulls
+        indices = translator.indices(coded.dictionary)
         rows = coded.indices
         if rows.null_count:
             rows = rows.cast(pa.int64()).fill_null(len(indices) - 1)

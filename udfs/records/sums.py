@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from udfs.numbers.arrays import Int64s, Mask
 from udfs.numbers.wide import LARGEST, Wide
 from udfs.records.contract import Fault, Rule
-from udfs.records.decoding import KEPT, LEFT_OUT, Decoder, Records, SumSpec
+from udfs.records.decoding import KEPT, LEFT_OUT, Records, SumSpec, decoder_of
 from udfs.records.names import distinct, ranked
 
 Frame = dict[str, Int64s]  # CELL first, then addends, then higher words
@@ -143,7 +143,7 @@ def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Frame:
     sums = ExactSums(spec.offsets[-1], spec.addends)
     broken: set[int] = set()
     counts = UNCOUNTED
-    decoder = Decoder(spec)
+    decoder = decoder_of(spec)
     for batch in batches:
         records = decoder.records(batch)
         broken |= records.broken
