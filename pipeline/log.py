@@ -58,6 +58,15 @@ class Log:
             _RUNNING.reset(before)
 
     @contextmanager
+    def heard_by(self, handler: logging.Handler) -> Iterator[None]:
+        """Have `handler` take in the events of a block too."""
+        self._logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            self._logger.removeHandler(handler)
+
+    @contextmanager
     def stage(self, name: str, message: str | None = None) -> Iterator[None]:
         """Log that a stage begins, then that it ended or failed, and after how long."""
         began, around = time.monotonic(), self._facts["stage"]

@@ -102,13 +102,20 @@ class Ledger:
 
         return write_officer_page(self._store, Path(out))
 
-    def health(self, longest: float = 1, longest_held: float = 168, least_free: float = 1) -> dict[str, Any]:
+    def health(
+        self,
+        longest: float = 1,
+        longest_held: float = 168,
+        least_free: float = 1,
+        metrics: str | Path | None = None,
+    ) -> dict[str, Any]:
         """Return what is well with the ledger and what must be mended, as `prdp ledger health --json`.
 
         Args:
             longest: Hours that a release may be reserved, drawn, approved or published without going further.
             longest_held: Hours that it may wait for an officer.
             least_free: GB that must be free on each disk of ledger, staging and output.
+            metrics: Where to write metrics, as `Plan.release` takes it.
 
         Returns:
             well: whether nothing must be mended; findings, each with check, state ("good", "mend" or "not looked
@@ -118,9 +125,14 @@ class Ledger:
 
         from pipeline.health.findings import as_document  # noqa: PLC0415
         from pipeline.health.ledger import health  # noqa: PLC0415
+        from pipeline.release.site import site  # noqa: PLC0415
+        from pipeline.telemetry.metrics import checked_place, write_health  # noqa: PLC0415
 
         hours = timedelta(hours=longest), timedelta(hours=longest_held)
-        return as_document(health(self._store, datetime.now(UTC), *hours, least_free))
+        named = metrics or site().metrics
+        place = checked_place(str(named)) if named else None
+        found = health(self._store, datetime.now(UTC), *hours, least_free)
+        return as_document([*found, *(write_health(place, self._store, found) if place else ())])
 
     def verify(self, *releases: str | Path) -> dict[str, Any]:
         """Check the chain of entries, and published releases against it; StateError names the first that differs.

@@ -98,6 +98,8 @@ class Plan:
         hold: bool = False,
         csv: bool = False,
         lineage: str | Path | None = None,
+        metrics: str | Path | None = None,
+        traces: str | None = None,
         operator: str | None = None,
         **options: Any,
     ) -> "Release":
@@ -115,7 +117,10 @@ class Plan:
             engine: "dask" or "spark". Default: Spark for a Spark DataFrame, else Dask.
             hold: Publish nothing before an officer approves.
             csv: Write every table as CSV too.
-            lineage: A file to append OpenLineage events to, one a line.
+            lineage: A file to append OpenLineage events to, one a line, or a URL to send them to.
+            metrics: A folder to write metrics for Prometheus to, or the URL of a push gateway; confidential.
+            traces: The URL of a collector of OpenTelemetry; confidential. What cannot be sent is told with `progress`,
+                and ends nothing. Defaults of these three: the site's, or none.
             operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
             **options: Of the engine: scheduler or workers (Dask), master (Spark); `progress=True` reports stages on
                 standard error.
@@ -130,13 +135,15 @@ class Plan:
         from pipeline.release.outcome import left_behind  # noqa: PLC0415
         from pipeline.release.run import Job, run  # noqa: PLC0415
         from pipeline.release.site import site  # noqa: PLC0415
+        from pipeline.telemetry.watch import watched  # noqa: PLC0415
         from prdp.releases import Release  # noqa: PLC0415
 
         model, runner = self._model, Runner(engine=engine, **options)
 
-        with runner.started(data) as started:
+        with watched(runner.log, model.path, metrics, traces) as watch, runner.started(data) as started:
             runner.log.about(release=model.release)
             opened = open_lasting(ledger, operator, started, runner)
+            watch.ledger = opened._store
             job = Job(
                 plan=model,
                 microdata=microdata_of(model, data, runner),
@@ -153,7 +160,7 @@ class Plan:
                 log=runner.log,
             )
             try:
-                with recorded_lineage(model, job.ledger, None if lineage is None else Path(lineage)):
+                with recorded_lineage(model, job.ledger, lineage or site().lineage, runner.log):
                     return Release(run(job))
             except KeyboardInterrupt:
                 raise Interrupted(left_behind(model.release, job.ledger.state(model.release))) from None

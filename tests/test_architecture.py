@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("udfs", "pipeline", "prdp", "jobs")  # from the lowest up
 ROOMS = {  # of each floor, from the lowest up
     "udfs": "numbers noise losses mechanisms records estimates",
-    "pipeline": "errors names canonical terminal log build storage accounting plan ledger tables microdata engines "
-    "preparation economy report release health product diagnostics study trial",
+    "pipeline": "errors names canonical terminal log web build storage accounting plan ledger tables microdata engines "
+    "preparation economy report release health telemetry product diagnostics study trial",
 }
 ORDER = [f"{floor}.{room}" for floor, rooms in ROOMS.items() for room in rooms.split()]
 OF_UDFS = frozenset({"numpy", "scipy", "pandas", "pyarrow", "mpmath", "cryptography"})

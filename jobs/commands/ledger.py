@@ -102,6 +102,7 @@ def declare(parser: Parser) -> None:
     health.add_argument(
         "--least-free", type=above_zero, metavar="GB", help="that must be free on each disk (default: 1)"
     )
+    health.add_argument("--metrics", metavar="PLACE", help="write metrics for Prometheus there, as prdp release does")
 
     verify = _add(acts, "verify", "check the chain of entries, and manifests against it", _verify)
     verify.add_argument(
@@ -249,7 +250,7 @@ def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
 def _health(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from prdp.ledgers import Ledger as Public  # noqa: PLC0415
 
-    given = {name: getattr(arguments, name) for name in ("longest", "longest_held", "least_free")}
+    given = {name: getattr(arguments, name) for name in ("longest", "longest_held", "least_free", "metrics")}
     print_findings(Public(ledger, False).health(**{k: v for k, v in given.items() if v is not None}), arguments.json)
 
 

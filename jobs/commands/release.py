@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jobs.arrow import do_without_pandas
@@ -12,6 +11,7 @@ from pipeline.release.export import published_part
 from pipeline.release.manifest import read_manifest
 from pipeline.report.text import WIDTH
 from pipeline.storage.uri import locate
+from pipeline.telemetry.watch import watched
 from prdp.plans import load_plan
 from prdp.releases import Release
 
@@ -32,10 +32,15 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument(
         "--lineage",
-        type=Path,
-        metavar="FILE",
-        help="append the release's inputs and outputs to FILE, as OpenLineage events, one a line",
+        metavar="PLACE",
+        help="append the release's inputs and outputs to a file, or send them to a URL, as OpenLineage events",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="PLACE",
+        help="write metrics for Prometheus to a folder, or to a push gateway; confidential",
+    )
+    parser.add_argument("--traces", metavar="URL", help="send a trace to a collector of OpenTelemetry; confidential")
     parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
     add_run(parser)
 
@@ -44,15 +49,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Release or hold, then print where the tables are, and a few rows of published ones."""
     if arguments.engine != "spark":
         do_without_pandas()
-    released = load_plan(arguments.plan, set=values_set(arguments)).release(
-        arguments.data,
-        out=arguments.out,
-        staging=arguments.staging,
-        hold=arguments.hold,
-        csv=arguments.csv,
-        lineage=arguments.lineage,
-        **run_options(arguments),
-    )
+    with watched(arguments.log, arguments.plan, arguments.metrics, arguments.traces):  # also a plan that is wrong
+        released = load_plan(arguments.plan, set=values_set(arguments)).release(
+            arguments.data,
+            out=arguments.out,
+            staging=arguments.staging,
+            hold=arguments.hold,
+            csv=arguments.csv,
+            lineage=arguments.lineage,
+            **run_options(arguments),
+        )
     if arguments.json:
         print_json(released.to_json())
     else:

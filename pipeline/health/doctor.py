@@ -1,6 +1,7 @@
 """What is wrong with the machine that is to run prdp: Java, engines, secrets, rights, disks, clock and ledger.
 
-It reads settings, modes and dates, and no microdata; it writes nothing and connects to the ledger's server alone.
+It reads settings, modes and dates, and no microdata; it writes nothing, and connects to the ledger's server and the
+site's collectors alone.
 """
 
 import os
@@ -23,6 +24,7 @@ from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.preparation.frames import KEY_FILE
 from pipeline.release.site import site
 from pipeline.storage.location import Location
+from pipeline.web import checked_url, is_url, reach
 
 LEAST_FILES = 1024  # that a process should be able to have open
 APART = timedelta(minutes=1)  # of this machine's clock and the ledger's
@@ -56,6 +58,7 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
         *_places(opened, now, asked),
         *_secrets({path for name, path in files.items() if _holds_key(name, files)} | {*pins, *_spark_secret()}),
         *_signing(),
+        *_telemetry(),
         *certificates(files, now, _served(opened)),
     ]
 
@@ -252,6 +255,34 @@ def _signing() -> Iterator[Finding]:
         yield mend(
             "signing", str(error), "mend the site's file or PRDP_SIGNING_KEY: without the key nothing is released"
         )
+
+
+def _telemetry() -> Iterator[Finding]:
+    """Yield whether the places exist to which the site's file sends metrics, traces and lineage."""
+    try:
+        here = site()
+    except PlanError:  # told already
+        return
+    for what, place in (("metrics", here.metrics), ("traces", here.traces), ("lineage", here.lineage)):
+        if place is None:
+            continue
+        try:
+            if is_url(place) or what == "traces":
+                reach(checked_url(place, what))
+                yield good(what, f"{place} can be reached")
+            else:
+                yield _of_operators(what, Path(place))
+        except PrdpError as error:
+            yield mend(what, str(error), f"start the collector, or correct {what} in the site's file (docs/metrics.md)")
+
+
+def _of_operators(what: str, place: Path) -> Finding:
+    folder = place if what == "metrics" else place.parent
+    if not os.access(folder, os.W_OK | os.X_OK) or (place.exists() and not os.access(place, os.W_OK)):
+        return mend(what, f"{place} cannot be written", f"make {folder}, for this user and those who may read it")
+    if what == "metrics" and stat.S_IMODE(folder.stat().st_mode) & 0o007:
+        return mend(what, f"{folder}, of confidential files, is open to others", f"chmod o= {folder}")
+    return good(what, f"{place} can be written")
 
 
 def _holds_key(name: str, files: Mapping[str, Path]) -> bool:

@@ -11,8 +11,9 @@ outputStatistics 1-0-2.
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from typing import Any
 from pipeline.errors import StateError
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
+from pipeline.log import Log
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
+from pipeline.web import Unsent, checked_url, is_url, send
 
 SPEC = "https://openlineage.io/spec"
 RUN_EVENT = f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -69,19 +72,37 @@ def append_new(events: Iterable[Mapping[str, Any]], target: Path) -> None:
 
 
 @contextmanager
-def recorded_lineage(plan: Plan, ledger: Ledger, target: Path | None) -> Iterator[None]:
-    """Append the release's lineage to the file `target`, if any, after the block and also after its errors."""
+def recorded_lineage(plan: Plan, ledger: Ledger, target: str | os.PathLike[str] | None, log: Log) -> Iterator[None]:
+    """Append the release's lineage to the file `target`, if any, after the block and also after its errors.
+
+    Where it is a URL all events of the release are sent there; what no server takes is told by a warning.
+    """
     if target is None:
         yield
         return
-    append_new([], target)  # a file that cannot be written ends the run before anything is charged
+    record = _sender(str(target), log) if is_url(str(target)) else partial(append_new, target=Path(target))
+    record([])  # a file that cannot be written ends the run before anything is charged
     try:
         yield
     except Exception:
         with suppress(StateError):  # the release's own error is the one to report
-            append_new(run_events(plan, ledger.entries(plan.release)), target)
+            record(run_events(plan, ledger.entries(plan.release)))
         raise
-    append_new(run_events(plan, ledger.entries(plan.release)), target)
+    record(run_events(plan, ledger.entries(plan.release)))
+
+
+def _sender(url: str, log: Log) -> Callable[[Iterable[Mapping[str, Any]]], None]:
+    """Return what sends events to a server, in order; PlanError on an unsafe URL."""
+    checked = checked_url(url, "--lineage", "/api/v1/lineage")
+
+    def send_all(events: Iterable[Mapping[str, Any]]) -> None:
+        try:
+            for event in events:
+                send(checked, json.dumps(event).encode(), "application/json")
+        except Unsent as error:  # the next run sends all events of the release again, from the ledger
+            log.warning(f"lineage: {error}; the release is not affected, and the same command sends it again")
+
+    return send_all
 
 
 def _name(line: bytes) -> tuple[Any, Any] | None:

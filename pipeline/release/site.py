@@ -28,6 +28,9 @@ KEYS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # what each must be, 
     "ledger": ("text", lambda value: isinstance(value, str)),
     "require_registered": ("true or false", lambda value: isinstance(value, bool)),
     "signing_key": ("text", lambda value: isinstance(value, str)),
+    "metrics": ("text", lambda value: isinstance(value, str)),
+    "traces": ("text", lambda value: isinstance(value, str)),
+    "lineage": ("text", lambda value: isinstance(value, str)),
     "max_cells": ("a whole number above 0", lambda value: type(value) is int and value > 0),
     "max_left_out": ("a number at least 0 and below 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
 }
@@ -39,7 +42,7 @@ class Site:
 
     `max_cells`: how many cells, and sums of which they are made, a release may keep. `max_left_out`: the share of
     records that a release may leave out, 0 ≤ share < 1, where its plan states none. `signing_key`: the file of the
-    key that signs manifests.
+    key that signs manifests. `metrics`, `traces`, `lineage`: where releases tell of themselves, a path or a URL.
     """
 
     ledger: str | None = None
@@ -47,6 +50,9 @@ class Site:
     max_left_out: Fraction = SHARE
     max_cells: int = MOST_CELLS
     signing_key: Path | None = None
+    metrics: str | None = None
+    traces: str | None = None
+    lineage: str | None = None
     path: Path | None = None
 
     def ledger_for(self, named: str | None) -> str | None:
@@ -87,7 +93,10 @@ def site() -> Site:
         if not holds(value):
             raise PlanError(f"{path}: {key}: must be {rule}")
     return Site(
-        ledger=_ledger(data, path.parent),
+        ledger=_place(data.get("ledger"), path.parent),
+        metrics=_place(data.get("metrics"), path.parent),
+        traces=data.get("traces"),
+        lineage=_place(data.get("lineage"), path.parent),
         require_registered=bool(data.get("require_registered")),
         max_left_out=exact(data.get("max_left_out", SHARE)),
         signing_key=(path.parent / data["signing_key"]).absolute() if data.get("signing_key") else None,
@@ -109,10 +118,6 @@ def operator_named(option: str | None) -> str:
     return name
 
 
-def _ledger(data: Mapping[str, object], folder: Path) -> str | None:
-    """Return the site's ledger; a path is relative to the file."""
-    named = data.get("ledger")
-    if named is None:
-        return None
-    text = str(named)
-    return text if "://" in text else str((folder / text).absolute())
+def _place(named: str | None, folder: Path) -> str | None:
+    """Return a place of the site's, if it is named; a path is relative to the file."""
+    return named if named is None or "://" in named else str((folder / named).absolute())

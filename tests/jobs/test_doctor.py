@@ -17,6 +17,7 @@ from jobs.cli import main
 from pipeline.health.doctor import LEAST_FILES, Asked, doctor
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.storage.uri import locate
+from tests.support.collector import collector
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation
 from tests.support.postgres import PostgresServer
 from tests.support.tls import certificates
@@ -251,3 +252,23 @@ def test_the_command_and_the_function_agree(ledger: str, capsys: pytest.CaptureF
     assert "ftp:// is no location" in capsys.readouterr().err
     with pytest.raises(prdp.PlanError, match="must be dask or spark"):
         prdp.doctor(engine="flink")
+
+
+def test_places_of_the_site_that_cannot_be_written_or_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics, lineage = tmp_path / "prom", tmp_path / "lineage.jsonl"
+    monkeypatch.setenv("PRDP_SITE", str(tmp_path / "site.yaml"))
+    monkeypatch.setattr("pipeline.release.site.FILE", tmp_path / "absent.yaml")
+    with collector() as server:
+        (tmp_path / "site.yaml").write_text(f"metrics: prom\ntraces: {server.url}\nlineage: lineage.jsonl\n")
+        assert found().keys() == {"metrics"}
+        metrics.mkdir(mode=0o755)
+        assert f"chmod o= {metrics}" in found()["metrics"]
+        metrics.chmod(0o750)
+        assert found() == {}
+        assert found("good").keys() >= {"metrics", "traces", "lineage"}
+        assert (server.received, lineage.exists()) == ([], False)
+    assert "cannot be reached: Connection refused" in found()["traces"]
+    (tmp_path / "site.yaml").write_text("metrics: http://example.org\ntraces: here\nlineage: none/lineage.jsonl\n")
+    assert found().keys() == {"metrics", "traces", "lineage"}
