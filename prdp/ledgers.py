@@ -191,10 +191,33 @@ class Ledger:
         return reopen(self._store, [location(out, "out") for out in outs])
 
     def approve(self, release: str, *, record_only: bool = False) -> str:
-        """Approve a held release and publish it; return its state. `record_only`: the next run publishes."""
+        """Approve a held release and publish it; return its state. `record_only`: the next run publishes.
+
+        Where `require_approvals` asks for several, the state is still held before the last of them.
+        """
         from pipeline.release.officers import approve  # noqa: PLC0415
 
         return approve(self._store, release, record_only).status
+
+    def revoke(self, release: str) -> str:
+        """Take one's approval of a release that is still held back; return its state."""
+        from pipeline.release.officers import revoke  # noqa: PLC0415
+
+        return revoke(self._store, release).status
+
+    def require_approvals(self, number: int, *, by_others: bool = False) -> None:
+        """Hold every later release until `number` roles of the ledger's server approved it; it is never lowered.
+
+        Args:
+            number: 1 to 9 different roles.
+            by_others: None of them may be a role that ran the release.
+
+        Raises:
+            StateError: The ledger is a file, where nothing proves who approves, or asks for more already.
+        """
+        from pipeline.ledger.approvals import Required  # noqa: PLC0415
+
+        self._store.require_approvals(Required(number, by_others))
 
     def reject(self, release: str, reason: str) -> str:
         """Reject a held release, which stays charged; return its state."""

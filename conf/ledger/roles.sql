@@ -44,7 +44,8 @@ DROP POLICY IF EXISTS entries_are_read_whole ON prdp.entries;
 CREATE POLICY entries_are_read_whole ON prdp.entries FOR SELECT USING (true);
 DROP POLICY IF EXISTS releases_decide_nothing ON prdp.entries;
 CREATE POLICY releases_decide_nothing ON prdp.entries FOR INSERT TO prdp_release
-    WITH CHECK (event NOT IN ('approved', 'budgeted', 'closed', 'rejected', 'reopened', 'withdrawn'));
+    WITH CHECK (event NOT IN
+        ('approved', 'budgeted', 'closed', 'rejected', 'reopened', 'required', 'revoked', 'withdrawn'));
 DROP POLICY IF EXISTS officers_draw_nothing ON prdp.entries;
 CREATE POLICY officers_draw_nothing ON prdp.entries FOR INSERT TO prdp_officer
     WITH CHECK (event NOT IN ('reserved', 'charged', 'tested', 'refused', 'drawn'));

@@ -20,6 +20,7 @@ from jobs.options import (
     values_set,
 )
 from jobs.output import print_findings, print_json, say, tell
+from pipeline.ledger.approvals import MOST, Required
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.site import operator_named, site
@@ -38,6 +39,8 @@ EXAMPLES = {  # act → a call, after `prdp ledger`
     "verify": "verify --release releases/cbp-2023-county",
     "migrate": "migrate",
     "approve": "approve cbp-2023-county",
+    "revoke": "revoke cbp-2023-county",
+    "require": "require --approvals 2 --by-others",
     "reject": 'reject cbp-2023-county --reason "wrong vintage of codes"',
     "abort": "abort cbp-2023-county",
     "withdraw": 'withdraw cbp-2023-county --reason "wrong microdata"',
@@ -118,15 +121,7 @@ def declare(parser: Parser) -> None:
         acts, "migrate", "bring the ledger's schema to this version of prdp; older versions refuse it afterwards", None
     )
 
-    approve = _add_for_release(acts, "approve", "approve a held release, and publish it", _decide)
-    approve.add_argument(
-        "--record-only", action="store_true", help="only record it: the next prdp release of the plan publishes"
-    )
-    reject = _add_for_release(acts, "reject", "never publish a held release; it stays charged", _decide)
-    _add_reason(reject, "why, for the record")
-    _add_for_release(acts, "abort", "give up a release that is not published", _decide)
-    withdraw = _add_for_release(acts, "withdraw", "take a published release back; it stays charged", _decide)
-    _add_reason(withdraw, "why; it is published in the notice of withdrawal")
+    _declare_decisions(acts)
 
     export = _add(acts, "export", "print every entry as a line of JSON, without confidential facts", _export)
     export.add_argument(
@@ -157,6 +152,28 @@ def declare(parser: Parser) -> None:
         _purge,
     )
     purge.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
+
+
+def _declare_decisions(acts: Any) -> None:
+    approve = _add_for_release(acts, "approve", "approve a held release, and publish it", _decide)
+    approve.add_argument(
+        "--record-only", action="store_true", help="only record it: the next prdp release of the plan publishes"
+    )
+    _add_for_release(acts, "revoke", "take your approval of a held release back", _decide)
+    reject = _add_for_release(acts, "reject", "never publish a held release; it stays charged", _decide)
+    _add_reason(reject, "why, for the record")
+    _add_for_release(acts, "abort", "give up a release that is not published", _decide)
+    withdraw = _add_for_release(acts, "withdraw", "take a published release back; it stays charged", _decide)
+    _add_reason(withdraw, "why; it is published in the notice of withdrawal")
+
+    require = _add(
+        acts,
+        "require",
+        "hold every later release until several roles of the ledger's server approved it; never lowered",
+        _require,
+    )
+    require.add_argument("--approvals", type=_number, required=True, metavar="N", help="by so many roles, 1 to 9")
+    require.add_argument("--by-others", action="store_true", help="none of them may have run the release")
 
 
 def _about(name: str, summary: str) -> dict[str, Any]:
@@ -269,16 +286,31 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _decide(ledger: Ledger, arguments: argparse.Namespace) -> None:
     from pipeline.release.attempts import give_up  # noqa: PLC0415
-    from pipeline.release.officers import approve, reject, withdraw  # noqa: PLC0415
+    from pipeline.release.officers import approve, reject, revoke, withdraw  # noqa: PLC0415
 
     release = arguments.release
     if arguments.act == "approve":
         approve(ledger, release, arguments.record_only)
-    elif arguments.act == "abort":
-        give_up(ledger, release)
+    elif arguments.act in ("abort", "revoke"):
+        (give_up if arguments.act == "abort" else revoke)(ledger, release)
     else:
         (reject if arguments.act == "reject" else withdraw)(ledger, release, arguments.reason)
     show_release(ledger, release, arguments.json)
+
+
+def _number(text: str) -> int:
+    if text not in map(str, range(1, MOST + 1)):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MOST}")
+    return int(text)
+
+
+def _require(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    ledger.require_approvals(Required(arguments.approvals, arguments.by_others))
+    required = ledger.required()
+    if arguments.json:
+        print_json(None if required is None else required.facts)
+    elif required is not None:
+        say(f"every release that is reserved from now on is held, and takes {required.words}")
 
 
 def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:

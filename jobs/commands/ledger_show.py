@@ -8,7 +8,7 @@ from jobs.output import print_columns, print_json, say
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.history import History, Spending, histories, spendings
+from pipeline.ledger.history import History, Spending, approval_lines, histories, spendings
 from pipeline.ledger.limits import Account
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summary import Row
@@ -52,6 +52,8 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
         told = (*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals)
         print_json([*told, *(account.to_json() for account in kept), *shut])
         return
+    if not release and (required := ledger.required()) is not None:
+        say(f"every release is held, and takes {required.words}")
     if closed:
         print(f"closed since {closed.time[:10]}: {closed.facts['reason']}; prdp ledger reopen opens it")
     by_name = {account.name: account for account in kept}
@@ -154,6 +156,8 @@ def _print_history(history: History) -> None:
     for test in history.state.tests:
         verdict = "passed" if test.passed else "refused"
         say(f"test of records left out: {verdict}, {test.left_out:,} left out and {test.kept:,} kept, with noise")
+    for line in approval_lines(history.state):
+        say(line)
     if history.state.reason:
         say(f"reason: {history.state.reason}")
 

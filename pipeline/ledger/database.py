@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from pipeline.errors import StateError
 
-SCHEMA_VERSION = 3  # MIGRATIONS says what changed
+SCHEMA_VERSION = 4  # MIGRATIONS says what changed
 
 METADATA = MetaData()
 
@@ -106,12 +106,22 @@ _FUNCTION = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp"
 _POSTGRES_APPENDED = f"""CREATE OR REPLACE FUNCTION {SCHEMA}.entries_appended() RETURNS trigger {_FUNCTION} AS $$
 DECLARE
     last record;
+    facts json := NEW.payload::json;
+    owner oid := (SELECT relowner FROM pg_class WHERE oid = TG_RELID);
 BEGIN
     PERFORM pg_advisory_xact_lock({WRITERS});
     SELECT seq, hash INTO last FROM {SCHEMA}.entries ORDER BY seq DESC LIMIT 1;
     IF NEW.seq IS DISTINCT FROM coalesce(last.seq, 0) + 1
         OR NEW.previous IS DISTINCT FROM coalesce(last.hash, repeat('0', 64)) THEN
         RAISE EXCEPTION 'entries are appended in order' USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF facts ->> 'role' IS DISTINCT FROM session_user::text AND NOT pg_has_role(session_user, owner, 'MEMBER') THEN
+        RAISE EXCEPTION 'an entry names the role that appends it' USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF NEW.event = 'reserved' AND (facts -> 'approvals')::jsonb IS DISTINCT FROM (
+        SELECT (payload::json -> 'approvals')::jsonb FROM {SCHEMA}.entries
+        WHERE event = 'required' ORDER BY seq DESC LIMIT 1) THEN
+        RAISE EXCEPTION 'a release takes the approvals asked for' USING ERRCODE = 'integrity_constraint_violation';
     END IF;
     RETURN NEW;
 END $$"""
@@ -136,6 +146,7 @@ GUARDS: Mapping[str, Sequence[str]] = {"sqlite": _SQLITE, "postgresql": _POSTGRE
 # From each version to the next, by dialect. Entries are never touched: their hashes outlive every schema.
 # 1 → 2: an entry is linked to the last one, by the database too.
 # 2 → 3: summaries of datasets are kept; on PostgreSQL for the owner and the roles that use the entries.
+# 3 → 4: PostgreSQL refuses an entry that names another role than the session's, and releases approve nothing.
 _SUMMARIES = "(dataset TEXT NOT NULL PRIMARY KEY, content TEXT NOT NULL)"
 MIGRATIONS: Mapping[int, Mapping[str, Sequence[str]]] = {
     1: {"sqlite": ("DROP TRIGGER entries_appended", _SQLITE_APPENDED), "postgresql": (_POSTGRES_APPENDED,)},
@@ -160,10 +171,19 @@ BEGIN
             EXECUTE 'GRANT INSERT, DELETE ON {SCHEMA}.summaries TO prdp_release';
         END IF;
     END LOOP;
+END $$""",
+        ),
+    },
+    3: {
+        "sqlite": (),
+        "postgresql": (
+            _POSTGRES_APPENDED,
+            f"""DO $$
+BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_policies
         WHERE schemaname = '{SCHEMA}' AND policyname = 'releases_decide_nothing') THEN
-        ALTER POLICY releases_decide_nothing ON {SCHEMA}.entries
-            WITH CHECK (event NOT IN ('approved', 'budgeted', 'closed', 'rejected', 'reopened', 'withdrawn'));
+        ALTER POLICY releases_decide_nothing ON {SCHEMA}.entries WITH CHECK (event NOT IN
+            ('approved', 'budgeted', 'closed', 'rejected', 'reopened', 'required', 'revoked', 'withdrawn'));
     END IF;
 END $$""",
         ),
@@ -184,6 +204,11 @@ class Database(ABC):
     @abstractmethod
     def path(self) -> Path | None:
         """The file that holds the ledger; None for a server."""
+
+    @property
+    def role(self) -> str | None:
+        """As whom the server knows this session, whatever its user says; None for a file, which knows nobody."""
+        return None
 
     @property
     @abstractmethod
@@ -217,10 +242,15 @@ class Database(ABC):
         """
 
     def require_version(self) -> None:
-        """Raise StateError unless the ledger has the schema version that this prdp reads and writes."""
+        """Raise StateError unless the ledger has the schema that this prdp reads and writes.
+
+        An older version that nothing of this kind of database differs from is as good as the present one.
+        """
         with self.reading() as connection:
-            version = _version(connection)
-        if version != SCHEMA_VERSION:
+            version = same = _version(connection)
+            while same in MIGRATIONS and not MIGRATIONS[same][connection.dialect.name]:
+                same += 1
+        if same != SCHEMA_VERSION:
             known = f"the ledger {self.name} has schema version {version}, and this prdp knows {SCHEMA_VERSION}"
             older = version in MIGRATIONS
             raise StateError(f"{known}: {'run prdp ledger migrate' if older else 'use the prdp that made it'}")

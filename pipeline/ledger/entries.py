@@ -22,8 +22,9 @@ CHECKED = "checked"  # a check of the microdata, likewise
 REFUSAL_EVENTS = ("refused", "tested")  # events that may refuse a release because of its records
 CLOSED, REOPENED = "closed", "reopened"  # the ledger takes no entry in between
 BUDGETED = "budgeted"  # a dataset, or a family of them, was registered or its limits were stated anew
+REQUIRED = "required"  # approvals by several roles are asked for, of all later releases
 
-NO_STEPS = (DIAGNOSED, CHECKED, BUDGETED, CLOSED, REOPENED)  # events that change no release's state
+NO_STEPS = (DIAGNOSED, CHECKED, BUDGETED, CLOSED, REOPENED, REQUIRED)  # events that change no release's state
 
 # A pin is a digest of the input, against which guesses of it could be tested, and so are fingerprints of its files; a
 # salt keeps them from the hashes. Locations say nothing of a record, but how the enclave is built.
@@ -70,6 +71,12 @@ class Entry:
     def refuses(self) -> bool:
         """Whether it refused a release because of its records."""
         return self.event in REFUSAL_EVENTS and not self.facts.get("passed")
+
+    @property
+    def by(self) -> str:
+        """Who acted, in words: as they said, and as the ledger's server knew them."""
+        operator, role = self.facts.get("operator"), self.facts.get("role")
+        return f"{operator or '-'} (role {role})" if role else str(operator or "")
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -142,7 +149,7 @@ class Diagnosed:
     `event` is DIAGNOSED, or CHECKED where the microdata were checked before a release. `digest` is the plan's, `pin`
     that of the input, `code` that of the code; `compared` the attempt that was compared with the truth (None: no
     release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded. `operator` is who made it, as named
-    by the ledger that records it.
+    by the ledger that records it, `role` as whom its server knew them.
     """
 
     dataset: str
@@ -156,6 +163,7 @@ class Diagnosed:
     event: str = DIAGNOSED
     time: str = ""
     operator: str | None = None
+    role: str | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> "Diagnosed":
@@ -166,7 +174,7 @@ class Diagnosed:
         """Return the act that records the run."""
         facts = asdict(self)
         dataset, release, event = (facts.pop(name) for name in ("dataset", "release", "event"))
-        del facts["time"], facts["operator"]
+        del facts["time"], facts["operator"], facts["role"]
         return Act(event, dataset, release, None, facts)
 
 

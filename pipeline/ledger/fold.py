@@ -4,6 +4,7 @@ reserved ─► drawn ─► published ─► settled ─► withdrawn      one 
               ├─► destroyed: drawn without a live attempt, to be drawn again; beyond MAX_DRAWS draws, or where one
               │              was exposed, only after `charged` has added a charge for every draw
               └─► held ─► approved ─► published; or rejected, which ends it and keeps the charge
+                       (by as many roles as the ledger asks for; `revoked` takes back one of them)
 reserved ─► aborted          refunds the charge and frees the name
 drawn, held ─► aborted       ends it and keeps the charge
 reserved ─► refused          because of the records: as `aborted`, and counted against the dataset's limit of refusals
@@ -21,10 +22,13 @@ from sqlalchemy import ColumnElement, Connection
 
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.errors import StateError
+from pipeline.ledger.approvals import Approval, Required, require_may_approve
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, Entry, append, entries, unknown
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
+
+RUNS = ("reserved", "tested", "charged", "drawn", "destroyed", "held")  # who appends one of these runs the release
 
 Status = Literal["reserved", "drawn", "held", "published", "settled", "aborted", "refused", "rejected", "withdrawn"]
 PUBLIC = ("published", "settled")  # what stands at the output location
@@ -66,7 +70,9 @@ class ReleaseState:
         exposed: whether others may have seen the staging of a draw.
         stagings: the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
         contents: the digest of the staged files, from the held or the published entry.
-        approved: whether an officer lets the held attempt be published.
+        approved: whether as many officers as are asked for let the held attempt be published.
+        approvals: theirs, in order.
+        runners: the roles of the server that ran it; None among them of a file, or of older versions.
         reason: why it was rejected or withdrawn.
         withdrawn_on, withdrawal: the UTC date and the hash of the entry that withdrew it.
         since: the number of the entry that reserved it.
@@ -85,6 +91,8 @@ class ReleaseState:
     stagings: tuple[str | None, ...] = ()
     contents: str | None = None
     approved: bool = False
+    approvals: tuple[Approval, ...] = ()
+    runners: frozenset[str | None] = frozenset()
     reason: str | None = None
     withdrawn_on: str | None = None
     withdrawal: str | None = None
@@ -110,7 +118,12 @@ class ReleaseState:
     @property
     def hold(self) -> bool:
         """Whether it was reserved to be held: nothing of it is published before an officer approves."""
-        return bool(self.reservation.get("hold"))
+        return bool(self.reservation.get("hold")) or self.required is not None
+
+    @property
+    def required(self) -> Required | None:
+        """The approvals that the ledger asked for when it was reserved; None: one, by anybody, if it is held."""
+        return Required.of(self.reservation)
 
     @property
     def refunded(self) -> bool:
@@ -171,6 +184,11 @@ def step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
 
     Nothing else decides what is legal: the ledger appends nothing that is refused here.
     """
+    after = _step(state, entry)
+    return replace(after, runners=after.runners | {entry.facts.get("role")}) if entry.event in RUNS else after
+
+
+def _step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
     if entry.event == "reserved":
         return _reserved(state, entry)
     follow = _EVENTS.get(entry.event)
@@ -264,9 +282,24 @@ def _held(state: ReleaseState, entry: Entry) -> ReleaseState:
 
 def _approved(state: ReleaseState, entry: Entry) -> ReleaseState:
     _require_live(state, entry, "held")
+    approval, required = Approval.of(entry), state.required
     if state.approved:
         raise StateError(f"release {state.release}: attempt {entry.attempt} is approved already")
-    return replace(state, approved=True)
+    if entry.facts.get("contents", None if required else state.contents) != state.contents:  # older entries name none
+        raise StateError(f"release {state.release}: what was approved are not the files that are held")
+    if required is not None:
+        require_may_approve(state.release, required, state.approvals, state.runners, approval.role)
+    approvals = (*state.approvals, approval)
+    return replace(state, approvals=approvals, approved=len(approvals) >= (required.number if required else 1))
+
+
+def _revoked(state: ReleaseState, entry: Entry) -> ReleaseState:
+    _require_live(state, entry, "held")
+    role = Approval.of(entry).role
+    others = tuple(approval for approval in state.approvals if approval.role != role)
+    if len(others) == len(state.approvals):
+        raise StateError(f"release {state.release}: has no approval{f' by {role}' if role else ''} to be taken back")
+    return replace(state, approvals=others, approved=False)
 
 
 def _rejected(state: ReleaseState, entry: Entry) -> ReleaseState:
@@ -338,6 +371,7 @@ _EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
     "destroyed": _destroyed,
     "held": _held,
     "approved": _approved,
+    "revoked": _revoked,
     "rejected": _rejected,
     "published": _published,
     "settled": _settled,

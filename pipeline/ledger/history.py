@@ -10,6 +10,7 @@ from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.admission import binding, of_plans
+from pipeline.ledger.approvals import Required
 from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.entries import Entry, unknown
 from pipeline.ledger.fold import ReleaseState, Tested, step
@@ -24,7 +25,7 @@ _STAGES = ("held", "destroyed", "rejected", "published", "settled", "withdrawn")
 # What is shown of a release, as `prdp ledger show --json` and `prdp.Ledger.show` have it.
 COLUMNS = (
     *("release", "dataset", "state", "attempt", "draws", "charges", "tests", "plan_digest", "out", "supersedes"),
-    *("code", "hold", "check", "approved", "reason", "attempts", "acts"),
+    *("code", "hold", "check", "approved", "approvals", "reason", "attempts", "acts"),
 )
 
 
@@ -60,11 +61,31 @@ class History:
             *(state.release, state.dataset, state.status, state.attempt, state.draws, state.charges),
             [_test_json(test) for test in state.tests],
             *(state.digest, state.out, state.reservation["supersedes"], state.reservation["code"]),
-            *(state.hold, state.check, state.approved, state.reason),
+            *(state.hold, state.check, state.approved, _approvals_json(state), state.reason),
             [attempt.to_json() for attempt in self.attempts],
             [{"time": time, "event": event, "operator": operator} for time, event, operator in self.acts],
         )
         return dict(zip(COLUMNS, values, strict=True))
+
+
+def approval_lines(state: ReleaseState) -> list[str]:
+    """Return who approved a release, where several must, and who may still, in lines for people."""
+    required, given = state.required, state.approvals
+    if required is None:
+        return []
+    lines = [f"approved by role {each.role} ({each.operator or '-'}) at {each.time[:19]}" for each in given]
+    if state.status == "held" and not state.approved:
+        runners = state.runners if required.by_others else frozenset[str | None]()
+        known = sorted({str(each.role) for each in given} | set(map(str, runners)))
+        missing, others = required.number - len(given), f" than {', '.join(known)}" if known else ""
+        more = f"{missing} more role{'s' * (missing > 1)}{', other' * bool(known)}{others}"
+        lines.append(f"{len(given)} of {required.number} approvals: it stays held for those of {more}")
+    return lines
+
+
+def _approvals_json(state: ReleaseState) -> dict[str, Any]:
+    required = state.required or Required(int(state.hold))
+    return asdict(required) | {"by": [asdict(approval) for approval in state.approvals]}
 
 
 def _test_json(tested: Tested) -> dict[str, Any]:

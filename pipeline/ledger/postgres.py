@@ -108,11 +108,16 @@ class PostgresDatabase(Database):
             connect_args=_CONNECT,
         ).execution_options(schema_translate_map={None: SCHEMA})
         self._held: list[_Held] = []
-        self._server = ""  # host, port and database that were reached
+        self._server, self._role = "", ""  # host, port and database that were reached, and as whom
 
     @property
     def path(self) -> None:
         """None: no file holds the ledger."""
+
+    @property
+    def role(self) -> str:
+        """The session's user: what SET ROLE, or a function of another's, does not change."""
+        return self._role
 
     @property
     def staging_root(self) -> Path:
@@ -235,6 +240,7 @@ class PostgresDatabase(Database):
             raise unverified(self.name)
         if connection.execute(select(func.current_setting("fsync"))).scalar_one() != "on":
             raise StateError(f"the ledger {self.name} could lose what it committed: turn the server's fsync on")
+        self._role = connection.execute(select(func.session_user())).scalar_one()
         self._server = f"{info.host}:{info.port}/{info.dbname}"
 
     def _make(self) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, func, insert, select
 from pipeline.errors import StateError
 from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
+from pipeline.ledger.approvals import Required, require_carried, required_by, required_step
 from pipeline.ledger.copies import known_as, require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
@@ -42,6 +43,7 @@ from pipeline.ledger.entries import (
     DIAGNOSED,
     GENESIS,
     REOPENED,
+    REQUIRED,
     Act,
     Diagnosed,
     Entry,
@@ -81,17 +83,22 @@ def verified(chain: Iterable[Entry]) -> tuple[int, str]:
     closed: Entry | None = None
     states: dict[str, ReleaseState] = {}
     budgets: dict[str, Budget] = {}
+    required: Required | None = None
     for entry in chain:
         if not entry.follows(seq, head):
             raise changed(seq + 1)
         try:
             closed = closed_after(closed, entry)
+            if entry.event == "reserved":
+                require_carried(required, entry)
             if entry.of_release:
                 state = step(states.get(entry.release), entry)
                 done = state.status in _UNCHANGING  # what was reserved and tested says nothing to later steps
                 states[entry.release] = replace(state, reservation={}, tests=()) if done else state
             elif entry.event == BUDGETED:
                 budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
+            elif entry.event == REQUIRED:
+                required = required_step(required, entry)
             elif entry.event in (DIAGNOSED, CHECKED):
                 Diagnosed.of(entry)
         except (StateError, ValueError, KeyError, TypeError) as error:
@@ -339,7 +346,7 @@ class Ledger:
             if state is not None:
                 return state
             stated = require_reservable(summaries, wanted)
-            files = salted(wanted.fingerprints)
+            files = salted(wanted.fingerprints) | self._required(connection)
             facts = wanted.facts(stated) | files | _check_before(connection, wanted.dataset) | summaries.keep()
             act = Act("reserved", wanted.dataset, wanted.release, None, facts)
             return advance(connection, state_of(connection, wanted.release), self._signed(act))
@@ -354,7 +361,24 @@ class Ledger:
             state = standing(summaries, wanted, registered_only)
             if state is None:
                 require_reservable(summaries, wanted)
+                self._required(connection)
             return state
+
+    def _required(self, connection: Connection) -> dict[str, Any]:
+        """Return the facts of a reservation that say which approvals it takes; none where the ledger asks for none."""
+        required = required_by(connection)
+        if required is None:
+            return {}
+        self._require_roles(required)
+        return required.facts
+
+    def _require_roles(self, required: Required) -> None:
+        """Raise StateError where the ledger is a file: there a name that is typed is all there is."""
+        if self._database.role is None:
+            raise StateError(
+                f"the ledger {self.address} is a file, where nothing proves who approves: {required.words} take a "
+                "ledger on PostgreSQL"
+            )
 
     def _computed(self, wanted: Reservation, registered_only: bool) -> Kept | None:
         """Return summaries that may take minutes to compute, before others are kept waiting; None where they are kept.
@@ -434,9 +458,34 @@ class Ledger:
         """Hold the live `attempt`, complete and private, for an officer; `contents` is the digest of its files."""
         return self._advance(release, "held", {"contents": contents}, attempt)
 
+    def required(self) -> Required | None:
+        """Return the approvals that releases take which are reserved now; None: one, of those that are held."""
+        with self._reading() as connection:
+            return required_by(connection)
+
+    def require_approvals(self, required: Required) -> None:
+        """Ask for approvals by several roles of every release that is reserved from now on; never lowered again.
+
+        Raises StateError where the ledger asks for more already, and where it is a file: it knows no roles.
+        """
+        self._require_roles(required)
+        with self._writing() as connection:
+            before = required_by(connection)
+            if required != before:
+                append(connection, self._signed(required.act), partial(required_step, before))
+
     def approve(self, release: str, attempt: str) -> ReleaseState:
-        """Record an officer's approval of the held `attempt`, which lets it be published."""
-        return self._advance(release, "approved", {}, attempt)
+        """Record an officer's approval of the held `attempt`, and of its files by their digest.
+
+        The state that is returned is `approved`, and lets it be published, once there are as many as are asked for.
+        """
+        with self._writing() as connection:
+            state = require_state(connection, release)
+            return self._record(connection, state, "approved", {"contents": state.contents}, attempt)
+
+    def revoke(self, release: str, attempt: str) -> ReleaseState:
+        """Record that an approval of the held `attempt` is taken back, by the role that gave it."""
+        return self._advance(release, "revoked", {}, attempt)
 
     def reject(self, release: str, attempt: str, reason: str) -> ReleaseState:
         """Record an officer's rejection of the held `attempt`: the charge stays, nothing more is drawn."""
@@ -504,7 +553,8 @@ class Ledger:
         return mine
 
     def _signed(self, act: Act) -> Act:
-        return act if self.operator is None else replace(act, facts={**act.facts, "operator": self.operator})
+        named = {"operator": self.operator, "role": self._database.role}
+        return replace(act, facts={**act.facts, **{name: who for name, who in named.items() if who is not None}})
 
     def _record(
         self, connection: Connection, state: ReleaseState, event: str, facts: Mapping[str, Any], attempt: str | None

@@ -92,9 +92,10 @@ def unseen(budget: Budget) -> str | None:
 def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseState:
     """Approve the held attempt of a release, publish and settle it; return its state.
 
-    `record_only`: only the approval is recorded, and the next run of the release publishes; for officers who cannot
-    read the staging folder or the site's signing key. Raises StateError where nothing is held, another run is alive, or
-    files are incomplete, PlanError where the site's signing key cannot be read; nothing is recorded then.
+    Where the ledger asks for approvals by several, it stays held before the last. `record_only`: only the approval is
+    recorded, and the next run of the release publishes; for officers who cannot read the staging folder or the site's
+    signing key. Raises StateError where nothing is held, another run is alive, the approval does not count, or files
+    are incomplete, PlanError where the site's signing key cannot be read; nothing is recorded then.
     """
     signing = None if record_only else site().signing()
     with ledger.lock(release):
@@ -103,9 +104,16 @@ def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseS
             if not record_only:
                 require_staged(state, live_staging(ledger, state))
             state = state if state.approved else ledger.approve(release, attempt_of(state))
+            record_only = record_only or not state.approved
         elif not (state.approved and state.status in PUBLIC):
             raise StateError(f"release {release}: is {state.status}, and not held for approval")
         return state if record_only else finish(ledger, state, out_of(state), signing)
+
+
+def revoke(ledger: Ledger, release: str) -> ReleaseState:
+    """Take one's approval of a held release back; return its state. Raises StateError where there is none."""
+    with ledger.lock(release):
+        return ledger.revoke(release, attempt_of(_held(ledger, release)))
 
 
 def reject(ledger: Ledger, release: str, reason: str) -> ReleaseState:
@@ -113,8 +121,7 @@ def reject(ledger: Ledger, release: str, reason: str) -> ReleaseState:
     with ledger.lock(release):
         state = _known(ledger, release)
         if state.status != "rejected":
-            if state.status != "held":
-                raise StateError(f"release {release}: is {state.status}, and not held for approval")
+            state = _held(ledger, release)
             live_staging(ledger, state)  # raises where it is another ledger's, before anything is recorded
             state = ledger.reject(release, attempt_of(state), reason)
         _destroy_rest(ledger, state)
@@ -219,6 +226,13 @@ def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:
             f"release {state.release}: is {state.status}, but what is staged cannot be removed: {error.strerror}: "
             "run prdp ledger staging purge as its owner"
         ) from None
+
+
+def _held(ledger: Ledger, release: str) -> ReleaseState:
+    state = _known(ledger, release)
+    if state.status != "held":
+        raise StateError(f"release {release}: is {state.status}, and not held for approval")
+    return state
 
 
 def _known(ledger: Ledger, release: str) -> ReleaseState:

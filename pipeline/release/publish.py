@@ -81,7 +81,14 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
             classes="spans" in state.reservation["policy"],
         ),
         "ledger_head": state.head,
-    }
+    } | approvals_named(state)
+
+
+def approvals_named(state: ReleaseState) -> dict[str, Any]:
+    """Return what release.json says of approvals: the roles, where the ledger asks for them; else nothing."""
+    if state.required is None:
+        return {}
+    return {"approvals": [{"role": each.role, "date": each.time[:10]} for each in state.approvals]}
 
 
 def copy_to_output(

@@ -9,7 +9,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.release.manifest import NOTE, listed_files, read_manifest, read_note, verify_release
 from pipeline.release.officers import out_of
-from pipeline.release.publish import withdrawal_note
+from pipeline.release.publish import approvals_named, withdrawal_note
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.staging import MANIFEST, AttemptContents
 
@@ -31,6 +31,8 @@ def require_in_chain(ledger: Ledger, folder: Location) -> str:
         raise StateError(f"{at}: its attempt or plan digest is not that of entry {entry.seq}: it was changed")
     if _contents(read_manifest(folder)) != entry.facts["contents"]:
         raise StateError(f"{at}: its files are not those that the ledger published at entry {entry.seq}")
+    if read_manifest(folder).get("approvals") != approvals_named(state).get("approvals"):
+        raise StateError(f"{at}: its approvals are not those of the ledger: it was changed")
     if state.status == "withdrawn":
         raise StateError(f"{at}: the release was withdrawn on {state.withdrawn_on}: run prdp ledger withdraw again")
     return verified.release

@@ -10,10 +10,11 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting.references import Limit
+from pipeline.ledger.approvals import Required
 from pipeline.ledger.datasets import REFUSALS, Budget, budget_step
-from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, Entry
+from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, REQUIRED, Entry
 from pipeline.ledger.fold import PUBLIC, ReleaseState
-from pipeline.ledger.history import History, histories
+from pipeline.ledger.history import History, approval_lines, histories
 from pipeline.ledger.limits import Account, UnderLimit, accounts
 from pipeline.report.html import Table, rendered
 from udfs.numbers.exact import as_json, down_text, up_text
@@ -98,6 +99,7 @@ def _held(history: History, kept: Sequence[Account], staged: tuple[str, str | No
         "out": state.out,
         "page": staged[0],
         "link": staged[1],
+        "approvals": approval_lines(state),
         "adds": Table(header, rows, range(1, len(header))) if rows else None,
     }
 
@@ -201,7 +203,7 @@ def _acts(entries: Sequence[Entry]) -> Table:
             entry.time[:16].replace("T", " "),
             entry.facts["act"] if entry.event == BUDGETED else entry.event,
             entry.release or entry.dataset,
-            str(entry.facts.get("operator") or "–"),
+            entry.by or "–",
             _told(entry),
         )
         for entry in reversed(entries[-MOST_ACTS:])
@@ -216,6 +218,8 @@ def _told(entry: Entry) -> str:
     if entry.event == BUDGETED:
         limits = (Limit.from_json(limit) for limit in facts["limits"])
         told += ["; ".join(f"at most {as_json(limit.rho)} at {limit.label}" for limit in limits)]
+    if entry.event == REQUIRED and (required := Required.of(facts)) is not None:
+        told.append(required.words)
     if entry.event == "tested":
         told.append("passed" if facts["passed"] else "refused: too many records left out")
     if entry.event == "charged":

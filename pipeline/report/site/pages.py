@@ -96,7 +96,9 @@ def published_page(
     return front_page(
         facts,
         site,
-        told | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer},
+        told
+        | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer}
+        | {"approvals": [each["role"] for each in manifest.get("approvals", ())]},
         notes,
     )
 
