@@ -17,7 +17,7 @@ from tests.support.ledgers import append, reservation
 from tests.support.postgres import PostgresServer
 
 ROLES = Path(__file__).parents[2] / "conf" / "ledger" / "roles.sql"
-DECISIONS = {"approved", "budgeted", "rejected", "withdrawn"}
+DECISIONS = {"approved", "budgeted", "rejected", "required", "revoked", "withdrawn"}
 DRAWS = {"reserved", "charged", "drawn", "tested", "refused"}
 USERS = ("owner", "release", "officer", "reader", "nobody")
 DENIED = "does not let this user do that"
@@ -73,7 +73,7 @@ def test_readers_only_read_and_others_do_not_even(postgres: PostgresServer, data
 
 
 def append_as(user: str, ledger: Ledger, event: str) -> None:
-    append(ledger, next_entry(*ledger.head(), Act(event, "d", user, None, {})))
+    append(ledger, next_entry(*ledger.head(), Act(event, "d", user, None, {"role": f"a_{user}"})))
 
 
 @pytest.mark.parametrize("event", sorted(DECISIONS | DRAWS | set(_EVENTS) | {"diagnosed"}))

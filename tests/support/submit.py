@@ -42,6 +42,7 @@ LEDGER_STEPS = (
     "destroyed",
     "hold",
     "approve",
+    "revoke",
     "reject",
     "publish",
     "settle",
