@@ -103,29 +103,34 @@ pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 	@mkdir -p $(WORK)
 	$(BIN)/python -m jobs.pack $(WORK)/prdp.zip
 
-# The cluster in a box (docker-compose.yml): Docker where an engine runs, else podman-compose.
+# The cluster in a box (docker-compose.yml): Docker where its engine runs, else podman-compose where podman does.
 COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then echo docker compose; \
-	else command -v podman-compose; fi)
+	elif podman info >/dev/null 2>&1; then PATH="$$PATH:$(CURDIR)/$(BIN)" command -v podman-compose; fi)
 BOX = $(COMPOSE) --profile people
+DAG ?= prdp_release
 export PRDP_SECRETS ?= $(CURDIR)/$(WORK)/box/secrets
 
+.PHONY: engine
+engine:
+	@test -n "$(COMPOSE)" || { echo "error: no container engine runs here:" \
+		"start Docker (with compose), or install podman, buildah and podman-compose" >&2; exit 1; }
+
 .PHONY: up
-up: $(READY) ## start the cluster in a box: Spark, the ledger on PostgreSQL, Airflow
-	@test -n "$(COMPOSE)" || { echo "error: docker compose with a running engine, or podman-compose, is needed" >&2; exit 1; }
+up: engine $(READY) ## start the cluster in a box: Spark, Dask, the ledger on PostgreSQL, Airflow
 	$(BIN)/python box/make_secrets.py $(PRDP_SECRETS)
 	for each in master ledger airflow; do $(COMPOSE) build $$each || exit 1; done  # one after the other: they share stages
 	$(COMPOSE) up -d
 	@echo "Airflow: http://127.0.0.1:$${AIRFLOW_PORT:-8080}, as admin with the password in $(PRDP_SECRETS)/airflow_password"
 
 .PHONY: demo-cluster
-demo-cluster: ## release synthetic microdata on the cluster in a box, through Airflow, and verify what was published
+demo-cluster: engine ## release synthetic microdata on the cluster in a box, through Airflow, and verify what was published
 	$(BOX) run --rm --no-deps generate
-	$(BOX) exec -T airflow trigger-release demo/plan.yaml
+	$(BOX) exec -T airflow trigger-release demo/plan.yaml $(DAG)
 	$(BOX) run --rm --no-deps submit prdp verify /srv/prdp/releases/cbp-synthetic
 	$(BOX) run --rm --no-deps submit prdp ledger show
 
 .PHONY: down
-down: ## stop the cluster in a box; its volumes stay, with the ledger, the microdata and the releases
+down: engine ## stop the cluster in a box; its volumes stay, with the ledger, the microdata and the releases
 	$(BOX) down
 
 .PHONY: lock

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 WORDS = (
-    *("spark_secret", "ledger_owner", "ledger_releaser", "ledger_officer"),
-    *("airflow_password", "airflow_session", "airflow_jwt"),
+    *("spark_secret", "ledger_owner", "ledger_releaser", "ledger_officer", "ledger_backup"),
+    *("database_password", "airflow_password", "airflow_session", "airflow_jwt"),
 )
-SERVER = "ledger"
+SERVERS = ("ledger", "database", "dask")  # all of a Dask cluster have its one certificate
 DAYS = 825
 
 
@@ -34,11 +34,12 @@ def make(folder: Path) -> None:
             _write(folder / name, secrets.token_hex(32).encode())
     if not (folder / "airflow_fernet").exists():
         _write(folder / "airflow_fernet", Fernet.generate_key())
-    if not (folder / "ledger_certificate").exists():
-        authority, certificate, key = _certificates()
-        _write(folder / "ledger_ca", authority)
-        _write(folder / "ledger_key", key)
-        _write(folder / "ledger_certificate", certificate)  # last: with it all three are there
+    for server in SERVERS:
+        if not all((folder / f"{server}_{part}").exists() for part in ("ca", "key", "certificate")):
+            authority, certificate, key = _certificates(server)
+            _write(folder / f"{server}_ca", authority)
+            _write(folder / f"{server}_key", key)
+            _write(folder / f"{server}_certificate", certificate)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -48,11 +49,11 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(part, path)
 
 
-def _certificates() -> tuple[bytes, bytes, bytes]:
+def _certificates(server: str) -> tuple[bytes, bytes, bytes]:
     """Return an authority's certificate, whose key is thrown away, and the one certificate it signed, with its key."""
     root, leaf = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "prdp box")])
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server)])
     now = datetime.now(UTC)
     window = (now - timedelta(hours=1), now + timedelta(days=DAYS))
 
@@ -62,7 +63,7 @@ def _certificates() -> tuple[bytes, bytes, bytes]:
             builder = builder.add_extension(extension, critical=True)
         return builder.sign(root, SHA256()).public_bytes(Encoding.PEM)
 
-    names = x509.SubjectAlternativeName([x509.DNSName(SERVER)])
+    names = x509.SubjectAlternativeName([x509.DNSName(server)])
     authority = signed(issuer, root.public_key(), [x509.BasicConstraints(ca=True, path_length=0)])
     certificate = signed(subject, leaf.public_key(), [x509.BasicConstraints(ca=False, path_length=None), names])
     return authority, certificate, leaf.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -25,7 +25,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 BROKEN_COMPOSE = {
     "root": ('user: "10001:10001"', 'user: "0:0"'),
-    "root by default": ('    user: "10002:10002"\n', ""),
+    "root by default": ('  user: "10002:10002"\n', ""),
     "root by name": ('user: "10001:10001"', "user: root"),
     "every address": ('"127.0.0.1:${AIRFLOW_PORT:-8080}:8080"', '"${AIRFLOW_PORT:-8080}:8080"'),
     "0.0.0.0": ('"127.0.0.1:${AIRFLOW_PORT:-8080}:8080"', '"0.0.0.0:8080:8080"'),
@@ -34,8 +34,8 @@ BROKEN_COMPOSE = {
     "a password in a connection": ('"port": 7077', '"password": "x"'),
     "a password in an address": ("PGUSER: officer", "LEDGER: 'postgresql://officer:x@ledger/ledger'"),
     "a secret of the environment": ('{file: "${PRDP_SECRETS:-.work/box/secrets}/ledger_key"}', "{environment: KEY}"),
-    "latest": ("localhost/prdp-ledger:0.1.0", "localhost/prdp-ledger:latest"),
-    "no tag": ("localhost/prdp-ledger:0.1.0", "localhost/prdp-ledger"),
+    "latest": ("localhost/prdp-postgres:0.1.0", "localhost/prdp-postgres:latest"),
+    "no tag": ("localhost/prdp-postgres:0.1.0", "localhost/prdp-postgres"),
     "capabilities": ("cap_drop: [ALL]", "cap_drop: []"),
     "privileged": ("    hostname: master\n", "    hostname: master\n    privileged: true\n"),
     "new privileges": ('["no-new-privileges:true"]', "[]"),
@@ -43,6 +43,16 @@ BROKEN_COMPOSE = {
     "the way out": ("  spark: {internal: true}", "  spark: {}"),
     "a worker that leaves": ("  networks: [spark]\n  secrets", "  networks: [spark, door]\n  secrets"),
     "a worker at the ledger": ("  networks: [spark]\n  secrets", "  networks: [spark, ledger]\n  secrets"),
+    "a scheduler at the ledger": ("    networks: [dask]\n", "    networks: [dask, ledger]\n"),
+    "a ledger at a cluster": ("    networks: [ledger]\n    secrets: [ledger_c", "    networks: [ledger, spark]\n    secrets: [ledger_c"),  # noqa: E501
+    "given up": ("restart: unless-stopped", "restart: on-failure"),
+    "a root that can be written": ("read_only: true", "read_only: false"),
+    "no limit of memory": ("  mem_limit: 512m\n", ""),
+    "no limit of processors": ("  cpus: 1\n", ""),
+    "no limit of processes": ("  pids_limit: 256\n", ""),
+    "a log for ever": ("options: {max-size: 10m}", "options: {}"),
+    "a ledger for all": ('volumes: ["backups:/var/lib/backups"]', 'volumes: ["ledger:/var/lib/ledger"]'),
+    "backups for all": ('volumes: ["ledger:/var/lib/ledger"]', 'volumes: ["backups:/var/lib/backups"]'),
     "microdata that change": ("data:/srv/prdp/data:ro", "data:/srv/prdp/data"),
     "microdata for officers": (
         'volumes: ["staging:/srv/prdp/staging", "releases',
@@ -56,8 +66,9 @@ BROKEN_COMPOSE = {
 BROKEN_DOCKERFILE = {
     "root": ("USER 10002:10002\n", ""),
     "root again": ("USER 10001:10001\nCMD", "CMD"),
+    "a stage of none": ("AS airflow-libraries", "AS other"),
     "latest": ("BASE=python:3.11-slim-bookworm", "BASE=python:latest"),
-    "another base": ("FROM ${BASE} AS ledger", "FROM postgres AS ledger"),
+    "another base": ("FROM ${BASE} AS postgres", "FROM postgres AS postgres"),
     "fetched": ("COPY box/site.yaml", "ADD https://example.org/site.yaml"),
 }
 
@@ -129,6 +140,34 @@ def test_hadolint_sees(change: tuple[str, str]) -> None:
     assert linted(replaced(DOCKERFILE, change)) != []
 
 
+def made(target: str, folder: Path, engine: str) -> subprocess.CompletedProcess[str]:
+    """Run a target of the Makefile where `docker` and `podman` are the given script."""
+    for name in ("docker", "podman"):
+        (folder / name).write_text(f"#!/bin/sh\n{engine}\n")
+        (folder / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name not in ("COMPOSE", "MAKEFLAGS")}
+    return subprocess.run(
+        ["make", "-f", ROOT / "Makefile", target], env=environment | {"PATH": f"{folder}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=False, cwd=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["up", "demo-cluster", "down"])
+def test_without_an_engine_the_box_says_so(target: str, tmp_path: Path) -> None:
+    done = made(target, tmp_path, engine="exit 1")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    error, makes_own = done.stderr.splitlines()
+    assert error.startswith("error: no container engine runs here: start Docker")
+    assert makes_own.startswith("make: ***")
+    assert not (tmp_path / ".venv").exists()  # nothing was installed first
+
+
+def test_with_an_engine_the_box_is_stopped(tmp_path: Path) -> None:
+    done = made("down", tmp_path, engine="")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "docker compose --profile people down\n")
+
+
 def test_nothing_enters_an_image_but_what_is_named() -> None:
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert rules[0] == "*"
@@ -176,16 +215,21 @@ def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
     assert set(made) == set(yaml.safe_load(COMPOSE)["secrets"])
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     assert make_secrets(tmp_path / "secrets") == made
+    (tmp_path / "secrets" / "dask_ca").unlink()  # as when making them was interrupted: no part of another set stays
+    again = make_secrets(tmp_path / "secrets")
+    assert {name for name in made if again[name] != made[name]} == {"dask_ca", "dask_certificate", "dask_key"}
     other = make_secrets(tmp_path / "others")
     assert not set(made.values()) & set(other.values())
 
 
-@pytest.mark.parametrize(("host", "works"), [("ledger", True), ("elsewhere", False)])
-def test_certificate_is_the_ledgers_alone(host: str, works: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "host", "works"), [("ledger", "ledger", True), ("ledger", "elsewhere", False),
+                                                     ("ledger", "database", False), ("database", "database", True),
+                                                     ("dask", "ledger", False)])  # fmt: skip
+def test_certificate_is_one_servers_alone(name: str, host: str, works: bool, tmp_path: Path) -> None:
     make_secrets(tmp_path / "secrets")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tmp_path / "secrets" / "ledger_certificate", tmp_path / "secrets" / "ledger_key")
-    client = ssl.create_default_context(cafile=tmp_path / "secrets" / "ledger_ca")
+    server.load_cert_chain(tmp_path / "secrets" / f"{name}_certificate", tmp_path / "secrets" / f"{name}_key")
+    client = ssl.create_default_context(cafile=tmp_path / "secrets" / f"{name}_ca")
     shake = handshake(client, server, host)
     if works:
         shake()

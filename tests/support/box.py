@@ -6,7 +6,11 @@ from typing import Any
 
 import yaml
 
-LONG_RUNNING = {"master", "worker1", "worker2", "ledger", "airflow"}
+WORKERS = {"worker1", "worker2", "dask-worker1", "dask-worker2"}
+LONG_RUNNING = {"master", "dask-scheduler", "ledger", "backup", "database", "airflow"} | WORKERS
+CLUSTERS, DRIVERS = {"spark", "dask"}, {"submit", "airflow"}
+LIMITS = {"mem_limit", "cpus", "pids_limit"}
+BUILDERS = {"installer", "libraries", "code", "airflow-libraries"}  # stages that no service runs
 SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|(^|_)KEY", re.IGNORECASE)
 SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 PINNED = re.compile(r"[^\s:]+:(?!latest$)[A-Za-z0-9_][A-Za-z0-9._-]*(@sha256:[0-9a-f]{64})?")
@@ -34,22 +38,34 @@ def of_service(name: str, service: Mapping[str, Any]) -> Iterator[str]:
         yield "keeps capabilities"
     if service.get("privileged") or service.get("cap_add") or service.get("pid") or service.get("ipc"):
         yield "is given more rights"
-    if service.get("network_mode", "none") != "none":
-        yield "shares a network that the file does not declare"
     if not PINNED.fullmatch(str(service.get("image", ""))):
         yield "image not pinned"
+    if name in LONG_RUNNING and (service.get("restart") != "unless-stopped" or "healthcheck" not in service):
+        yield "not checked, or not started again"
+    if not service.get("read_only"):
+        yield "may change its own programs"
+    if not set(service) >= LIMITS:
+        yield "takes as much of the machine as it likes"
+    if "max-size" not in service.get("logging", {}).get("options", {}):
+        yield "its log grows for ever"
+    yield from of_networks(name, service)
+    yield from of_environment(service)
+    yield from of_volumes(name, service.get("volumes", []))
+
+
+def of_networks(name: str, service: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whom a service reaches, or is reached by, that it should not."""
+    networks = set(service.get("networks", []))
+    if service.get("network_mode", "none") != "none":
+        yield "shares a network that the file does not declare"
     if any(not str(port).startswith("127.0.0.1:") for port in service.get("ports", [])):
         yield "port open beyond this machine"
     if service.get("ports") and name != "airflow":
         yield "port not needed"
-    if "door" in service.get("networks", []) and name != "airflow":
+    if "door" in networks and name != "airflow":
         yield "reaches outside"
-    if "ledger" in service.get("networks", []) and name.startswith(("master", "worker")):
-        yield "reaches the ledger"
-    if name in LONG_RUNNING and not ({"healthcheck", "restart"} <= set(service)):
-        yield "not checked, or not started again"
-    yield from of_environment(service)
-    yield from of_volumes(name, service.get("volumes", []))
+    if networks & CLUSTERS and len(networks) > 1 and name not in DRIVERS:
+        yield "joins a cluster to another network"
 
 
 def of_environment(service: Mapping[str, Any]) -> Iterator[str]:
@@ -71,11 +87,14 @@ def as_mapping(told: Any) -> dict[str, Any]:
 
 def of_volumes(name: str, volumes: list[str]) -> Iterator[str]:
     """Yield where a service may write, or sees, what it should not."""
-    writers = {"data": {"generate"}, "releases": {"submit", "officer", "airflow"}, "ledger": {"ledger"}}
+    writers = {"data": {"generate"}, "releases": {"submit", "officer", "airflow"}}
     readers = {
-        "data": {"worker1", "worker2", "submit", "airflow", "generate"},
-        "staging": {"worker1", "worker2", "submit", "officer", "airflow"},
+        "data": {*WORKERS, "submit", "airflow", "generate"},
+        "staging": {*WORKERS, "submit", "officer", "airflow"},
         "airflow": {"airflow"},
+        "ledger": {"ledger"},
+        "backups": {"backup"},
+        "database": {"database"},
     }
     for volume in volumes:
         source, _, mode = (*volume.split(":"), "")[:3]
@@ -105,6 +124,6 @@ def of_dockerfile(text: str) -> list[str]:
             case ["ADD", *_]:
                 found.append(f"{stage}: ADD may fetch what nobody pinned")
     for name, last in stages.items():
-        if not name.endswith("libraries") and not USER.fullmatch(last or ""):
+        if name not in BUILDERS and not USER.fullmatch(last or ""):
             found.append(f"{name}: runs as root")
     return found
