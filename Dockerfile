@@ -61,20 +61,21 @@ WORKDIR /srv/prdp
 ENTRYPOINT ["enter"]
 
 FROM ${BASE} AS postgres
-# No cluster of the package's own: box/postgres.sh makes one. LLVM is half of the package, and compiles queries that run for
-# seconds: the servers here have none.
+# No cluster of the package's own: box/postgres.sh makes one. Of the rest, LLVM compiles queries that run for seconds, and
+# Perl chooses between versions of the server: here is neither.
 RUN mkdir /etc/postgresql-common \
     && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \
     && apt-get update \
     && apt-get install --yes --no-install-recommends postgresql-15=15.* \
     && rm -rf /var/lib/apt/lists/* /var/cache/* /usr/lib/*/libLLVM* /usr/lib/*/libz3.so* /usr/lib/llvm* \
-       /usr/lib/postgresql/*/lib/llvmjit* /usr/lib/postgresql/*/lib/bitcode /usr/share/doc/* /usr/share/locale/* \
+       /usr/lib/postgresql/*/lib/llvmjit* /usr/lib/postgresql/*/lib/bitcode /usr/lib/*/perl /usr/share/perl \
+       /usr/share/doc/* /usr/share/i18n /usr/share/locale/* \
     && groupadd --gid 10002 ledger \
     && useradd --uid 10002 --gid ledger --no-create-home --shell /usr/sbin/nologin ledger \
     && install -d -o ledger -g ledger -m 0700 /var/lib/ledger /var/lib/backups
 COPY box/postgres.sh box/hba.conf box/ledger.sh box/logins.sql box/members.sql box/database.sh box/backup.sh \
      conf/ledger/roles.sql /opt/ledger/
-ENV PGHOST=/run/prdp/private
+ENV PATH=/usr/lib/postgresql/15/bin:$PATH PGHOST=/run/prdp/private
 USER 10002:10002
 CMD ["/opt/ledger/postgres.sh", "ledger"]
 

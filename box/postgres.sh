@@ -3,7 +3,6 @@
 # password, and can only connect by the container's own socket.
 set -eu
 umask 077
-bin=$(echo /usr/lib/postgresql/*/bin)
 data=/var/lib/ledger/data
 mkdir -p "$PGHOST"
 cp "/run/secrets/$1_certificate" "$PGHOST/server.crt"
@@ -11,13 +10,13 @@ cp "/run/secrets/$1_key" "$PGHOST/server.key"
 
 if [ ! -d "$data" ]; then
     rm -rf "$data.part"
-    "$bin/initdb" --pgdata "$data.part" --username ledger --auth peer --encoding UTF8 --locale C.UTF-8 --data-checksums \
+    initdb --pgdata "$data.part" --username ledger --auth peer --encoding UTF8 --locale C.UTF-8 --data-checksums \
         --no-instructions > /dev/null
     mv "$data.part" "$data"
 fi
 
 "/opt/ledger/$1.sh" &
-exec "$bin/postgres" -D "$data" \
+exec postgres -D "$data" \
     -c listen_addresses='*' -c unix_socket_directories="$PGHOST" -c hba_file=/opt/ledger/hba.conf \
     -c ssl=on -c ssl_cert_file="$PGHOST/server.crt" -c ssl_key_file="$PGHOST/server.key" -c ssl_min_protocol_version=TLSv1.2 \
     -c password_encryption=scram-sha-256 -c log_min_error_statement=panic -c log_statement=none -c jit=off
