@@ -24,8 +24,8 @@ class Unsent(PrdpError):
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL of HTTP, and no file or folder."""
-    return place.lower().startswith(("http:", "https:"))
+    """Whether a place is a URL, and no file or folder."""
+    return "://" in place or place.lower().startswith(("http:", "https:"))
 
 
 def checked_url(url: str, option: str, path: str = "") -> str:
@@ -39,8 +39,8 @@ def checked_url(url: str, option: str, path: str = "") -> str:
     except ValueError:
         parts, host = SplitResult("", "", "", "", ""), None
     shown = f"{option} {in_a_line(re.sub('//[^/]*@', '//', url))}"
-    if not is_url(url) or not host or not url.isprintable():
-        raise PlanError(f"{shown}: is no URL: write https://HOST:PORT/PATH")
+    if parts.scheme.lower() not in ("http", "https") or not host or not url.isprintable():
+        raise PlanError(f"{shown}: is no URL of HTTP: write https://HOST:PORT/PATH")
     if parts.username is not None:
         raise PlanError(f"{shown}: leave user and password out: run a collector on this machine that adds them")
     if parts.scheme.lower() == "http" and host not in LOOPBACK:

@@ -98,6 +98,8 @@ def test_a_release_writes_metrics_and_sends_a_trace(tmp_path: Path, server: Coll
     assert values(told, left, "at") == {at: pytest.approx(100 - shown["spent"])}
 
     (sent,) = server.received
+    assert found(str(microdata(100).to_pylist()), CANARIES) == list(CANARIES)
+    assert not found(str((told, sent)), CANARIES)
     assert (sent.method, sent.path, sent.kind) == ("POST", "/v1/traces", "application/json")
     root, *stages = spans_of(sent.body)
     assert list(dict.fromkeys(span.name for span in stages)) == STAGES
@@ -188,7 +190,14 @@ def test_a_site_names_the_places_and_health_writes_there_too(
 @pytest.mark.parametrize("option", ["--metrics", "--traces", "--lineage"])
 @pytest.mark.parametrize(
     "url",
-    ["http://example.org/x", "https://ann:secret@localhost/x", "http://localhost.example.org/", "https://", "http:x"],
+    [
+        "http://example.org/x",
+        "https://ann:secret@localhost/x",
+        "http://localhost.example.org/",
+        "https://",
+        "http:x",
+        "ftp://localhost/x",
+    ],
 )
 def test_an_unsafe_url_is_refused_before_anything_is_charged(
     tmp_path: Path, option: str, url: str, capsys: pytest.CaptureFixture[str]
