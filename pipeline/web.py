@@ -7,11 +7,8 @@ authorities, or those of the file that SSL_CERT_FILE names.
 import re
 import socket
 import ssl
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from pipeline.errors import PlanError, PrdpError, in_a_line
 
@@ -50,16 +47,24 @@ def checked_url(url: str, option: str, path: str = "") -> str:
 
 def send(url: str, body: bytes, kind: str, method: str = "POST") -> None:
     """Send `body`, of the content type `kind`, to a checked URL; raises Unsent unless it is taken."""
+    from http.client import HTTPException  # noqa: PLC0415 — these take a fortieth of a second, and few runs send
+    from urllib import error, request  # noqa: PLC0415
+
+    class NoRedirection(request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            """Follow none: what is sent is for one server."""
+
     parts = urlsplit(url)
-    handlers: list[Any] = [_NoRedirection, *([ProxyHandler({})] if parts.hostname in LOOPBACK else [])]
+    handlers = [NoRedirection(), *([request.ProxyHandler({})] if parts.hostname in LOOPBACK else [])]
+    asked = request.Request(url, body, {"Content-Type": kind}, method=method)
     try:
-        with build_opener(*handlers).open(Request(url, body, {"Content-Type": kind}, method=method), timeout=WAIT):
-            return
-    except HTTPError as error:
-        reason = f"it answered {error.code}"
-        error.close()
-    except (OSError, HTTPException, ValueError) as error:
-        reason = _reason(error)
+        request.build_opener(*handlers).open(asked, timeout=WAIT).close()
+        return
+    except error.HTTPError as answer:
+        reason = f"it answered {answer.code}"
+        answer.close()
+    except (OSError, HTTPException, ValueError) as failure:
+        reason = _reason(failure)
     raise Unsent(f"{_server(parts)} did not take it: {reason}")
 
 
@@ -85,8 +90,3 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return cause.verify_message
     return str(getattr(cause, "strerror", None) or type(cause).__name__)
-
-
-class _NoRedirection(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow none: what is sent is for one server."""

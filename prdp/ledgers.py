@@ -126,7 +126,8 @@ class Ledger:
         from pipeline.health.findings import as_document  # noqa: PLC0415
         from pipeline.health.ledger import health  # noqa: PLC0415
         from pipeline.release.site import site  # noqa: PLC0415
-        from pipeline.telemetry.metrics import checked_place, write_health  # noqa: PLC0415
+        from pipeline.telemetry.health import write_health  # noqa: PLC0415
+        from pipeline.telemetry.metrics import checked_place  # noqa: PLC0415
 
         hours = timedelta(hours=longest), timedelta(hours=longest_held)
         named = metrics or site().metrics

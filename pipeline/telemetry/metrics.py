@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.health.findings import MEND, Finding, mend
 from pipeline.ledger.store import Ledger
 from pipeline.telemetry.run import Run
 from pipeline.web import Unsent, checked_url, is_url, send
@@ -63,25 +62,6 @@ def gauges_of_ledger(ledger: Ledger) -> Iterator[Gauge]:
         for name, limit in limits:
             metric = "budget_limit_rho" if key == "rho" else "budget_left_rho"
             yield Gauge(metric, told, float(limit[key]), {"dataset": name, "at": str(limit["at"])})
-
-
-def gauges_of_findings(findings: Iterable[Finding]) -> Iterator[Gauge]:
-    """Yield how many findings of each check of a ledger's health must be mended."""
-    found = Counter[str]()
-    for finding in findings:
-        found[finding.check] += finding.state == MEND
-    for check, number in found.items():
-        yield Gauge("health_findings", "Findings of prdp ledger health to mend.", number, {"check": check})
-
-
-def write_health(place: str, ledger: Ledger, findings: Iterable[Finding]) -> list[Finding]:
-    """Write the metrics of a ledger and of its health at a checked place; return a finding where they cannot be."""
-    try:
-        write_metrics(place, "health", gauges_of_findings(findings))
-        write_metrics(place, "ledger", gauges_of_ledger(ledger))
-    except Unsent as error:
-        return [mend("metrics", str(error), "correct --metrics, or metrics in the site's file (docs/metrics.md)")]
-    return []
 
 
 def as_text(gauges: Iterable[Gauge]) -> str:
