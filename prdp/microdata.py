@@ -25,7 +25,7 @@ def prepare(
 
     Args:
         plan: A plan of the dataset.
-        raw: The location of the raw microdata, Parquet or CSV.
+        raw: The location of the raw microdata: Parquet, CSV or a Delta table.
         out: The folder to write, new or empty; it gets mode 0700.
         ledger: A ledger, or its path or URL: the microdata may not lie where it publishes.
         engine, operator, **options: As of `Plan.release`; the engine is Dask by default.
@@ -34,6 +34,7 @@ def prepare(
         dataset, out, manifest, and registered: the place from which alone a registered dataset is released (None
         where it is not registered), as `prdp prepare --json`.
     """
+    from pipeline.microdata.lakehouse import microdata_at  # noqa: PLC0415
     from pipeline.preparation.prepare import PrepareJob  # noqa: PLC0415
     from pipeline.preparation.prepare import prepare as run  # noqa: PLC0415
 
@@ -41,7 +42,7 @@ def prepare(
 
     with runner.started() as started:
         store = open_lasting(ledger, operator, started, runner)._store
-        raws, folder = location(raw, "the raw microdata"), Path(out).absolute()
+        raws, folder = microdata_at(location(raw, "the raw microdata")), Path(out).absolute()
         manifest = run(PrepareJob(plan=model, raw=raws, out=folder, ledger=store, engine=started, log=runner.log))
         registered = store.budgets().get(model.dataset.name)
     return {

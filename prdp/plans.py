@@ -246,14 +246,14 @@ class Plan:
         """
         from pipeline.diagnostics.check import CheckJob  # noqa: PLC0415
         from pipeline.diagnostics.check import check as run  # noqa: PLC0415
+        from pipeline.microdata.lakehouse import Place  # noqa: PLC0415
         from pipeline.release.site import site  # noqa: PLC0415
-        from pipeline.storage.location import Location  # noqa: PLC0415
         from pipeline.storage.uri import locate  # noqa: PLC0415
 
         model, runner = self._model, Runner(engine=engine, **options)
 
         microdata = microdata_of(model, data, runner)
-        if not isinstance(microdata, Location):
+        if not isinstance(microdata, Place):
             name = runner.name("data")
             raise PlanError(f"a check reads files: give a copy of the table or DataFrame with {name}")
         at = None if report is None else locate(os.fspath(report), what=runner.name("report")).as_path()

@@ -101,13 +101,14 @@ def location(at: LocationLike, what: str) -> "Location":
 
 def microdata_of(plan: Plan, data: DataLike, runner: Runner) -> Any:
     """Return where the microdata of a release lie, or the frame that holds them."""
+    from pipeline.microdata.lakehouse import microdata_at  # noqa: PLC0415
     from pipeline.preparation.pinned import Table  # noqa: PLC0415
 
     if data is None:
         at = plan.dataset.path
-        return Table(plan.dataset.table or "") if at is None else at.resolve("microdata")
+        return Table(plan.dataset.table or "") if at is None else microdata_at(at.resolve("microdata"))
     if isinstance(data, str | os.PathLike):
-        return location(data, runner.name("data"))
+        return microdata_at(location(data, runner.name("data")))
     from pipeline.preparation.frames import frame_of  # noqa: PLC0415 — pandas and Arrow
 
     return frame_of(data)

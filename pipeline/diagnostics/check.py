@@ -119,7 +119,7 @@ def _columns(files: Source, needed: Sequence[str]) -> Sequence[str] | None:
     """Return the columns of the first file whose columns may be told; None where there is none."""
     for file in files.files:
         try:
-            return schema_of(file, files.format, needed).names
+            return schema_of(file, files, needed).names
         except (PlanError, OSError):
             continue
     return None

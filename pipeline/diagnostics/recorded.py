@@ -12,9 +12,9 @@ from pipeline.ledger.entries import Diagnosed
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
+from pipeline.microdata.lakehouse import Place
 from pipeline.microdata.source import Source
 from pipeline.plan.model import Plan
-from pipeline.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class RecordedJob:
     """A run over the microdata of a plan, which draws and charges nothing."""
 
     plan: Plan
-    microdata: Location
+    microdata: Place
     ledger: Ledger
     engine: Engine
     log: Log = field(default_factory=Log)

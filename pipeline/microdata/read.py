@@ -1,14 +1,17 @@
 """Reading a chunk of the microdata as record batches: codes as dictionary-coded text, nothing guessed from values."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pipeline.microdata import lines
 from pipeline.microdata.columns import require_columns
+from pipeline.microdata.lakehouse import TableFile
 from pipeline.microdata.source import Chunk, Piece, shown
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
@@ -28,8 +31,11 @@ def read(chunk: Chunk, spec: SumSpec) -> Iterator[pa.RecordBatch]:
             batch = piece.seal.read_batch(location)
             yield from (batch.slice(first, BATCH_RECORDS) for first in range(0, len(batch), BATCH_RECORDS))
             continue
+        if piece.view is not None:
+            yield from _of_table(piece, piece.view, location, spec)
+            continue
         values = partition_values(location.key, spec.columns)
-        batches = _csv(location, values, spec) if piece.row_groups is None else _parquet(piece, location, values, spec)
+        batches = _csv(location, values, spec) if piece.row_groups is None else _plain(piece, location, values, spec)
         for batch in batches:
             yield batch if batch.schema.names == spec.columns else _with_values(batch, values, spec.columns)
 
@@ -46,24 +52,59 @@ def _text(part: str) -> str:
     return unquote_to_bytes(os.fsencode(part)).decode(errors="replace")
 
 
-def _parquet(
+def _plain(
     piece: Piece, location: Location, values: Mapping[str, str | None], spec: SumSpec
 ) -> Iterator[pa.RecordBatch]:
+    def columns(file: pq.ParquetFile) -> dict[str, str]:
+        return {name: name for name in _columns(location, file.schema_arrow.names, values, spec)}
+
+    return _parquet(piece, location, columns, spec)
+
+
+def _of_table(piece: Piece, view: TableFile, location: Location, spec: SumSpec) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table's file that are not deleted, with the columns of `spec` as the table has them."""
+    require_columns(f"microdata {shown(location)}", view.schema.names, spec.columns)
+    there: dict[str, str] = {}
+    rows = np.zeros(0, np.int64)  # the numbers that the piece's rows have in the file
+
+    def columns(file: pq.ParquetFile) -> dict[str, str]:
+        nonlocal rows
+        there.update((name, held) for name, held in view.columns_in(file.schema_arrow).items() if name in spec.columns)
+        rows = _row_numbers(file.metadata, piece.row_groups or ()) if view.deleted else rows
+        return {held: name for name, held in there.items()} or {file.schema_arrow.names[0]: ""}
+
+    for batch in _parquet(piece, location, columns, spec):
+        held = {name: batch.column(there[name]) if name in there else None for name in spec.columns}
+        records = pa.record_batch(
+            {name: pa.repeat(view.value(name), len(batch)) if each is None else each for name, each in held.items()}
+        )
+        gone = view.is_deleted(rows[: len(batch)])
+        rows = rows[len(batch) :]
+        yield records.filter(pa.array(~gone)) if gone.any() else records
+
+
+def _parquet(
+    piece: Piece, location: Location, columns_of: Callable[[pq.ParquetFile], Mapping[str, str]], spec: SumSpec
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a piece: `columns_of` the file, by their names there; each has a name in `spec` or none."""
     with location.open() as raw:
         with pq.ParquetFile(raw) as probe:
-            schema = probe.schema_arrow
-            columns = _columns(location, schema.names, values, spec)
-            footer = probe.metadata
+            schema, footer, columns = probe.schema_arrow, probe.metadata, columns_of(probe)
         # Columns that a file's own schema codes Arrow would code itself, and fail where they are not UTF-8.
         coded_there = {name for name in columns if pa.types.is_dictionary(schema.field(name).type)}
-        keys = ({*spec.code_columns} & {*columns}) | coded_there
+        keys = {name for name, of in columns.items() if of in spec.code_columns} | coded_there
         coded = _dictionary_readable(footer, keys)
         # A store is asked for all of a row group's columns at once, not for a page at a time.
         with pq.ParquetFile(raw, metadata=footer, read_dictionary=coded, pre_buffer=location.remote) as file:
             batches = file.iter_batches(
-                batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=columns, use_threads=False
+                batch_size=BATCH_RECORDS, row_groups=piece.row_groups, columns=[*columns], use_threads=False
             )
             yield from map(text_in_utf8, batches)
+
+
+def _row_numbers(footer: pq.FileMetaData, groups: Sequence[int]) -> NDArray[np.int64]:
+    ends = np.cumsum([0, *(footer.row_group(group).num_rows for group in range(footer.num_row_groups))])
+    return np.concatenate([np.arange(ends[group], ends[group + 1]) for group in groups])
 
 
 def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pipeline.errors import PlanError
 from pipeline.microdata import lines
 from pipeline.microdata.columns import require_columns, require_types
+from pipeline.microdata.lakehouse import ROW_NUMBER_BYTES, TableFile
 from pipeline.microdata.read import partition_values
 from pipeline.microdata.source import REQUESTS, Source, footer_of, shown, unreadable
 from pipeline.storage.location import Location
@@ -39,7 +40,7 @@ def mistakes(source: Source, spec: SumSpec, record: str) -> Sequence[PlanError |
 
     def mistake(file: Location) -> PlanError | None:
         try:
-            _require(file, source.format, spec, record)
+            _require(file, source, spec, record)
         except PlanError as error:
             return error
         return None
@@ -48,10 +49,17 @@ def mistakes(source: Source, spec: SumSpec, record: str) -> Sequence[PlanError |
         return list(pool.map(mistake, source.files))
 
 
-def schema_of(file: Location, form: str, needed: Sequence[str]) -> FileSchema:
-    """Return the schema of a file; raises PlanError where it is of another format, or names no column needed."""
+def schema_of(file: Location, source: Source, needed: Sequence[str]) -> FileSchema:
+    """Return the schema of a file of `source`: of a table's file, the table's own.
+
+    Raises PlanError where the file is of another format, names no column needed, or is not as its table lists it.
+    """
+    if file in source.of_table:
+        view = source.of_table[file]
+        require_as_listed(file, view)
+        return FileSchema(tuple(view.schema.names), view.schema)
     values = partition_values(file.key, needed)
-    if form == "csv":
+    if source.format == "csv":
         names, types = lines.header(file, [name for name in needed if name not in values]), None
     else:
         footer, columns = footer_of(file)
@@ -59,10 +67,28 @@ def schema_of(file: Location, form: str, needed: Sequence[str]) -> FileSchema:
     return FileSchema((*names, *(name for name in values if name not in names)), types)
 
 
-def _require(file: Location, form: str, spec: SumSpec, record: str) -> None:
+def require_as_listed(file: Location, view: TableFile) -> None:
+    """Return if a table's file has the size, rows and columns that the table lists; raises PlanError otherwise."""
+    try:
+        size = file.size()
+    except FileNotFoundError:
+        where = f"microdata {shown(file)}"
+        raise PlanError(f"{where}: it is gone, as after VACUUM; release from a version whose files are there") from None
+    footer, columns = footer_of(file)
+    rows = int.from_bytes(view.deleted[-ROW_NUMBER_BYTES:], "little") + 1 if view.deleted else 0  # at least
+    stated = view.bytes in (None, size) and view.records in (None, footer.num_rows)
+    if not stated or rows > footer.num_rows:
+        raise PlanError(f"microdata {shown(file)}: it is not the file that its table lists; restore it")
+    try:
+        view.columns_in(columns)
+    except PlanError as error:
+        raise PlanError(f"microdata {shown(file)}: {error}") from None
+
+
+def _require(file: Location, source: Source, spec: SumSpec, record: str) -> None:
     where, needed = f"microdata {shown(file)}", [*spec.columns, record]
     try:
-        schema = schema_of(file, form, needed)
+        schema = schema_of(file, source, needed)
     except OSError:
         raise unreadable(file) from None
     require_columns(where, schema.names, needed)

@@ -5,10 +5,11 @@ all files, of a store's objects also their entity tags, taken before the scan an
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Literal
 
 import pyarrow as pa
@@ -16,43 +17,46 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import PlanError
+from pipeline.microdata.lakehouse import LOG, ROW_NUMBER_BYTES, Place, TableFile, TableVersion
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 
 FORMATS = ("parquet", "csv")
 REQUESTS = 16  # to a store at a time
 CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
-TABLE_LOGS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}  # a folder in the table → what it is
+TABLE_LOGS = {LOG: "a Delta table", ".hoodie": "a Hudi table"}  # a folder in the table → what it is
 SNAPSHOTS = "metadata"  # an Iceberg table's, which holds files of the next name
 SNAPSHOT = ".metadata.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of one data set, sorted by name, all of one format."""
+    """The files of one data set, sorted by name, all of one format; of a table, also how it reads each of them."""
 
-    root: Location
+    root: Place
     format: Literal["parquet", "csv"]
     files: tuple[Location, ...]
+    of_table: Mapping[Location, TableFile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Piece:
     """A part of one file: some row groups of a Parquet file, or a CSV file (`row_groups` None).
 
-    With a `seal` it is a record batch that this run wrote under that seal.
+    With a `seal` it is a record batch that this run wrote under that seal; with a `view` a table's file.
     """
 
     path: str
     row_groups: tuple[int, ...] | None
     seal: Seal | None = None
+    view: TableFile | None = None
 
 
 Chunk = tuple[Piece, ...]
 
 
-def find(path: Location) -> Source:
-    """Return the microdata at `path`, a file or a folder, or an object or a prefix of a store.
+def find(path: Place) -> Source:
+    """Return the microdata at `path`: a file or a folder, an object or a prefix of a store, or a version of a table.
 
     Names that start with "." or "_" are passed over, as Parquet writers expect.
 
@@ -60,6 +64,9 @@ def find(path: Location) -> Source:
         PlanError: There is nothing at that path, no files of one format, or a link; or it is a table of which files
             alone are no data.
     """
+    if isinstance(path, TableVersion):
+        of_table = dict(sorted(path.listing.files, key=lambda each: each[0].parts))
+        return Source(path, "parquet", tuple(of_table), of_table)
     files = _data_files(path)
     parquet, csv = (tuple(file for file in files if file.suffix.lower() == f".{kind}") for kind in FORMATS)
     if bool(parquet) == bool(csv):
@@ -69,23 +76,32 @@ def find(path: Location) -> Source:
 
 
 def pin(source: Source) -> str:
-    """Return the digest of the source's names, sizes and modification times as they are now."""
-    with ThreadPoolExecutor(REQUESTS if source.root.remote else 1) as pool:
-        return digest(list(pool.map(_fingerprint, [source.root] * len(source.files), source.files)))
+    """Return the digest of the source's names, sizes and modification times as they are now.
+
+    Of a table also its version, and which rows are deleted. Raises PlanError where a file is gone.
+    """
+    root = source.root.at if isinstance(source.root, TableVersion) else source.root
+    with ThreadPoolExecutor(REQUESTS if root.remote else 1) as pool:
+        held = digest(list(pool.map(_fingerprint, [root] * len(source.files), source.files)))
+    if not isinstance(source.root, TableVersion):
+        return held
+    deleted = [sha256(view.deleted).hexdigest() for view in source.of_table.values()]
+    return f"@v{source.root.version} {digest([*source.root.listing.identity, held, *deleted])}"
 
 
 def chunks(source: Source) -> Iterator[Chunk]:
     """Cut the source into chunks of about CHUNK_RECORDS records; a chunk holds pieces of one or several files."""
     if source.format == "csv":
         return ((Piece(str(file), None),) for file in source.files)
-    return _together(_row_groups(source.files))
+    return _together(_row_groups(source))
 
 
 def records_of(source: Source) -> int | None:
     """Return the number of records by the footers of Parquet files, which is confidential; None of CSV files."""
     if source.format == "csv":
         return None
-    return sum(records for _, records in _row_groups(source.files))
+    deleted = sum(len(view.deleted) // ROW_NUMBER_BYTES for view in source.of_table.values())
+    return sum(records for _, records in _row_groups(source)) - deleted
 
 
 def shown(path: object) -> str:
@@ -108,6 +124,8 @@ def table_format(keys: Sequence[str]) -> str | None:
 def _require_plain(root: Location, keys: Sequence[str]) -> None:
     """Return if files of these names are all data: a table format's log says which of its files count."""
     kind = table_format(keys)
+    if kind == TABLE_LOGS[LOG]:
+        raise PlanError(f"microdata {root}: a Delta table lies in it; name that table's own folder")
     if kind is not None:
         raise PlanError(
             f"microdata {root}: it is {kind}, of which some files may no longer count; read it by Spark as "
@@ -167,11 +185,12 @@ def unreadable(file: Location) -> PlanError:
     return PlanError(f"microdata {shown(file)}: it cannot be read; check that it exists and is readable")
 
 
-def _row_groups(files: Iterable[Location]) -> Iterator[tuple[Piece, int]]:
-    for file in files:
+def _row_groups(source: Source) -> Iterator[tuple[Piece, int]]:
+    for file in source.files:
         footer, _ = footer_of(file)
         for group in range(footer.num_row_groups):
-            yield Piece(str(file), (group,)), footer.row_group(group).num_rows
+            piece = Piece(str(file), (group,), view=source.of_table.get(file))
+            yield piece, footer.row_group(group).num_rows
 
 
 def _together(pieces: Iterable[tuple[Piece, int]]) -> Iterator[Chunk]:
@@ -182,7 +201,8 @@ def _together(pieces: Iterable[tuple[Piece, int]]) -> Iterator[Chunk]:
             yield tuple(chunk)
             chunk, records = [], 0
         if chunk and chunk[-1].path == piece.path:  # one more row group of the same file
-            piece = Piece(piece.path, (*(chunk.pop().row_groups or ()), *(piece.row_groups or ())))  # noqa: PLW2901
+            both = (*(chunk.pop().row_groups or ()), *(piece.row_groups or ()))
+            piece = replace(piece, row_groups=both)  # noqa: PLW2901
         chunk.append(piece)
         records += rows
     if chunk:

@@ -35,6 +35,7 @@ from pipeline.microdata.frames import (
     contents_of,
     unfit,
 )
+from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Plan
@@ -191,7 +192,7 @@ def _registered(ledger: Ledger, contents: Contents, task: _Compared, engine: Eng
         if budget.source is None or budget.source.startswith(("table ", "DataFrame ")):
             continue
         try:
-            files = source.find(locate(budget.source))
+            files = source.find(microdata_at(locate(budget.source)))
             if source.records_of(files) not in (None, contents.records):
                 continue
             parts = engine.each(task, list(source.chunks(files)), "reading")

@@ -9,6 +9,7 @@ from pipeline.microdata import source
 from pipeline.microdata.columns import require_types
 from pipeline.microdata.frames import Frame
 from pipeline.microdata.identity import Identity, identity_of
+from pipeline.microdata.lakehouse import TableVersion
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.storage.location import Location
@@ -42,7 +43,7 @@ class SealedRecords:
     synthetic: bool | None = None
 
 
-Microdata = Location | Table | SealedRecords | Frame
+Microdata = Location | TableVersion | Table | SealedRecords | Frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +109,11 @@ def identity(microdata: Microdata) -> Identity:
 
 
 def source_of(microdata: Microdata) -> str:
-    """Return the name of the microdata in the ledger: a location or table, or a DataFrame's contents."""
+    """Return the name of the microdata in the ledger: where they lie, or a DataFrame's contents."""
     if isinstance(microdata, SealedRecords):
         return microdata.source
     if isinstance(microdata, Frame):
         return "DataFrame"
+    if isinstance(microdata, TableVersion):  # whichever version: they have most records in common
+        return str(microdata.at)
     return f"table {microdata.name}" if isinstance(microdata, Table) else str(microdata)

@@ -34,6 +34,7 @@ from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.log import Log
 from pipeline.microdata import source
+from pipeline.microdata.lakehouse import Place
 from pipeline.microdata.schema import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
@@ -202,7 +203,7 @@ class PrepareJob:
     """One run: which microdata, by the contract of which plan, and where to."""
 
     plan: Plan
-    raw: Location
+    raw: Place
     out: Path
     ledger: Ledger
     engine: Engine
@@ -221,7 +222,7 @@ def prepare(job: PrepareJob) -> Path:
         StateError: `out` is refused, or another run writes to it. In either case nothing is left there.
     """
     files = source.find(job.raw)
-    raw = job.raw.as_path()
+    raw = job.raw.as_path() if isinstance(job.raw, Location) else None
     if raw is not None and prepared_at(raw) is not None:
         raise PlanError(f"microdata {job.raw}: it is prepared already; give the raw microdata")
     spec = _spec(job.plan)
@@ -326,7 +327,8 @@ def _complete(job: PrepareJob, made: AllWritten, manifest: Any) -> None:
 def _require_apart(job: PrepareJob) -> None:
     """Return if the folder may be written; raises StateError otherwise."""
     require_apart(job.out, [default_out(job.plan), *release_folders(job.ledger)])
-    if LocalPath(job.out).overlaps(job.raw):
+    raw = job.raw if isinstance(job.raw, Location) else job.raw.at
+    if LocalPath(job.out).overlaps(raw):
         raise StateError(f"--out {job.out}: it overlaps the raw microdata {job.raw}: give another folder")
 
 

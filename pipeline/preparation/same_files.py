@@ -9,8 +9,8 @@ from os import stat
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
+from pipeline.microdata.lakehouse import Place, microdata_at
 from pipeline.preparation.pinned import Microdata
-from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 
 
@@ -24,23 +24,25 @@ def require_new_files(ledger: Ledger, dataset: str, at: str) -> None:
     """Return unless a file at `at` is one of another dataset, registered or released; raises StateError then."""
     registered = ((budget.name, budget.source) for budget in ledger.budgets().values())
     if not at.startswith(("table ", "DataFrame ")):
-        _require_apart(dataset, locate(at), dict.fromkeys([*registered, *sorted(ledger.sources(), key=str)]))
+        _require_apart(
+            dataset, microdata_at(locate(at)), dict.fromkeys([*registered, *sorted(ledger.sources(), key=str)])
+        )
 
 
 def _require_apart(dataset: str, microdata: Microdata, known: Iterable[tuple[str, str | None]]) -> None:
-    mine = _files(microdata) if isinstance(microdata, Location) else set()
+    mine = _files(microdata) if isinstance(microdata, Place) else set()
     for other, at in known:
         if not mine or other == dataset or at is None or at.startswith(("table ", "DataFrame")):
             continue
-        if mine & _files(locate(at)):
+        if mine & _files(microdata_at(locate(at))):
             raise StateError(
                 f"dataset {dataset}: its microdata {microdata} are files of dataset {other}, {at}: name that one"
             )
 
 
-def _files(microdata: Location) -> set[tuple[int, int]]:
+def _files(microdata: Place) -> set[tuple[int, int]]:
     """Return device and number of each file; none of a store, and none where they cannot be found or read."""
-    if microdata.as_path() is None:
+    if microdata.remote:
         return set()
     try:
         facts = [stat(str(file)) for file in source.find(microdata).files]

@@ -16,6 +16,7 @@ from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.synthetic import require_one_kind
+from pipeline.microdata.lakehouse import microdata_at
 from pipeline.names import hint
 from pipeline.plan.check import dataset_mistakes
 from pipeline.plan.load import limit_of, resolved_dataset
@@ -62,7 +63,7 @@ def _files_of(ledger: Ledger, budget: Budget) -> tuple[str, ...]:
     if budget.source is None or budget.source.startswith("table "):
         return ()
     require_new_files(ledger, budget.name, budget.source)
-    files = identity(locate(budget.source))
+    files = identity(microdata_at(locate(budget.source)))
     if files.synthetic is not None:
         require_one_kind(budget.name, files.synthetic, budget, ())
     return files.fingerprints
@@ -312,12 +313,13 @@ def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path)
     if isinstance(spec, FamilyBudgetSpec):
         return Budget(name=name, unit=spec.unit, limits=[limit_of(limit, spec.unit) for limit in spec.limits])
     dataset = resolved_dataset(spec.dataset, folder)
+    at = None if dataset.path is None else microdata_at(dataset.path.resolve("dataset.path"))
     return Budget(
         name=name,
         unit=dataset.unit,
         limits=[limit_of(limit, dataset.unit) for limit in spec.limits],
         facts=dataset.facts(),
-        source=source_of(Table(dataset.table or "") if dataset.path is None else dataset.path.resolve("dataset.path")),
+        source=source_of(at or Table(dataset.table or "")),
         family=spec.family,
         refusals=spec.refusals,
         synthetic=spec.synthetic,

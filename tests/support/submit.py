@@ -15,6 +15,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PrdpError
 from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
 from pipeline.preparation.pinned import Table
 from pipeline.release import officers
@@ -98,7 +99,7 @@ def submit(
     chosen = microdata or place.microdata or plan.dataset.path or Table(plan.dataset.table)
     job = Job(
         plan=plan,
-        microdata=chosen if isinstance(chosen, Table) else locate(chosen),
+        microdata=chosen if isinstance(chosen, Table) else microdata_at(locate(chosen)),
         staging=place.staging,
         out=locate(place.out),
         ledger=place.ledger(),
