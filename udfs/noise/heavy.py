@@ -156,6 +156,8 @@ class PolylogWeights(LogWeights):
         if self.p == 1:
             return -real(ctx, self.d) * rise
         log_a = ctx.log(a) if self.a > 2 else ctx.log1p(real(ctx, self.a - 1))
+        if self.p == 2:  # half of the digits' work
+            return -real(ctx, self.d) * rise * (rise + 2 * log_a)
         return -real(ctx, self.d) * log_a**p * ctx.expm1(p * ctx.log1p(rise / log_a))
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
