@@ -15,7 +15,7 @@ from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 from tests.support.cases import cases, sizes
 from tests.support.ledgers import staged_files
-from tests.support.submit import Place, submit, submit_in_child
+from tests.support.submit import EVERY, Place, submit, submit_in_child
 from tests.support.world import records, write_world
 
 RELEASE = "small-release"
@@ -84,17 +84,12 @@ def kill_then_run_again(place: Place, event: int) -> None:
     assert seen <= attempts_seen(place), f"event {event}: another draw became visible"
 
 
-def test_killed_at_each_step_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
+@EVERY
+def test_killed_at_each_step_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path, every: int) -> None:
     """Before and after each step of the ledger, and at a sample of the changes of files between them."""
     for event, letter in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
-        if letter == "s" or event % 8 == 0:
+        if letter == "s" or event % every == 0:
             kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
-
-
-@pytest.mark.drill
-def test_killed_at_every_change_of_a_file_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:
-    for event, _ in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
-        kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
 
 
 def test_killed_twice_in_a_row_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:

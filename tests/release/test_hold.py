@@ -19,7 +19,7 @@ from pipeline.release.run import Job
 from pipeline.release.verify import published_folders, require_in_chain
 from pipeline.storage.staging import MANIFEST, Staging
 from pipeline.storage.uri import locate
-from tests.support.submit import Place, officer_in_child, submit, submit_in_child
+from tests.support.submit import EVERY, Place, officer_in_child, submit, submit_in_child
 from tests.support.world import records, tree, write_world
 
 RELEASE = "small-release"
@@ -254,6 +254,7 @@ def check_withdrawn(place: Place, attempt: str) -> None:
     assert (state_of(place).status, state_of(place).attempt) == ("withdrawn", attempt)
 
 
+@EVERY
 @pytest.mark.parametrize(
     ("act", "arguments", "check"),
     [
@@ -263,7 +264,7 @@ def check_withdrawn(place: Place, attempt: str) -> None:
     ],
 )
 def test_an_officers_act_that_was_killed_anywhere_is_finished_by_doing_it_again(
-    plan: Path, tmp_path: Path, act: str, arguments: tuple[str, ...], check: Callable[[Place, str], None]
+    plan: Path, tmp_path: Path, act: str, arguments: tuple[str, ...], check: Callable[[Place, str], None], every: int
 ) -> None:
     def begun(name: str) -> tuple[Place, str]:
         place = Place(plan, tmp_path / name)
@@ -275,7 +276,7 @@ def test_an_officers_act_that_was_killed_anywhere_is_finished_by_doing_it_again(
     assert events.count("s") == 2 * {"approve": 3, "reject": 1, "withdraw": 1}[act]
     check(whole, attempt)
     for event, letter in enumerate(events, start=1):
-        if letter == "s" or event % 8 == 0:
+        if letter == "s" or event % every == 0:
             place, attempt = begun(f"at-{event}")
             assert officer_in_child(place, event, act, RELEASE, *arguments)[0] == -signal.SIGKILL
             published = (place.out / RELEASE / MANIFEST).exists()
@@ -287,13 +288,14 @@ def test_an_officers_act_that_was_killed_anywhere_is_finished_by_doing_it_again(
             place.ledger().verify()
 
 
-def test_a_held_run_that_was_killed_anywhere_is_held_by_the_next_one(plan: Path, tmp_path: Path) -> None:
+@EVERY
+def test_a_held_run_that_was_killed_anywhere_is_held_by_the_next_one(plan: Path, tmp_path: Path, every: int) -> None:
     """Also by one that forgets --hold: the reservation says so."""
     code, events = submit_in_child(Place(plan, tmp_path / "whole"), None, key=None, hold=True)
     assert code == 0
     assert events.count("s") == 2 * len({"reserve", "test", "draw", "hold"})
     for event, letter in enumerate(events, start=1):
-        if (letter == "s" and event > 1) or event % 8 == 0:
+        if (letter == "s" and event > 1) or event % every == 0:
             place = Place(plan, tmp_path / f"at-{event}")
             code, _ = submit_in_child(place, event, key=None, hold=True)
             assert code == -signal.SIGKILL

@@ -183,8 +183,9 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path) -> None:
-    process = child("crash_publish", memory)
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.drill)])
+def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path, every: int) -> None:
+    process = child("crash_publish", memory, every)
     told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     runs = [json.loads(line) for line in told.splitlines()]

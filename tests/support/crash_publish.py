@@ -1,4 +1,4 @@
-"""Child process: die by SIGKILL before the i-th touch of files, for i = 0, 1, … until a run gets through.
+"""Child process: die by SIGKILL before the i-th touch of files, for i = 0, n, 2n, … until a run gets through.
 
 After each death the same steps run again, undisturbed. One JSON line tells each i: whether it died, what stood in the
 ledger and the output place after the death, and what stands after the second run. Manifests are signed.
@@ -116,7 +116,7 @@ def seen(folder: Path) -> dict[str, Any]:
     return found
 
 
-def main(home: Path) -> None:
+def main(home: Path, every: int) -> None:
     died, touch = True, 0
     while died:
         folder = home / f"crash-{touch}"
@@ -128,8 +128,8 @@ def main(home: Path) -> None:
         told = {"touch": touch, "died": died, "status": status, "after": after, "again": again, "end": seen(folder)}
         print(json.dumps(told), flush=True)
         shutil.rmtree(folder)
-        touch += 1
+        touch += every
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -11,6 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.errors import PrdpError
@@ -32,9 +34,11 @@ from udfs.noise.keystream import SecretKey
 KEY = bytes(range(32))
 TEST_KEY = bytes([36]) * 32  # adds 6 to the records kept, and −3 to those left out
 FORK_SERVER = get_context("forkserver")  # children start from a clean process that has imported this module
-FORK_SERVER.set_forkserver_preload([__name__])
+FORK_SERVER.set_forkserver_preload([__name__, "mpmath", "pandas"])
 
 MOST_EVENTS = 1000
+# Kills are tried at one change of a file in so many; the drills try them at each.
+EVERY = pytest.mark.parametrize("every", [24, pytest.param(1, marks=pytest.mark.drill)])
 LEDGER_STEPS = (
     "reserve",
     "test",

@@ -73,8 +73,9 @@ class LatticeTable:
         return factor * low, factor * high
 
 
+@lru_cache(maxsize=64)
 def build_table(weights: LogWeights) -> LatticeTable:
-    """Return the table of `weights`; takes some hundredths of a second, once per release and mechanism."""
+    """Return the table of `weights`: built in some hundredths of a second, kept for the process."""
     starts, lengths = _cut(weights)
     ctx = context(BUILD_BITS)
     slack = 1 + ctx.ldexp(1, -BUILD_BITS // 2)  # beyond every error of exp: an envelope too high is harmless
