@@ -27,10 +27,11 @@ def renyi(noise: LatticeNoise, shift: int, order: Fraction) -> Any:
             return renyi_laplace(noise, shift, order)
         wide = noise.scale > NARROW or abs(shift) > 1000 * noise.scale
         return renyi_poisson(noise, shift, order) if wide else renyi_summed(noise, shift, order)
+    # Noise that is symmetric about 0: the other direction is the same sum, backwards.
     if isinstance(noise, Piecewise):
-        return renyi_piecewise(noise, shift, order)
+        return renyi_piecewise(noise, abs(shift), order)
     assert isinstance(noise, HeavyNoise)
-    return CTX.mpf(renyi_heavy(noise, shift, order)[1])
+    return CTX.mpf(renyi_heavy(noise, abs(shift), order)[1])
 
 
 @cache
@@ -102,6 +103,7 @@ def _heavy_terms(noise: HeavyNoise, shift: int) -> tuple[Doubles, Doubles, Doubl
     return here - float(CTX.log(noise.normaliser)), here - there, UNIT * (2 + np.abs(here) + np.abs(there))
 
 
+@cache
 def renyi_heavy(noise: HeavyNoise, shift: int, order: Fraction) -> tuple[float, float]:
     """Bounds of the divergence of heavy-tailed noise: sums in doubles with their errors, the ends bounded.
 

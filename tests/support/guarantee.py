@@ -1,6 +1,6 @@
 """What the guarantee is checked on: parameters of every kind of mechanism, the noise that it states, neighbours."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -78,14 +78,12 @@ def centres(m: Any, totals: np.ndarray) -> np.ndarray:
     return totals * m.form.noise.fineness if adds(m) else m.form.curve.on_lattice(totals)
 
 
-def violations(noise: LatticeNoise, pairs: Iterable[Neighbours], policy: Policy) -> list[str]:
+def violations(noise: LatticeNoise, pairs: Iterable[Neighbours], policy: Policy) -> Iterator[str]:
     """Where a Rényi divergence of some order, in either direction, exceeds order × policy."""
-    found = []
     for pair, order, sign in product(pairs, ORDERS, (1, -1)):
         promised = real(order * policy(pair.influence))
         if pair.shift and not renyi(noise, sign * pair.shift, order) <= promised * ROUNDING:
-            found.append(f"influence {pair.influence}, shift {sign * pair.shift}, order {order}")
-    return found
+            yield f"influence {pair.influence}, shift {sign * pair.shift}, order {order}"
 
 
 def pure_violations(
