@@ -121,7 +121,7 @@ def add_engine(parser: Parser, default: str | None = "dask") -> None:
     parser.add_argument(
         "--workers", type=at_least_one, metavar="N", help="dask: number of local threads (default: all cores)"
     )
-    parser.add_argument("--master", metavar="URL", help="spark: a master on this machine (default: local[*])")
+    parser.add_argument("--master", metavar="URL", help="spark: a master on this machine, or sc:// (default: local[*])")
     parser.add_argument(LOG_JSON, action="store_true", help="write the log as JSON, one object a line; confidential")
 
 

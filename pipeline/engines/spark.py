@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from warnings import catch_warnings, simplefilter
 
@@ -19,15 +20,14 @@ import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_catalog import CatalogTable, find_table
-from pipeline.engines.spark_executors import watched
-from pipeline.engines.spark_failures import Guarded, job_error
-from pipeline.engines.spark_progress import counted
+from pipeline.engines.spark_connect import connected, is_connect, require_address
+from pipeline.engines.spark_driver import Driver, driver_of
+from pipeline.engines.spark_failures import Guarded, in_plain_words
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BROKEN,
@@ -70,6 +70,8 @@ Task = Guarded[pa.RecordBatch]
 class SparkEngine(Engine):
     """Runs a release on the Spark of `spark-submit`, or on a session of its own at `master` (default: local[*]).
 
+    A master sc://… is a server of Spark Connect (spark_connect.py).
+
     The session is opened when it is first needed. Workers need the same build of prdp, and must reach the microdata
     and the staging folder. Refuses a Spark that sends or stores anything in the clear beyond this machine.
     """
@@ -80,7 +82,7 @@ class SparkEngine(Engine):
         if master is not None and submitted():
             raise PlanError("--master: under spark-submit, give it to spark-submit itself")
         if master is not None:
-            require_here(master)
+            (require_address if is_connect(master) else require_here)(master)
         self.master, self.log = master, log or Log()
         self._session: SparkSession | None = None
         self._mine = False  # else it is the session of this process's own program
@@ -106,12 +108,24 @@ class SparkEngine(Engine):
     def session(self) -> SparkSession:
         """The session, opened on first use."""
         if self._session is None:
-            self._mine = SparkContext._active_spark_context is None
-            if self._mine and not submitted():
-                self.log.progress("starting Java")
-            self._session = open_session(self.master)
+            self._session = self._opened()
             self._session.conf.set(BATCH, ROWS_AT_ONCE)
         return self._session
+
+    def _opened(self) -> SparkSession:
+        if self.master is not None and is_connect(self.master):
+            self._mine = True
+            session: SparkSession = connected(self.master)
+            return session
+        self._mine = SparkContext._active_spark_context is None
+        if self._mine and not submitted():
+            self.log.progress("starting Java")
+        return open_session(self.master)
+
+    @cached_property
+    def driver(self) -> Driver:
+        """Spark's driver, as far as PySpark itself does not reach it alike."""
+        return driver_of(self.session)
 
     def close(self) -> None:
         """End the session that this engine opened, if any; nothing happens where its Java is gone already."""
@@ -120,6 +134,7 @@ class SparkEngine(Engine):
                 simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
                 self._session.stop()
         self._session = None
+        self.__dict__.pop("driver", None)
 
     def table(self, name: str) -> CatalogTable:
         """Return a table of Spark's catalog."""
@@ -131,7 +146,7 @@ class SparkEngine(Engine):
         """Return the totals, sealed in `scratch`, which all workers must reach."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
-        shared = Shared(self.session.sparkContext.broadcast(pickle.dumps(layout)))
+        shared = Shared(self.driver.shipped(pickle.dumps(layout)))
         code = code_digest()
         summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
@@ -173,14 +188,15 @@ class SparkEngine(Engine):
     @contextmanager
     def _batches(self, rows: str) -> Iterator[None]:
         """Have at most so many rows sent to a worker together in a block, and at most what Spark allows in bytes."""
-        self.session.conf.set(BATCH, rows)
-        yield
-        self.session.conf.set(BATCH, ROWS_AT_ONCE)
+        with in_plain_words():
+            self.session.conf.set(BATCH, rows)
+            yield
+            self.session.conf.set(BATCH, ROWS_AT_ONCE)
 
     @property
     def _tasks(self) -> int:
         """The number of tasks that keeps the cluster busy: each costs some tens of milliseconds beside its work."""
-        return TASKS_A_CORE * self.session.sparkContext.defaultParallelism
+        return TASKS_A_CORE * self.driver.parallelism
 
     def _numbers(self, numbers: int, tasks: int) -> DataFrame:
         """Return the numbers 0, 1, … as rows, for at most so many tasks, each with a run of them."""
@@ -197,13 +213,8 @@ class SparkEngine(Engine):
 
     def _collected(self, frame: DataFrame, *stages: str) -> list[Row]:
         """Return the rows of a frame; `stages` are the names of the stages whose tasks are counted in the log."""
-        failure = ""
-        try:
-            with counted(self.session.sparkContext, self.log, stages), watched(self.session.sparkContext):
-                return frame.collect()
-        except (PySparkException, Py4JError) as error:
-            failure = f"{type(error).__name__} {error}"
-        raise job_error(failure)
+        with in_plain_words(), self.driver.working(self.log, stages):
+            return frame.collect()
 
 
 def require_once(indexes: Iterable[int]) -> list[int]:

@@ -65,6 +65,11 @@ class CatalogTable:
 
         Raises PlanError where Spark names a folder instead, as it does for formats that Hive alone reads.
         """
+        if not hasattr(self.session, "_jsparkSession"):
+            raise PlanError(
+                f"dataset.source.table {self.name}: through Spark Connect a change of its files could not be seen; "
+                f"release from their folder as path, or from a table of {' or '.join(SNAPSHOTS)}"
+            )
         self.session.catalog.refreshTable(self.name)
         context = self.session.sparkContext
         path = context._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # a context that lives has one

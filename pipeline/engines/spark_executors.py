@@ -1,13 +1,13 @@
 """A cluster's executors: where there is none Spark waits for ever, so they are looked for, at the start and at work."""
 
 import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.engines.protocol import TaskFailed
@@ -22,7 +22,7 @@ def require_executor(session: SparkSession) -> None:
     """Return once a cluster gives an executor; else end the session, and raise PrdpError."""
     context = session.sparkContext
     end = time.monotonic() + FIRST_SECONDS
-    while not _executors(context):
+    while not executors(context):
         if time.monotonic() > end:
             master = context.master
             session.stop()
@@ -31,27 +31,23 @@ def require_executor(session: SparkSession) -> None:
 
 
 @contextmanager
-def watched(context: SparkContext) -> Iterator[None]:
-    """Run this thread's jobs in a block; where they have had no executor for LOST_SECONDS, end them by TaskFailed."""
-    if (context.master or "").partition("[")[0] == "local":  # the driver itself runs the tasks
-        yield
-        return
-    tag, ended, lost = f"prdp-{uuid.uuid4().hex}", Event(), Event()
+def watched(alive: Callable[[], bool], end: Callable[[], object], master: str) -> Iterator[None]:
+    """Run a block; once `alive` has been false for LOST_SECONDS, `end` its jobs, and raise TaskFailed."""
+    ended, lost = Event(), Event()
 
     def look() -> None:
         seen = time.monotonic()
         while not ended.wait(LOOK_SECONDS):
-            if _executors(context):
+            if alive():
                 seen = time.monotonic()
             elif time.monotonic() - seen > LOST_SECONDS:
                 lost.set()
-                context.cancelJobsWithTag(tag)
+                end()
 
     def looking() -> None:
-        with suppress(Py4JError, OSError):  # the driver's Java is gone, which its job says itself
+        with suppress(Py4JError, PySparkException, OSError):  # the driver is gone, which its job says itself
             look()
 
-    context.addJobTag(tag)
     watcher = Thread(target=looking, daemon=True)
     watcher.start()
     try:
@@ -64,10 +60,9 @@ def watched(context: SparkContext) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-        with suppress(Py4JError, OSError):
-            context.removeJobTag(tag)
-    raise TaskFailed(f"master {context.master}: no executor is left: start workers, and run again")
+    raise TaskFailed(f"master {master}: no executor is left: start workers, and run again")
 
 
-def _executors(context: SparkContext) -> int:
+def executors(context: SparkContext) -> int:
+    """Return how many executors an application has."""
     return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them

@@ -8,8 +8,12 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from pipeline.engines.protocol import Result, TaskFailed
 from pipeline.engines.tasks import require_same_code
@@ -36,6 +40,10 @@ BY_SIGN = (  # signs of failures in Spark's text, or in the kind of an error; th
         "--py-files (make pack)",
     ),
     ("^Py4J(Network)?Error", f"Spark's driver ended in the middle of the run: {MEMORY}"),
+    (
+        r"(?s)^SparkConnect\w+ .*(UNAVAILABLE|INVALID_HANDLE|SESSION_NOT_FOUND|NO_ACTIVE_SESSION)",
+        "the server of Spark Connect is out of reach, or has ended: start it, and run again",
+    ),
     ("Cannot run program", "a Spark worker cannot start Python: set PYSPARK_PYTHON to one that all workers have"),
     (
         "Python worker (exited|failed)|EOFException",
@@ -87,6 +95,18 @@ def job_error(text: str) -> Exception:
     if failure is not None:
         return failure.error()
     return TaskFailed(_by_sign(text) or "Spark gave up; see its own logs, which are confidential")
+
+
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """Run Spark's jobs in a block; raises `job_error` in place of what Spark says of a failed one."""
+    failure = ""
+    try:
+        yield
+        return
+    except (PySparkException, Py4JError) as error:
+        failure = f"{type(error).__name__} {error}"
+    raise job_error(failure)
 
 
 def _by_sign(text: str) -> str | None:

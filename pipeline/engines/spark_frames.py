@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.build import code_digest
 from pipeline.engines.spark import BATCH, SparkEngine
-from pipeline.engines.spark_executors import watched
-from pipeline.engines.spark_failures import Guarded, job_error
-from pipeline.engines.spark_session import require_safe
-from pipeline.errors import PlanError
+from pipeline.engines.spark_driver import driver_of
+from pipeline.engines.spark_failures import Guarded, in_plain_words
 from pipeline.log import Log
 from pipeline.microdata.frames import Contents, Frame, FrameColumns, SealedPart, SealPart
 
@@ -56,30 +52,18 @@ class SparkFrame(Frame):
     def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
         """Have the partitions written by Spark's workers, which must share the staging folder."""
         session = self.frame.sparkSession
-        known = session.sparkContext.getConf()
-        require_safe(lambda key: known.get(key, None))
-        failure = ""
+        driver = driver_of(session)
+        driver.require_safe()
         columns = self.frame.select(*map(_quoted, part.columns.all))
-        with _batches(session, RECORDS_AT_ONCE):
-            try:
-                with watched(session.sparkContext):
-                    rows = columns.mapInArrow(SealPartition(code_digest(), part), PARTS).collect()
-                return [
-                    SealedPart(tuple(row.files.split()), Contents(row.records, int(row.hashes, 16))) for row in rows
-                ]
-            except (PySparkException, Py4JError) as error:
-                failure = f"{type(error).__name__} {error}"
-        raise job_error(failure)
+        with in_plain_words(), _batches(session, RECORDS_AT_ONCE), driver.working(Log(), ()):
+            rows = columns.mapInArrow(SealPartition(code_digest(), part), PARTS).collect()
+        return [SealedPart(tuple(row.files.split()), Contents(row.records, int(row.hashes, 16))) for row in rows]
 
 
 @contextmanager
-def engine_of(frame: DataFrame, log: Log | None = None) -> Iterator[SparkEngine]:
-    """Yield an engine on the frame's own session, which stays open, with its settings, when the block ends."""
-    session = frame.sparkSession
-    if not hasattr(session, "_jsparkSession"):
-        raise PlanError("data: a DataFrame of Spark Connect: its session has no workers that prdp could reach directly")
-    known = session.sparkContext.getConf()
-    require_safe(lambda key: known.get(key, None))
+def engine_on(session: Any, log: Log | None = None) -> Iterator[SparkEngine]:
+    """Yield an engine on a user's session, which stays open, with its settings, when the block ends."""
+    driver_of(session).require_safe()
     with _batches(session, session.conf.get(BATCH) or RECORDS_AT_ONCE):
         yield SparkEngine.on(session, log)
 

@@ -141,20 +141,16 @@ def submitted() -> bool:
 def require_here(master: str) -> None:
     """Refuse a master that an embedded session must not use, before any connection; raises PlanError."""
     standalone = STANDALONE.fullmatch(master)
-    if not LOCAL.fullmatch(master) and not (standalone and _is_loopback(standalone.group(1))):
+    if not LOCAL.fullmatch(master) and not (standalone and is_loopback(standalone.group(1))):
         raise PlanError(f"--master {master}: only local[N] or a spark:// of this machine; else {CONFIGURATIONS}")
 
 
-def _require_answer(master: str) -> None:
-    """Return if a standalone master answers: Spark itself would try for a minute."""
-    standalone = STANDALONE.fullmatch(master)
-    if standalone is None:
-        return
+def require_answer(master: str, host: str, port: int, what: str = "Spark master") -> None:
+    """Return if a server answers: Spark itself would try for a minute, or for ten."""
     try:
-        address = (standalone.group(1).strip("[]"), int(standalone.group(2)))
-        socket.create_connection(address, ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), port), ANSWER_SECONDS).close()
     except (OSError, OverflowError):
-        raise PrdpError(f"--master {master}: no Spark master answers there; start it, or correct the address") from None
+        raise PrdpError(f"--master {master}: no {what} answers there; start it, or correct the address") from None
 
 
 def require_safe(get: Get) -> None:
@@ -166,8 +162,8 @@ def require_safe(get: Get) -> None:
     missing = [] if _on(get, "spark.io.encryption.enabled") else ["spark.io.encryption.enabled"]
     master = get("spark.master") or ""
     standalone = STANDALONE.fullmatch(master)
-    here = LOCAL.fullmatch(master) or (standalone and _is_loopback(standalone.group(1)))
-    if not (here and _is_loopback(get("spark.driver.host") or "") and _is_loopback(_bound(get))):
+    here = LOCAL.fullmatch(master) or (standalone and is_loopback(standalone.group(1)))
+    if not (here and is_loopback(get("spark.driver.host") or "") and is_loopback(_bound(get))):
         if not _on(get, "spark.authenticate"):
             missing.append("spark.authenticate")
         if not (_on(get, "spark.network.crypto.enabled") or _on(get, "spark.ssl.rpc.enabled")):
@@ -222,7 +218,9 @@ def open_session(master: str | None) -> SparkSession:
         return _opened({})
     master = master or "local[*]"
     require_here(master)
-    _require_answer(master)
+    standalone = STANDALONE.fullmatch(master)
+    if standalone:
+        require_answer(master, standalone.group(1), int(standalone.group(2)))
     folder = private_folder()
     log_settings = folder / "log4j2.properties"
     log_settings.write_text(QUIET)
@@ -313,7 +311,8 @@ def _bound(get: Get) -> str:
     return get("spark.driver.bindAddress") or get("spark.driver.host") or ""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, a name or an address, is this machine alone."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

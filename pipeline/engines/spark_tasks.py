@@ -47,6 +47,13 @@ class Broadcast(Protocol):
         """The bytes."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Carried:
+    """Bytes that travel within each task, where Spark ships none."""
+
+    value: bytes
+
+
 @dataclass(frozen=True, eq=False)
 class Shared:
     """A layout, which is public, as bytes that Spark ships: of arrays PySpark cannot make an encrypted broadcast."""

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from pipeline.build import code_digest
 from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.spark_driver import driver_of
 from pipeline.engines.spark_failures import guarded
-from pipeline.engines.spark_session import require_safe
 from pipeline.engines.tasks import require_same_code
 from pipeline.errors import PlanError
 from pipeline.plan.model import VALUES
@@ -157,8 +157,7 @@ def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mecha
     exact = mechanism if isinstance(mechanism, Mechanism) else mechanism.mechanism
     if integer and exact.step != 1:
         raise PlanError(f"step {exact.step}: totals of an integer measure are counted in steps of 1")
-    conf = session.sparkContext.getConf()
-    require_safe(lambda name: conf.get(name, None))
+    driver_of(session).require_safe()
     number = "long" if integer and exact.additive else "double"
     release = ReleaseCells(code_digest(), exact, key.for_query(query), query, Fraction(str(interval)), integer)
 

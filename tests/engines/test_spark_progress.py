@@ -53,7 +53,7 @@ def test_the_stages_of_the_one_job_for_totals_are_counted(
         asked.append(names)
         yield
 
-    monkeypatch.setattr("pipeline.engines.spark.counted", recorded)
+    monkeypatch.setattr("pipeline.engines.spark_driver.counted", recorded)
     layout = layout_of(load_plan(write_world(tmp_path, records(20))))
     microdata = list(chunks(find(locate(tmp_path / "microdata"))))
     scratch = Staging(locate(tmp_path / "staging"), "release", "totals")

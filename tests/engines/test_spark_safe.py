@@ -122,11 +122,16 @@ def test_an_option_of_the_other_engine_is_told(
     assert capsys.readouterr().err.startswith(f"error: {named} is not an option of --engine")
 
 
-@pytest.mark.parametrize("name", ["local", "standalone", "yarn", "kubernetes"])
+@pytest.mark.parametrize("name", ["local", "standalone", "yarn", "kubernetes", "connect"])
 def test_the_configurations_are_safe_and_quiet(name: str) -> None:
     lines = (ROOT / "conf" / "spark" / f"{name}.conf").read_text().splitlines()
     settings = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
-    remote = {"standalone": "spark://a.example:7077", "yarn": "yarn", "kubernetes": "k8s://https://a.example:443"}
+    remote = {
+        "standalone": "spark://a.example:7077",
+        "yarn": "yarn",
+        "kubernetes": "k8s://https://a.example:443",
+        "connect": "sc://a.example",
+    }
     require_safe(({"spark.master": remote.get(name), "spark.driver.host": "b.example"} | settings).get)
     assert (settings["spark.ui.enabled"], settings["spark.eventLog.enabled"]) == ("false", "false")
 

@@ -14,6 +14,8 @@ import pytest
 from jobs.cli import main
 from pipeline.engines import spark_executors
 from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.spark_driver import OwnDriver
+from pipeline.log import Log
 from pipeline.microdata import source
 from tests.support.ledgers import ledger_file
 from tests.support.patience import PATIENCE
@@ -233,7 +235,7 @@ def test_jobs_are_ended_where_no_executor_is_left_and_only_there(monkeypatch: py
         monkeypatch.setattr(spark_executors, name, 0.01)
 
     def run(context: Any, ends_itself: bool) -> None:
-        with spark_executors.watched(context):
+        with OwnDriver(context).working(Log(), ()):
             if not context.ended.wait(0.3 if ends_itself else PATIENCE) or not ends_itself:
                 raise ValueError("the job's own end")
 

@@ -21,6 +21,7 @@ from tests.support.hosts import Host
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
+CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # PySpark leaves the sockets of its broadcasts to the garbage collector.
 PYSPARKS_OWN = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
@@ -150,3 +151,32 @@ def descendants(pid: int) -> list[int]:
         with suppress(FileNotFoundError):  # a thread may end while it is looked at
             children += map(int, task.read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
+
+
+@contextmanager
+def connect_server(folder: Path, token: str, settings: str) -> Iterator[str]:
+    """Yield the address of a server of Spark Connect, of the wheel of PySpark, at this machine's name alone."""
+    (folder / "server.conf").write_text(settings)
+    home, log = Path(pyspark.__file__).parent, folder / "server.log"
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home(os.environ, folder)),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "spill"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+    }
+    chosen = {"address": "127.0.0.1", "port": "0"}
+    options = [
+        word for key, given in chosen.items() for word in ("--conf", f"spark.connect.grpc.binding.{key}={given}")
+    ]
+    command = [home / "bin" / "spark-submit", "--properties-file", folder / "server.conf", *options, "--class"]
+    with log.open("wb") as out:
+        server = subprocess.Popen([*command, CONNECT_SERVER, "spark-internal"], env=environment, stdout=out, stderr=out)
+    try:
+        port = wait_for(log, r"Spark Connect server started at: \S*:([0-9]+)")
+        yield f"sc://localhost:{port}"
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
