@@ -26,8 +26,8 @@ from pipeline.build import code_digest
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_catalog import CatalogTable, find_table
 from pipeline.engines.spark_connect import connected, is_connect, require_address
-from pipeline.engines.spark_driver import Driver, driver_of
-from pipeline.engines.spark_failures import Guarded, in_plain_words
+from pipeline.engines.spark_driver import Driver, driver_of, in_plain_words
+from pipeline.engines.spark_failures import Guarded
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BROKEN,

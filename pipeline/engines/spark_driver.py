@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from pipeline.engines.spark_connect import ConnectDriver
 from pipeline.engines.spark_executors import executors, watched
+from pipeline.engines.spark_failures import job_error
 from pipeline.engines.spark_progress import counted
 from pipeline.engines.spark_session import require_safe
 from pipeline.engines.spark_tasks import Broadcast
@@ -77,3 +79,15 @@ class OwnDriver:
 def driver_of(session: Any) -> Driver:
     """Return the driver of a session, of Java or of Spark Connect."""
     return OwnDriver(session.sparkContext) if hasattr(session, "_jsparkSession") else ConnectDriver(session)
+
+
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """Run Spark's jobs in a block; raises `job_error` in place of what Spark says of a failed one."""
+    failure = ""
+    try:
+        yield
+        return
+    except (PySparkException, Py4JError) as error:
+        failure = f"{type(error).__name__} {error}"
+    raise job_error(failure)

@@ -8,12 +8,8 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from pipeline.engines.protocol import Result, TaskFailed
 from pipeline.engines.tasks import require_same_code
@@ -95,18 +91,6 @@ def job_error(text: str) -> Exception:
     if failure is not None:
         return failure.error()
     return TaskFailed(_by_sign(text) or "Spark gave up; see its own logs, which are confidential")
-
-
-@contextmanager
-def in_plain_words() -> Iterator[None]:
-    """Run Spark's jobs in a block; raises `job_error` in place of what Spark says of a failed one."""
-    failure = ""
-    try:
-        yield
-        return
-    except (PySparkException, Py4JError) as error:
-        failure = f"{type(error).__name__} {error}"
-    raise job_error(failure)
 
 
 def _by_sign(text: str) -> str | None:

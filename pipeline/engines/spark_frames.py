@@ -11,8 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.build import code_digest
 from pipeline.engines.spark import BATCH, SparkEngine
-from pipeline.engines.spark_driver import driver_of
-from pipeline.engines.spark_failures import Guarded, in_plain_words
+from pipeline.engines.spark_driver import driver_of, in_plain_words
+from pipeline.engines.spark_failures import Guarded
 from pipeline.log import Log
 from pipeline.microdata.frames import Contents, Frame, FrameColumns, SealedPart, SealPart
 
