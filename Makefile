@@ -63,9 +63,13 @@ $(AIRFLOW)/.ready: conf/airflow/requirements.txt conf/airflow/constraints.txt
 .PHONY: airflow
 airflow: $(AIRFLOW)/.ready ## install Airflow, in an environment of its own
 
+.PHONY: faults
+faults: $(READY) ## faults done to real releases: at most an hour, and a table of what was expected and seen
+	$(BIN)/python -m tests.faults
+
 .PHONY: drill
-drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow
-	$(BIN)/python -m pytest -m drill
+drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow; then the faults, with their table
+	$(BIN)/python -m pytest -m drill; drills=$$?; $(BIN)/python -m tests.faults && exit $$drills
 
 .PHONY: bench
 bench: $(READY) ## the benchmarks: ratios measured in one run

@@ -240,13 +240,18 @@ def open_session(master: str | None) -> SparkSession:
         return _opened(settings)
 
 
+def _silence_py4j() -> None:
+    """Keep what others log: where its Java is gone, or a signal ends a call, Py4J shows pages of traceback."""
+    logging.getLogger().addFilter(_not_of_py4j)
+    logging.getLogger("py4j").propagate = False
+
+
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """Keep what others log: where its Java is gone, Py4J shows pages of traceback to the root logger."""
-    return record.module != "java_gateway"
+    return record.module != "java_gateway"  # logs to the root logger
 
 
 def _opened(settings: Mapping[str, str]) -> SparkSession:
-    logging.getLogger().addFilter(_not_of_py4j)
+    _silence_py4j()
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     failure = ""
     try:

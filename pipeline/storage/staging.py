@@ -150,10 +150,14 @@ class Staging:
         return any(folder.is_exposed() for folder in (self.root, self.root / self.release, self.path))
 
     def destroy(self) -> None:
-        """Remove the attempt and all its files; nothing happens where there are none."""
-        with _store_errors(self.path):
-            self.path.delete_tree()
-            (self.root / self.release).delete_if_empty()
+        """Remove the attempt and all its files; nothing happens where there are none. StateError where it cannot be."""
+        try:
+            with _store_errors(self.path):
+                self.path.delete_tree()
+                (self.root / self.release).delete_if_empty()
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise StateError(f"{self.path} cannot be removed ({why}): make staging writable, and run again") from None
 
     def _files(self) -> list[Location]:
         # Names with a dot are rests of tasks that were killed, or of ones that a worker still runs in vain.

@@ -1,5 +1,6 @@
 """Which Sparks may hold a key, and what a worker's failure tells: hardly a session is needed to see it."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -222,3 +223,11 @@ def test_the_pack_holds_the_same_code(tmp_path: Path) -> None:
     (where, from_pack), (_, here) = (done.stdout.decode().split() for done in found)
     assert where.startswith(str(packed))
     assert from_pack == here
+
+
+def test_pages_of_py4j_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """It logs a call that a signal ended with its whole traceback, to whoever hears the root logger."""
+    spark_session._silence_py4j()
+    logging.getLogger("py4j.clientserver").error("page")
+    logging.getLogger("of another library").error("kept")
+    assert caplog.messages == ["kept"]

@@ -1,5 +1,6 @@
 """Private staging: whole or absent, and unseen."""
 
+import errno
 import json
 import os
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from pipeline.errors import PlanError, StateError
 from pipeline.release.publish import require_publishable
+from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import Staging, prepare_root
 from pipeline.storage.together import together
 from pipeline.storage.uri import locate
@@ -112,6 +114,18 @@ def test_destroying_leaves_nothing_and_can_be_repeated(staging: Staging) -> None
         assert [path.name for path in (Path(staging.root) / "r").iterdir()] == [other.attempt]
     other.destroy()
     assert list(Path(staging.root).iterdir()) == []
+
+
+def test_staging_that_cannot_be_emptied_is_told(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its disk has become read-only; what is left there, the next run removes."""
+
+    def delete_tree(path: LocalPath) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "CANARY")
+
+    staging.create()
+    monkeypatch.setattr(LocalPath, "delete_tree", delete_tree)
+    with pytest.raises(StateError, match=r"cannot be removed \(Read-only file system\): make staging writable"):
+        staging.destroy()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", ".hidden", "a\n", "a" * 129, "é"])

@@ -1,8 +1,10 @@
 """Child process: a Dask cluster of two worker processes on this machine; it ends when its input closes."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -37,34 +39,43 @@ class Processes:
     scheduler: subprocess.Popen[str]
     environment: Mapping[str, str]
     stack: ExitStack
+    folder: Path
     workers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start_worker(self) -> None:
         """Start a worker, which may take seconds to arrive."""
         options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
-        self.workers.append(self.stack.enter_context(_dask(self.environment, "worker", self.address, *options)))
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        self.workers.append(self.stack.enter_context(_dask(self.environment, log, "worker", self.address, *options)))
 
 
 @contextmanager
-def dask_processes(folder: Path, workers: int, settings: Mapping[str, str] | None = None) -> Iterator[Processes]:
-    """Yield a cluster on loopback whose files lie in `folder`; with `settings` of `with_tls`, one over TLS."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(settings or {})
+def dask_processes(
+    folder: Path, workers: int, settings: Mapping[str, str] | None = None, path: str = str(ROOT)
+) -> Iterator[Processes]:
+    """Yield a cluster on loopback whose logs lie in `folder`; with `settings` of `with_tls`, one over TLS."""
+    environment = os.environ | {"PYTHONPATH": path} | dict(settings or {})
     scheme = "tls" if settings else "tcp"
     options = ["--host", f"{scheme}://127.0.0.1", "--port", "0", "--no-dashboard"]
     with ExitStack() as stack:
-        scheduler = stack.enter_context(_dask(environment, "scheduler", *options))
-        address = next(line.split()[-1] for line in scheduler.stderr or () if "Scheduler at:" in line)
-        cluster = Processes(address, scheduler, environment, stack)
+        log = folder / "scheduler.log"
+        scheduler = stack.enter_context(_dask(environment, log, "scheduler", *options))
+        while not (told := re.search(r"Scheduler at:\s+(\S+)", log.read_text())):
+            assert scheduler.poll() is None, log.read_text()
+            time.sleep(0.05)
+        cluster = Processes(told.group(1), scheduler, environment, stack, folder)
         for _ in range(workers):
             cluster.start_worker()
         yield cluster
 
 
 @contextmanager
-def _dask(environment: Mapping[str, str], role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _dask(environment: Mapping[str, str], log: Path, role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", f"distributed.cli.dask_{role}", *arguments]
-    error = subprocess.PIPE if role == "scheduler" else subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=error) as process:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, env=environment, stdout=out, stderr=out, text=True) as process,
+    ):
         try:
             yield process
         finally:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,12 @@ CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # PySpark leaves the sockets of its broadcasts to the garbage collector.
 PYSPARKS_OWN = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
+# Have Spark give up what does not answer within seconds.
+SOON = """spark.network.timeout 20s
+spark.executor.heartbeatInterval 5s
+spark.network.timeoutInterval 10s
+spark.worker.timeout 20
+"""
 
 _shared: list[SparkEngine] = []
 
@@ -72,6 +78,8 @@ class Cluster:
     url: str
     environment: dict[str, str]
     workers: list[subprocess.Popen[bytes]]
+    master: subprocess.Popen[bytes]
+    start_worker: Callable[[], None]
 
     def kill_a_worker(self) -> None:
         """SIGKILL a worker, its executors and their Python processes."""
@@ -118,14 +126,18 @@ def standalone(
             started.append(subprocess.Popen([*host.command, *command, *arguments], env=own, stdout=out, stderr=out))
         return log
 
+    def start_worker(host: Host) -> None:
+        name = f"worker-{len(started)}"
+        start(name, "worker.Worker", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+
     try:
         log = start("master", "master.Master", places[0], "--port", "0", "--webui-port", "0")
         url = wait_for(log, r"Starting Spark master at (spark://\S+)")
-        for i, host in enumerate(places[1 : workers + 1]):
-            start(f"worker-{i}", "worker.Worker", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+        for host in places[1 : workers + 1]:
+            start_worker(host)
         for i in range(workers):
-            wait_for(folder / f"worker-{i}.log", "(Successfully registered with master)")
-        yield Cluster(url, environment, started[1:])
+            wait_for(folder / f"worker-{i + 1}.log", "(Successfully registered with master)")
+        yield Cluster(url, environment, started[1:], started[0], lambda: start_worker(places[-1]))
     finally:
         for process in started:
             if process.poll() is None:

@@ -89,9 +89,9 @@ class Store:
 
 
 @contextmanager
-def running() -> Iterator[Store]:
+def running(application: Server | None = None) -> Iterator[Store]:
     """Yield a server of this process, whose credentials stand in the environment."""
-    server = make_server("127.0.0.1", 0, Server(), threaded=True, request_handler=Quiet)
+    server = make_server("127.0.0.1", 0, application or Server(), threaded=True, request_handler=Quiet)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
