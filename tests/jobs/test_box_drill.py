@@ -1,7 +1,9 @@
-"""The cluster in a box for real: built, started, a release through Airflow, an officer, a dead worker, an end.
+"""The cluster in a box for real: built, started, releases through Airflow on both engines, an officer, dead workers,
+restarts, a lost ledger put back, new secrets, an end.
 
-Slow (a quarter of an hour, of which most builds images the first time), and only where containers run: with Docker, or
+Slow (half an hour, of which a third builds images the first time), and only where containers run: with Docker, or
 as root with podman and Debian's packages (tests/support/podman.py). Images and the base stay in .work/box/engine.
+Its containers, volumes and secrets are its own: a box that is in use loses nothing.
 """
 
 import json
@@ -16,21 +18,26 @@ import pytest
 from tests.support.podman import BASE, podman, why_not
 
 ROOT = Path(__file__).parents[2]
-SECOND = """
+SECRETS = ROOT / ".work" / "box" / "drill" / "secrets"
+SERVICES = (
+    *("master", "worker1", "worker2", "dask-scheduler", "dask-worker1", "dask-worker2"),
+    *("ledger", "backup", "database", "airflow"),
+)
+PLANS = """
 import yaml
-plan = yaml.safe_load(open("/srv/prdp/data/demo/plan.yaml"))
-plan["release"] = "second"
-plan["dataset"]["path"] = "/srv/prdp/data/demo/microdata"
-plan["domain"] |= {key: f"/srv/prdp/data/demo/domain/{name}" for key, name in
-                   (("naics", "naics.csv"), ("county", "counties.csv"))}
+plan = yaml.safe_load(open("data/demo/plan.yaml"))
 plan["queries"] = [{"name": "small", "count": "records", "by": ["naics2", "state"],
                     "mechanism": {"kind": "gaussian", "sigma": 100}}]
-yaml.safe_dump(plan, open("/tmp/second.yaml", "w"))
+for name in ("second", "third", "fourth"):
+    yaml.safe_dump(plan | {"release": name}, open(f"data/demo/{name}.yaml", "w"))
 """
 RELEASE_SECOND = (
-    'python -c "$SECOND" && spark-submit /opt/prdp/home/jobs/release.py /tmp/second.yaml '
-    "--out releases --staging staging --hold"
+    "spark-submit /opt/prdp/home/jobs/release.py data/demo/second.yaml --out releases --staging staging --hold"
 )
+RELEASE_FOURTH = (
+    "prdp release data/demo/fourth.yaml --scheduler tls://dask-scheduler:8786 --out releases --staging staging"
+)
+READY = "until prdp ledger show second; do sleep 3; done"
 
 
 def has_docker() -> bool:
@@ -59,13 +66,19 @@ class Box:
 
     def as_one(self, service: str, command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a container of its own, as `submit` or `officer`."""
-        return self.compose(
-            "run", "--rm", "--no-deps", "-T", "-e", f"SECOND={SECOND}", service, "sh", "-c", command, check=check
-        )
+        return self.compose("run", "--rm", "--no-deps", "-T", service, "sh", "-c", command, check=check)
 
     def in_(self, service: str, command: str) -> str:
         """Run a command in a service that is up."""
         return self.compose("exec", "-T", service, "sh", "-c", command).stdout
+
+    def restore(self, dump: str) -> None:
+        """Put a dump of the ledger back, in place of what is there: docs/operations.md."""
+        self.compose("stop", "airflow")
+        self.in_("ledger", "psql --dbname postgres --command 'ALTER DATABASE ledger RENAME TO lost'")
+        compose = " ".join(self.compose_command)
+        put = f"{compose} exec -T ledger pg_restore --exit-on-error --create --dbname postgres"
+        self._run(["sh", "-c", f"{compose} exec -T backup cat {dump} | {put}"], check=True)
 
     def _run(self, command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -82,7 +95,8 @@ def box() -> Iterator[Box]:
         settings = {
             "AIRFLOW_PORT": str(free.getsockname()[1]),
             "RECORDS": "5000",
-            "PRDP_SECRETS": str(ROOT / ".work" / "box" / "secrets"),
+            "COMPOSE_PROJECT_NAME": "prdp-drill",
+            "PRDP_SECRETS": str(SECRETS),
         }
     if has_docker():
         yield from started(Box(settings, ["docker", "compose"]))
@@ -126,10 +140,13 @@ def test_the_whole_story(box: Box) -> None:
     logs = box.in_("airflow", "cat $(find /srv/airflow/logs -name '*.log' -path '*task_id=release*')")
     assert "publishing" in logs
     assert "TaskSetManager" not in logs
-    assert not any(secret in logs for secret in secrets())
+    assert not any(text in logs for name, text in secrets().items() if not name.endswith(("_ca", "_certificate")))
 
-    # A worker dies; a release that is held meanwhile is approved by an officer, and by nobody else.
-    box.compose("kill", "worker2")
+    assert "Read-only" in box.compose("exec", "-T", "airflow", "touch", "/opt/prdp/x", check=False).stderr
+
+    # Workers die; a release that is held meanwhile is approved by an officer, and by nobody else.
+    box.as_one("generate", f"python -c '{PLANS}'")
+    box.compose("kill", "worker2", "dask-worker2")
     assert "held" in box.as_one("submit", RELEASE_SECOND).stdout
     refused = box.as_one("submit", "prdp ledger approve second; echo code $?")
     assert "code 5" in refused.stdout
@@ -138,11 +155,58 @@ def test_the_whole_story(box: Box) -> None:
     assert shown(box, "second")["state"] == "settled"
     box.as_one("submit", "prdp verify releases/second && prdp ledger verify --release releases/second")
 
-    # The box is stopped and started: the ledger remembers.
+    # Airflow releases on Dask too, also once everything was restarted.
+    for service in SERVICES:
+        box.compose("restart", service)
+    assert "release: success" in box.in_("airflow", "trigger-release demo/third.yaml prdp_release_dask")
+    assert (shown(box, "third")["state"], shown(box, "third")["draws"]) == ("settled", 1)
+    assert shown(box, "cbp-synthetic")["attempts"] == history["attempts"]
+
+
+@pytest.mark.drill
+def test_a_lost_ledger_is_put_back(box: Box) -> None:
+    old = next(iter(box.in_("backup", "ls /var/lib/backups/*.dump").split()))
+    head = json.loads(box.as_one("submit", "prdp ledger verify --json").stdout)["head"]
+    newest = f"/var/lib/backups/*-{head[:16]}.dump"
+    box.in_("backup", f"timeout 180 sh -c 'until ls {newest}; do sleep 3; done'")
+
+    # One that has forgotten a release is found out, and nothing is released on it.
+    box.restore(old)
+    box.as_one("officer", "prdp ledger close --reason 'restored from a backup'")
+    refused = box.as_one("officer", "prdp ledger reopen --out releases; echo code $?")
+    assert "it has forgotten what was lost since" in refused.stderr
+    assert "code 5" in refused.stdout
+    closed = box.as_one("submit", "prdp release data/demo/second.yaml --out releases --staging staging; echo code $?")
+    assert "code 5" in closed.stdout
+
+    box.in_("ledger", "psql --dbname postgres --command 'DROP DATABASE lost'")
+    box.restore(newest)
+    box.as_one("officer", "prdp ledger close --reason 'restored from a backup'")
+    box.as_one("officer", "prdp ledger reopen --out releases")
+    assert [shown(box, each)["state"] for each in ("cbp-synthetic", "second", "third")] == ["settled"] * 3
+    box.compose("start", "airflow")
+
+
+@pytest.mark.drill
+def test_secrets_are_changed_and_volumes_stay(box: Box) -> None:
+    before = secrets()
     box.make("down")
+    for path in SECRETS.iterdir():
+        path.unlink()
     box.make("up")
-    ready = "until prdp ledger show second; do sleep 3; done"
-    assert "settled" in box.as_one("submit", ready).stdout
+    assert not set(secrets().values()) & set(before.values())
+    assert "settled" in box.as_one("submit", READY).stdout
+    old = before["ledger_releaser"]
+    line = f"ledger:5432:ledger:releaser:{old}"
+    refused = box.as_one("submit", f"echo {line} > /run/prdp/private/passfile; prdp ledger show; echo code $?")
+    assert "password authentication failed" in refused.stderr
+    assert "code 5" in refused.stdout
+    told = box.make("demo-cluster")  # both clusters and Airflow know the new ones
+    assert "release: success" in told
+    assert "match the manifest" in told
+    box.as_one(
+        "submit", "prdp check data/demo/plan.yaml --engine dask --scheduler tls://dask-scheduler:8786 --out /tmp/check"
+    )
 
 
 def shown(box: Box, release: str) -> dict[str, object]:
@@ -150,6 +214,5 @@ def shown(box: Box, release: str) -> dict[str, object]:
     return next(each for each in json.loads(done.stdout) if "attempts" in each)
 
 
-def secrets() -> list[str]:
-    folder = ROOT / ".work" / "box" / "secrets"
-    return [path.read_text() for path in folder.iterdir() if not path.name.endswith(("_ca", "_certificate"))]
+def secrets() -> dict[str, str]:
+    return {path.name: path.read_text() for path in SECRETS.iterdir()}
