@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.engines.protocol import Each, Item, Result, counted_as
 from pipeline.storage.location import Location
-from pipeline.storage.sealing import Seal, pack_batch, unpack_batch
+from pipeline.storage.sealing import Seal, pack_batch, staging_failed, unpack_batch
 from pipeline.storage.staging import Staging
 
 Splits = Callable[[Item], Iterable[Iterable[tuple[int, pa.RecordBatch]]]]
@@ -57,7 +57,10 @@ class _Split(Generic[Item]):
             data = self.seal.encrypt(_bound_to(file, bucket), pack_batch(batch))
             segments.append(Segment(bucket, file, first, first + len(data)))
             sealed.append(data)
-        (self.folder / file).write(*sealed)
+        try:
+            (self.folder / file).write(*sealed)
+        except OSError as error:
+            raise staging_failed("the rows in buckets", error) from None
         return segments
 
 

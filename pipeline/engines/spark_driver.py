@@ -83,11 +83,21 @@ def driver_of(session: Any) -> Driver:
 
 @contextmanager
 def in_plain_words() -> Iterator[None]:
-    """Run Spark's jobs in a block; raises `job_error` in place of what Spark says of a failed one."""
+    """Run Spark's jobs in a block; raises `job_error` in place of what Spark says of a failed one.
+
+    Where PySpark tidies up after an interrupt, or after the end of its Java, it fails once more: the first counts.
+    """
     failure = ""
     try:
         yield
         return
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         failure = f"{type(error).__name__} {error}"
+        interrupted = _follows_an_interrupt(error)
+    if interrupted:
+        raise KeyboardInterrupt
     raise job_error(failure)
+
+
+def _follows_an_interrupt(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, KeyboardInterrupt) or _follows_an_interrupt(error.__context__))

@@ -35,7 +35,7 @@ BY_SIGN = (  # signs of failures in Spark's text, or in the kind of an error; th
         "a Spark worker cannot import prdp or a library of it: install prdp there; its code alone can be sent by "
         "--py-files (make pack)",
     ),
-    ("^Py4J(Network)?Error", f"Spark's driver ended in the middle of the run: {MEMORY}"),
+    (r"^(Py4J(Network)?|Connection\w+|BrokenPipe)Error", f"Spark's driver ended in the middle of the run: {MEMORY}"),
     (
         r"(?s)^SparkConnect\w+ .*(UNAVAILABLE|INVALID_HANDLE|SESSION_NOT_FOUND|NO_ACTIVE_SESSION)",
         "the server of Spark Connect is out of reach, or has ended: start it, and run again",

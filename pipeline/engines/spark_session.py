@@ -24,10 +24,11 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from socketserver import BaseServer
 from typing import TextIO
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -244,6 +245,12 @@ def _silence_py4j() -> None:
     """Keep what others log: where its Java is gone, or a signal ends a call, Py4J shows pages of traceback."""
     logging.getLogger().addFilter(_not_of_py4j)
     logging.getLogger("py4j").propagate = False
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        server.handle_error = _unheard_of  # type: ignore[method-assign, assignment]
+
+
+def _unheard_of(server: BaseServer, request: object, address: object) -> None:
+    """In place of a traceback on standard error, where Java is gone while it talks to PySpark: the job says so."""
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:

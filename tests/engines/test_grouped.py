@@ -1,5 +1,6 @@
 """Rows between split and merge: bound to their bucket and file, and useless to anybody without the run's key."""
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from pipeline.engines.buckets import grouped
+from pipeline.errors import StateError
+from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support.tasks import digits_of, gathered
@@ -26,6 +29,15 @@ def run(folder: Path, meddle: Callable[[Path], None]) -> list[Any]:
         return results
 
     return grouped(each, digits_of, ITEMS, gathered, scratch)
+
+
+def test_staging_without_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: LocalPath, *parts: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "CANARY")
+
+    monkeypatch.setattr(LocalPath, "write", write)
+    with pytest.raises(StateError, match=r"writing to staging failed \(No space left on device\): make room"):
+        run(tmp_path, lambda folder: None)
 
 
 def change_a_byte(folder: Path) -> None:

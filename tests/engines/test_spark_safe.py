@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from jobs.cli import main
 from pipeline.build import code_digest
 from pipeline.engines import spark_session
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
+from pipeline.engines.spark_driver import in_plain_words
 from pipeline.engines.spark_failures import Failure, Guarded, WorkerFailure, job_error
 from pipeline.engines.spark_session import require_safe
 from pipeline.errors import MicrodataError, PlanError, PrdpError
@@ -231,3 +233,25 @@ def test_pages_of_py4j_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("py4j.clientserver").error("page")
     logging.getLogger("of another library").error("kept")
     assert caplog.messages == ["kept"]
+
+
+class TidiesUp:
+    """As PySpark after a job: by one more call to a Java that is gone."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Py4JError("gone")])
+def test_what_ended_a_job_is_told_and_not_what_failed_after_it(error: Exception) -> None:
+    with pytest.raises(KeyboardInterrupt), in_plain_words(), TidiesUp(error):
+        raise KeyboardInterrupt
+    ended = "Spark's driver ended in the middle of the run"
+    with pytest.raises(TaskFailed, match=ended), in_plain_words(), TidiesUp(error):
+        raise Py4JNetworkError("Answer from Java side is empty")

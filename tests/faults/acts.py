@@ -1,7 +1,6 @@
 """What is done to a scene: a fault is a generator that does harm, waits at `yield` for the run, and mends."""
 
 import os
-import resource
 import shutil
 import signal
 import sqlite3
@@ -121,19 +120,27 @@ def _end_sessions(scene: Scene) -> None:
     scene.server.execute("postgres", end)
 
 
-def short_of_memory(who: Who, spare: int = 0) -> Act:
-    """Let a process have no more address space than it has, and some spare MiB."""
+def out_of_memory(who: Who) -> Act:
+    """Put a process into a group that may have one MiB more: the kernel kills it at the next few pages."""
 
     def act(scene: Scene) -> Iterator[None]:
-        pid = who(scene)
-        has = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        limit = has + spare * 2**20
-        resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        group, limit = control_group()
+        group.mkdir()
+        (group / limit).write_text(str(2**20))
+        (group / "cgroup.procs").write_text(str(who(scene)))
         yield
-        if Path(f"/proc/{pid}").exists():  # a worker, which lives on
-            resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        while (group / "cgroup.procs").read_text():  # the killed one, until its parent has noticed
+            time.sleep(0.1)
+        group.rmdir()
 
     return act
+
+
+def control_group() -> tuple[Path, str]:
+    """Return where a group of this process's own may lie, and its file for the limit, by the kernel's version."""
+    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    name = f"prdp-faults-{os.getpid()}"
+    return (first / name, "memory.limit_in_bytes") if first.is_dir() else (second / name, "memory.max")
 
 
 # --- disks and clocks

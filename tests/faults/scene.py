@@ -236,10 +236,12 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
             if fault.store != "127.0.0.1":
                 scene.store = replace(scene.store, address=scene.store.address.replace("127.0.0.1", fault.store))
         if fault.ledger != "file":
-            scene.server = servers()
+            scene.server = servers() if fault.ledger == "server" else stack.enter_context(_stopped(PostgresServer()))
             scene.database = scene.server.database()
         if fault.ledger == "standby":
             scene.standby = stack.enter_context(_stopped(scene.server.standby()))
+            synchronous = "ALTER SYSTEM SET synchronous_standby_names = '*'"
+            scene.server.execute("postgres", synchronous, "SELECT pg_reload_conf()")
         with pytest.MonkeyPatch.context() as cues:  # for workers, and not for servers
             cues.setenv("PRDP_CUES", str(scene.cues))
             _start_cluster(scene)

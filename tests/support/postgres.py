@@ -20,6 +20,7 @@ OWNER = "postgres"
 PASSWORD = "canary-password"
 
 HBA = """local all all trust
+local replication all trust
 host all all 127.0.0.1/32 scram-sha-256
 """
 
