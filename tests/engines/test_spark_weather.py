@@ -1,6 +1,5 @@
 """Bad cluster weather, for real: a plain line and an exit code each, no value, and a state from which a run goes on."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -247,19 +246,6 @@ def test_jobs_are_ended_where_no_executor_is_left_and_only_there(monkeypatch: py
         with pytest.raises(ValueError, match="the job's own end"):
             run(context, True)
         assert not context.ended.is_set()
-
-
-@pytest.mark.drill
-def test_a_driver_whose_java_is_killed(tmp_path: Path) -> None:
-    """As by a machine that is short of memory, in the middle of a run."""
-    before = """import os
-from pyspark import SparkContext
-from pipeline.engines.spark import SparkEngine
-done = SparkEngine._outcomes
-kill = lambda: os.kill(SparkContext._gateway.proc.pid, 9)
-SparkEngine._outcomes = lambda engine, *frame_and_stages: (kill(), done(engine, *frame_and_stages))[1]"""
-    done = call(with_canary(tmp_path), dict(os.environ), "--master", "local[1]", before=before)
-    told_plainly(done, "Spark's driver ended in the middle of the run")
 
 
 # -- files that workers cannot read ----------------------------------------------------------------------------------
