@@ -10,6 +10,7 @@ from pipeline.names import nearest
 
 LOG_JSON = "--log-json"
 QUIET = "--quiet"
+MOST_NAMED = 12  # choices that an error lists; the help has them all
 Parser = argparse.ArgumentParser
 
 
@@ -36,10 +37,13 @@ class StrictParser(Parser):
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the one choice that was meant, where there is one; argparse names them all."""
-        meant = nearest(value, action.choices) if action.choices and value not in action.choices else None
-        if meant is not None:
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; nearest known: {meant}")
+        """Name the one choice that was meant, where there is one; argparse names them all, where they fit a line."""
+        choices = list(action.choices or ())
+        if choices and value not in choices:
+            meant = nearest(value, choices)
+            if meant is not None or len(choices) > MOST_NAMED:
+                known = f"; nearest known: {meant}" if meant is not None else ""
+                raise argparse.ArgumentError(action, f"invalid choice: {value!r}{known}")
         super()._check_value(action, value)
 
 
