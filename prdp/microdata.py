@@ -25,7 +25,7 @@ def prepare(
 
     Args:
         plan: A plan of the dataset.
-        raw: The location of the raw microdata: Parquet, CSV or a Delta table.
+        raw: The location of the raw microdata: Parquet, CSV, a Delta or an Iceberg table.
         out: The folder to write, new or empty; it gets mode 0700.
         ledger: A ledger, or its path or URL: the microdata may not lie where it publishes.
         engine, operator, **options: As of `Plan.release`; the engine is Dask by default.

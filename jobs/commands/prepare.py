@@ -13,7 +13,7 @@ EXAMPLE = "prdp prepare raw.csv --plan plan.yaml --out prepared"
 
 def declare(parser: Parser) -> None:
     """Add the command's options."""
-    parser.add_argument("raw", metavar="RAW", help="the microdata: Parquet or CSV files, or a Delta table")
+    parser.add_argument("raw", metavar="RAW", help="the microdata: Parquet or CSV files, a Delta or an Iceberg table")
     parser.add_argument("--plan", type=Path, required=True, metavar="PLAN", help="a plan of the dataset, a YAML file")
     add_set(parser)
     add_new_folder(parser)

@@ -7,15 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import PlanError, require_package
-from pipeline.microdata.lakehouse import Listing, TableFile
+from pipeline.microdata.lakehouse import Listing, TableFile, address, store_options
 from pipeline.storage.location import Location
-from pipeline.storage.store import StorePath
 
 VECTORS, WIDENING = "deletionVectors", {"typeWidening", "typeWidening-preview"}
 # The last five change how the log is kept, or types that no column of a plan has.
@@ -34,7 +33,7 @@ def listing(at: Location, version: int | None) -> tuple[int, Listing]:
     package = require_package("deltalake", f"microdata {at}: a Delta table")
     where = f"microdata {at}" if version is None else f"microdata {at}@v{version}"
     try:
-        table = package.DeltaTable(_address(at), version=version, storage_options=_options(at))
+        table = package.DeltaTable(address(at), version=version, storage_options=_options(at))
         features = set(table.protocol().reader_features or ())
         both = features & {VECTORS, *WIDENING}  # of which the package reads no deletion vectors
         unread = features - HONOURED or (both if VECTORS in both and len(both) > 1 else set())
@@ -95,20 +94,7 @@ def _vectors(table: Any) -> dict[str, bytes]:
     return deleted
 
 
-def _address(at: Location) -> str:
-    return f"{at.root}/{at.key}" if isinstance(at, StorePath) else str(at)
-
-
 def _options(at: Location) -> dict[str, str]:
-    """Return how the package reaches a store, as the location's URI says it; credentials come from the environment."""
-    options = dict(parse_qsl(at.query)) if isinstance(at, StorePath) else {}
-    scheme = options.get("scheme", "https")
-    return {
-        option: value
-        for option, value in {
-            "AWS_ENDPOINT_URL": f"{scheme}://{options['endpoint_override']}" if "endpoint_override" in options else "",
-            "AWS_ALLOW_HTTP": "true" if scheme == "http" else "",
-            "AWS_REGION": options.get("region", ""),
-        }.items()
-        if value
-    }
+    named = {"endpoint": "AWS_ENDPOINT_URL", "region": "AWS_REGION"}
+    options = {named[option]: value for option, value in store_options(at).items()}
+    return options | ({"AWS_ALLOW_HTTP": "true"} if options.get("AWS_ENDPOINT_URL", "").startswith("http:") else {})

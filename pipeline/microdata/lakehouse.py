@@ -1,4 +1,4 @@
-"""Lakehouse tables as microdata: one version of a Delta table, and how its files are read.
+"""Lakehouse tables as microdata: a version of a Delta table or a snapshot of an Iceberg table, and how files are read.
 
 A library reads the table's log: which files a version has, which of their rows are deleted, what its columns are called
 there. Only these files are read, by the code that reads plain Parquet. What a log may ask for beyond that is refused by
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
 
 LOG = "_delta_log"  # the folder that makes a folder a Delta table
+METADATA, ICEBERG = "metadata", ".metadata.json"  # the folder, and how its files end, of an Iceberg table
 VERSION = re.compile(r"(.+)@v([0-9]{1,19})", re.DOTALL)
 ROW_NUMBER_BYTES = 8
 FIELD_ID = b"PARQUET:field_id"
@@ -35,6 +37,7 @@ class TableFile:
         schema: the table's columns, by the names and types that they have in this version.
         names: of each column that files hold, its name or its field id in the file.
         values: of columns that the file may lack, such as partition columns, the value that all its rows have.
+        unnumbered: of files without field ids, the field ids of columns by their names there.
         deleted: the numbers of rows that are deleted, as bytes of ascending 64-bit integers.
         bytes, records: the file's size, and how many rows it holds, the deleted ones included; None: not stated.
     """
@@ -42,6 +45,7 @@ class TableFile:
     schema: pa.Schema
     names: Mapping[str, str | int]
     values: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    unnumbered: Mapping[str, int] = field(default_factory=dict)
     deleted: bytes = b""
     bytes: int | None = None
     records: int | None = None
@@ -51,15 +55,22 @@ class TableFile:
 
         Raises PlanError, which begins with the column, where a file's column cannot be the table's.
         """
+        numbers = [_id(each) for each in file]
+        if all(number is None for number in numbers):
+            numbers = [self.unnumbered.get(each.name) for each in file]
+        by_number = any(isinstance(known, int) for known in self.names.values())
+        if by_number and all(number is None for number in numbers):
+            raise PlanError("a file of the table numbers no column, and the table has no names for it; write it anew")
+        keys: list[str | int | None] = [*(numbers if by_number else file.names)]
         found: dict[str, str] = {}
         for name, known in self.names.items():
-            same = [each for each in file if (_id(each) if isinstance(known, int) else each.name) == known]
-            if len(same) > 1 or (not same and _in_another_case(known, file)):
+            if keys.count(known) > 1 or (known not in keys and _in_another_case(known, file)):
                 raise PlanError(f"column {name} cannot be told apart in a file of the table; write the table anew")
-            if same and not _widened(same[0].type, self.schema.field(name).type):
-                raise PlanError(f"column {name} is of another type in a file of the table; write the table anew")
-            if same:
-                found[name] = same[0].name
+            if known in keys:
+                column = file.field(keys.index(known))
+                if not _widened(column.type, self.schema.field(name).type):
+                    raise PlanError(f"column {name} is of another type in a file of the table; write the table anew")
+                found[name] = column.name
         return found
 
     def value(self, name: str) -> pa.Scalar:
@@ -82,9 +93,10 @@ class Listing:
 class TableVersion:
     """A table at `at`, at a version; None is the latest when it is first read, and that one from then on."""
 
-    def __init__(self, at: Location, version: int | None = None) -> None:
+    def __init__(self, at: Location, version: int | None = None, metadata: Location | None = None) -> None:
         self.at = at
         self.version = version
+        self._metadata = metadata  # of Iceberg, the file to read; None: the folder's latest
 
     def __str__(self) -> str:
         return str(self.at) if self.version is None else f"{self.at}@v{self.version}"
@@ -97,9 +109,16 @@ class TableVersion:
     @cached_property
     def listing(self) -> Listing:
         """The files of the version; raises PlanError where they cannot be known, or rows could be counted twice."""
-        from pipeline.microdata.delta import listing  # noqa: PLC0415 — for such a table alone
+        if self._metadata is not None or _is_iceberg(self.at):
+            from pipeline.microdata import iceberg  # noqa: PLC0415 — for such a table alone
 
-        self.version, made = listing(self.at, self.version)
+            self.version, made = iceberg.listing(self.at, self.version, self._metadata)
+        elif _is_delta(self.at):
+            from pipeline.microdata import delta  # noqa: PLC0415
+
+            self.version, made = delta.listing(self.at, self.version)
+        else:
+            raise PlanError(f"microdata {self}: no Delta or Iceberg table lies there; set dataset.path or --data")
         if len({file.key for file, _ in made.files}) < len(made.files):
             raise PlanError(f"microdata {self}: the table lists a file twice, whose rows would count twice; restore it")
         if not made.files:
@@ -114,18 +133,43 @@ def microdata_at(location: Location) -> Place:
     """Return what lies at a location: the version of a table that `PATH@vVERSION` names, a table, or the location."""
     named = VERSION.fullmatch(location.name)
     try:
-        if named and not location.exists():
-            return TableVersion(_beside(location, named[1]), int(named[2]))
-        return TableVersion(location) if (location / LOG).exists() else location
+        version = int(named[2]) if named and not location.exists() else None
+        if named and version is not None:
+            location = _moved(location, location.key.removesuffix(location.name) + named[1])
+        if location.name.endswith(ICEBERG):
+            return TableVersion(_moved(location, location.key.rpartition(f"/{METADATA}/")[0]), version, location)
+        table = version is not None or _is_delta(location) or _is_iceberg(location)
+        return TableVersion(location, version) if table else location
     except OSError:
         return location  # what reads it says why it cannot
 
 
-def _beside(location: Location, name: str) -> Location:
-    """Return the location of that name beside one, without links."""
-    if isinstance(location, StorePath):
-        return replace(location, path=location.path.removesuffix(location.name) + name)
-    return LocalPath(Path(location.key).with_name(name)).resolve("microdata")
+def _moved(location: Location, key: str) -> Location:
+    """Return the location of another key, without links."""
+    return replace(location, path=key) if isinstance(location, StorePath) else LocalPath(Path(key)).resolve("microdata")
+
+
+def _is_delta(at: Location) -> bool:
+    return (at / LOG).exists()
+
+
+def _is_iceberg(at: Location) -> bool:
+    """Whether it is an Iceberg table, and no Delta table that other readers may take for one."""
+    return not _is_delta(at) and any(name.endswith(ICEBERG) for name in (at / METADATA).children())
+
+
+def address(at: Location) -> str:
+    """Return a location as the libraries of tables want it: a path, or a URI without options."""
+    return f"{at.root}/{at.key}" if isinstance(at, StorePath) else str(at)
+
+
+def store_options(at: Location) -> dict[str, str]:
+    """Return the endpoint and region of a store, as far as its URI names them; credentials are the environment's."""
+    options = dict(parse_qsl(at.query)) if isinstance(at, StorePath) else {}
+    reached = {name: options[name] for name in ("region",) if name in options}
+    if "endpoint_override" in options:
+        reached["endpoint"] = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+    return reached
 
 
 def _id(column: pa.Field) -> int | None:

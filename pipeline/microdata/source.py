@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import PlanError
-from pipeline.microdata.lakehouse import LOG, ROW_NUMBER_BYTES, Place, TableFile, TableVersion
+from pipeline.microdata.lakehouse import ICEBERG, LOG, METADATA, ROW_NUMBER_BYTES, Place, TableFile, TableVersion
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 
@@ -25,8 +25,7 @@ FORMATS = ("parquet", "csv")
 REQUESTS = 16  # to a store at a time
 CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
 TABLE_LOGS = {LOG: "a Delta table", ".hoodie": "a Hudi table"}  # a folder in the table → what it is
-SNAPSHOTS = "metadata"  # an Iceberg table's, which holds files of the next name
-SNAPSHOT = ".metadata.json"
+AN_ICEBERG_TABLE = "an Iceberg table"
 
 
 @dataclass(frozen=True)
@@ -116,16 +115,16 @@ def table_format(keys: Sequence[str]) -> str | None:
         log = next((part for part in [*folders, name] if part in TABLE_LOGS), None)
         if log is not None:
             return TABLE_LOGS[log]
-        if folders[-1:] == [SNAPSHOTS] and name.endswith(SNAPSHOT):
-            return "an Iceberg table"
+        if folders[-1:] == [METADATA] and name.endswith(ICEBERG):
+            return AN_ICEBERG_TABLE
     return None
 
 
 def _require_plain(root: Location, keys: Sequence[str]) -> None:
     """Return if files of these names are all data: a table format's log says which of its files count."""
     kind = table_format(keys)
-    if kind == TABLE_LOGS[LOG]:
-        raise PlanError(f"microdata {root}: a Delta table lies in it; name that table's own folder")
+    if kind in (TABLE_LOGS[LOG], AN_ICEBERG_TABLE):
+        raise PlanError(f"microdata {root}: {kind} lies in it; name that table's own folder")
     if kind is not None:
         raise PlanError(
             f"microdata {root}: it is {kind}, of which some files may no longer count; read it by Spark as "

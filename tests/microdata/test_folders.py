@@ -181,8 +181,8 @@ def test_a_file_that_would_lose_something_is_refused(
     [
         ("_delta_log/00000000000000000000.json", "cannot read this version of the Delta table"),
         ("year=2023/_delta_log/00000000000000000000.json", "a Delta table lies in it; name that table's own folder"),
-        ("metadata/v1.metadata.json", r"it is an Iceberg table.*dataset\.source"),
-        ("metadata/00000-3f.metadata.json", r"it is an Iceberg table.*dataset\.source"),
+        ("metadata/v1.metadata.json", "name that of its catalog"),
+        ("year=2023/metadata/00000-3f.metadata.json", "an Iceberg table lies in it; name that table's own folder"),
         (".hoodie/hoodie.properties", r"it is a Hudi table.*dataset\.source"),
     ],
 )
