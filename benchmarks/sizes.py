@@ -29,8 +29,8 @@ def write(target: Path, records: int, seed: int) -> None:
     """Write how many of `records` establishments have each employment."""
     codes = ([line.split(",")[0] for line in source.read_text().splitlines()[1:]] for source in DOMAIN.values())
     firms = Firms(Economy(*codes, Figures()))
-    batches = Batches(firms, records=records, files=BATCHES_A_NATION, seed=seed)
-    drawn = np.concatenate([batches.draw(file).employment for file in range(BATCHES_A_NATION)])
+    batches = Batches(firms, records=records, count=BATCHES_A_NATION, seed=seed)
+    drawn = np.concatenate([batches.draw(batch).employment for batch in range(BATCHES_A_NATION)])
     lines = [f"{value},{count}" for value, count in zip(*np.unique(drawn, return_counts=True), strict=True)]
     target.write_text("\n".join(["value,count", *lines, ""]), encoding="utf-8")
 

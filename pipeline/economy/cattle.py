@@ -67,7 +67,7 @@ def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None
         first, end = (records * edge // files for edge in (file, file + 1))
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, file)))
         table = _farms(rng, np.arange(first + 1, end + 1), model, counties, shares)
-        write_parquet(table, out / "microdata" / f"part-{file:05d}.parquet", ["naics", "county"])
+        write_parquet([table], out / "microdata" / f"part-{file:05d}.parquet", ["naics", "county"])
 
 
 def _farms(

@@ -1,12 +1,15 @@
 """The synthetic data set: Parquet microdata, the public domain, and a plan that releases it as it is.
 
-Establishments are drawn in batches, one a file, each from the seed and its number alone.
+Establishments are drawn in batches, each from the seed and its number alone; of very many records, a file holds
+several.
 """
 
 import shutil
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -24,6 +27,8 @@ from pipeline.storage.new_folder import SYNTHETIC, filled, require_new
 
 # Firms below this number own the establishment of that number alone; from here on they may own several.
 CHAIN_NUMBERS_FROM: Final = 900_000_000
+DIGITS: Final = 9  # of a number; of more records, more digits and the same first number of firms, with zeros behind it
+MORE_DIGITS: Final = 12
 # Firms have establishments in at most so many batches: beyond 8 million records the economy is a row of nations.
 BATCHES_A_NATION: Final = 8
 FIRMS_A_NATION: Final = 800_000
@@ -35,16 +40,19 @@ DOMAIN: Final = {
 }
 PLAN: Final = CONF / "plans" / "cbp-synthetic.yaml"
 
-RECORDS_A_FILE: Final = 1_000_000  # memory is bounded by one such file a thread
+RECORDS_A_BATCH: Final = 1_000_000  # memory is bounded by one such batch a thread
 FEWEST_FILES: Final = 4  # even small data have partitions, as real data do
+MOST_FILES: Final = 500
+CODED: Final = ["naics", "county", "employment"]  # columns of few distinct values
 RECORDS_A_GROUP: Final = 1 << 18  # Parquet row group: a reader may take a quarter of a file at a time
-MOST_RECORDS: Final = CHAIN_NUMBERS_FROM - 1  # beyond, numbers of establishments and of chains would meet
+MOST_RECORDS: Final = CHAIN_NUMBERS_FROM * 10 ** (MORE_DIGITS - DIGITS) - 1  # beyond, they would meet those of chains
 
 
 @dataclass(frozen=True)
 class Establishments:
     """A batch of n records, each column of length n; `number` and `firm` are the digits of the ids."""
 
+    digits: int  # of an id
     number: Ints
     firm: Ints
     industry: Ints  # positions in the list of industries
@@ -54,27 +62,28 @@ class Establishments:
 
 
 class Batches:
-    """The records in batches, one a file; a batch depends on the arguments and its number, and on nothing else."""
+    """The records in `count` batches; a batch depends on the arguments and its number, and on nothing else."""
 
-    def __init__(self, firms: Firms, *, records: int, files: int, seed: int) -> None:
-        self.files, self._firms, self._records, self._seed = files, firms, records, seed
+    def __init__(self, firms: Firms, *, records: int, count: int, seed: int) -> None:
+        self.count, self._firms, self._records, self._seed = count, firms, records, seed
+        self._digits = DIGITS if records < CHAIN_NUMBERS_FROM else MORE_DIGITS
         self._one_at_a_time = Lock()
         self._chained = lru_cache(maxsize=2)(self._draw_chained)  # two: threads may work on both sides of a border
 
-    def draw(self, file: int) -> Establishments:
-        """Return the records of batch `file`, in random order; threads may call this at once."""
-        nation = file // BATCHES_A_NATION
+    def draw(self, batch: int) -> Establishments:
+        """Return the records of number `batch`, in random order; threads may call this at once."""
+        nation = batch // BATCHES_A_NATION
         first = nation * BATCHES_A_NATION
         with self._one_at_a_time:
             chained = self._chained(nation)
-        last = min(first + BATCHES_A_NATION, self.files)
+        last = min(first + BATCHES_A_NATION, self.count)
         # the chained establishments are spread over the nation's batches as its records are
-        begin, start, stop, end = (self._first(edge) for edge in (first, file, file + 1, last))
+        begin, start, stop, end = (self._first(edge) for edge in (first, batch, batch + 1, last))
         mine = chained.part(*(len(chained) * (edge - begin) // max(end - begin, 1) for edge in (start, stop)))
-        return self._mixed(self._rng(0, file), np.arange(start + 1, stop + 1), mine, nation)
+        return self._mixed(self._rng(0, batch), np.arange(start + 1, stop + 1), mine, nation)
 
-    def _first(self, file: int) -> int:
-        return self._records * file // self.files
+    def _first(self, batch: int) -> int:
+        return self._records * batch // self.count
 
     def _rng(self, *key: int) -> np.random.Generator:
         """Return the generator of one batch or nation; spawn_key tells apart every (seed, key), however large."""
@@ -82,16 +91,17 @@ class Batches:
 
     def _draw_chained(self, nation: int) -> Chained:
         first = nation * BATCHES_A_NATION
-        records = self._first(min(first + BATCHES_A_NATION, self.files)) - self._first(first)
+        records = self._first(min(first + BATCHES_A_NATION, self.count)) - self._first(first)
         return self._firms.draw(self._rng(1, nation), records)
 
     def _mixed(self, rng: np.random.Generator, numbers: Ints, chained: Chained, nation: int) -> Establishments:
         industry, county, employment, payroll = self._singles(rng, len(numbers) - len(chained))
         order = rng.permutation(len(numbers))
-        firms = CHAIN_NUMBERS_FROM + nation * FIRMS_A_NATION + chained.firm
+        firms = CHAIN_NUMBERS_FROM * 10 ** (self._digits - DIGITS) + nation * FIRMS_A_NATION + chained.firm
         own = np.full(len(industry), -1)
         firm = np.concatenate([own, firms])[order]
         return Establishments(
+            digits=self._digits,
             number=numbers,
             firm=np.where(firm < 0, numbers, firm),
             industry=np.concatenate([industry, chained.industry])[order],
@@ -167,13 +177,14 @@ def generate(
     if not seed >= 0:
         raise PlanError("--seed: a whole number of at least 0 is needed")
     require_new(out)  # before the economy is computed
-    files = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_FILE))))
+    count = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_BATCH))))
+    a_file = -(-count // MOST_FILES)
     industries, counties = (codes(source) for source in DOMAIN.values())
-    batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, files=files, seed=seed)
+    batches = Batches(Firms(Economy(industries, counties, Figures())), records=records, count=count, seed=seed)
     with filled(out) as folder:
         _write_public(folder)
-        _write_microdata(folder, batches, threads)
-    return Generated.at(out, records=records, files=files, seed=seed)
+        _write_microdata(folder, batches, a_file, threads)
+    return Generated.at(out, records=records, files=-(-count // a_file), seed=seed)
 
 
 def _write_public(folder: Path) -> None:
@@ -183,16 +194,18 @@ def _write_public(folder: Path) -> None:
     shutil.copyfile(PLAN, folder / "plan.yaml")
 
 
-def _write_microdata(folder: Path, batches: Batches, threads: int) -> None:
+def _write_microdata(folder: Path, batches: Batches, a_file: int, threads: int) -> None:
     (folder / "microdata").mkdir()
-    industries, counties = (codes(source) for source in DOMAIN.values())
+    lists = [codes(source) for source in DOMAIN.values()]
+    starts = range(0, batches.count, a_file)
 
     def write(file: int) -> None:
         path = folder / "microdata" / f"part-{file:05d}.parquet"
-        write_parquet(_table(batches.draw(file), industries, counties), path, ["naics", "county", "employment"])
+        numbers = range(starts[file], min(starts[file] + a_file, batches.count))
+        write_parquet((table(batches.draw(batch), *lists) for batch in numbers), path, CODED)
 
     with ThreadPoolExecutor(threads) as pool:
-        for _ in counted("writing files", pool.map(write, range(batches.files)), batches.files):
+        for _ in counted("writing files", pool.map(write, range(len(starts))), len(starts)):
             pass
 
 
@@ -201,10 +214,11 @@ def codes(path: Path) -> list[str]:
     return [row["code"] for row in read_rows(path)]
 
 
-def _table(drawn: Establishments, industries: list[str], counties: list[str]) -> pa.Table:
+def table(drawn: Establishments, industries: list[str], counties: list[str]) -> pa.Table:
+    """Return the rows of a batch; codes are dictionaries of all industries and counties."""
     columns = {
-        "establishment_id": ids("E", drawn.number),
-        "firm_id": ids("F", drawn.firm),
+        "establishment_id": ids("E", drawn.number, drawn.digits),
+        "firm_id": ids("F", drawn.firm, drawn.digits),
         "naics": pa.DictionaryArray.from_arrays(pa.array(drawn.industry, pa.int32()), pa.array(industries)),
         "county": pa.DictionaryArray.from_arrays(pa.array(drawn.county, pa.int32()), pa.array(counties)),
         "employment": pa.array(drawn.employment),
@@ -213,21 +227,24 @@ def _table(drawn: Establishments, industries: list[str], counties: list[str]) ->
     return pa.table(columns)
 
 
-def ids(letter: str, numbers: Ints) -> pa.StringArray:
-    """Return the letter and nine digits of each number below 10⁹; no Python string is made per record."""
-    text = np.empty((len(numbers), 10), dtype=np.uint8)
+def ids(letter: str, numbers: Ints, digits: int = DIGITS) -> pa.StringArray:
+    """Return the letter and the digits of each number below 10^digits; no Python string is made per record."""
+    text = np.empty((len(numbers), 1 + digits), dtype=np.uint8)
     text[:, 0] = ord(letter)
-    rest = numbers.astype(np.uint32)
-    for column in range(9, 0, -1):
-        rest, digit = np.divmod(rest, np.uint32(10))
+    rest = numbers.astype(np.uint32 if digits == DIGITS else np.uint64)
+    for column in range(digits, 0, -1):
+        rest, digit = np.divmod(rest, rest.dtype.type(10))
         text[:, column] = digit + ord("0")
-    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * 10
+    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * (1 + digits)
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def write_parquet(table: pa.Table, path: Path, coded: list[str]) -> None:
-    """Write microdata whose columns `coded` have few distinct values; they carry the mark of synthetic ones."""
+def write_parquet(tables: Iterable[pa.Table], path: Path, coded: list[str]) -> None:
+    """Write a file of microdata, of at least one table, marked as synthetic; columns `coded` have few values."""
+    more = iter(tables)
+    first = next(more)
     # Without Arrow's schema, in which readers would meet its dictionary type instead of plain strings.
-    with pq.ParquetWriter(path, table.schema, use_dictionary=coded, store_schema=False) as writer:
+    with pq.ParquetWriter(path, first.schema, use_dictionary=coded, store_schema=False) as writer:
         writer.add_key_value_metadata(SYNTHETIC)
-        writer.write_table(table, row_group_size=RECORDS_A_GROUP)
+        for each in chain((first,), more):
+            writer.write_table(each, row_group_size=RECORDS_A_GROUP)

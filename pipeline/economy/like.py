@@ -98,7 +98,7 @@ def generate_like(
         for file, state in enumerate(counted("writing files", chosen, len(chosen))):  # one a state
             table = economy.draw(known.index(state))
             path = folder / "microdata" / f"part-{file:05d}.parquet"
-            write_parquet(table, path, ["naics", "county", "zip", "lfo", "employment"])
+            write_parquet([table], path, ["naics", "county", "zip", "lfo", "employment"])
             records += table.num_rows
     return Generated.at(out, records=records, files=len(chosen), seed=seed)
 

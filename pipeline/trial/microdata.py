@@ -170,10 +170,10 @@ class Economy:
         for number, table in enumerate(self._tables()):
             taken = {name: _stepped(table[column], steps.get(name)) for name, column in columns.items()}
             path, whole = out / f"part-{number:05d}.parquet", out / ".whole.parquet"
-            write_parquet(pa.table(taken), whole, coded)
+            write_parquet([pa.table(taken)], whole, coded)
             inside = _inside(whole, spec)
             made, kept = made + len(inside), kept + int(inside.sum())
-            write_parquet(pq.read_table(whole).filter(pa.array(inside)), path, coded)
+            write_parquet([pq.read_table(whole).filter(pa.array(inside))], path, coded)
             whole.unlink()
         if not kept:
             raise PlanError("the plan's domain has none of the economy's codes: it would be tried on empty cells")

@@ -11,9 +11,10 @@ from pipeline.economy.generate import (
     DOMAIN,
     FIRMS_A_NATION,
     MOST_RECORDS,
-    RECORDS_A_FILE,
+    RECORDS_A_BATCH,
     Batches,
     generate,
+    ids,
 )
 from pipeline.economy.model import Choice, Economy, Figures
 from pipeline.economy.susb import CLASSES, Ints, Pareto, SizeClass, WithinClass, evenly, rounded, susb
@@ -190,7 +191,7 @@ def test_a_few_records_are_an_economy_too(firms: Firms) -> None:
 
 def test_small_economies_have_the_same_mean(firms: Firms) -> None:
     # the table's mean establishment has 15.8 employees; a row of whole firms in each would have 39
-    nations = [Batches(firms, records=100, files=1, seed=seed).draw(0) for seed in range(400)]
+    nations = [Batches(firms, records=100, count=1, seed=seed).draw(0) for seed in range(400)]
     means = [nation.employment.mean() for nation in nations]
     assert np.mean(means) == pytest.approx(15.8, abs=2)
     medians = [np.median(nation.employment) for nation in nations]
@@ -249,8 +250,8 @@ def test_a_choice_keeps_to_its_group() -> None:
 
 
 def test_firms_span_the_batches_of_their_nation_and_no_more(firms: Firms) -> None:
-    batches = Batches(firms, records=40_000, files=20, seed=5)
-    drawn = [batches.draw(file) for file in (19, *range(19))]  # whatever the order
+    batches = Batches(firms, records=40_000, count=20, seed=5)
+    drawn = [batches.draw(batch) for batch in (19, *range(19))]  # whatever the order
     drawn = drawn[1:] + drawn[:1]
     assert np.array_equal(np.concatenate([batch.number for batch in drawn]), np.arange(1, 40_001))
     owners = [set(batch.firm[batch.firm >= CHAIN_NUMBERS_FROM]) for batch in drawn]
@@ -267,6 +268,15 @@ def test_firms_span_the_batches_of_their_nation_and_no_more(firms: Firms) -> Non
     assert not np.array_equal(again.payroll, drawn[11].payroll)
 
 
-def test_firms_of_all_nations_have_numbers() -> None:
-    nations = -(-MOST_RECORDS // (BATCHES_A_NATION * RECORDS_A_FILE))
-    assert CHAIN_NUMBERS_FROM + nations * FIRMS_A_NATION < 10**9  # nine digits
+@pytest.mark.parametrize(("records", "digits"), [(CHAIN_NUMBERS_FROM - 1, 9), (MOST_RECORDS, 12)])
+def test_firms_of_all_nations_have_numbers(firms: Firms, records: int, digits: int) -> None:
+    count = -(-records // RECORDS_A_BATCH)
+    last = Batches(firms, records=records, count=count, seed=1).draw(count - 1)
+    assert last.digits == digits
+    assert last.number[-1] == records
+    chained = last.firm[last.firm > records]
+    nations = -(-count // BATCHES_A_NATION)
+    assert int(f"9{0:0{digits - 1}}") <= chained.min()
+    assert chained.max() < int(f"9{0:0{digits - 1}}") + nations * FIRMS_A_NATION < 10**digits
+    written = ids("E", last.number[-2:], digits).to_pylist()
+    assert written == [f"E{number:0{digits}}" for number in (records - 1, records)]

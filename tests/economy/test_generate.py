@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 import prdp
-from pipeline.economy.generate import DOMAIN, Generated, _write_public, generate
+from pipeline.economy import generate as module
+from pipeline.economy.generate import DOMAIN, MOST_RECORDS, Generated, _write_public, generate
 from pipeline.errors import PlanError, StateError
 from tests.support.heavy import Polylog
 from tests.support.patience import PATIENCE
@@ -160,7 +161,18 @@ def test_what_comes_between_is_not_mixed_with(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in tmp_path.rglob("*")] == ["microdata", "stray.parquet"]
 
 
-@pytest.mark.parametrize(("records", "seed"), [(-1, 0), (900_000_000, 0), (10, -1)])
+def test_batches_of_very_many_records_share_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECORDS_A_BATCH", 100)
+    apart = generate(1_000, 3, tmp_path / "apart")
+    monkeypatch.setattr(module, "MOST_FILES", 4)
+    shared = generate(1_000, 3, tmp_path / "shared")
+    assert (apart.files, shared.files) == (10, 4)
+    sizes = [pq.read_metadata(path).num_rows for path in sorted(shared.microdata.iterdir())]
+    assert sizes == [300, 300, 300, 100]
+    assert pq.read_table(shared.microdata).equals(pq.read_table(apart.microdata))
+
+
+@pytest.mark.parametrize(("records", "seed"), [(-1, 0), (MOST_RECORDS + 1, 0), (10, -1)])
 def test_wrong_numbers_are_refused(tmp_path: Path, records: int, seed: int) -> None:
     with pytest.raises(PlanError, match="--"):
         generate(records, seed, tmp_path)
