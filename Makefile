@@ -71,19 +71,32 @@ faults: $(READY) ## faults done to real releases: at most an hour, and a table o
 drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow; then the faults, with their table
 	$(BIN)/python -m pytest -m drill; drills=$$?; $(BIN)/python -m tests.faults && exit $$drills
 
+BENCH := $(WORK)/bench/venv
+BENCH_READY := $(BENCH)/.ready
+OPTIONS ?=
+
+$(BENCH_READY): pyproject.toml constraints.txt benchmarks/requirements.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
+	@mkdir -p $(WORK)/bench
+	@test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install -q --compile-bytecode --python $(BENCH)/bin/python -r benchmarks/requirements.txt; \
+	else \
+		$(BENCH)/bin/python -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt; \
+	fi
+	@touch $@
+
 .PHONY: bench
-bench: $(READY) ## the benchmarks: ratios measured in one run
-	$(BIN)/python -m benchmarks.start
+bench: $(BENCH_READY) ## prdp beside DuckDB, Polars, Dask and Spark, in an environment of its own; OPTIONS="--records 64000000"
+	$(BENCH)/bin/python -m benchmarks $(OPTIONS)
+
+.PHONY: bench-kernels
+bench-kernels: $(READY) ## how fast noise, losses and curves are, within one process
 	$(BIN)/python -m benchmarks.noise
-	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.influence
 	$(BIN)/python -m benchmarks.tight
 	$(BIN)/python -m benchmarks.curves
-	$(BIN)/python -m benchmarks.spark
-	$(BIN)/python -m benchmarks.spark_start
-	$(BIN)/python -m benchmarks.cells
 	$(BIN)/python -m benchmarks.prepared
-	$(BIN)/python -m benchmarks.ledger
 
 .PHONY: figures
 figures: $(READY) ## the tables and pictures of the pages in docs/

@@ -1,0 +1,59 @@
+"""What prdp is measured beside: the same sums by other programs, each a process of its own.
+
+    python -m benchmarks.plain duckdb|polars|dask|spark MICRODATA OUT DIGITS
+
+Each adds up employment by industry (that many digits of its code) and county, and writes the sums to Parquet: no cells
+without records, no noise, no ledger, no pages; no contract of records; on Spark nothing encrypted.
+"""
+
+import os
+import sys
+
+
+def duckdb(data: str, out: str, digits: int) -> None:
+    """Group by in SQL."""
+    import duckdb
+
+    keys = f"substr(naics, 1, {digits}) AS naics, county"
+    sums = f"SELECT {keys}, sum(employment) AS value FROM read_parquet('{data}/*.parquet') GROUP BY ALL ORDER BY ALL"
+    duckdb.sql(f"COPY ({sums}) TO '{out}' (FORMAT parquet)")
+
+
+def polars(data: str, out: str, digits: int) -> None:
+    """Group by lazily, on the streaming engine."""
+    import polars as pl
+
+    keys = [pl.col("naics").str.slice(0, digits), "county"]
+    sums = pl.scan_parquet(f"{data}/*.parquet").group_by(keys).agg(pl.col("employment").sum().alias("value"))
+    sums.sort("naics", "county").collect(engine="streaming").write_parquet(out)
+
+
+def dask(data: str, out: str, digits: int) -> None:
+    """Group by on Dask's DataFrame, on threads."""
+    import dask.dataframe as dd
+
+    rows = dd.read_parquet(data, columns=["naics", "county", "employment"])
+    rows["naics"] = rows["naics"].str.slice(0, digits)
+    sums = rows.groupby(["naics", "county"])["employment"].sum().compute()
+    sums.rename("value").reset_index().sort_values(["naics", "county"]).to_parquet(out)
+
+
+def spark(data: str, out: str, digits: int) -> None:
+    """Group by in a local session on all cores."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+
+    from pipeline.engines.spark_session import java_home, private_folder
+
+    os.environ |= {"JAVA_HOME": str(java_home(os.environ, private_folder())), "PYSPARK_PYTHON": sys.executable}
+    settings = {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+    session = SparkSession.builder.config(map=settings | {"spark.ui.showConsoleProgress": "false"}).getOrCreate()
+    keys = [f.substring("naics", 1, digits).alias("naics"), "county"]
+    session.read.parquet(data).groupBy(*keys).agg(f.sum("employment").alias("value")).write.parquet(out)
+    session.stop()
+
+
+PROGRAMS = {program.__name__: program for program in (duckdb, polars, dask, spark)}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4]))
