@@ -90,6 +90,19 @@ $(BENCH_READY): pyproject.toml constraints.txt benchmarks/requirements.txt
 bench: $(BENCH_READY) ## prdp beside DuckDB, Polars, Dask and Spark, in an environment of its own; OPTIONS="--records 64000000"
 	$(BENCH)/bin/python -m benchmarks $(OPTIONS)
 
+.PHONY: bench-scale bench-stages bench-spark-model bench-figures
+bench-scale: $(BENCH_READY) ## a billion records, 10,000 files, a file of 10 GiB: 17 GB of disk and some hours
+	$(BENCH)/bin/python -m benchmarks.scale $(OPTIONS)
+
+bench-stages: $(BENCH_READY) ## where the processors' time of a release goes
+	$(BENCH)/bin/python -m benchmarks.stages $(OPTIONS)
+
+bench-spark-model: $(READY) ## what Spark's event logs say of tasks, shuffles and the driver
+	$(BIN)/python -m benchmarks.spark_model $(OPTIONS)
+
+bench-figures: $(READY) ## the figures of docs/performance.md and the README, from docs/performance/measured.json
+	$(BIN)/python -m benchmarks.charts $(OPTIONS)
+
 .PHONY: bench-kernels
 bench-kernels: $(READY) ## how fast noise, losses and curves are, within one process
 	$(BIN)/python -m benchmarks.noise

@@ -43,10 +43,10 @@ class Found:
     def __init__(self, measured: Measured) -> None:
         self.measured, self.medians = measured, measured.medians()
 
-    def of(self, suite: str, **facts: object) -> list[Row]:
-        """Return the cases of a suite with these facts, in the order of the file."""
+    def of(self, **facts: object) -> list[Row]:
+        """Return the cases with these facts, in the order of the file."""
         rows = ((dict(case), taken) for case, taken in self.medians.items())
-        return [row for row in rows if row[0]["suite"] == suite and facts.items() <= row[0].items()]
+        return [row for row in rows if facts.items() <= row[0].items()]
 
 
 def main() -> None:
@@ -72,7 +72,10 @@ def main() -> None:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown; all columns but the first are figures."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    body = [*rows]
+    if not body:
+        return "Not measured yet.\n"
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -80,7 +83,7 @@ def _machine(found: Found) -> str:
     document = found.measured.document
     machine, versions = document["machine"], document["versions"]
     rounds = [sum(1 for row in found.measured.rows if row["suite"] == "release" and row["by"] == "prdp")]
-    cases = len(found.of("release", by="prdp"))
+    cases = len(found.of(suite="release", by="prdp"))
     libraries = ", ".join(f"{name} {versions[name]}" for name in ("duckdb", "polars", "dask", "pyspark", "pyarrow"))
     text = f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB; {libraries}"
     return f"Measured on {text}. Medians of {rounds[0] // max(cases, 1)} rounds.\n"
@@ -92,8 +95,8 @@ def _goals(found: Found) -> str:
 
 def _release(found: Found) -> str:
     rows = []
-    for facts, taken in found.of("release"):
-        base = found.of("release", **{**facts, "by": "spark" if "spark" in facts["by"] else "duckdb"})
+    for facts, taken in found.of(suite="release"):
+        base = found.of(**{**facts, "by": "spark" if "spark" in facts["by"] else "duckdb"})
         ratios = [
             f"{taken.wall / run.wall:.2f}, {taken.cpu / run.cpu:.2f} of {NAMES[base['by']]}" for base, run in base
         ]
@@ -104,7 +107,7 @@ def _release(found: Found) -> str:
 
 
 def _start(found: Found) -> str:
-    rows = [(f"`{facts['command']}`", *_figures(taken)) for facts, taken in found.of("start", by="prdp")]
+    rows = [(f"`{facts['command']}`", *_figures(taken)) for facts, taken in found.of(suite="start", by="prdp")]
     return table(("command", "s", "s of processors", "MiB"), rows)
 
 
@@ -117,7 +120,7 @@ def _beside_first(suite: str, by: str, name: Callable[[dict[str, Any]], str]) ->
 
     def written(found: Found) -> str:
         rows, first = [], dict[object, Run]()
-        for facts, taken in found.of(suite, by=by):
+        for facts, taken in found.of(suite=suite, by=by):
             base = first.setdefault(facts.get("records"), taken)
             ratios = (f"{taken.wall / base.wall:.2f}", f"{taken.cpu / base.cpu:.2f}")
             rows.append((name(facts), *ratios, f"{taken.peak:.0f}"))
@@ -137,18 +140,18 @@ def _queries(facts: dict[str, Any]) -> str:
 
 
 def _years(found: Found) -> str:
-    ages = list(dict.fromkeys(facts["releases"] for facts, _ in found.of("years")))
+    ages = list(dict.fromkeys(facts["releases"] for facts, _ in found.of(suite="years")))
     rows = []
-    for act in ("reserve", "check", "show"):
-        times = [found.of("years", releases=age, by=act)[0][1].wall for age in ages]
+    for act in ("reserve", "check", "show") if ages else ():
+        times = [found.of(suite="years", releases=age, by=act)[0][1].wall for age in ages]
         rows.append((f"`{act}`", *(f"{time:.2f}" for time in times)))
     return table(("s, after earlier releases", *(f"{age:,}" for age in ages)), rows)
 
 
 def _spark(found: Found) -> str:
     rows = []
-    for facts, taken in found.of("spark", by="prdp on spark"):
-        ((_, bare),) = found.of("spark", digits=facts["digits"], by="spark")
+    for facts, taken in found.of(suite="spark", by="prdp on spark"):
+        ((_, bare),) = found.of(suite="spark", digits=facts["digits"], by="spark")
         ratios = (f"{taken.wall / bare.wall:.2f}", f"{taken.cpu / bare.cpu:.2f}")
         rows.append((f"{facts['records']:,} records, {facts['digits']}-digit industries", *ratios))
     return table(("", "time, of bare Spark", "processors, of bare Spark"), rows)
@@ -164,8 +167,8 @@ def _model(found: Found) -> str:
 
 def _readme(found: Found) -> str:
     rows = []
-    for records in dict.fromkeys(facts["records"] for facts, _ in found.of("release", microdata="shuffled")):
-        runs = {facts["by"]: taken for facts, taken in found.of("release", records=records, microdata="shuffled")}
+    for records in dict.fromkeys(facts["records"] for facts, _ in found.of(suite="release", microdata="shuffled")):
+        runs = {facts["by"]: taken for facts, taken in found.of(suite="release", records=records, microdata="shuffled")}
         pairs = (("prdp", "duckdb"), ("prdp on spark", "spark"))
         texts = [
             f"{runs[ours].wall / runs[other].wall:.1f} × {NAMES[other]}" if {ours, other} <= runs.keys() else ""
@@ -192,13 +195,13 @@ PARTS: dict[str, Callable[[Found], str]] = {
 
 def _ratios(found: Found) -> Figure | None:
     """Draw each program's time and processors' time, a panel for each size of shuffled microdata."""
-    sizes = list(dict.fromkeys(facts["records"] for facts, _ in found.of("release", microdata="shuffled")))
+    sizes = list(dict.fromkeys(facts["records"] for facts, _ in found.of(suite="release", microdata="shuffled")))
     if not sizes:
         return None
     figure = Figure(figsize=(8, 2.6))
     for number, records in enumerate(sizes, 1):
         axes = figure.add_subplot(1, len(sizes), number)
-        runs = [(row["by"], taken) for row, taken in found.of("release", records=records, microdata="shuffled")]
+        runs = [(row["by"], taken) for row, taken in found.of(suite="release", records=records, microdata="shuffled")]
         for place, (by, taken) in enumerate(reversed(runs)):
             colour = COLOURS.get(by, OTHERS)
             axes.barh(place + 0.18, taken.wall, 0.34, color=colour)
@@ -213,19 +216,21 @@ def _ratios(found: Found) -> Figure | None:
 def _growth(found: Found) -> Figure | None:
     """Draw time against records, cells and queries."""
     panels = {
-        "million records": [(by, _line(found.of("records", by=by), "records", 1e6)) for by in ("prdp", "duckdb")],
-        "million cells": [("prdp", _line(found.of("cells", by="prdp", mechanism="gaussian"), "cells", 1e6))],
+        "million records": [(by, _line(found.of(suite="records", by=by), "records", 1e6)) for by in ("prdp", "duckdb")],
+        "million cells": [("prdp", _line(found.of(suite="cells", by="prdp", mechanism="gaussian"), "cells", 1e6))],
         "queries": [
-            ("prdp", _line([r for r in found.of("queries", by="prdp") if "granularities" not in r[0]], "queries", 1))
+            (
+                "prdp",
+                _line([r for r in found.of(suite="queries", by="prdp") if "granularities" not in r[0]], "queries", 1),
+            )
         ],
     }
     figure = Figure(figsize=(8, 2.4))
     for number, (what, lines) in enumerate(panels.items(), 1):
         axes: Axes = figure.add_subplot(1, 3, number)
         for by, points in lines:
-            axes.plot(
-                *zip(*points, strict=True), marker="o", color=COLOURS.get(by, OTHERS), label=NAMES[by]
-            ) if points else None
+            xs, ys = zip(*points, strict=True) if points else ((), ())
+            axes.plot(xs, ys, marker="o", clip_on=False, color=COLOURS.get(by, OTHERS), label=NAMES[by])
         axes.set(xlabel=what, xlim=(0, None), ylim=(0, None))
         if number == 1:
             axes.set_ylabel("seconds")

@@ -36,11 +36,12 @@ def fill(source: str, target: str, releases: int) -> None:
             connection.execute(insert(ENTRIES), rows)
 
 
-def reserve(address: str, plan: str) -> float:
+def reserve(address: str, plan: Path) -> float:
     """Reserve a release of a plan under a new name; return the seconds of that; a filled ledger's first is slow."""
     ledger, model = open_ledger(address), load_plan(plan)
-    place = locate(f"{address}-out")
-    wanted = replace(reservation_of(Request(model, locate(model.dataset.path), place, ledger)), release=f"r-{uuid4()}")
+    microdata, out = locate(plan.parent / "microdata"), locate(f"{address}-out")
+    request = Request(plan=model, microdata=microdata, out=out, ledger=ledger)
+    wanted = replace(reservation_of(request), release=f"r-{uuid4()}")
     begin = time.perf_counter()
     ledger.reserve(wanted)
     return time.perf_counter() - begin
@@ -51,4 +52,4 @@ if __name__ == "__main__":
     if act == "fill":
         fill(words[0], words[1], int(words[2]))
     else:
-        Path(words[2]).write_text(str(reserve(words[0], words[1])))
+        Path(words[2]).write_text(str(reserve(words[0], Path(words[1]))))

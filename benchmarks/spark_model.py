@@ -166,7 +166,7 @@ def computed(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def written(document: Mapping[str, Any]) -> str:
     """Return the tables of the page."""
     if "spark_model" not in document:
-        return ""
+        return "Not measured yet.\n"
     head = ("tasks", "s of tasks", "… a million records", "… a million cells", "driver, s")
     moved = ("MB shuffled a million records", "… a million cells")
     lines = [f"| on | {' | '.join((*head, *moved))} |", "|---|" + "---:|" * 7]
