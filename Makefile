@@ -105,11 +105,7 @@ bench-figures: $(READY) ## the figures of docs/performance.md and the README, fr
 
 .PHONY: bench-kernels
 bench-kernels: $(READY) ## how fast noise, losses and curves are, within one process
-	$(BIN)/python -m benchmarks.noise
-	$(BIN)/python -m benchmarks.influence
-	$(BIN)/python -m benchmarks.tight
-	$(BIN)/python -m benchmarks.curves
-	$(BIN)/python -m benchmarks.prepared
+	$(BIN)/python -m benchmarks.kernels $(OPTIONS)
 
 .PHONY: figures
 figures: $(READY) ## the tables and pictures of the pages in docs/
@@ -117,7 +113,7 @@ figures: $(READY) ## the tables and pictures of the pages in docs/
 	$(BIN)/python -m benchmarks.groupwise
 	$(BIN)/python -m benchmarks.stable
 	$(BIN)/python -m benchmarks.study
-	$(BIN)/python -m benchmarks.tight --gains
+	$(BIN)/python -m benchmarks.tight
 	$(BIN)/python -m benchmarks.sizes
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/prdp explain conf/plans/table-1.yaml --plot docs/plan/table-1.svg

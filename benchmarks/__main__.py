@@ -94,12 +94,20 @@ def queries(world: World) -> Suite:
 
 
 def contracts(world: World) -> Suite:
-    """What `reject`, `combine` and firms cost."""
+    """What `reject`, `combine` and firms cost; and what prepared microdata save."""
     for records in world.records:
         folder = made(world.home, "shuffled", records)
+        query = ONE | {"mechanism": GAUSSIAN}
         for contract, dataset in CONTRACTS.items():
-            words = ("release", plan(folder, contract, [ONE | {"mechanism": GAUSSIAN}], **dataset))
+            words = ("release", plan(folder, contract, [query], **dataset))
             yield {"records": records, "contract": contract}, world.of_each(*words)
+        combine, prepared = plan(folder, "combine", [query], **CONTRACTS["combine"]), folder / "prepared"
+        if not prepared.exists():
+            world.prdp(ROOT, "prepare", folder / "microdata", "--plan", combine, "--out", prepared)
+        yield (
+            {"records": records, "contract": "combine, prepared"},
+            world.of_each("release", combine, "--data", prepared),
+        )
 
 
 def records(world: World) -> Suite:

@@ -7,6 +7,7 @@ Writes the parts of both pages between their marks, and the pictures in docs/per
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import goals, scale, spark_model
-from benchmarks.measure import ROOT, Measured, Run
+from benchmarks.measure import LOAD, ROOT, Measured, Run, case_of
 from benchmarks.stages import STAGES
 
 PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 PICTURES = ROOT / "docs" / "performance"
 KEPT = PICTURES / "measured.json"
+QUIET = 1.0  # load before a session that is of no other programs
+LIBRARIES = ("duckdb", "polars", "dask", "pyspark", "pyarrow")
 MARKS = re.compile(r"(<!-- made by benchmarks.charts: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "prdp": "prdp on Dask",
@@ -80,13 +83,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _machine(found: Found) -> str:
-    document = found.measured.document
-    machine, versions = document["machine"], document["versions"]
-    rounds = [sum(1 for row in found.measured.rows if row["suite"] == "release" and row["by"] == "prdp")]
-    cases = len(found.of(suite="release", by="prdp"))
-    libraries = ", ".join(f"{name} {versions[name]}" for name in ("duckdb", "polars", "dask", "pyspark", "pyarrow"))
-    text = f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB; {libraries}"
-    return f"Measured on {text}. Medians of {rounds[0] // max(cases, 1)} rounds.\n"
+    machine, versions = found.measured.document["machine"], found.measured.document["versions"]
+    libraries = ", ".join(f"{name} {versions[name]}" for name in LIBRARIES if name in versions)
+    rounds = sorted(Counter(map(case_of, found.measured.rows)).values())
+    text = (
+        f"Measured on {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB; {libraries}. "
+    )
+    text += f"Medians of {rounds[0]} to {rounds[-1]} rounds.\n"
+    load = max(row.get(LOAD, 0) for row in found.measured.rows)
+    if load <= QUIET:
+        return text
+    busy = f"**Other programs ran at the same time** (load {load:g} on {machine['cores']} cores)"
+    return f"{text}\n{busy}: times by the clock are too long, and ratios of processors' time say more.\n"
 
 
 def _goals(found: Found) -> str:

@@ -36,6 +36,7 @@ class Run:
 
 
 TAKEN = tuple(field.name for field in fields(Run))
+LOAD = "load"  # of the machine before the session: above 1 other programs ran at the same time
 Case = frozenset[tuple[str, object]]  # the facts of a row beside what was measured
 
 
@@ -115,7 +116,7 @@ class Measured:
     def __init__(self, path: Path = MEASURED, keep: bool = False) -> None:
         """Read a file, if it is there; cases that are measured anew lose their earlier runs unless `keep`."""
         self.path, self._keep, self._new = path, keep, set[Case]()
-        self._versions = versions()
+        self._versions, self._load = versions(), round(os.getloadavg()[0], 1)
         self.document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
 
     @property
@@ -130,7 +131,7 @@ class Measured:
         if case not in self._new and not self._keep:
             self.document["runs"] = [row for row in self.rows if case_of(row) != case]
         self._new.add(case)
-        self.rows.append(facts | {name: round(took, 4) for name, took in asdict(taken).items()})
+        self.rows.append(facts | {name: round(took, 4) for name, took in asdict(taken).items()} | {LOAD: self._load})
         self._write()
 
     def put(self, name: str, found: object) -> None:
@@ -157,7 +158,7 @@ class Measured:
 
 def case_of(row: Mapping[str, object]) -> Case:
     """Return the facts of a row."""
-    return frozenset((name, fact) for name, fact in row.items() if name not in TAKEN)
+    return frozenset((name, fact) for name, fact in row.items() if name not in (*TAKEN, LOAD))
 
 
 def machine() -> dict[str, object]:

@@ -240,7 +240,9 @@ def _submitted(place: Place, folder: Path, records: int, digits: int) -> dict[st
         logged = read_log(log.read_text().splitlines())
         cells = sum(_rows(path) for path in Path(new, "out").rglob("tables/*/*.parquet"))
     found = (
-        {"place": place, "records": records, "cells": cells} | asdict(logged) | {"wall": taken.wall, "cpu": taken.cpu}
+        {"place": place.name, "records": records, "cells": cells}
+        | asdict(logged)
+        | {"wall": taken.wall, "cpu": taken.cpu}
     )
     print(", ".join(f"{key} {fact}" for key, fact in found.items()), flush=True)
     return found
