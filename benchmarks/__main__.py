@@ -151,7 +151,8 @@ def years(world: World) -> Suite:
     world.prdp(ROOT, "ledger", "create", source)
     world.prdp(ROOT, "release", first, "--ledger", source)
     for releases in (10, 100, 1000):
-        at = place / str(releases)
+        at = place / str(releases) / "ledger"
+        at.parent.mkdir(mode=0o700)
         words = ["fill", str(source), str(at), str(releases)]
         run([sys.executable, "-m", "benchmarks.ledger", *words], IMPORTS)
         _reserve(at, another)  # evaluates every release once, as after an upgrade
