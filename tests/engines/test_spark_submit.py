@@ -67,9 +67,6 @@ def test_json_alone_stands_on_standard_output_and_nothing_is_left_behind(tmp_pat
     assert not [name for name in counts if name in done.stderr]
     assert not list(temporary.glob("prdp-*"))
     settled_once(place)
-    again = spark_submit(environment, "local", *release(place, "--json", "--out", str(tmp_path / "elsewhere")))
-    assert (again.returncode, again.stdout) == (5, "")
-    assert "\nerror: " in "\n" + again.stderr
 
 
 def test_an_embedded_session_leaves_nothing_behind(tmp_path: Path) -> None:
