@@ -46,7 +46,7 @@ class Cattle:
     feeding: float = 6.0  # … whose counties have so many times more feedlots a farm
 
 
-def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None) -> None:
+def write_cattle(records: int, seed: int, out: Path) -> None:
     """Write `records` farms (≥ 0, at most 9·10⁸) as out/microdata/*.parquet, and out/domain; same seed, same bytes.
 
     Columns: `farm_id`, `firm_id` (each farm is its own firm), `naics`, `county`, `head` (≥ 1). Raises PlanError on
@@ -54,7 +54,7 @@ def write_cattle(records: int, seed: int, out: Path, model: Cattle | None = None
     """
     if not 0 <= records <= MOST_FARMS:
         raise PlanError(f"--records: a number from 0 to {MOST_FARMS} is needed")
-    model = model or Cattle()
+    model = Cattle()
     (out / "microdata").mkdir(parents=True)
     (out / "domain").mkdir()
     shutil.copyfile(DOMAIN["counties.csv"], out / "domain" / "counties.csv")

@@ -140,12 +140,12 @@ class Verdict:
         }
 
 
-def verdict(plan: Plan, references: Sequence[Reference] = (), policy: PolicySum | None = None) -> Verdict:
+def verdict(plan: Plan, references: Sequence[Reference] = ()) -> Verdict:
     """Return the verdict on a plan, at its limits and at the `references`; no microdata are read.
 
     Raises PlanError where a reference does not name every measure that a query sums.
     """
-    policy = policy_of(plan) if policy is None else policy
+    policy = policy_of(plan)
     if not references and not plan.budget and not policy.measures:
         references = [Reference.of({}, listed=plan.dataset.owner is not None)]
     stand = standings(plan, policy, references)
