@@ -140,7 +140,6 @@ def as_csv(folder: Path, table: pa.Table) -> None:
 
 
 CUTS: dict[str, Callable[[Path, pa.Table], object]] = {
-    "one file": lambda folder, table: in_files(folder, table, 10**6),
     "many files": lambda folder, table: in_files(folder, table, 41),
     "backwards": lambda folder, table: in_files(folder, table.take(list(range(len(table)))[::-1]), 77),
     "csv": as_csv,
