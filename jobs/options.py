@@ -180,6 +180,11 @@ def probability(text: str) -> float:
     return number
 
 
+def add_sign(parser: Parser, manifest: str) -> None:
+    """Add the option that signs what is made."""
+    parser.add_argument("--sign", action="store_true", help=f"sign {manifest} with the site's key (prdp keys create)")
+
+
 def above_zero(text: str) -> float:
     """Return a number above 0."""
     try:

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
-    from prdp.releases import PublishedRelease, Release, create_key, product, read_release, site, verify
+    from prdp.releases import (
+        PublishedRelease,
+        Release,
+        create_key,
+        product,
+        read_release,
+        site,
+        verify,
+        verify_product,
+    )
     from prdp.studies import (
         beside_today,
         calibrate,
@@ -50,7 +59,16 @@ HOMES = {
     "prdp.microdata": ("diagnose", "prepare"),
     "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
     "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
-    "prdp.releases": ("PublishedRelease", "Release", "create_key", "product", "read_release", "site", "verify"),
+    "prdp.releases": (
+        "PublishedRelease",
+        "Release",
+        "create_key",
+        "product",
+        "read_release",
+        "site",
+        "verify",
+        "verify_product",
+    ),
     "prdp.studies": (
         "beside_today",
         "calibrate",
@@ -112,6 +130,7 @@ __all__ = [
     "suppression",
     "try_plan",
     "verify",
+    "verify_product",
     "withheld_today",
 ]
 

@@ -350,10 +350,10 @@ def allocate(
         return Allocation(_plan(final, path, set), result)
     if records is not None and like is not None:
         raise PlanError("records and like: give one of them")
-    from pipeline.trial.microdata import RECORDS, Origin  # noqa: PLC0415
+    from pipeline.trial.microdata import Origin  # noqa: PLC0415
     from pipeline.trial.sizes import sized_draft  # noqa: PLC0415
 
-    origin = Origin(records=RECORDS if records is None else records, like=like, states=tuple(states), seed=seed)
+    origin = Origin(records=records, like=like, states=tuple(states), seed=seed)
     with sized_draft(text, path, set, origin, Runner(**options).started) as sized:
         made = origin.label if like is not None else f"{origin.records:,} {origin.label}"
         result, final = allocated_plan(sized, path, new, set, made)
@@ -384,6 +384,8 @@ def load_plan(
         >>> plan.digest == prdp.load_plan(plan.source, folder="example").digest
         True
     """
+    if not isinstance(set, Mapping):
+        raise PlanError('set: must be the values by name, such as {"year": "2026"}')
     if isinstance(source, Plan):
         if set:
             raise PlanError("set: a plan that was loaded has its values already: load it anew from its file")

@@ -22,8 +22,10 @@ from pipeline.product.reconciled_folder import (
     verify_reconciled,
 )
 from pipeline.release.export import published_part
+from pipeline.release.site import site
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
+from prdp.releases import public_key
 from prdp.runs import LocationLike, Runner, location
 
 if TYPE_CHECKING:
@@ -102,16 +104,18 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
         """The folder that holds reconciled.json; None where none was written."""
         return None if self._folder is None else str(self._folder)
 
-    def write(self, out: str | Path, *, csv: bool = False, engine: str | None = None, **options: Any) -> "Reconciled":
+    def write(
+        self, out: str | Path, *, csv: bool = False, sign: bool = False, engine: str | None = None, **options: Any
+    ) -> "Reconciled":
         """Write the tables to a new or empty folder, as `reconcile` does where one is given; return them."""
         if self._made_of is None:
             raise PlanError("tables are made of releases: call prdp.reconcile with them")
-        runner = Runner(engine=engine, **options)
+        runner, signing = Runner(engine=engine, **options), site().signing_asked(sign)
         if all(value is None for value in (engine, *(getattr(runner, name) for name in OPTIONS))):
-            facts = make_reconciled(self._made_of, Path(out), csv=csv)
+            facts = make_reconciled(self._made_of, Path(out), csv=csv, signing=signing)
         else:
             with runner.started() as started:
-                facts = make_reconciled(self._made_of, Path(out), csv=csv, each=started.each)
+                facts = make_reconciled(self._made_of, Path(out), csv=csv, each=started.each, signing=signing)
         return Reconciled(facts, locate(os.fspath(out), what="--out"), self._made_of)
 
     def export(
@@ -122,14 +126,15 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
             raise PlanError("no folder was written: there is nothing to export")
         return export(self._folder, to, None if out is None else Path(out), tables, **options)
 
-    def verify(self) -> VerifiedTables:
+    def verify(self, *, key: str | Path | None = None) -> VerifiedTables:
         """Return what was verified: files are the manifest's, and every coarser cell is the sum of finer ones.
 
-        Raises StateError that names the first file or table of which that is not so, PlanError without a folder.
+        Raises StateError that names the first file or table of which that is not so, PlanError without a folder. With
+        `key`, the file of the publisher's public key, StateError also where the manifest is not signed by it.
         """
         if self._folder is None:
             raise PlanError("no folder was written: there is nothing to verify")
-        return verify_reconciled(self._folder)
+        return verify_reconciled(self._folder, public_key(key))
 
     def __getitem__(self, table: str) -> "pd.DataFrame":
         path = f"tables/{table}.parquet"
@@ -167,6 +172,7 @@ def reconcile(
     leave_out: Sequence[str] = (),
     interval: float = 0.95,
     csv: bool = False,
+    sign: bool = False,
     max_cells: int | None = None,
     draws: int = 0,
     engine: str | None = None,
@@ -186,6 +192,7 @@ def reconcile(
         leave_out: Tables that carry no weight.
         interval: The coverage that intervals have at least.
         csv: Whether to write every table as CSV too.
+        sign: Whether to sign reconciled.json with the site's key.
         max_cells: The most finest common cells of a group. Default: 200 million.
         draws: Solutions that are drawn for closer standard errors, where those of tables are upper bounds, and shorter
             intervals, where noise is additive and not all Gaussian.
@@ -210,9 +217,9 @@ def reconcile(
     )
     found = Reconciled({}, None, Reconciliation([location(each, "release") for each in folders], options))
     if out is not None:
-        return found.write(out, csv=csv, engine=engine, **engine_options)
-    if engine is not None or engine_options:
-        raise PlanError("engines make tables: give out, or leave the engine out")
+        return found.write(out, csv=csv, sign=sign, engine=engine, **engine_options)
+    if engine is not None or engine_options or sign:
+        raise PlanError("engines make tables, which are signed: give out, or leave engine and sign out")
     return found
 
 

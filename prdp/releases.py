@@ -20,6 +20,7 @@ from prdp.runs import LocationLike, location
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pipeline.product.make import VerifiedProduct
     from pipeline.release.signing import PublicKey
     from prdp.plans import Plan
 
@@ -198,7 +199,7 @@ def verify(path: LocationLike, *, key: str | Path | None = None) -> Verified:
     Without `key` it shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its
     publisher's.
     """
-    return verify_release(location(path, "release"), None if key is None else _public_key(Path(key)))
+    return verify_release(location(path, "release"), public_key(key))
 
 
 def create_key(path: str | Path) -> dict[str, str]:
@@ -237,6 +238,7 @@ def product(
     product: str | Path = "cbp",
     year: int | None = None,
     reconciled: LocationLike | None = None,
+    sign: bool = False,
 ) -> dict[str, Any]:
     """Write the files that users load, of verified published releases, as `prdp product`; it costs no record anything.
 
@@ -247,6 +249,7 @@ def product(
         year: The year in the names of files. Default: the product's.
         reconciled: A folder that `reconcile` made of these releases: its estimates go before what was released, which
             stands beside them in Research tables.
+        sign: Whether to sign product.json with the site's key.
 
     Returns:
         What product.json holds: the files with their SHA-256, and the releases they come from.
@@ -258,8 +261,26 @@ def product(
     folders = [releases] if isinstance(releases, str | os.PathLike) else releases
     estimates = None if reconciled is None else location(reconciled, "reconciled tables")
     from pipeline.product.make import make_product  # noqa: PLC0415 — products need more of Arrow and SciPy
+    from pipeline.release.site import site as settings  # noqa: PLC0415
 
-    return make_product([location(each, "release") for each in folders], product, Path(out), year, estimates)
+    of, signing = [location(each, "release") for each in folders], settings().signing_asked(sign)
+    return make_product(of, product, Path(out), year, estimates, signing=signing)
+
+
+def verify_product(path: LocationLike, *, key: str | Path | None = None) -> "VerifiedProduct":
+    """Return what was verified of a product's folder: every file is the one that product.json names, and none is added.
+
+    Args:
+        path: The folder or URI that holds product.json.
+        key: The file of the publisher's public key: product.json must be signed by it.
+
+    Raises:
+        StateError: Naming the first file that is missing, changed or too many, or what is wrong with the signature.
+        PlanError: The key cannot be read, or is none.
+    """
+    from pipeline.product.make import verify_product  # noqa: PLC0415
+
+    return verify_product(location(path, "product"), public_key(key))
 
 
 def site(
@@ -307,7 +328,10 @@ def _names(source: Any) -> dict[str, dict[str, str]]:
     return named
 
 
-def _public_key(path: Path) -> "PublicKey":
+def public_key(path: str | Path | None) -> "PublicKey | None":
+    """Return the key in a file; None without one."""
+    if path is None:
+        return None
     from pipeline.release.signing import load_public_key  # noqa: PLC0415 — cryptography
 
-    return load_public_key(path)
+    return load_public_key(Path(path))

@@ -61,14 +61,14 @@ def try_plan(
         PlanError: The economy has not the plan's keys or measures, or the call is wrong.
         StateError: The file declared public is known to the ledger as a dataset's.
     """
-    from pipeline.trial.microdata import RECORDS, Origin, files_of, require_apart  # noqa: PLC0415
+    from pipeline.trial.microdata import Origin, files_of, require_apart  # noqa: PLC0415
     from pipeline.trial.page import trial_page  # noqa: PLC0415
     from pipeline.trial.run import try_plans  # noqa: PLC0415
 
     runner = Runner(**options)
     plans = [_loaded(each) for each in (plan, *beside)]
     origin = Origin(
-        records=RECORDS if records is None else records,
+        records=records,
         like=like,
         states=tuple(states),
         sizes=None if sizes is None else Path(sizes),
@@ -131,7 +131,7 @@ def publication(
     from pipeline.trial.equal import ACCURACIES, KINDS  # noqa: PLC0415
     from pipeline.trial.equal import publication as run  # noqa: PLC0415
     from pipeline.trial.equal_output import write  # noqa: PLC0415
-    from pipeline.trial.microdata import RECORDS, Origin  # noqa: PLC0415
+    from pipeline.trial.microdata import Origin  # noqa: PLC0415
 
     if equal not in ACCURACIES:
         raise PlanError(f"--equal: must be one of {', '.join(ACCURACIES)}")
@@ -140,7 +140,7 @@ def publication(
         raise PlanError(f"--kinds {unknown[0]}: unknown{hint(unknown[0], KINDS, 'kind')}")
     chosen = kinds if isinstance(kinds, Mapping) else {name: KINDS[name] for name in kinds or KINDS}
     runner = Runner(**options)
-    origin = Origin(records=RECORDS if records is None else records, like=like, states=tuple(states), seed=seed)
+    origin = Origin(records=records, like=like, states=tuple(states), seed=seed)
     loaded = _loaded(plan)
     with runner.started() as started:
         document = run(_job([loaded], origin, draws, runner, started), equal, chosen)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from jobs.options import Parser, add_json, add_new_folder
+from jobs.options import Parser, add_json, add_new_folder, add_sign
 from jobs.output import print_json
 from prdp.releases import product
 
@@ -24,12 +24,13 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--reconciled", metavar="DIR", help="what prdp reconcile made of these releases: shown in place of their values"
     )
+    add_sign(parser, "product.json")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the product, then print what it holds."""
-    options = {"product": arguments.product, "year": arguments.year, "reconciled": arguments.reconciled}
+    options = {name: getattr(arguments, name) for name in ("product", "year", "reconciled", "sign")}
     made = product(arguments.releases, arguments.out, **options)
     if arguments.json:
         print_json(made)

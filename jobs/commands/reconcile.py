@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.options import Parser, add_engine, add_json, at_least_one, count, engine_options, probability
+from jobs.options import Parser, add_engine, add_json, add_sign, at_least_one, count, engine_options, probability
 from jobs.output import print_columns, print_json
 from pipeline.engines.registry import OPTIONS
 from pipeline.errors import PlanError
@@ -25,6 +25,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--sum", action="append", metavar="CELLS", help='such as "naics2=31-33, state in 06,48"')
     parser.add_argument("--of", metavar="MEASURE", help="what --sum adds up: a measure, or records")
     parser.add_argument("--csv", action="store_true", help="write every table as CSV too")
+    add_sign(parser, "reconciled.json")
     parser.add_argument(
         "--draws",
         type=count,
@@ -93,12 +94,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None and not arguments.sum:
         raise PlanError("prdp reconcile: give --out DIR for the tables, --sum CELLS for a sum of cells, or both")
     engine = engine_options(arguments)
+    if arguments.out is None and arguments.sign:
+        raise PlanError("prdp reconcile: --sign signs the tables' manifest: give --out DIR")
     if arguments.out is None and any(engine[name] is not None for name in ("engine", *OPTIONS)):
         raise PlanError("prdp reconcile: engines make tables: give --out DIR, or leave the engine's options out")
     reconciled = reconcile(arguments.releases, draws=arguments.draws, **estimate_options(arguments))
     sums = [reconciled.sum(text, arguments.of) for text in arguments.sum or ()]  # what is wrong in them comes first
     if arguments.out is not None:
-        reconciled = reconciled.write(arguments.out, csv=arguments.csv, **engine)
+        reconciled = reconciled.write(arguments.out, csv=arguments.csv, sign=arguments.sign, **engine)
     if arguments.json:
         print_json(dict(reconciled.facts) | {"sums": [each.to_json() for each in sums]})
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 import platformdirs
 
 from pipeline.errors import PlanError, require_package
-from pipeline.ledger.database import Database
+from pipeline.ledger.database import Database, Fill
 from pipeline.ledger.sqlite import open_file
 from pipeline.storage.local import LocalPath
 
@@ -19,14 +19,14 @@ def in_a_file(url: str | None) -> bool:
     return url is None or "://" not in url or url.startswith("sqlite:")
 
 
-def database_at(url: str | None, wait: float, make: bool) -> Database:
-    """Return the ledger's database at `url`, of whatever version; with `make`, made where it is absent."""
+def database_at(url: str | None, wait: float, make: bool, fill: Fill = bool) -> Database:
+    """Return the ledger's database at `url`, of whatever version; with `make`, made and filled where it is absent."""
     if _scheme(url) in _SERVER:
         require_package("psycopg", "a ledger on PostgreSQL")  # loaded only where it is used
         from pipeline.ledger.postgres import open_server  # noqa: PLC0415
 
-        return open_server(str(url), wait, make)
-    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make)
+        return open_server(str(url), wait, make, fill)
+    return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make, fill)
 
 
 def connection_files(url: str | None) -> Mapping[str, Path]:

@@ -270,12 +270,16 @@ class Database(ABC):
         return before
 
 
-def create(connection: Connection) -> None:
-    """Make an empty ledger: its tables, and what the database enforces on them."""
+Fill = Callable[[Connection], object]  # what a new ledger begins with
+
+
+def create(connection: Connection, fill: Fill) -> None:
+    """Make a ledger: its tables, what the database enforces on them, and what it begins with."""
     METADATA.create_all(connection)
     for statement in GUARDS[connection.dialect.name]:
         connection.exec_driver_sql(statement)
     connection.execute(insert(META).values(one=1, schema_version=SCHEMA_VERSION))
+    fill(connection)
 
 
 def under_way(release: str) -> StateError:

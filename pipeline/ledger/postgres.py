@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
 from pipeline.errors import PrdpError, StateError
-from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, create, kept_from_children, under_way
+from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, Fill, create, kept_from_children, under_way
 from pipeline.ledger.server_address import (
     CONNECT_SECONDS,
     connection_files,
@@ -139,7 +139,7 @@ class PostgresDatabase(Database):
         except OSError:
             raise PrdpError(f"the ledger {self.name} {LOST}") from None
 
-    def open(self, make: bool) -> None:
+    def open(self, make: bool, fill: Fill = bool) -> None:
         """Check the server; where its database has no ledger, `make` it, or raise StateError."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
             self._inspect(connection)
@@ -150,7 +150,7 @@ class PostgresDatabase(Database):
                 "make one with prdp ledger create"
             )
         if not present:
-            self._make()
+            self._make(fill)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -243,7 +243,7 @@ class PostgresDatabase(Database):
         self._role = connection.execute(select(func.session_user())).scalar_one()
         self._server = f"{info.host}:{info.port}/{info.dbname}"
 
-    def _make(self) -> None:
+    def _make(self, fill: Fill) -> None:
         with self.writing() as connection:
             if _present(connection):
                 return  # another process was first
@@ -254,13 +254,13 @@ class PostgresDatabase(Database):
                     "address, or let the database's owner make it"
                 )
             connection.execute(CreateSchema(SCHEMA, if_not_exists=True))
-            create(connection)
+            create(connection, fill)
 
 
-def open_server(url: str, wait: float, make: bool) -> PostgresDatabase:
-    """Return the ledger in the database at `url`; with `make`, made where it is absent; raises as `open_ledger`."""
+def open_server(url: str, wait: float, make: bool, fill: Fill = bool) -> PostgresDatabase:
+    """Return the ledger in the database at `url`; with `make`, made and filled where absent; raises as others."""
     database = PostgresDatabase(server_url(url), wait)
-    database.open(make)
+    database.open(make, fill)
     return database
 
 

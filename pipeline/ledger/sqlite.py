@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
 from sqlalchemy.pool import NullPool
 
 from pipeline.errors import StateError
-from pipeline.ledger.database import META, Database, create, release_lock
+from pipeline.ledger.database import META, Database, Fill, create, release_lock
 from pipeline.names import nearest
 from pipeline.storage.local import sync_folder
 
@@ -136,8 +136,8 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise StateError(f"the ledger {path} {_PLAIN.get(code, f'cannot be used: {original}')}") from None
 
 
-def open_file(path: Path, wait: float, make: bool) -> SqliteDatabase:
-    """Return the ledger file at `path`; with `make`, made with mode 0600 in a folder of mode 0700 where absent.
+def open_file(path: Path, wait: float, make: bool, fill: Fill = bool) -> SqliteDatabase:
+    """Return the ledger file at `path`; with `make`, made (0600, in a folder of mode 0700) and filled where absent.
 
     A transaction waits up to `wait` seconds for its turn. Raises StateError where group or others can write the file
     or its folder, on a network file system, where the file is no ledger, and without `make` where there is none.
@@ -153,7 +153,7 @@ def open_file(path: Path, wait: float, make: bool) -> SqliteDatabase:
                 raise _absent(path)
             _refuse_shared(path.parent)
             if not path.exists():
-                _make(path, wait)
+                _make(path, wait, fill)
             _refuse_shared(path)
         except OSError as error:
             raise StateError(f"the ledger {path} cannot be opened: {error.strerror}") from None
@@ -182,14 +182,14 @@ def _refuse_shared(path: Path) -> None:
         raise StateError(f"{path} can be written by others, who could rewrite the ledger: {advice}")
 
 
-def _make(path: Path, wait: float) -> None:
+def _make(path: Path, wait: float, fill: Fill) -> None:
     # Made under another name and linked when complete: an empty or half-made file is never taken for a new ledger.
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     os.close(handle)
     try:
         engine = _engine(Path(name), wait)
         with _alone(engine).begin() as connection:
-            create(connection)
+            create(connection, fill)
         try:
             os.link(name, path)
         except FileExistsError:

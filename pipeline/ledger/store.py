@@ -147,8 +147,22 @@ def import_ledger(chain: Sequence[Entry], url: str | None = None, wait: float = 
     wrong = next((entry.seq for entry in chain if entry.hash != entry.hash_due()), None)
     if wrong is not None:
         raise changed(wrong)
-    ledger = create_ledger(url, wait)
-    ledger._take_over(chain)
+    made: list[str] = []
+
+    def fill(connection: Connection) -> None:
+        if head_of(connection)[0] != 0:
+            raise StateError("the ledger has entries already: import into a new one")
+        for entry in chain:
+            connection.execute(insert(ENTRIES).values(entry.columns))
+        if closed_by(connection) is None:
+            append(connection, Act(CLOSED, "", "", None, {"reason": "imported"}))
+        made.append(chain[0].hash)
+
+    # A ledger that is made for it is there with the whole chain, closed, or not at all: an empty one would be open.
+    ledger = _opened(database_at(url, wait, make=True, fill=fill))
+    if made != [ledger.identity()]:
+        with ledger._writing() as connection:
+            fill(connection)
     return ledger
 
 
@@ -536,15 +550,6 @@ class Ledger:
         """Open the closed ledger again; `found` are the releases whose published heads were found in its chain."""
         with self._writing() as connection:
             append(connection, self._signed(Act(REOPENED, "", "", None, {"found": list(found)})))
-
-    def _take_over(self, chain: Sequence[Entry]) -> None:
-        with self._writing() as connection:
-            if head_of(connection)[0] != 0:
-                raise StateError(f"the ledger {self.address} has entries already: import into a new one")
-            for entry in chain:
-                connection.execute(insert(ENTRIES).values(entry.columns))
-            if closed_by(connection) is None:
-                append(connection, self._signed(Act(CLOSED, "", "", None, {"reason": "imported"})))
 
     def signed(self, operator: str) -> "Ledger":
         """Return this ledger with an operator to record, a person or program, in each entry; it proves nothing."""

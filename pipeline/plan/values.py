@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 from pipeline.plan.model import VALUES
 from udfs.numbers.exact import as_json, exact
@@ -52,11 +52,19 @@ def _variable_name(text: str) -> str:
     return text
 
 
+def matches(pattern: str, text: str) -> bool:
+    """Return whether the whole text matches; in time linear in its length, by Rust's regex, whatever the pattern."""
+    return SchemaValidator(core_schema.str_schema(pattern=rf"\A(?:{pattern})\z")).isinstance_python(text)
+
+
 def _pattern(text: str) -> str:
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError):
-        raise broken("must be a regular expression, such as 20[0-9]{2}") from None
+        re.compile(text)  # whole by itself: no bracket that closes another's
+        matches(text, "")
+    except (re.error, OverflowError, RecursionError, SchemaError):
+        raise broken(
+            "must be a regular expression, such as 20[0-9]{2}, without look-around and references back"
+        ) from None
     return text
 
 

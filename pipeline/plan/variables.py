@@ -18,7 +18,7 @@ from pipeline.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.schema import VariableSpec
 from pipeline.plan.text import PlanText
-from pipeline.plan.values import VARIABLE_NAME, Spec, VariableName
+from pipeline.plan.values import VARIABLE_NAME, Spec, VariableName, matches
 
 PLACEHOLDER = re.compile(r"\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 VALUE = r"(?!.*\.\.)[A-Za-z0-9._-]{1,100}"  # never a step to another folder, nor anything that YAML or HTML would read
@@ -153,7 +153,7 @@ def _value_rule(name: str, variable: VariableSpec, value: Any, used: bool) -> st
         return "the value must be text; put it in quotes"
     if not re.fullmatch(VALUE, value):
         return f"the value {in_a_line(value)!r} must be 1 to 100 of A-Z a-z 0-9 . _ - without .."
-    if not re.fullmatch(variable.pattern, value):
+    if not matches(variable.pattern, value):
         return f"the value {value!r} does not match {said}"
     return None
 

@@ -2,17 +2,31 @@
 
 import hashlib
 import io
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pipeline.storage.staging import SIGNED
+
+if TYPE_CHECKING:
+    from pipeline.release.signing import SigningKey
+
 PIECE = 1 << 18  # rows of a piece
+
+
+def write_manifest(home: Path, name: str, manifest: Mapping[str, Any], signing: "SigningKey | None") -> None:
+    """Write the manifest `name` of a folder, and beside it what signs it."""
+    data = (json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
+    if signing is not None:
+        (home / f"{name}{SIGNED}").write_bytes(signing.signature(data, name))
+    (home / name).write_bytes(data)
 
 
 class Hashed(io.FileIO):

@@ -9,17 +9,19 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 from pipeline.build import code_digest
 from pipeline.errors import StateError
 from pipeline.log import counted
+from pipeline.product.files import write_manifest
 from pipeline.product.layouts import write_layout
 from pipeline.product.reconciled_folder import require_files, with_estimates
 from pipeline.product.sources import names_of, released
@@ -28,17 +30,22 @@ from pipeline.product.tables import BASIC, RESEARCH, WITHHELD, write_table
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
 
+if TYPE_CHECKING:
+    from pipeline.release.signing import PublicKey, SigningKey
+
 MANIFEST = "product.json"
 HEADER = ("file", "column", "type", "unit", "meaning")
 THREADS = 4  # at most: each holds a few pieces in memory
 
 
-def make_product(
+def make_product(  # noqa: PLR0913 — what it is made of, and the key
     folders: Sequence[Location],
     named: str | Path,
     out: Path,
     year: int | None = None,
     reconciled: Location | None = None,
+    *,
+    signing: "SigningKey | None" = None,
 ) -> dict[str, Any]:
     """Write a product of the releases in `folders` to `out`; return its manifest.
 
@@ -51,6 +58,7 @@ def make_product(
         year: The year in the names of files, where the product's file has none or another.
         reconciled: A folder of tables that were reconciled from these releases: its estimates go before what was
             released.
+        signing: The key that signs the manifest; None: it is not signed.
 
     Raises:
         PlanError: The product's file is wrong, the releases lack a table that it needs, or others were reconciled.
@@ -58,7 +66,7 @@ def make_product(
     """
     product = load_product(named, year)
     require_no_release(out)
-    with filled(out) as home:
+    with filled(out, MANIFEST) as home:
         sources, facts = released(folders)
         estimates: dict[str, Any] = {}
         if reconciled is not None:
@@ -90,18 +98,45 @@ def make_product(
             "build": code_digest(),
             "files": sorted(made, key=lambda file: str(file["path"])),
         }
-        (home / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        write_manifest(home, MANIFEST, manifest, signing)
     return manifest
 
 
-def read_product(folder: Location) -> dict[str, Any]:
-    """Return the manifest of a product whose files are all there, unchanged; raises StateError."""
+@dataclass(frozen=True)
+class VerifiedProduct:
+    """A product's folder whose every file matches its manifest; `signed_by` as of a release."""
+
+    title: str
+    releases: tuple[str, ...]
+    files: int
+    bytes: int
+    signed_by: str | None = None
+
+
+def verify_product(folder: Location, key: "PublicKey | None" = None) -> VerifiedProduct:
+    """Return what was verified: each file of product.json is there, unchanged, no other is; raises StateError.
+
+    With `key` also where product.json is not signed by it.
+    """
+    manifest = read_product(folder, key)
+    releases, sizes = (each["release"] for each in manifest["releases"]), [file["bytes"] for file in manifest["files"]]
+    signed_by = None if key is None else key.fingerprint
+    return VerifiedProduct(manifest["title"], tuple(releases), len(sizes), sum(sizes), signed_by)
+
+
+def read_product(folder: Location, key: "PublicKey | None" = None) -> dict[str, Any]:
+    """Return the manifest of a product whose files are all there, unchanged; raises StateError as `verify_product`."""
     path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read())
+        data = path.read()
+        if key is not None:
+            key.require_signed(folder, data, MANIFEST)
+        manifest: dict[str, Any] = json.loads(data)
         for file in manifest["files"]:
             FileDigest(file["sha256"], file["bytes"])
-        complete = all(isinstance(each["manifest_sha256"], str) for each in manifest["releases"])
+        complete = all(
+            isinstance(each[name], str) for each in manifest["releases"] for name in ("manifest_sha256", "release")
+        )
         complete &= isinstance(manifest["title"], str)
     except OSError:
         raise StateError(f"{path} is not there: no product is in this folder") from None

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pipeline.plan.structure import STRUCTURE, Structure, TableFacts
 from pipeline.product.atoms import Atoms
 from pipeline.product.drawn import multipliers_of, worth_drawing
 from pipeline.product.errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
-from pipeline.product.files import PIECE, Hashed, written
+from pipeline.product.files import PIECE, Hashed, write_manifest, written
 from pipeline.product.reconcile import Reconciliation, Solved
 from pipeline.product.reconciled_package import Description
 from pipeline.product.released_tables import ReleasedTable
@@ -30,8 +30,11 @@ from pipeline.product.sources import ERROR, PUBLISHED, VALUE, Source, numbers
 from pipeline.release.export import published_bytes, published_part
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import UNFINISHED, filled, require_no_release
-from pipeline.storage.staging import safe_name
+from pipeline.storage.staging import SIGNED, safe_name
 from udfs.numbers.arrays import Floats
+
+if TYPE_CHECKING:
+    from pipeline.release.signing import PublicKey, SigningKey
 
 MANIFEST = "reconciled.json"
 DISPLAY = "display"
@@ -83,7 +86,12 @@ class MakeGroup:
 
 
 def make_reconciled(
-    reconciliation: Reconciliation, out: Path, *, csv: bool = False, each: Each | None = None
+    reconciliation: Reconciliation,
+    out: Path,
+    *,
+    csv: bool = False,
+    each: Each | None = None,
+    signing: "SigningKey | None" = None,
 ) -> dict[str, Any]:
     """Write the reconciled tables of releases to `out`; return the manifest.
 
@@ -96,6 +104,7 @@ def make_reconciled(
         csv: Whether to write every table as CSV too.
         each: Runs the tasks of an engine, one a group, whose workers reach the releases and `out`. None: one group
             after the other.
+        signing: The key that signs the manifest; None: it is not signed.
 
     Raises:
         PlanError: Tables and options do not fit together.
@@ -104,7 +113,7 @@ def make_reconciled(
     """
     require_no_release(out)
     numbers = reconciliation.weighted_groups()
-    with filled(out) as home:
+    with filled(out, MANIFEST) as home:
         folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
         described = Description.of(folders.values(), reconciliation.options.interval)
         make = MakeGroup(reconciliation, home.resolve(), described, csv)
@@ -132,8 +141,7 @@ def make_reconciled(
             "not_reconciled": dict(reconciliation.not_reconciled()),
             "files": sorted(made, key=lambda file: str(file["path"])),
         }
-        text = json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        (home / MANIFEST).write_text(text, encoding="utf-8")
+        write_manifest(home, MANIFEST, manifest, signing)
     return manifest
 
 
@@ -232,7 +240,8 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
 class VerifiedTables:
     """A reconciled folder whose every file matches its manifest and whose tables add up.
 
-    `sums` counts the cells that were held against the sums of finer ones, `value` and `display` each.
+    `sums` counts the cells that were held against the sums of finer ones, `value` and `display` each; `signed_by` is
+    the fingerprint of the key whose signature was checked, None where none was asked for.
     """
 
     dataset: str
@@ -240,13 +249,20 @@ class VerifiedTables:
     files: int
     bytes: int
     sums: int
+    signed_by: str | None = None
 
 
-def read_reconciled_manifest(folder: Location) -> dict[str, Any]:
-    """Return the manifest in a reconciled folder; raises StateError where there is none, or it is none of prdp's."""
+def read_reconciled_manifest(folder: Location, key: "PublicKey | None" = None) -> dict[str, Any]:
+    """Return the manifest in a reconciled folder; raises StateError where there is none, or it is none of prdp's.
+
+    With `key` also where it is not signed by it.
+    """
     path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read())
+        data = path.read()
+        if key is not None:
+            key.require_signed(folder, data, MANIFEST)
+        manifest: dict[str, Any] = json.loads(data)
         for file in manifest["files"]:
             FileDigest(file["sha256"], file["bytes"])
         grouped = sorted(name for group in manifest["groups"] for name in group["tables"])
@@ -272,7 +288,7 @@ def require_files(
     `of` is the manifest's own name, `what` the files are.
     """
     listed = {file["path"]: file for file in manifest["files"]}
-    present = {file.relative_to(folder) for file in folder.files()} - {of}
+    present = {file.relative_to(folder) for file in folder.files()} - {of, f"{of}{SIGNED}"}
     for name in sorted(present - listed.keys()):
         raise StateError(f"{folder / name} is not in the manifest: it is no part of {what}")
     for name, file in counted("checking files", listed.items(), len(listed)):
@@ -282,13 +298,14 @@ def require_files(
             raise StateError(f"{folder / name} differs from the manifest: its contents were changed")
 
 
-def verify_reconciled(folder: Location) -> VerifiedTables:
+def verify_reconciled(folder: Location, key: "PublicKey | None" = None) -> VerifiedTables:
     """Return what was verified: each file is the manifest's, and every coarser cell is the sum of finer ones.
 
     The sums are repeated from the files alone, in whole units: `value` in the group's unit and `display`. Raises
-    StateError naming the first file, or the first table, that is not as it should be.
+    StateError naming the first file, or the first table, that is not as it should be; with `key` also where the
+    manifest is not signed by it.
     """
-    manifest = read_reconciled_manifest(folder)
+    manifest = read_reconciled_manifest(folder, key)
     require_files(folder, manifest)
     structure = structure_in(folder, manifest)
     if lacking := manifest["tables"].keys() - structure.tables.keys():
@@ -310,7 +327,8 @@ def verify_reconciled(folder: Location) -> VerifiedTables:
                 sums += of_table.size
     files = manifest["files"]
     releases = tuple(each["release"] for each in manifest["releases"])
-    return VerifiedTables(manifest["dataset"], releases, len(files), sum(file["bytes"] for file in files), sums)
+    size, signed_by = sum(file["bytes"] for file in files), None if key is None else key.fingerprint
+    return VerifiedTables(manifest["dataset"], releases, len(files), size, sums, signed_by)
 
 
 def with_estimates(

@@ -26,7 +26,7 @@ from pipeline.report.site.write import FRONT, SITE, Site, write_site
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.new_folder import filled, require_no_release
-from pipeline.storage.staging import MANIFEST
+from pipeline.storage.staging import MANIFEST, SIGNED
 
 PRODUCT = "product"  # the folder of a product's files, which keep their names
 PUBLISHED = "published"  # the folder of the site with published figures, where SITE has reconciled ones
@@ -106,7 +106,9 @@ def make_site(
             ]
             write_site(Site(facts | {"tables": other}, structure, read, hrefs, front), _into(place / PUBLISHED))
         if product is not None and loads is not None:
-            for file in ({"path": PRODUCT_MANIFEST}, *loads["files"]):
+            signature = {"path": f"{PRODUCT_MANIFEST}{SIGNED}"}
+            signed = [signature] * (product / signature["path"]).is_file()
+            for file in ({"path": PRODUCT_MANIFEST}, *signed, *loads["files"]):
                 _copy(product / file["path"], place / PRODUCT / file["path"], file)
             loads = loads | {"files": [file | {"href": f"{PRODUCT}/{file['path']}"} for file in loads["files"]]}
         whole = manifest | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}

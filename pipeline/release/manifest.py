@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import StateError
 from pipeline.log import counted
 from pipeline.storage.location import FileDigest, Location
-from pipeline.storage.staging import MANIFEST, SIGNATURE
+from pipeline.storage.staging import MANIFEST, SIGNATURE, SIGNED
 
 if TYPE_CHECKING:
     from pipeline.release.signing import PublicKey
 
-NOTE = "withdrawn.json"
+NOTE, FRONT = "withdrawn.json", "index.html"
+BESIDE = (MANIFEST, SIGNATURE, FRONT, NOTE)  # the files that no manifest names
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Verified:
 def verify_release(folder: Location, key: "PublicKey | None" = None) -> Verified:
     """Return what was verified: each file of the manifest in `folder` is there, unchanged, no other is.
 
+    Beside the attempt's lie manifest, signature and front page alone, which changes when the release is corrected and
+    so is not in the manifest; hidden files are no figures.
+
     Raises StateError naming the first file that is missing, changed or too many, or what the manifest lacks;
     with `key` also where the manifest is not signed by it. Without, it shows that the files fit the manifest, not who
     wrote the manifest: compare `ledger_head` with its publisher's.
@@ -52,8 +56,8 @@ def verify_release(folder: Location, key: "PublicKey | None" = None) -> Verified
         if len(parts) < 2 or parts[0] != attempt or ".." in parts:
             raise StateError(f"{folder / MANIFEST}: the path {path!r} is not inside the attempt {attempt}")
         _compare(folder, path, file)
-    for name in sorted(_present(folder, attempt)):
-        if name not in listed:
+    for name in sorted(_present(folder)):
+        if name not in listed and name not in BESIDE and not name.startswith("."):
             raise StateError(f"{folder / name} is not in the manifest: it is no part of the release")
     return Verified(
         release=manifest["release"],
@@ -72,10 +76,10 @@ def read_manifest(folder: Location) -> dict[str, Any]:
     return _checked(folder / MANIFEST, _manifest_bytes(folder))
 
 
-def named_signer(folder: Location) -> str | None:
-    """Return the fingerprint of the key that the signature in `folder` names, unchecked; None where there is none."""
+def named_signer(folder: Location, manifest: str = MANIFEST) -> str | None:
+    """Return the fingerprint of the key that a manifest's signature names, unchecked; None where there is none."""
     try:
-        return str(json.loads((folder / SIGNATURE).read())["key"])
+        return str(json.loads((folder / f"{manifest}{SIGNED}").read())["key"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -125,12 +129,12 @@ def listed_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [*(file for table in manifest["tables"] for file in table["files"]), *manifest["files"]]
 
 
-def _present(folder: Location, attempt: str) -> list[str]:
-    """Return the paths of all that lies in the attempt's folder, except folders."""
+def _present(folder: Location) -> list[str]:
+    """Return the paths of all that lies in the folder, except folders."""
     try:
-        return [file.relative_to(folder) for file in (folder / attempt).files()]
+        return [file.relative_to(folder) for file in folder.files()]
     except OSError as error:
-        raise StateError(f"{folder / attempt} cannot be read: {error.strerror}") from None
+        raise StateError(f"{folder} cannot be read: {error.strerror}") from None
 
 
 def _compare(folder: Location, path: str, file: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Manifests signed with a key of the site's, so that outsiders know who published a release.
 
-A signature is Ed25519 (RFC 8032) over the exact bytes of release.json. It draws nothing: a manifest has one signature
-by a key, however often it is made.
+A signature is Ed25519 (RFC 8032) over the exact bytes of a manifest: release.json, and reconciled.json or product.json
+where that is asked for. It draws nothing: a manifest has one signature by a key, however often it is made.
 """
 
 import base64
@@ -21,7 +21,7 @@ from pipeline.errors import PlanError, StateError
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.new_folder import require_no_release
-from pipeline.storage.staging import MANIFEST, SIGNATURE
+from pipeline.storage.staging import MANIFEST, SIGNED
 
 PUBLIC_SUFFIX = ".pub"
 _LARGEST = 10_000  # bytes of a file of a key
@@ -45,16 +45,16 @@ class PublicKey:
         der = self._key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
 
-    def require_signed(self, folder: Location, manifest: bytes) -> None:
-        """Return if the signature in `folder` is this key's, over the bytes `manifest`.
+    def require_signed(self, folder: Location, manifest: bytes, name: str = MANIFEST) -> None:
+        """Return if the signature in `folder` is this key's, over the bytes `manifest` of the file `name`.
 
         Raises StateError that says whether it is missing, no signature, by another key, or of other bytes.
         """
-        at = folder / SIGNATURE
+        at = folder / f"{name}{SIGNED}"
         try:
             named, signature = _parts(at.read())
         except FileNotFoundError:
-            raise StateError(f"{at} is not there: the release is not signed, or its signature was removed") from None
+            raise StateError(f"{at} is not there: {name} is not signed, or its signature was removed") from None
         except OSError as error:
             raise StateError(f"{at} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
@@ -65,7 +65,7 @@ class PublicKey:
             self._key.verify(signature, manifest)
         except InvalidSignature:
             raise StateError(
-                f"{at} is wrong: {MANIFEST} or the signature was changed, or the signature is another release's"
+                f"{at} is wrong: {name} or the signature was changed, or the signature is another manifest's"
             ) from None
 
 
@@ -80,10 +80,10 @@ class SigningKey:
         """The key that outsiders get."""
         return PublicKey(self._key.public_key())
 
-    def signature(self, manifest: bytes) -> bytes:
-        """Return the contents of release.json.sig for a manifest of these bytes, always the same."""
+    def signature(self, manifest: bytes, name: str = MANIFEST) -> bytes:
+        """Return the contents of `name`.sig for a manifest of this name and these bytes, always the same."""
         signed = base64.b64encode(self._key.sign(manifest)).decode()
-        about = {"algorithm": "Ed25519", "signs": MANIFEST, "key": self.public.fingerprint, "signature": signed}
+        about = {"algorithm": "Ed25519", "signs": name, "key": self.public.fingerprint, "signature": signed}
         return (json.dumps(about, indent=2) + "\n").encode()
 
 

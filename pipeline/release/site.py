@@ -75,6 +75,16 @@ class Site:
 
         return load_signing_key(Path(named))
 
+    def signing_asked(self, sign: bool) -> "SigningKey | None":
+        """Return the key where it is asked to sign; raises PlanError also where there is none."""
+        key = self.signing() if sign else None
+        if sign and key is None:
+            raise PlanError(
+                "--sign: there is no key: name one as signing_key in the site's file, or by PRDP_SIGNING_KEY "
+                "(prdp keys create)"
+            )
+        return key
+
 
 def site() -> Site:
     """Return what FILE says, or else the file that PRDP_SITE names; without either everything is left open.

@@ -37,8 +37,8 @@ def require_no_release(out: Path, option: str = "--out") -> None:
 
 
 @contextmanager
-def filled(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder inside `out`, whose contents stand in `out` once the block ends: folders, then files.
+def filled(out: Path, manifest: str = "") -> Iterator[Path]:
+    """Yield a hidden folder inside `out`, whose contents stand in `out` after the block: folders, files, `manifest`.
 
     A killed run leaves nothing but hidden folders. Raises StateError as `require_new`, and PrdpError where `out` cannot
     be written.
@@ -49,7 +49,8 @@ def filled(out: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=out) as unfinished:
             yield Path(unfinished)
             require_new(out)  # of two runs at once, one fails
-            for path in sorted(Path(unfinished).iterdir(), key=lambda path: (path.is_file(), path.name)):
+            made = Path(unfinished).iterdir()
+            for path in sorted(made, key=lambda path: (path.is_file(), path.name == manifest, path.name)):
                 path.rename(out / path.name)
     except OSError as error:
         raise PrdpError(f"--out {out}: it cannot be written ({error.strerror or error}); give another folder") from None

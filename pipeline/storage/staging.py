@@ -18,7 +18,8 @@ from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.together import together
 
 MANIFEST = "release.json"
-SIGNATURE = f"{MANIFEST}.sig"  # where a site signs its manifests
+SIGNED = ".sig"  # after the name of a manifest: of its signature
+SIGNATURE = f"{MANIFEST}{SIGNED}"  # where a site signs its manifests
 _CONTENTS = "attempt.json"  # written last: with it an attempt is complete
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -39,13 +39,13 @@ STREAM = 5  # of the seed: other synthetic data have 0 to 4
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the microdata come from: `records` of the economy, published figures, or a public file of sizes.
+    """Where the microdata come from: `records` (None: RECORDS) of the economy, published figures, or a public file.
 
     `sizes`: CSV with the header value,count takes the place of the economy's employment; any other file or folder holds
     records in the plan's own columns. `declared_public_by`: who states that the file is public; nothing proves it.
     """
 
-    records: int = RECORDS
+    records: int | None = None
     like: str | None = None
     states: tuple[str, ...] = ()
     sizes: Path | None = None
@@ -53,6 +53,8 @@ class Origin:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.records is not None and self.like is not None:
+            raise PlanError("--records: it goes without --like: the figures say how many establishments there are")
         if self.states and self.like is None:
             raise PlanError("--states: it goes with --like alone")
         if (self.sizes is None) != (self.declared_public_by is None):
@@ -186,7 +188,8 @@ class Economy:
                 seed, states = self._origin.seed, self._origin.states
                 generate_like(self._origin.like, seed, self._made, states=states)
             else:
-                generate(self._origin.records, self._origin.seed, self._made)
+                records = RECORDS if self._origin.records is None else self._origin.records
+                generate(records, self._origin.seed, self._made)
         sizes = None if self._origin.sizes is None else read_sizes(self._origin.sizes)
         files = sorted((self._made / "microdata").iterdir())
         for number, path in enumerate(files):

@@ -17,6 +17,7 @@ import prdp
 from jobs.cli import main
 from pipeline.canonical import canonical_json
 from pipeline.errors import StateError
+from pipeline.ledger import store
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.release.reopening import reopen
@@ -209,6 +210,25 @@ def test_an_exported_chain_becomes_a_ledger_elsewhere(
         old.reserve(reservation("t", draws=50))
     with pytest.raises(StateError, match="has entries already"):
         prdp.import_ledger(file, address)
+
+
+def test_an_import_that_is_killed_midway_leaves_no_ledger(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was made and is empty would be open: everything could be spent again."""
+    old = create_ledger(str(tmp_path / "old.sqlite"))
+    old.reserve(reservation("r"))
+
+    def killed(*of: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "append", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.import_ledger(old.entries(), address)
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="is not there|holds no prdp ledger"):
+        open_ledger(address)
+    assert store.import_ledger(old.entries(), address).closed() is not None
 
 
 NO_ENTRIES = ("no JSON", "not confidential", "a number's type", "a text's type")

@@ -17,6 +17,7 @@ from pipeline.errors import PlanError
 from pipeline.plan import variables
 from pipeline.plan.load import load_plan
 from pipeline.plan.schema import VariableSpec, export_schema
+from pipeline.plan.values import matches
 from tests.support.plans import DATA, at, load
 
 YEAR = {"year": {"pattern": "20[0-9]{2}", "about": "The reference year."}}
@@ -138,6 +139,29 @@ def test_no_value_leads_to_another_folder_or_ends_a_text(value: str) -> None:
     assert (rule is None) == plain
 
 
+PATTERNS = st.recursive(
+    st.sampled_from(["a", "b", "[ab0]", r"\d", ".", "(?:ab)"]),
+    lambda of: st.one_of(
+        st.tuples(of, of).map("".join),
+        st.tuples(of, of).map(lambda two: f"({two[0]}|{two[1]})"),
+        st.tuples(of, st.sampled_from(["*", "+", "?", "{2}", "{0,3}"])).map(lambda two: f"({two[0]}){two[1]}"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(PATTERNS, st.text("ab01", max_size=8))
+def test_patterns_mean_what_they_do_in_python(pattern: str, text: str) -> None:
+    assert matches(pattern, text) == (re.fullmatch(pattern, text) is not None)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(a|aa)+b", "(.*)*b", "(a{0,99}){0,99}b"])
+def test_no_pattern_takes_long(tmp_path: Path, pattern: str) -> None:
+    """Matching of any of these takes Python's own expressions longer than a life."""
+    data = template(variables={"year": YEAR["year"] | {"pattern": pattern}})
+    assert "does not match" in refusal(tmp_path, data, year="a" * 100)
+
+
 @pytest.mark.parametrize(
     ("changes", "values", "line"),
     [
@@ -150,6 +174,8 @@ def test_no_value_leads_to_another_folder_or_ends_a_text(value: str) -> None:
         ({"title": "{{{ year }}}"}, {}, "title: {{ { year }}: write the name"),
         ({"variables": YEAR | {"q": YEAR["year"]}}, {}, "variables.q: stands nowhere in the plan: write {{ q }}"),
         ({"variables": {"year": {"pattern": "(", "about": "x"}}}, {}, "variables.year.pattern: must be a regular"),
+        ({"variables": {"year": {"pattern": "(?=2).*", "about": "x"}}}, {}, "without look-around"),
+        ({"variables": {"year": {"pattern": "a)|(b", "about": "x"}}}, {}, "variables.year.pattern: must be a regular"),
         ({"variables": {"year": {"pattern": "x"}}}, {}, "variables.year.about: missing key"),
         ({"variables": {"Year": YEAR["year"]}}, {}, "variables.Year: must be 1 to 50 of a-z"),
         ({"variables": {"year": YEAR["year"] | {"default": "2022"}}}, {}, "variables.year.default: unknown key"),
@@ -161,6 +187,11 @@ def test_mistakes_in_one_plain_line(tmp_path: Path, changes: Any, values: Any, l
     data = template(**{key: value for key, value in changes.items() if key != "title"})
     said = refusal(tmp_path, data | changes, **values)
     assert line in said
+
+
+def test_values_that_are_no_mapping_are_told() -> None:
+    with pytest.raises(PlanError, match='set: must be the values by name, such as {"year": "2026"}'):
+        prdp.load_plan("plan.yaml", set="year=2026")  # type: ignore[arg-type]
 
 
 def test_a_variable_without_a_value_is_told_with_its_sentence(tmp_path: Path) -> None:

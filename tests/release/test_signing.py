@@ -271,3 +271,67 @@ def test_without_a_key_nothing_is_signed_and_no_page_speaks_of_one(
     assert "--key" not in (folder / "index.html").read_text()
     monkeypatch.setenv("PRDP_SIGNING_KEY", str(tmp_path / "absent"))
     assert main(["release", str(plan), "--out", str(tmp_path / "out"), "--ledger", state]) == 2
+
+
+# Products and reconciled tables
+
+
+MADE: list[tuple[str, Callable[[Path, Path], object]]] = [
+    ("reconciled.json", lambda release, out: prdp.reconcile(release, out, sign=True)),
+    ("product.json", lambda release, out: prdp.product(release, out, product=out.parent / "made.yaml", sign=True)),
+]
+PRODUCT = {
+    "product": "made",
+    "title": "Made",
+    "levels": {"naics3": {"meaning": "Industry"}, "county": {"meaning": "County"}},
+    "measures": {"jobs": {"meaning": "Jobs", "unit": "jobs"}},
+    "basic": {"round": 10, "withhold_from": 50},
+    "tables": [{"name": "jobs", "values": {"jobs": "employment"}}],
+}
+
+
+@pytest.mark.parametrize(("name", "make"), MADE, ids=["reconciled", "product"])
+def test_what_is_made_of_releases_is_signed_where_that_is_asked_for(
+    name: str, make: Callable[[Path, Path], object], key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = prdp.load_plan(write_world(tmp_path, records(50))).release(ledger=prdp.create_ledger(tmp_path / "l")).path
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump(PRODUCT))
+    with pytest.raises(PlanError, match="there is no key"):
+        make(Path(release), tmp_path / "made")
+    monkeypatch.setenv("PRDP_SIGNING_KEY", str(key))
+    make(Path(release), tmp_path / "made")
+
+    def verify(of: Path | None) -> object:
+        if name == "product.json":
+            return prdp.verify_product(tmp_path / "made", key=of).signed_by
+        return prdp.read_reconciled(tmp_path / "made").verify(key=of).signed_by
+
+    assert (verify(None), verify(public(key))) == (None, load_public_key(public(key)).fingerprint)
+    assert main(["verify", str(tmp_path / "made"), "--key", str(public(key))]) == 0
+    create_key(tmp_path / "new.key")
+    with pytest.raises(StateError, match="is by another key"):
+        verify(public(tmp_path / "new.key"))
+    extended(tmp_path / "made" / name)
+    verify(None)
+    with pytest.raises(StateError, match=f"{name} or the signature was changed"):
+        verify(public(key))
+    (tmp_path / "made" / f"{name}.sig").unlink()
+    with pytest.raises(StateError, match=f"{name} is not signed"):
+        verify(public(key))
+    assert main(["verify", str(tmp_path / "made"), "--key", str(public(key))]) == 5
+
+
+def test_an_added_file_is_not_taken_for_a_part_of_the_release(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = publishing(ledger, tmp_path / "out")(None)
+    (folder / "index.html").write_text("the front page")
+    (folder / ".hidden").write_text("")
+    assert main(["verify", str(folder)]) == 0
+    assert "index.html, the front page, is not in the manifest and was not checked" in capsys.readouterr().out
+    for added in ("more.csv", "tables/more.parquet", "0123456789abcdef/more.csv"):
+        (folder / added).parent.mkdir(exist_ok=True)
+        (folder / added).write_text("1")
+        with pytest.raises(StateError, match=f"{added} is not in the manifest: it is no part of the release"):
+            prdp.verify(folder)
+        (folder / added).unlink()

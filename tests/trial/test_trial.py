@@ -228,7 +228,8 @@ def test_a_distribution_of_sizes_takes_the_place_of_employment(tmp_path: Path) -
     ("changes", "words"),
     [
         ({"dataset": {"measures": {"head": {"column": "head", "type": "integer"}}}}, "measure head: the economy has"),
-        ({"records": 10, "like": "cbp-2011", "states": ["99"]}, "99 is no state"),
+        ({"like": "cbp-2011", "states": ["99"]}, "99 is no state"),
+        ({"records": 10, "like": "cbp-2011"}, "--records: it goes without --like"),
     ],
 )
 def test_what_the_economy_cannot_make_is_told_in_one_line(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
