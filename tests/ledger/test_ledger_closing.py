@@ -226,7 +226,7 @@ def test_an_import_that_is_killed_midway_leaves_no_ledger(
     with pytest.raises(KeyboardInterrupt):
         store.import_ledger(old.entries(), address)
     monkeypatch.undo()
-    with pytest.raises(StateError, match="is not there|holds no prdp ledger"):
+    with pytest.raises(StateError, match=r"is not there|holds no prdp ledger"):
         open_ledger(address)
     assert store.import_ledger(old.entries(), address).closed() is not None
 

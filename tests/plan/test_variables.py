@@ -190,7 +190,7 @@ def test_mistakes_in_one_plain_line(tmp_path: Path, changes: Any, values: Any, l
 
 
 def test_values_that_are_no_mapping_are_told() -> None:
-    with pytest.raises(PlanError, match='set: must be the values by name, such as {"year": "2026"}'):
+    with pytest.raises(PlanError, match=r'set: must be the values by name, such as \{"year": "2026"\}'):
         prdp.load_plan("plan.yaml", set="year=2026")  # type: ignore[arg-type]
 
 

@@ -283,10 +283,10 @@ MADE: list[tuple[str, Callable[[Path, Path], object]]] = [
 PRODUCT = {
     "product": "made",
     "title": "Made",
-    "levels": {"naics3": {"meaning": "Industry"}, "county": {"meaning": "County"}},
+    "levels": {"naics6": {"meaning": "Industry"}, "county": {"meaning": "County"}},
     "measures": {"jobs": {"meaning": "Jobs", "unit": "jobs"}},
     "basic": {"round": 10, "withhold_from": 50},
-    "tables": [{"name": "jobs", "values": {"jobs": "employment"}}],
+    "tables": [{"name": "jobs", "values": {"jobs": "establishments"}}],
 }
 
 
