@@ -174,14 +174,20 @@ def require_safe(get: Get) -> None:
 
 
 def require_secret(get: Get, environment: Mapping[str, str]) -> None:
-    """Return unless a configuration asks a standalone cluster for authentication and has no secret; else PlanError."""
-    keys = ("spark.authenticate.secret", "spark.authenticate.secret.file", "spark.authenticate.secret.driver.file")
-    known = any(get(key) for key in keys) or "_SPARK_AUTH_SECRET" in environment
+    """Refuse authentication by a secret that is missing (standalone), or that others can read (Kubernetes)."""
+    of_files = ("spark.authenticate.secret.file", "spark.authenticate.secret.driver.file")
+    in_a_file = any(get(key) for key in of_files)
+    known = in_a_file or get("spark.authenticate.secret") or "_SPARK_AUTH_SECRET" in environment
     master = get("spark.master") or ""
     if STANDALONE.fullmatch(master) and _on(get, "spark.authenticate") and not known:
         raise PlanError(
-            f"Spark's configuration for {master}: {keys[0]} is missing: write the one of master and workers into the "
-            "file of --properties-file"
+            f"Spark's configuration for {master}: spark.authenticate.secret is missing: write the one of master and "
+            "workers into the file of --properties-file"
+        )
+    if master.startswith("k8s://") and not in_a_file:
+        raise PlanError(
+            f"Spark's configuration for {master}: {of_files[0]} is missing: without a file the secret stands in the "
+            "clear in each executor's pod; mount a Secret, as conf/spark/kubernetes.conf does"
         )
 
 
