@@ -13,6 +13,7 @@ from threading import Timer
 import psycopg
 
 from tests.faults.scene import HOSTS, Scene
+from tests.support.airflow import processes_with
 from tests.support.spark import descendants
 
 Act = Callable[[Scene], Iterator[None]]
@@ -63,6 +64,20 @@ def signalled(who: Who, number: int) -> Act:
         yield
 
     return act
+
+
+def scheduler_killed(scene: Scene) -> Iterator[None]:
+    """Kill Airflow's scheduler, and start it again as it was."""
+    home, found = f"AIRFLOW_HOME={scene.path('airflow')}".encode(), processes_with("airflow\0scheduler")
+    own = [Path(f"/proc/{pid}") for pid in found if home in Path(f"/proc/{pid}/environ").read_bytes()]
+    command, variables = ((own[0] / name).read_bytes().strip(b"\0").split(b"\0") for name in ("cmdline", "environ"))
+    for at in own:
+        os.kill(int(at.name), signal.SIGKILL)
+    environment = dict(variable.split(b"=", 1) for variable in variables)
+    with (scene.path("logs") / "scheduler.log").open("wb") as log:
+        scheduler = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    scene.stack.callback(scheduler.kill)
+    yield
 
 
 def workers_killed(scene: Scene) -> Iterator[None]:

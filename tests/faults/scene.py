@@ -51,7 +51,7 @@ class Scene:
     fault: "Fault"
     folder: Path
     stack: ExitStack
-    driver: subprocess.Popen[bytes] = field(init=False)
+    driver: Any = field(init=False)
     cluster: Any = None
     server: Any = None  # of PostgreSQL
     database: str = ""
@@ -131,14 +131,14 @@ class Scene:
             own |= {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self.folder / "clock")}
             own |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         state = {"XDG_STATE_HOME": str(self.path("state")), "TMPDIR": str(self.path("tmp"))}
-        return own | state | {"PYTHONPATH": PATH, "PRDP_CUES": str(self.cues)}
+        return own | state | {"PYTHONPATH": PATH, "FAULT_CUES": str(self.cues)}
 
     def start(self, cue: str = "") -> None:
-        """Start the command, which stops at a cue, if any is given."""
+        """Start the command, by Airflow where it is the engine; it stops at a cue, if any is given."""
         for name in ("met", "go"):
             (self.cues / name).unlink(missing_ok=True)
         (self.cues / "wanted").write_text(cue)
-        self.driver = self.command(*self.words)
+        self.driver = ByAirflow(self.cluster) if self.fault.engine == "airflow" else self.command(*self.words)
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a prdp command, whose output becomes logs of the scene."""
@@ -160,7 +160,8 @@ class Scene:
             code = None
             self.driver.kill()
             self.driver.wait()
-        told = (self.path("logs") / f"{number or self.runs}.err").read_text(errors="replace")
+        log = self.path("logs") / f"{number or self.runs}.err"
+        told = log.read_text(errors="replace") if log.exists() else ""  # what Airflow runs has its logs
         errors = [line for line in told.splitlines() if line.startswith("error: ")]
         return Ended(code, errors[-1] if errors else "", "Traceback (most recent" in told)
 
@@ -187,7 +188,7 @@ class Scene:
 
     def others(self) -> list[int]:
         """Processes of the scene, beside those of a cluster, that are still there."""
-        mark, found = f"PRDP_CUES={self.cues}".encode(), []
+        mark, found = f"FAULT_CUES={self.cues}".encode(), []
         for at in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (at / "environ").read_bytes() and int(at.name) != os.getpid():
@@ -243,7 +244,7 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
             synchronous = "ALTER SYSTEM SET synchronous_standby_names = '*'"
             scene.server.execute("postgres", synchronous, "SELECT pg_reload_conf()")
         with pytest.MonkeyPatch.context() as cues:  # for workers, and not for servers
-            cues.setenv("PRDP_CUES", str(scene.cues))
+            cues.setenv("FAULT_CUES", str(scene.cues))
             _start_cluster(scene)
         if fault.link:
             port = scene.server.port if fault.link == "server" else scene.port_of_leader
@@ -252,6 +253,28 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
         yield scene
         if scene.driver.poll() is None:
             scene.driver.kill()
+
+
+class ByAirflow:
+    """A run of our DAG, as a process is asked for its end."""
+
+    def __init__(self, airflow: Any) -> None:
+        self.run = airflow.trigger("prdp_release_dask", plan="plan.yaml")
+
+    def poll(self) -> int | None:
+        state = self.run.airflow.call(self.run.at)["state"]
+        return {"success": 0, "failed": 1}.get(state)
+
+    def wait(self, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("Airflow", seconds)
+            time.sleep(1)
+        return code
+
+    def kill(self) -> None:
+        """Leave it to the end of Airflow itself."""
 
 
 class Weather(Server):
@@ -289,3 +312,10 @@ def _start_cluster(scene: Scene) -> None:
 
         cluster = standalone(logs, scene.fault.workers, SOON, workers_path=PATH)
         scene.cluster = scene.stack.enter_context(cluster)
+    elif scene.fault.engine == "airflow":
+        from tests.support.airflow import standalone as airflow
+
+        scene.ledger()
+        places = {name: str(scene.path(name)) for name in ("out", "staging")}
+        started = airflow(scene.folder, home=PATH, plans=str(scene.path("world")), **places)
+        scene.cluster = scene.stack.enter_context(started)

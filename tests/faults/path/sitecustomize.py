@@ -1,6 +1,6 @@
 """On the Python path of every process of a drill: one of them stops at a cue, until the drill has done its fault.
 
-PRDP_CUES names a folder, and the file `wanted` in it the cue: a stage of a release that begins ("scan"), or a task at
+FAULT_CUES names a folder, and the file `wanted` in it the cue: a stage of a release that begins ("scan"), or a task at
 work ("sums", "noise"). The first process that gets there leaves its number in `met`, and waits for the file `go`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def stop_at(cue: str) -> None:
-    folder = Path(os.environ["PRDP_CUES"])
+    folder = Path(os.environ["FAULT_CUES"])
     wanted, mine = folder / "wanted", folder / f"met-{os.getpid()}"
     if not cue or not wanted.exists() or wanted.read_text() != cue or (folder / "met").exists():
         return
@@ -76,5 +76,5 @@ class Hooked(MetaPathFinder):
         return spec
 
 
-if "PRDP_CUES" in os.environ:
+if "FAULT_CUES" in os.environ:
     sys.meta_path.insert(0, Hooked())
