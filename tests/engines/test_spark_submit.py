@@ -19,7 +19,7 @@ from tests.support.ledgers import is_bare, ledger_file
 from tests.support.parity import PLANS, RELEASE, attempt_of, released
 from tests.support.patience import PATIENCE
 from tests.support.pythons import without_prdp
-from tests.support.spark import ROOT, SOON, Cluster, standalone
+from tests.support.spark import ROOT, Cluster, standalone
 from tests.support.submit import Place
 from tests.support.world import records, write_world
 
@@ -137,6 +137,12 @@ def test_packed_code_alone_on_a_cluster_with_authentication(tmp_path: Path) -> N
 
 
 # -- three hosts -----------------------------------------------------------------------------------------------------
+
+SOON = """spark.network.timeout 20s
+spark.executor.heartbeatInterval 5s
+spark.network.timeoutInterval 10s
+spark.worker.timeout 20
+"""
 
 
 def once_written(folder: Path, wanted: str, act: Callable[[], None]) -> Thread:

@@ -352,13 +352,7 @@ def store_fails(scene: Scene) -> Iterator[None]:
     scene.weather.failing = False
 
 
-def store_fails_for_a_while(scene: Scene) -> Iterator[None]:
-    scene.weather.failing = True
-    Timer(3, setattr, (scene.weather, "failing", False)).start()
-    yield
-
-
 def store_is_slow(scene: Scene) -> Iterator[None]:
-    scene.weather.delay = 0.5
+    scene.weather.delay = 0.1
     yield
     scene.weather.delay = 0.0

@@ -31,6 +31,10 @@ RELEASE = "small-release"
 PAYROLL = 777_123_456_789
 CANARIES = ("CANARY-ID", "CANARY-NAME", str(PAYROLL), f"{PAYROLL:,}", PASSWORD, "canary-secret-key")
 HOSTS = Path("/etc/hosts")
+SPARK = """spark.network.timeout 60s
+spark.executor.heartbeatInterval 10s
+spark.network.timeoutInterval 20s
+"""
 LONGEST = 400.0  # seconds; a run that takes longer hangs
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
@@ -308,9 +312,9 @@ def _start_cluster(scene: Scene) -> None:
 
         scene.cluster = scene.stack.enter_context(dask_processes(logs, scene.fault.workers, path=PATH))
     elif scene.fault.engine == "spark cluster":
-        from tests.support.spark import SOON, standalone
+        from tests.support.spark import standalone
 
-        cluster = standalone(logs, scene.fault.workers, SOON, workers_path=PATH)
+        cluster = standalone(logs, scene.fault.workers, SPARK, workers_path=PATH)
         scene.cluster = scene.stack.enter_context(cluster)
     elif scene.fault.engine == "airflow":
         from tests.support.airflow import standalone as airflow

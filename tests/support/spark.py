@@ -25,13 +25,6 @@ CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # PySpark leaves the sockets of its broadcasts to the garbage collector.
 PYSPARKS_OWN = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-# Have Spark give up what does not answer within seconds.
-SOON = """spark.network.timeout 20s
-spark.executor.heartbeatInterval 5s
-spark.network.timeoutInterval 10s
-spark.worker.timeout 20
-"""
-
 _shared: list[SparkEngine] = []
 
 
