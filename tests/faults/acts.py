@@ -12,7 +12,7 @@ from threading import Timer
 
 import psycopg
 
-from tests.faults.scene import HOSTS, Scene
+from tests.faults.scene import HOSTS, Scene, start_cluster
 from tests.support.airflow import processes_with
 from tests.support.spark import descendants
 
@@ -78,6 +78,14 @@ def scheduler_killed(scene: Scene) -> Iterator[None]:
         scheduler = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     scene.stack.callback(scheduler.kill)
     yield
+
+
+def leader_killed(scene: Scene) -> Iterator[None]:
+    """Kill Dask's scheduler or Spark's master; another cluster is there before the next run."""
+    os.kill(leader(scene), signal.SIGKILL)
+    yield
+    scene.path("logs/again").mkdir()
+    start_cluster(scene, scene.path("logs/again"))
 
 
 def workers_killed(scene: Scene) -> Iterator[None]:

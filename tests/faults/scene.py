@@ -247,9 +247,7 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
             scene.standby = stack.enter_context(_stopped(scene.server.standby()))
             synchronous = "ALTER SYSTEM SET synchronous_standby_names = '*'"
             scene.server.execute("postgres", synchronous, "SELECT pg_reload_conf()")
-        with pytest.MonkeyPatch.context() as cues:  # for workers, and not for servers
-            cues.setenv("FAULT_CUES", str(scene.cues))
-            _start_cluster(scene)
+        start_cluster(scene, scene.path("logs"))
         if fault.link:
             port = scene.server.port if fault.link == "server" else scene.port_of_leader
             scene.link = stack.enter_context(link_to(port))
@@ -305,8 +303,14 @@ def _stopped(server: PostgresServer) -> Iterator[PostgresServer]:
         server.stop()
 
 
-def _start_cluster(scene: Scene) -> None:
-    logs = scene.path("logs")
+def start_cluster(scene: Scene, logs: Path) -> None:
+    """Start the engine's cluster, if it has one, in place of any that was there; its files lie in `logs`."""
+    with pytest.MonkeyPatch.context() as patch:  # for workers, and not for servers
+        patch.setenv("FAULT_CUES", str(scene.cues))
+        _start_cluster(scene, logs)
+
+
+def _start_cluster(scene: Scene, logs: Path) -> None:
     if scene.fault.engine == "dask cluster":
         from tests.support.dask_cluster import dask_processes
 
