@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import inf
 from typing import TypeVar
 
@@ -67,7 +68,7 @@ def _worst(
     worst = NOTHING
     for query_set, epsilon, power in sets:
         if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
-            found = bounds_of([pairs[i] for i in sorted(query_set)], delta, SIZE)
+            found = _bounds(tuple(pairs[i] for i in sorted(query_set)), delta)
             worst = Bounds(*map(max, zip(_figures(worst), _figures(found), strict=True)))
     return ByDistribution(worst, _coarse(policy, pairs.items()))
 
@@ -85,8 +86,14 @@ def _of_list(policy: PolicySum, at: Reference, delta: float) -> ByDistribution |
     pairs = _known({(i, cell): policy.queries[i].mechanism.pair_at(sum_) for (i, cell), sum_ in influences.items()})
     if pairs is None:
         return None
-    found = bounds_of(list(pairs.values()), delta, SIZE)
+    found = _bounds(tuple(pairs.values()), delta)
     return ByDistribution(found, _coarse(policy, [(i, pair) for (i, _), pair in pairs.items()]))
+
+
+@lru_cache(maxsize=256)
+def _bounds(pairs: tuple[Pair, ...], delta: float) -> Bounds:
+    """Return `bounds_of` the pairs: a release, its page and its ledger ask for those of the same references."""
+    return bounds_of(pairs, delta, SIZE)
 
 
 def _coarse(policy: PolicySum, pairs: Iterable[tuple[int, Pair]]) -> tuple[str, ...]:
