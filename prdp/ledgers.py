@@ -214,6 +214,7 @@ class Ledger:
             by_others: None of them may be a role that ran the release.
 
         Raises:
+            PlanError: The number is another one.
             StateError: The ledger is a file, where nothing proves who approves, or asks for more already.
         """
         from pipeline.ledger.approvals import Required  # noqa: PLC0415

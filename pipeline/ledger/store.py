@@ -16,10 +16,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
-from pipeline.errors import StateError
+from pipeline.errors import PlanError, StateError
 from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
-from pipeline.ledger.approvals import Required, require_carried, required_by, required_step
+from pipeline.ledger.approvals import MOST, Required, require_carried, required_by, required_step
 from pipeline.ledger.copies import known_as, require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
@@ -390,8 +390,8 @@ class Ledger:
         """Raise StateError where the ledger is a file: there a name that is typed is all there is."""
         if self._database.role is None:
             raise StateError(
-                f"the ledger {self.address} is a file, where nothing proves who approves: {required.words} take a "
-                "ledger on PostgreSQL"
+                f"the ledger {self.address} is a file, where nothing proves who approves: {required.words} are for "
+                "ledgers on PostgreSQL"
             )
 
     def _computed(self, wanted: Reservation, registered_only: bool) -> Kept | None:
@@ -480,8 +480,11 @@ class Ledger:
     def require_approvals(self, required: Required) -> None:
         """Ask for approvals by several roles of every release that is reserved from now on; never lowered again.
 
-        Raises StateError where the ledger asks for more already, and where it is a file: it knows no roles.
+        Raises PlanError where the number is none from 1 to 9, StateError where the ledger asks for more already, and
+        where it is a file: it knows no roles.
         """
+        if type(required.number) is not int or not 1 <= required.number <= MOST:
+            raise PlanError(f"approvals: must be by 1 to {MOST} roles, a whole number")
         self._require_roles(required)
         with self._writing() as connection:
             before = required_by(connection)

@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from jobs.cli import main
-from pipeline.errors import StateError
+from jobs.dags.prdp_steps import approved, release_in
+from pipeline.errors import PlanError, StateError
 from pipeline.ledger.approvals import Required
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.entries import Act, next_entry
@@ -196,6 +198,8 @@ def test_a_file_proves_nobody(at: Ledgers, tmp_path: Path) -> None:
     file = create_ledger(str(tmp_path / "ledger" / "ledger.sqlite"))
     with pytest.raises(StateError, match="is a file, where nothing proves who approves"):
         file.require_approvals(TWO)
+    with pytest.raises(PlanError, match="must be by 1 to 9 roles"):
+        at.of("q_ann").require_approvals(Required(0))
     at.of("q_ann").require_approvals(TWO)
     attempt = held(at)
     moved = import_ledger(at.of("q_ann").entries(), str(tmp_path / "ledger" / "moved.sqlite"))
@@ -234,20 +238,24 @@ def test_by_the_command_line_from_release_to_manifest(
         told = capsys.readouterr()
         return " ".join((told.out + told.err).split())
 
+    def shown() -> Any:
+        return json.JSONDecoder().raw_decode(prdp("q_bob", "ledger", "show", "small-release", "--json"))[0]
+
     told = prdp("q_ann", "ledger", "require", "--approvals", "2", "--by-others")
     assert "takes approvals by 2 roles of the ledger's server, none of which ran it" in told
     prdp("q_run", "release", str(plan))
     told = prdp("q_ann", "ledger", "approve", "small-release")
     assert "1 of 2 approvals: it stays held for those of 1 more role, other than q_ann, q_run" in told
     assert not folder.exists()
+    assert not approved(release_in(shown(), "small-release"))  # as the sensor of Airflow asks
     assert "q_ann approved it already" in prdp("q_ann", "ledger", "approve", "small-release", code=5)
     prdp("q_bob", "ledger", "approve", "small-release", "--record-only")
+    assert approved(release_in(shown(), "small-release"))
     prdp("q_run", "release", str(plan))
     manifest = json.loads((folder / "release.json").read_text())
     assert [each["role"] for each in manifest["approvals"]] == ["q_ann", "q_bob"]
     assert "approved by q_ann and q_bob" in (folder / "index.html").read_text()
-    shown, _ = json.JSONDecoder().raw_decode(prdp("q_bob", "ledger", "show", "small-release", "--json"))
-    assert [each["operator"] for each in shown[0]["approvals"]["by"]] == ["q_ann typed", "q_bob typed"]
+    assert [each["operator"] for each in shown()[0]["approvals"]["by"]] == ["q_ann typed", "q_bob typed"]
     prdp("q_bob", "ledger", "page", "--out", str(tmp_path / "officers.html"))
     assert "q_ann typed (role q_ann)" in (tmp_path / "officers.html").read_text()
     prdp("q_bob", "ledger", "verify", "--manifests")
