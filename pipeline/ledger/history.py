@@ -77,9 +77,9 @@ def approval_lines(state: ReleaseState) -> list[str]:
     if state.status == "held" and not state.approved:
         runners = state.runners if required.by_others else frozenset[str | None]()
         known = sorted({str(each.role) for each in given} | set(map(str, runners)))
-        missing, others = required.number - len(given), f" than {', '.join(known)}" if known else ""
-        more = f"{missing} more role{'s' * (missing > 1)}{', other' * bool(known)}{others}"
-        lines.append(f"{len(given)} of {required.number} approvals: it stays held for those of {more}")
+        missing, others = required.number - len(given), f", other than {' and '.join(known)}" if known else ""
+        more = "1 more role approves it" if missing == 1 else f"{missing} more roles approve it"
+        lines.append(f"{len(given)} of {required.number} approvals: it stays held until {more}{others}")
     return lines
 
 

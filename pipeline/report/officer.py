@@ -85,6 +85,7 @@ def officer_page(
 def _held(history: History, kept: Sequence[Account], staged: tuple[str, str | None]) -> dict[str, Any]:
     """Return what an officer needs to know of a held release: where its page is, and what it adds to what is spent."""
     state = history.state
+    since = next(time for time, event, _ in reversed(history.acts) if event == "held")  # an approval may have followed
     rows = []
     for account, under in ((each, under) for each in kept for under in each.limits):
         for loss in (loss for each, loss in under.spent if each.release == state.release):
@@ -95,7 +96,7 @@ def _held(history: History, kept: Sequence[Account], staged: tuple[str, str | No
     return {
         "release": state.release,
         "dataset": state.dataset,
-        "since": history.acts[-1][0][:16].replace("T", " "),
+        "since": since[:16].replace("T", " "),
         "out": state.out,
         "page": staged[0],
         "link": staged[1],

@@ -245,7 +245,7 @@ def test_by_the_command_line_from_release_to_manifest(
     assert "takes approvals by 2 roles of the ledger's server, none of which ran it" in told
     prdp("q_run", "release", str(plan))
     told = prdp("q_ann", "ledger", "approve", "small-release")
-    assert "1 of 2 approvals: it stays held for those of 1 more role, other than q_ann, q_run" in told
+    assert "1 of 2 approvals: it stays held until 1 more role approves it, other than q_ann and q_run" in told
     assert not folder.exists()
     assert not approved(release_in(shown(), "small-release"))  # as the sensor of Airflow asks
     assert "q_ann approved it already" in prdp("q_ann", "ledger", "approve", "small-release", code=5)
