@@ -14,10 +14,12 @@ from dask.delayed import Delayed, delayed
 from pipeline.build import code_digest
 from pipeline.engines.dask_cluster import Cluster
 from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, counted_as
-from pipeline.engines.tasks import EachTask, NoiseTask, SumTask
+from pipeline.engines.tasks import EachTask, NoiseTask, SealedBlock, SumTask
 from pipeline.errors import PlanError
 from pipeline.log import Log, share
 from pipeline.microdata.source import Chunk
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from pipeline.tables.files import Block
 from pipeline.tables.totals import Layout, totals_of
@@ -53,13 +55,17 @@ class DaskEngine(Engine):
     def totals(
         self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED
     ) -> DriverTotals:
-        """Return the totals, held by this process; `scratch` is not used."""
+        """Return the totals, held by this process; on a cluster each task's part lies sealed in `scratch`."""
         if not isinstance(microdata, Sequence):
             self.table(microdata.name)
         here = DaskEngine(workers=self.workers, log=self.log)
         frame = self.sums(microdata, layout.spec)
         records = before + counts_of(frame[CELL], frame[layout.spec.addends[0]])
-        return DriverTotals(layout, totals_of(layout, frame), records, self.stage, here.each)
+        write = self.stage
+        if self.cluster is not None:
+            scratch.create()
+            write = partial(self._stage_sealed, scratch.path, Seal.fresh())
+        return DriverTotals(layout, totals_of(layout, frame), records, write, here.each)
 
     def sums(self, chunks: Sequence[Chunk], spec: SumSpec) -> Frame:
         """Sum the chunks in parallel, then add the frames up in a tree."""
@@ -74,7 +80,11 @@ class DaskEngine(Engine):
         summed: Frame = self.compute(frames[0], group)
         return summed
 
-    def stage(self, blocks: Sequence[Block], key: SecretKey) -> None:
+    def _stage_sealed(self, folder: Location, seal: Seal, blocks: Sequence[Block], key: SecretKey) -> None:
+        """Release and write the blocks on a cluster, whose scheduler gets no totals."""
+        self.stage([SealedBlock.of(block, folder / f"{block.number}-{i}", seal) for i, block in enumerate(blocks)], key)
+
+    def stage(self, blocks: Sequence[Block | SealedBlock], key: SecretKey) -> None:
         """Release and write the blocks in parallel."""
         task = NoiseTask(code_digest())
         group = _Group("noise", len(blocks))

@@ -1,7 +1,7 @@
 """A Dask cluster by its scheduler's address: one connection a release, on which what is asked for ends in bounded time.
 
-Totals and the key travel to the workers. So a cluster that is not on this machine must use TLS and must not spill to
-disk: anything else is refused (docs/architecture.md, rule 4).
+Sums of records and the key travel between workers and driver; totals lie sealed in staging. So a cluster that is not on
+this machine must use TLS and must not spill to disk: anything else is refused (docs/architecture.md, rule 4).
 """
 
 import ipaddress
@@ -27,7 +27,7 @@ FETCH_SECONDS = 600  # to bring a result to the driver
 NO_WORKER_SECONDS = 60  # a worker that died is replaced in less, where it is replaced at all
 CERTIFICATES = "distributed.comm.tls."
 NEEDED = ("ca-file", "client.cert")  # the key may stand in the certificate's file
-# A table's totals travel with its tasks, so that a lost worker loses none of them; Dask would advise otherwise.
+# Pieces of work travel with their tasks, so that a lost worker loses none of them; Dask would advise otherwise.
 ANY_SIZE = {"distributed.admin.large-graph-warning-threshold": "1 TiB"}
 
 

@@ -3,6 +3,7 @@
 No failure shows a value: prdp's own errors hold none, and of any other only the kind leaves the task.
 """
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic
@@ -14,7 +15,8 @@ from pipeline.engines.protocol import Item, Result, TaskFailed
 from pipeline.errors import MicrodataError, PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, shown
-from pipeline.storage.sealing import staging_failed
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal, staging_failed
 from pipeline.tables.files import Block
 from pipeline.tables.writers import write_block
 from udfs.noise.keystream import SecretKey
@@ -93,25 +95,49 @@ class SumTask:
         return reading(chunk, lambda: sum_batches(read(chunk, self.spec), self.spec))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class SealedBlock:
+    """Where a block of the table `query` lies sealed: for engines whose tasks pass through other processes."""
+
+    query: str
+    file: Location
+    seal: Seal
+
+    @classmethod
+    def of(cls, block: Block, file: Location, seal: Seal) -> "SealedBlock":
+        """Seal a block in a file; raises StateError where its place does not take it."""
+        try:
+            file.write(seal.encrypt(file.name, pickle.dumps(block)))
+        except OSError as error:
+            raise staging_failed(f"table {block.query}", error) from None
+        return cls(block.query, file, seal)
+
+    def block(self) -> Block:
+        """Return the block; raises cryptography's InvalidTag where the file is not as it was written."""
+        block: Block = pickle.loads(self.seal.decrypt(self.file.name, self.file.read()))
+        return block
+
+
 @dataclass(frozen=True)
 class NoiseTask:
     """Releases and writes one block on a worker."""
 
     code: str
 
-    def __call__(self, block: Block, *, key: SecretKey) -> int:
+    def __call__(self, block: Block | SealedBlock, *, key: SecretKey) -> int:
         """Write the block's file; return its number of rows."""
         require_same_code(self.code)
-        without_values(
+        return without_values(
             lambda: _written(block, key),
             lambda reason: TaskFailed(f"table {block.query}: drawing it failed ({reason})"),
         )
-        return block.size
 
 
-def _written(block: Block, key: SecretKey) -> None:
+def _written(block: Block | SealedBlock, key: SecretKey) -> int:
     try:
-        write_block(block, key)
+        opened = block.block() if isinstance(block, SealedBlock) else block
+        write_block(opened, key)
+        return opened.size
     except OSError as error:
         raise staging_failed(f"table {block.query}", error) from None
 

@@ -8,20 +8,26 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import dask
 import distributed
+import pyarrow as pa
 import pytest
 import yaml
 from distributed import Client
 
 from pipeline.engines import dask_cluster
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.dask_cluster import Cluster
 from pipeline.engines.protocol import TaskFailed
 from pipeline.errors import PlanError, PrdpError
 from tests.support.cells import blocks
 from tests.support.dask_cluster import Processes, dask_processes, local_cluster, progress, with_tls
+from tests.support.parity import released
 from tests.support.patience import PATIENCE
+from tests.support.world import records, write_world
 from udfs.noise.keystream import SecretKey
 
 KEY = SecretKey(bytes(range(32)))
@@ -161,3 +167,27 @@ def test_one_connection_a_release_and_no_warning_of_a_large_graph(
         engine.close()
         assert connections[0].status == "closed"
     assert not [warning for warning in heard if "large graph" in str(warning.message)]
+
+
+def test_totals_pass_through_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a release sends to a cluster, pickled, holds no total; of blocks that are not sealed it would."""
+    sent: list[bytes] = []
+
+    def compute(cluster: object, collection: Any, told: object) -> Any:
+        sent.append(cloudpickle.dumps(dict(collection.__dask_graph__())))
+        return collection.compute(scheduler="sync")
+
+    monkeypatch.setattr(Cluster, "compute", compute)
+    table, large = records(40), 0x123456789ABCDE
+    column = pa.array([large, *table.column("employment").to_pylist()[1:]], table.field("employment").type)
+    plan = write_world(tmp_path, table.set_column(table.column_names.index("employment"), "employment", column))
+    total = large.to_bytes(8, "little")[2:]  # others in its cell change the last bytes alone
+    engine = DaskEngine("tcp://127.0.0.1:1")
+    assert released(plan, tmp_path / "cluster", engine) == released(plan, tmp_path / "threads", None)
+    assert sent
+    assert not any(total in each for each in sent)
+    monkeypatch.setattr(
+        DaskEngine, "_stage_sealed", lambda engine, folder, seal, blocks, key: engine.stage(blocks, key)
+    )
+    released(plan, tmp_path / "open", engine)  # the broken twin
+    assert any(total in each for each in sent)
