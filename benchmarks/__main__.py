@@ -208,7 +208,7 @@ def _take_turns(measured: Measured, case: dict[str, object], contenders: Contend
                     measured.add(turn(), **case, by=name)
                 except CommandFailed as error:
                     failed.add(name)
-                    print(f"  {name} takes part no more: {error}", file=sys.stderr)
+                    print(f"  {name} takes part no more: {str(error).splitlines()[-1]}", file=sys.stderr)
     medians = measured.medians()
     for name in contenders:
         taken = medians.get(frozenset((case | {"by": name}).items()))

@@ -53,6 +53,7 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, tree
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(ADOPT, 1)
+    others = {*_children(os.getpid())}
     before, began = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen(words, env=os.environ | (environment or {}), stdout=told, stderr=subprocess.STDOUT)
@@ -64,9 +65,9 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, tree
             told.seek(0)
             end = told.read()[-2000:].decode(errors="replace")
             raise CommandFailed(f"{' '.join(words)}: exit code {process.returncode}\n{end}")
-    with suppress(ChildProcessError):
-        while True:  # Java and its workers may end a little later
-            os.wait()
+    while adopted := {*_children(os.getpid())} - others:  # Java and its workers may end a little later
+        for child in adopted:
+            os.waitpid(child, 0)
     after = getrusage(RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     unit = 1 << (20 if sys.platform == "darwin" else 10)
@@ -94,12 +95,16 @@ def _looking(pid: int, tree: bool) -> Iterator[list[float]]:
             thread.join()
 
 
-def _below(pid: int) -> list[int]:
+def _children(pid: int) -> list[int]:
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # it may end while it is looked at
             children += map(int, task.read_text().split())
-    return [pid, *(below for child in children for below in _below(child))]
+    return children
+
+
+def _below(pid: int) -> list[int]:
+    return [pid, *(below for child in _children(pid) for below in _below(child))]
 
 
 def _proportional(pid: int) -> float:

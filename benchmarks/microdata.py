@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MILLION = 1_000_000
 SHUFFLED, SMALL = 4, 10_000  # files
-BYTES_A_RECORD = {"generated": 17, "shuffled": 16, "skewed": 17, "small": 20, "single": 14}  # roughly
+BYTES_A_RECORD = {"generated": 17, "shuffled": 14, "skewed": 17, "small": 20, "single": 14}  # roughly
 GIANT_CELL = {"naics": "722511", "county": "06037"}
 
 
@@ -39,16 +39,21 @@ def space(kind: str, records: int) -> int:
     return BYTES_A_RECORD[kind] * records
 
 
+def require_space(home: Path, kind: str, records: int) -> None:
+    """Stop where a folder, which is made if it is not there, has no space for microdata."""
+    home.mkdir(parents=True, exist_ok=True)
+    free, needed = shutil.disk_usage(home).free, space(kind, records)
+    if not needed < free:
+        raise SystemExit(f"error: {home}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free")
+
+
 def made(home: Path, kind: str, records: int) -> Path:
     """Return a folder with such microdata, made in a process of its own where it is not there yet."""
     folder = home / f"{kind}-{records}"
     if not (folder / "plan.yaml").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        home.mkdir(parents=True, exist_ok=True)
-        free, needed = shutil.disk_usage(home).free, space(kind, records)
-        if not needed < free:
-            raise SystemExit(f"error: {folder}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free")
-        print(f"making {records:,} records, {kind}: {needed / 1e9:.1f} GB in {folder}", flush=True)
+        require_space(home, kind, records)
+        print(f"making {records:,} records, {kind}: {space(kind, records) / 1e9:.1f} GB in {folder}", flush=True)
         words = [sys.executable, "-m", "benchmarks.microdata", kind, str(records), str(folder)]
         subprocess.run(words, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     return folder

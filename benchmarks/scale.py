@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.measure import MEASURED, ROOT, WORK, CommandFailed, Measured, Run, run
-from benchmarks.microdata import BYTES_A_RECORD, made, plan, space
+from benchmarks.microdata import BYTES_A_RECORD, made, plan, require_space, space
 from benchmarks.world import ONE, World
 
 CASES = {  # what each is, and as which microdata it is made
@@ -29,7 +29,7 @@ MOST_MEMORY = 1024  # MiB
 def main() -> None:
     """Measure each case, and print its time beside the straight line's."""
     given = _arguments()
-    home = given.home / "data"
+    home = given.home / "scale"
     home.mkdir(parents=True, exist_ok=True)
     measured = Measured(given.json)
     wanted = [(case, number) for case in given.cases for number in sizes(case, given)]
@@ -39,8 +39,6 @@ def main() -> None:
     for case, number in wanted:
         _measure(World(home, {"": ROOT}), measured, CASES[case][1], number, given.keep)
     show(measured)
-    if not given.keep:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def sizes(case: str, given: argparse.Namespace) -> list[int]:
@@ -60,6 +58,7 @@ def _measure(world: World, measured: Measured, kind: str, records: int, keep: bo
     facts: dict[str, object] = {"suite": "scale", "microdata": kind, "records": records}
     folder = world.home / f"{kind}-{records}"
     if kind == "generated" and not folder.exists():
+        require_space(world.home, kind, records)
         words = ["generate", "--records", str(records), "--seed", "1", "--out", str(folder), "--quiet"]
         _add(measured, run([sys.executable, "-m", "jobs.cli", *words], {"PYTHONPATH": str(ROOT)}), facts, "generate")
     one = plan(made(world.home, kind, records), "one", [ONE])

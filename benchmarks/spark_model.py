@@ -80,8 +80,7 @@ class Rates:
     record_seconds: float  # of tasks, a million records
     cell_seconds: float  # of tasks, a million cells
     fixed_seconds: float  # of tasks, whatever the size
-    record_bytes: float  # shuffled, a million records
-    cell_bytes: float  # shuffled, a million cells
+    sum_bytes: float  # shuffled for a sum, taken where nearly every record lies in a cell of its own
     driver: float  # seconds, whatever the size
     driver_cells: float  # seconds a million cells
 
@@ -101,8 +100,7 @@ def rates(runs: Iterable[Mapping[str, Any]]) -> Rates:
         record_seconds=a_record,
         cell_seconds=a_cell,
         fixed_seconds=max(0.0, rest),
-        record_bytes=slope("shuffled", more, records),
-        cell_bytes=slope("shuffled", wide, cells),
+        sum_bytes=wide["shuffled"] / wide["records"],
         driver=max(0.0, few["driver"] - driver_cells * few["cells"] / 1e6),
         driver_cells=driver_cells,
     )
@@ -113,24 +111,27 @@ class Cluster:
     """What the model assumes."""
 
     records: float = 10e9
-    cells: float = 2.9e6 * 4  # four tables of six-digit industries by county
+    cells: float = 4 * 2.9e6  # of four tables of six-digit industries by county
+    finest: float = 2.9e6  # cells by which records are summed
     cores: int = 200
     cores_a_machine: int = 16
     network: float = 1.25e9  # bytes a second of a machine: 10 Gbit/s
-    a_task: float = 1e6  # records
-    launch: float = 0.004  # seconds of the driver for a task: 250 tasks a second
+    tasks_a_core: int = 4  # of a stage, as prdp divides the work
+    stages: int = 4  # sums, totals, files, noise
+    launch: float = 0.004  # seconds of the driver for a task
     slowest: float = 1.3  # the last task of a stage, over the mean
 
 
 def model(found: Rates, cluster: Cluster) -> dict[str, float]:
     """Return the seconds of a release's parts on a cluster, their sum, and what moves."""
     records, cells = cluster.records / 1e6, cluster.cells / 1e6
-    tasks = cluster.records / cluster.a_task + 4 * cluster.cores
-    shuffled = found.record_bytes * records + found.cell_bytes * cells
+    scans = cluster.tasks_a_core * cluster.cores
+    tasks = cluster.stages * scans
+    shuffled = found.sum_bytes * scans * min(cluster.finest, cluster.records / scans)  # a task sends each sum once
     parts = {
         "records": cluster.slowest * found.record_seconds * records / cluster.cores,
         "cells": cluster.slowest * found.cell_seconds * cells / cluster.cores,
-        "start of workers": found.fixed_seconds,
+        "start of workers": found.fixed_seconds / 2,  # which two of them shared when it was measured
         "shuffle": shuffled / (cluster.network * cluster.cores / cluster.cores_a_machine),
         "tasks launched by the driver": tasks * cluster.launch,
         "driver": found.driver + found.driver_cells * cells,
@@ -168,17 +169,10 @@ def written(document: Mapping[str, Any]) -> str:
     if "spark_model" not in document:
         return "Not measured yet.\n"
     head = ("tasks", "s of tasks", "… a million records", "… a million cells", "driver, s")
-    moved = ("MB shuffled a million records", "… a million cells")
-    lines = [f"| on | {' | '.join((*head, *moved))} |", "|---|" + "---:|" * 7]
+    lines = [f"| on | {' | '.join((*head, 'MB shuffled', 'bytes a sum'))} |", "|---|" + "---:|" * 7]
     for place, one in document["spark_model"]["rates"].items():
         most = max((each for each in document["spark"] if each["place"] == place), key=lambda each: each["records"])
-        figures = (
-            one["record_seconds"],
-            one["cell_seconds"],
-            one["driver"],
-            one["record_bytes"] / 1e6,
-            one["cell_bytes"] / 1e6,
-        )
+        figures = (one["record_seconds"], one["cell_seconds"], one["driver"], most["shuffled"] / 1e6, one["sum_bytes"])
         texts = (f"{most['tasks']}", f"{most['task_seconds']:.1f}", *(f"{figure:.2f}" for figure in figures))
         lines.append(f"| {place} | {' | '.join(texts)} |")
     lines += ["", "| of 10 billion records on 200 cores | |", "|---|---:|"]

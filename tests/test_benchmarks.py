@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -105,44 +105,27 @@ def test_an_event_log_adds_up() -> None:
 
 def test_rates_are_found_again_and_the_model_adds_them_up() -> None:
     def release(records: float, cells: float) -> dict[str, float]:
-        seconds, shuffled = 5 + 2 * records / 1e6 + 3 * cells / 1e6, 8e6 * records / 1e6 + 1e6 * cells / 1e6
-        return {
-            "records": records,
-            "cells": cells,
-            "task_seconds": seconds,
-            "shuffled": shuffled,
-            "driver": 1 + cells / 1e6,
-        }
+        facts = {"records": records, "cells": cells, "shuffled": 4 * records}
+        return facts | {"task_seconds": 5 + 2 * records / 1e6 + 3 * cells / 1e6, "driver": 1 + cells / 1e6}
 
     found = spark_model.rates([release(1e6, 3e5), release(8e6, 3e5), release(1e6, 3e6)])
-    assert asdict(found) == pytest.approx(
-        {
-            "record_seconds": 2,
-            "cell_seconds": 3,
-            "fixed_seconds": 5,
-            "record_bytes": 8e6,
-            "cell_bytes": 1e6,
-            "driver": 1,
-            "driver_cells": 1,
-        }
+    told = {"record_seconds": 2, "cell_seconds": 3, "fixed_seconds": 5, "sum_bytes": 4, "driver": 1, "driver_cells": 1}
+    assert asdict(found) == pytest.approx(told)
+    small = spark_model.Cluster(
+        records=1e9, cells=1e7, finest=1e6, cores=100, cores_a_machine=10, network=1e8, slowest=1.5
     )
-    cluster = spark_model.Cluster(
-        records=1e9, cells=1e7, cores=100, cores_a_machine=10, network=1e8, slowest=1.5, launch=0.01
-    )
-    parts = spark_model.model(found, cluster)
-    assert parts == pytest.approx(
-        {
-            "records": 1.5 * 2 * 1000 / 100,
-            "cells": 1.5 * 3 * 10 / 100,
-            "start of workers": 5,
-            "shuffle": (8e9 + 1e7) / 1e9,
-            "tasks launched by the driver": 14.0,
-            "driver": 11,
-            "sum": 30 + 0.45 + 5 + 8.01 + 14 + 11,
-            "tasks": 1400,
-            "gigabytes shuffled": 8.01,
-        }
-    )
+    parts = {
+        "records": 1.5 * 2 * 1000 / 100,
+        "cells": 1.5 * 3 * 10 / 100,
+        "start of workers": 2.5,
+        "shuffle": 400 * 1e6 * 4 / 1e9,
+        "tasks launched by the driver": 1600 * 0.004,
+        "driver": 11,
+    }
+    moved = {"sum": sum(parts.values()), "tasks": 1600, "gigabytes shuffled": 1.6}
+    assert spark_model.model(found, small) == pytest.approx(parts | moved)
+    few = spark_model.model(found, replace(small, records=4e6, finest=1e9))
+    assert few["gigabytes shuffled"] == pytest.approx(4 * 4e6 / 1e9)  # no task meets more cells than records
 
 
 def test_samples_belong_to_stages() -> None:
