@@ -45,6 +45,8 @@ class Found:
 
     def __init__(self, measured: Measured) -> None:
         self.measured, self.medians = measured, measured.medians()
+        load = max((row.get(LOAD, 0.0) for row in measured.rows), default=0.0)
+        self.busy = load if load > QUIET else 0.0
 
     def of(self, **facts: object) -> list[Row]:
         """Return the cases with these facts, in the order of the file."""
@@ -90,10 +92,9 @@ def _machine(found: Found) -> str:
         f"Measured on {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB; {libraries}. "
     )
     text += f"Medians of {rounds[0]} to {rounds[-1]} rounds.\n"
-    load = max(row.get(LOAD, 0) for row in found.measured.rows)
-    if load <= QUIET:
+    if not found.busy:
         return text
-    busy = f"**Other programs ran at the same time** (load {load:g} on {machine['cores']} cores)"
+    busy = f"**Other programs ran at the same time** (load {found.busy:g} on {machine['cores']} cores)"
     return f"{text}\n{busy}: times by the clock are too long, and ratios of processors' time say more.\n"
 
 
@@ -151,8 +152,8 @@ def _years(found: Found) -> str:
     ages = list(dict.fromkeys(facts["releases"] for facts, _ in found.of(suite="years")))
     rows = []
     for act in ("reserve", "check", "show") if ages else ():
-        times = [found.of(suite="years", releases=age, by=act)[0][1].wall for age in ages]
-        rows.append((f"`{act}`", *(f"{time:.2f}" for time in times)))
+        runs = [found.of(suite="years", releases=age, by=act) for age in ages]
+        rows.append((f"`{act}`", *(f"{run[0][1].wall:.2f}" if run else "" for run in runs)))
     return table(("s, after earlier releases", *(f"{age:,}" for age in ages)), rows)
 
 
@@ -174,16 +175,18 @@ def _model(found: Found) -> str:
 
 
 def _readme(found: Found) -> str:
+    """Return ratios of processors' time, and of time by the clock where no other programs ran."""
     rows = []
+    figures = {"processors' time": "cpu"} | ({} if found.busy else {"time": "wall"})
     for records in dict.fromkeys(facts["records"] for facts, _ in found.of(suite="release", microdata="shuffled")):
         runs = {facts["by"]: taken for facts, taken in found.of(suite="release", records=records, microdata="shuffled")}
-        pairs = (("prdp", "duckdb"), ("prdp on spark", "spark"))
-        texts = [
-            f"{runs[ours].wall / runs[other].wall:.1f} × {NAMES[other]}" if {ours, other} <= runs.keys() else ""
-            for ours, other in pairs
-        ]
-        rows.append((f"{records / 1e6:g} million", *texts, f"{runs['prdp'].peak:.0f} MiB" if "prdp" in runs else ""))
-    return table(("records", "prdp on Dask takes", "prdp on Spark takes", "memory on Dask"), rows)
+        for ours, other in (("prdp", "duckdb"), ("prdp on spark", "spark")):
+            if {ours, other} <= runs.keys():
+                ratios = [getattr(runs[ours], name) / getattr(runs[other], name) for name in figures.values()]
+                beside = f"{NAMES[ours]} beside {NAMES[other]}"
+                texts = [f"{ratio:.1f} ×" for ratio in ratios]
+                rows.append((f"{records / 1e6:g} million", beside, *texts, f"{runs[ours].peak:.0f} MiB"))
+    return table(("records", "", *figures, "memory"), rows)
 
 
 PARTS: dict[str, Callable[[Found], str]] = {
