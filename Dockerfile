@@ -41,14 +41,13 @@ COPY box/worker.sh /own/bin/worker
 COPY conf/dask/tls.yaml conf/spark/log4j2.properties conf/spark/standalone.conf /own/etc/
 COPY box/spark.conf /own/etc/box.conf
 
-FROM ${BASE} AS prdp
+FROM ${BASE} AS runtime
 # One user releases, and runs the workers: they share the microdata and the staging folder, which are its own.
 RUN groupadd --gid 10001 prdp \
     && useradd --uid 10001 --gid prdp --create-home --shell /usr/sbin/nologin prdp \
-    && install -d -o prdp -g prdp -m 0700 /srv/prdp/data /srv/prdp/staging /srv/prdp/spark \
+    && install -d -o prdp -g prdp -m 0700 /srv/prdp/data /srv/prdp/staging /srv/prdp/spark /srv/airflow \
     && install -d -o prdp -g prdp -m 0755 /srv/prdp/releases
 COPY --from=libraries /opt/prdp /opt/prdp
-COPY --from=code /own /opt/prdp
 COPY box/site.yaml /etc/prdp/site.yaml
 ENV PATH=/opt/prdp/bin:$PATH \
     JAVA_HOME=/opt/prdp/java \
@@ -56,9 +55,12 @@ ENV PATH=/opt/prdp/bin:$PATH \
     SPARK_CONF_DIR=/run/prdp/private/spark \
     DASK_CONFIG=/run/prdp/private/dask \
     PGPASSFILE=/run/prdp/private/passfile
-USER 10001:10001
 WORKDIR /srv/prdp
 ENTRYPOINT ["enter"]
+
+FROM runtime AS prdp
+COPY --from=code /own /opt/prdp
+USER 10001:10001
 
 FROM ${BASE} AS postgres
 # No cluster of the package's own: box/postgres.sh makes one. Of the rest, LLVM compiles queries that run for seconds, and
@@ -87,10 +89,9 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     && ./slim.sh /opt/airflow
 
 # Airflow has an environment of its own, and calls that of prdp by its path: the two pin different libraries.
-FROM prdp AS airflow
-USER 0
+FROM runtime AS airflow
 COPY --from=airflow-libraries /opt/airflow /opt/airflow
-RUN install -d -o prdp -g prdp -m 0700 /srv/airflow
+COPY --from=code /own /opt/prdp
 COPY box/airflow.sh /opt/airflow/bin/run-airflow
 COPY box/airflow.cfg /opt/airflow/
 COPY box/trigger.py /opt/airflow/bin/trigger-release
