@@ -57,7 +57,7 @@ def _latest(at: Location) -> Location:
     except FileNotFoundError:
         raise _Unread(
             f"the folder of this Iceberg table does not say which metadata file counts; name that of its catalog, {at}/"
-            f"{METADATA}/….{ICEBERG}"
+            f"{METADATA}/…{ICEBERG}"
         ) from None
     if not hint.isdecimal():
         return at / METADATA / (hint if hint.endswith(ICEBERG) else f"{hint}{ICEBERG}")

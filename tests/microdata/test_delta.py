@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.engines.protocol import Engine
 from pipeline.engines.registry import open_engine
 from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata import source
@@ -61,12 +62,11 @@ def test_a_release_has_the_bytes_of_one_from_plain_parquet(tmp_path: Path) -> No
 
 
 @pytest.mark.drill
-def test_spark_reads_the_same(tmp_path: Path) -> None:
+def test_spark_reads_the_same(tmp_path: Path, spark: Engine) -> None:
     plan = write_world(tmp_path, None)
     by_hand(tmp_path / "microdata", deletionVector=vector([0, 299]))
     plain = released(write_world(tmp_path / "plain", MICRODATA.slice(1, 298)), tmp_path / "plain", None)
-    with open_engine("spark", {}) as engine:
-        assert released(plan, tmp_path, engine) == plain
+    assert released(plan, tmp_path, spark) == plain
 
 
 def test_an_earlier_version(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
@@ -22,6 +23,7 @@ from pipeline.storage.uri import locate
 from tests.microdata.test_delta import CANARY, MICRODATA, SPEC, read_of, refusal
 from tests.support.iceberg import at, catalog, data_files, with_deletes
 from tests.support.parity import released
+from tests.support.store import running, upload
 from tests.support.world import write_world
 
 
@@ -144,3 +146,18 @@ def unchecked(table: Table) -> list[dict[str, Any]]:
     chunks = source.chunks(source.find(microdata_at(locate(at(table)))))
     rows = [row for chunk in chunks for batch in read(chunk, SPEC) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: row["establishment_id"])
+
+
+@pytest.mark.drill
+def test_tables_in_a_store(tmp_path: Path) -> None:
+    with running() as server:
+        bucket = server.bucket()
+        write_deltalake(tmp_path / "delta", MICRODATA, partition_by=["county"])
+        upload(tmp_path / "delta", bucket / "lake/é x")
+        assert read_of(str(bucket / "lake/é x")) == read_of(str(bucket / "lake/é x@v0")) == MICRODATA.to_pylist()
+        reached = {"s3.endpoint": f"http://{server.address}", "s3.region": "us-east-1"}
+        made = catalog(tmp_path, f"s3://{bucket.authority}/lake", **reached).create_table("lake.cbp", MICRODATA.schema)
+        made.append(MICRODATA)
+        metadata = bucket / made.metadata_location.removeprefix(f"s3://{bucket.authority}/")
+        named = f"{metadata.key}@v{made.current_snapshot().snapshot_id}"
+        assert read_of(str(metadata)) == read_of(str(bucket / named)) == MICRODATA.to_pylist()

@@ -24,9 +24,10 @@ from pyiceberg.typedef import Record
 WRITTEN = 77  # the snapshot that deletes by hand make
 
 
-def catalog(folder: Path) -> SqlCatalog:
+def catalog(folder: Path, warehouse: str = "", **reached: str) -> SqlCatalog:
     folder.mkdir(parents=True, exist_ok=True)
-    made = SqlCatalog("tests", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    warehouse = warehouse or f"file://{folder}"
+    made = SqlCatalog("tests", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **reached)
     made.create_namespace("lake")
     return made
 
