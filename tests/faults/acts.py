@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 
@@ -116,7 +117,8 @@ def frozen(who: Who) -> Act:
         pid = who(scene)
         os.kill(pid, signal.SIGSTOP)
         yield
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # a cluster may have ended what did not answer
+            os.kill(pid, signal.SIGCONT)
 
     return act
 

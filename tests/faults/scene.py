@@ -96,8 +96,8 @@ class Scene:
             return str(self.place.ledger_path)
         login = f"postgresql://{OWNER}:{PASSWORD}@"
         if self.standby is not None:
-            hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (self.server, self.standby))
-            return f"{login}/{self.database}?{hosts}&target_session_attrs=read-write"
+            both = f"host=127.0.0.1,127.0.0.1&port={self.server.port},{self.standby.port}"
+            return f"{login}/{self.database}?{both}&target_session_attrs=read-write"
         port = self.link.own_port if self.fault.link == "server" else self.server.port
         return f"{login}localhost:{port}/{self.database}"
 

@@ -156,8 +156,7 @@ DISKS = [
     *over("draw", "ledger's disk full", acts.full("state"), **SMALL, code=5, line="the disk is full", state="reserved"),
     *over("publish", "ledger's disk full", acts.full("state"), **SMALL, code=5, line="the disk is full", state="drawn"),
     *over("scan", "temporary files' disk full", acts.full("tmp"), **SMALL),
-    *over("scan", "temporary files' disk full", acts.full("tmp"), **SMALL, **SPARK, **UNDRAWN),
-    *over("noise", "temporary files' disk full", acts.full("tmp"), **SMALL, **SPARK),
+    *over("scan noise", "temporary files' disk full", acts.full("tmp"), **SMALL, **SPARK),
     *over(
         "noise",
         "no inode left in staging",
