@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.faults.judge import Seen, differences, expected, leaks, look, staged
-from tests.faults.scene import HOSTS, Scene, opened
+from tests.faults.scene import HOSTS, LOCALHOST, Scene, opened
 from tests.faults.table import FAULTS, Fault
 from tests.support.postgres import PostgresServer
 
@@ -60,7 +60,8 @@ def apart() -> None:
     """Go on in a process with mounts of its own, and a file of names of its own, where root may have them."""
     if APART in os.environ:
         own = Path(tempfile.mkstemp(prefix="prdp-faults-hosts-")[1])
-        own.write_text("127.0.0.1 localhost\n")
+        others = [line for line in HOSTS.read_text().splitlines() if "localhost" not in line.split()]
+        own.write_text("\n".join([LOCALHOST, *others, ""]))
         own.chmod(0o644)
         subprocess.run(["mount", "--bind", own, HOSTS], check=True)
         own.unlink()

@@ -13,7 +13,7 @@ from threading import Timer
 
 import psycopg
 
-from tests.faults.scene import HOSTS, Scene, start_cluster
+from tests.faults.scene import HOSTS, LOCALHOST, Scene, start_cluster
 from tests.support.airflow import processes_with
 from tests.support.spark import descendants
 
@@ -336,23 +336,22 @@ def still(scene: Scene) -> Iterator[None]:
     scene.link.mend()
 
 
-def name_leads_elsewhere(scene: Scene) -> Iterator[None]:
-    """The name `localhost`, by which the driver knows its servers, is that of an address where nobody listens."""
-    before = HOSTS.read_text()
-    HOSTS.write_text(before.replace("127.0.0.1", "127.0.0.99"))
-    if scene.server is not None:
-        _end_sessions(scene)
-    yield
-    HOSTS.write_text(before)
+def name_leads(line: str) -> Act:
+    """Have the name `localhost`, by which the driver knows its servers, lead elsewhere, or nowhere."""
+
+    def act(scene: Scene) -> Iterator[None]:
+        before = HOSTS.read_text()
+        HOSTS.write_text(before.replace(LOCALHOST, line))
+        if scene.server is not None:
+            _end_sessions(scene)
+        yield
+        HOSTS.write_text(before)
+
+    return act
 
 
-def name_is_gone(scene: Scene) -> Iterator[None]:
-    before = HOSTS.read_text()
-    HOSTS.write_text("")
-    if scene.server is not None:
-        _end_sessions(scene)
-    yield
-    HOSTS.write_text(before)
+name_leads_elsewhere = name_leads("127.0.0.99 localhost")  # where nobody listens
+name_is_gone = name_leads("")
 
 
 def store_fails(scene: Scene) -> Iterator[None]:

@@ -30,7 +30,7 @@ PATH = f"{Path(__file__).parent / 'path'}:{ROOT}"
 RELEASE = "small-release"
 PAYROLL = 777_123_456_789
 CANARIES = ("CANARY-ID", "CANARY-NAME", str(PAYROLL), f"{PAYROLL:,}", PASSWORD, "canary-secret-key")
-HOSTS = Path("/etc/hosts")
+HOSTS, LOCALHOST = Path("/etc/hosts"), "127.0.0.1 localhost"
 SPARK = """spark.network.timeout 60s
 spark.executor.heartbeatInterval 10s
 spark.network.timeoutInterval 20s
