@@ -64,7 +64,7 @@ $(AIRFLOW)/.ready: conf/airflow/requirements.txt conf/airflow/constraints.txt
 airflow: $(AIRFLOW)/.ready ## install Airflow, in an environment of its own
 
 .PHONY: faults
-faults: $(READY) ## faults done to real releases: at most an hour, and a table of what was expected and seen
+faults: $(READY) ## faults done to real releases: less than an hour, and a table of what was expected and seen
 	$(BIN)/python -m tests.faults
 
 .PHONY: drill
