@@ -226,7 +226,7 @@ LEDGERS = [
     *over("draw", "ledger's server gone", acts.server_gone, **SERVER, code=1, state="reserved"),
     *over("publish", "ledger's server gone", acts.server_gone, **SERVER, code=1, state="drawn"),
     *over("draw", "ledger's server fails over", acts.failed_over, ledger="standby"),
-    *over("publish", "ledger's server fails over", acts.failed_over, ledger="standby"),
+    *over("publish", "ledger's server fails over", acts.failed_over, ledger="standby", **LOCK_LOST, state="drawn"),
     *over("draw", "ledger's server gives no connection", acts.no_connection_left, **SERVER, code=5, state="reserved"),
     *over("publish", "ledger's server gives no connection", acts.no_connection_left, **SERVER, code=5, state="drawn"),
     *over("scan", "link to the ledger cut for a while", acts.cut_for_a_while, **SERVER, link="server"),
