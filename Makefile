@@ -42,7 +42,8 @@ release: $(READY) $(WORK)/data/plan.yaml $(LEDGER) ## generate microdata if ther
 
 .PHONY: test
 test: $(READY) ## run all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
+	@# one process more than there are processors: many tests wait for a disk, a server or a child
+	$(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist loadgroup
 
 .PHONY: lint
 lint: $(READY) ## ruff, formatting and types
