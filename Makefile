@@ -92,7 +92,7 @@ bench: $(BENCH_READY) ## prdp beside DuckDB, Polars, Dask and Spark, in an envir
 	$(BENCH)/bin/python -m benchmarks $(OPTIONS)
 
 .PHONY: bench-scale bench-stages bench-spark-model bench-figures
-bench-scale: $(BENCH_READY) ## a billion records, 10,000 files, a file of 10 GiB: 17 GB of disk and some hours
+bench-scale: $(BENCH_READY) ## a billion records, 10,000 files, a file of 10 GiB: 17 GB of disk, about an hour
 	$(BENCH)/bin/python -m benchmarks.scale $(OPTIONS)
 
 bench-stages: $(BENCH_READY) ## where the processors' time of a release goes

@@ -225,33 +225,32 @@ def _ratios(found: Found) -> Figure | None:
 
 
 def _growth(found: Found) -> Figure | None:
-    """Draw time against records, cells and queries."""
-    panels = {
-        "million records": [(by, _line(found.of(suite="records", by=by), "records", 1e6)) for by in ("prdp", "duckdb")],
-        "million cells": [("prdp", _line(found.of(suite="cells", by="prdp", mechanism="gaussian"), "cells", 1e6))],
-        "queries": [
-            (
-                "prdp",
-                _line([r for r in found.of(suite="queries", by="prdp") if "granularities" not in r[0]], "queries", 1),
-            )
-        ],
+    """Draw time against records, cells and queries: of processors, where other programs ran."""
+    seconds = "cpu" if found.busy else "wall"
+    equal = [row for row in found.of(suite="queries", by="prdp") if "granularities" not in row[0]]
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {
+        "million records": {
+            by: _line(found.of(suite="records", by=by), "records", 1e6, seconds) for by in ("prdp", "duckdb")
+        },
+        "million cells": {"prdp": _line(found.of(suite="cells", mechanism="gaussian"), "cells", 1e6, seconds)},
+        "queries": {"prdp": _line(equal, "queries", 1, seconds)},
     }
     figure = Figure(figsize=(8, 2.4))
     for number, (what, lines) in enumerate(panels.items(), 1):
         axes: Axes = figure.add_subplot(1, 3, number)
-        for by, points in lines:
+        for by, points in lines.items():
             xs, ys = zip(*points, strict=True) if points else ((), ())
             axes.plot(xs, ys, marker="o", clip_on=False, color=COLOURS.get(by, OTHERS), label=NAMES[by])
         axes.set(xlabel=what, xlim=(0, None), ylim=(0, None))
         if number == 1:
-            axes.set_ylabel("seconds")
+            axes.set_ylabel("seconds of processors" if found.busy else "seconds")
             axes.legend(frameon=False)
     figure.tight_layout()
     return figure
 
 
-def _line(rows: Iterable[Row], fact: str, unit: float) -> list[tuple[float, float]]:
-    return sorted((facts[fact] / unit, taken.wall) for facts, taken in rows)
+def _line(rows: Iterable[Row], fact: str, unit: float, of: str) -> list[tuple[float, float]]:
+    return sorted((facts[fact] / unit, getattr(taken, of)) for facts, taken in rows)
 
 
 def _stages(found: Found) -> Figure | None:
