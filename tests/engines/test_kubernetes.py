@@ -128,6 +128,7 @@ def test_a_release_in_pods_whose_specifications_hold_no_secret(tmp_path: Path) -
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         "KUBECONFIG": os.devnull,
+        "SPARK_CONF_DIR": str(CONF),  # as the Job's, which holds these files
     }
     own = {
         "spark.driver.host": "127.0.0.1",
@@ -158,6 +159,8 @@ def test_a_release_in_pods_whose_specifications_hold_no_secret(tmp_path: Path) -
     assert (state.status, state.draws) == ("settled", 1)
     kinds = [document["kind"] for document in cluster.asked]
     assert "Pod" in kinds
+    (handed_on,) = (document["data"] for document in cluster.asked if document["kind"] == "ConfigMap")
+    assert handed_on["log4j2.properties"] == (CONF / "log4j2.properties").read_text()
     for document in cluster.asked:
         kubernetes_validate.validate(document, VERSION, strict=True)
         assert "of-this-application" not in json.dumps(document)
