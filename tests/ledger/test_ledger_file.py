@@ -89,7 +89,7 @@ def other_database(path: Path) -> None:
 def newer_schema(path: Path) -> None:
     create_ledger(str(path))
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("UPDATE meta SET schema_version = 4")
+    connection.execute("UPDATE meta SET schema_version = 5")
     connection.close()
 
 
@@ -103,7 +103,7 @@ def a_folder(path: Path) -> None:
         (no_database, "no SQLite database"),
         (empty_file, "no prdp ledger"),
         (other_database, "no prdp ledger"),
-        (newer_schema, "schema version 4, and this prdp knows 3: use the prdp that made it"),
+        (newer_schema, "schema version 5, and this prdp knows 4: use the prdp that made it"),
         (a_folder, "is a folder"),
     ],
 )
