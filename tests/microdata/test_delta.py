@@ -62,6 +62,7 @@ def test_a_release_has_the_bytes_of_one_from_plain_parquet(tmp_path: Path) -> No
 
 
 @pytest.mark.drill
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark's own
 def test_spark_reads_the_same(tmp_path: Path, spark: Engine) -> None:
     plan = write_world(tmp_path, None)
     by_hand(tmp_path / "microdata", deletionVector=vector([0, 299]))
