@@ -167,8 +167,8 @@ def test_the_whole_story(box: Box) -> None:
 def test_a_lost_ledger_is_put_back(box: Box) -> None:
     old = next(iter(box.in_("backup", "ls /var/lib/backups/*.dump").split()))
     head = json.loads(box.as_one("submit", "prdp ledger verify --json").stdout)["head"]
-    newest = f"/var/lib/backups/*-{head[:16]}.dump"
-    box.in_("backup", f"timeout 180 sh -c 'until ls {newest}; do sleep 3; done'")
+    look = f"until ls /var/lib/backups/*-{head[:16]}.dump; do sleep 3; done"
+    newest = box.in_("backup", f"timeout 180 sh -c '{look}'").split()[-1]
 
     # One that has forgotten a release is found out, and nothing is released on it.
     box.restore(old)
