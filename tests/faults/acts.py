@@ -146,15 +146,20 @@ def _end_sessions(scene: Scene) -> None:
 
 
 def out_of_memory(who: Who) -> Act:
-    """Put a process into a group that may have one MiB more: the kernel kills it at the next few pages."""
+    """Put a process into a group that may have one MiB more, and have it need more: the kernel kills it."""
 
     def act(scene: Scene) -> Iterator[None]:
         group, limit = control_group()
         group.mkdir()
         (group / limit).write_text(str(2**20))
         (group / "cgroup.procs").write_text(str(who(scene)))
+        (scene.cues / "hungry").touch()
         yield
-        while (group / "cgroup.procs").read_text():  # the killed one, until its parent has noticed
+        (scene.cues / "hungry").unlink()
+        deadline = time.monotonic() + 20
+        while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            for worker in getattr(scene.cluster, "workers", ()):
+                worker.poll()  # the killed one stays until its parent has noticed
             time.sleep(0.1)
         group.rmdir()
 

@@ -132,7 +132,7 @@ ENGINE = [
     *over("sums", "all workers killed", acts.workers_killed, **STANDALONE, **UNDRAWN, line="no executor is left"),
     *over("sums noise", "master killed", acts.leader_killed, **STANDALONE),
     *over("sums", "master stands still", acts.frozen(leader), **STANDALONE),
-    *over("sums", "link to the master cut", acts.cut, **STANDALONE, link="leader"),
+    *over("sums", "link to the master cut", acts.cut, **STANDALONE, **UNDRAWN, line="no executor", link="leader"),
     *over("sums noise", "worker killed", acts.signalled(at_work, KILL), **CLUSTER),
     *over("sums noise", "worker stands still", acts.frozen(at_work), **CLUSTER, **AGAIN),
     *over("sums", "all workers killed", acts.workers_killed, **CLUSTER, **UNDRAWN, line="no worker is left"),
@@ -251,7 +251,6 @@ MEMORY = [
     *over("noise", "driver out of memory", acts.out_of_memory(driver), memory=True, **KILLED, **DRAWN),
     *over("sums noise", "worker out of memory", acts.out_of_memory(at_work), memory=True, **CLUSTER),
     *over("noise", "worker's Python out of memory", acts.out_of_memory(at_work), memory=True, **STANDALONE),
-    *over("sums", "executor out of memory", acts.out_of_memory(executor), memory=True, **STANDALONE),
 ]
 AIRFLOW = over("sums noise", "Airflow's scheduler killed", acts.scheduler_killed, engine="airflow")
 FAULTS: list[Fault] = [*KILLS, *DRIVERS, *ENGINE, *DISKS, *CLOCKS, *INPUTS, *STORES, *LEDGERS, *MEMORY, *AIRFLOW]

@@ -26,6 +26,8 @@ def stop_at(cue: str) -> None:
         return  # another process was first
     while not (folder / "go").exists():
         select.select([], [], [], 0.02)  # not time.sleep, which fails where libfaketime has moved the clock
+    if (folder / "hungry").exists():
+        b"needs memory" * 2**23
 
 
 def stopping(function: Callable[..., Any], cue_of: Callable[..., str]) -> Callable[..., Any]:
