@@ -7,7 +7,7 @@ least and the greatest value of each column.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -109,7 +109,7 @@ class TableVersion:
     @cached_property
     def listing(self) -> Listing:
         """The files of the version; raises PlanError where they cannot be known, or rows could be counted twice."""
-        if self._metadata is not None or _is_iceberg(self.at):
+        if self._metadata is not None or is_iceberg(self.at):
             from pipeline.microdata import iceberg  # noqa: PLC0415 — for such a table alone
 
             self.version, made = iceberg.listing(self.at, self.version, self._metadata)
@@ -136,12 +136,20 @@ def microdata_at(location: Location) -> Place:
         version = int(named[2]) if named and not location.exists() else None
         if named and version is not None:
             location = _moved(location, location.key.removesuffix(location.name) + named[1])
-        if location.name.endswith(ICEBERG):
+        if location.name.endswith(ICEBERG) and location.parts[-2] == METADATA:
             return TableVersion(_moved(location, location.key.rpartition(f"/{METADATA}/")[0]), version, location)
-        table = version is not None or _is_delta(location) or _is_iceberg(location)
+        table = version is not None or _is_delta(location) or is_iceberg(location)
         return TableVersion(location, version) if table else location
     except OSError:
         return location  # what reads it says why it cannot
+
+
+def folders_above(location: Location) -> Iterator[Location]:
+    """Yield the folders that hold a location, the nearest first, whatever links lead to it."""
+    key = location.resolve().key
+    while key:
+        key = key.rpartition("/")[0]
+        yield _moved(location, key if location.remote else key or "/")
 
 
 def _moved(location: Location, key: str) -> Location:
@@ -153,7 +161,7 @@ def _is_delta(at: Location) -> bool:
     return (at / LOG).exists()
 
 
-def _is_iceberg(at: Location) -> bool:
+def is_iceberg(at: Location) -> bool:
     """Whether it is an Iceberg table, and no Delta table that other readers may take for one."""
     return not _is_delta(at) and any(name.endswith(ICEBERG) for name in (at / METADATA).children())
 

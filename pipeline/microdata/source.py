@@ -17,7 +17,17 @@ import pyarrow.parquet as pq
 
 from pipeline.canonical import digest
 from pipeline.errors import PlanError
-from pipeline.microdata.lakehouse import ICEBERG, LOG, METADATA, ROW_NUMBER_BYTES, Place, TableFile, TableVersion
+from pipeline.microdata.lakehouse import (
+    ICEBERG,
+    LOG,
+    METADATA,
+    ROW_NUMBER_BYTES,
+    Place,
+    TableFile,
+    TableVersion,
+    folders_above,
+    is_iceberg,
+)
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 
@@ -61,12 +71,13 @@ def find(path: Place) -> Source:
 
     Raises:
         PlanError: There is nothing at that path, no files of one format, or a link; or it is a table of which files
-            alone are no data.
+            alone are no data, or a part of one.
     """
     if isinstance(path, TableVersion):
         of_table = dict(sorted(path.listing.files, key=lambda each: each[0].parts))
         return Source(path, "parquet", tuple(of_table), of_table)
     files = _data_files(path)
+    _require_no_part(path)
     parquet, csv = (tuple(file for file in files if file.suffix.lower() == f".{kind}") for kind in FORMATS)
     if bool(parquet) == bool(csv):
         what = "both Parquet and CSV files" if csv else "no file named *.parquet or *.csv"
@@ -130,6 +141,20 @@ def _require_plain(root: Location, keys: Sequence[str]) -> None:
             f"microdata {root}: it is {kind}, of which some files may no longer count; read it by Spark as "
             "dataset.source, or write its records out as plain Parquet"
         )
+
+
+def _require_no_part(root: Location) -> None:
+    """Return unless a table lies around `root`: its log says which files and rows count, and a file knows neither."""
+    for above in folders_above(root):
+        with suppress(PermissionError):  # who may not look there is not kept from their own files
+            kind = next((kind for log, kind in TABLE_LOGS.items() if (above / log).exists()), None)
+            if kind is None and is_iceberg(above):
+                kind = AN_ICEBERG_TABLE
+            if kind is not None:
+                raise PlanError(
+                    f"microdata {shown(root)}: a part of {kind}, of whose files and rows some may no longer count; "
+                    f"name that table's own folder, {above}"
+                )
 
 
 def _data_files(root: Location) -> list[Location]:

@@ -1,6 +1,7 @@
 """Whether microdata are files of another dataset under other names: links and mounts lead to them too.
 
-A file of this machine is known by its device and number, whatever leads to it. Copies and stores are not known so.
+A file of this machine is known by its device and number, whatever leads to it. Copies and stores are not known so. Of
+tables two versions may have no file in common: they are known by their folder.
 """
 
 from collections.abc import Iterable
@@ -9,13 +10,22 @@ from os import stat
 from pipeline.errors import PrdpError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
-from pipeline.microdata.lakehouse import Place, microdata_at
-from pipeline.preparation.pinned import Microdata
+from pipeline.microdata.lakehouse import Place, TableVersion, microdata_at
+from pipeline.preparation.pinned import Microdata, source_of
 from pipeline.storage.uri import locate
 
 
 def require_own_files(ledger: Ledger, dataset: str, microdata: Microdata) -> None:
-    """Return unless a file of `microdata` is one of another registered dataset's; raises StateError then."""
+    """Return unless a file of `microdata` is one of another registered dataset's; raises StateError then.
+
+    A table may be no other dataset's either of which a release is charged, in whichever version.
+    """
+    if isinstance(microdata, TableVersion):
+        for other, at in ledger.sources():
+            if at == source_of(microdata) and other != dataset:
+                raise StateError(
+                    f"dataset {dataset}: its microdata {microdata} are those of dataset {other}: name that one"
+                )
     registered = ((budget.name, budget.source) for budget in ledger.budgets().values())
     _require_apart(dataset, microdata, registered)
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.engines.protocol import Engine
 from pipeline.engines.registry import open_engine
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
@@ -215,7 +215,7 @@ def log_with_values(at: Path) -> Path:
 
 def test_files_that_are_gone_or_replaced(tmp_path: Path) -> None:
     file = log_with_values(tmp_path / "microdata")
-    assert "cannot read this version" in refusal(tmp_path, at="nothing@v3")
+    assert "no Delta or Iceberg table lies there" in refusal(tmp_path, at="nothing@v3")
     assert "cannot read this version" in refusal(tmp_path, at="microdata@v7")
     size = file.stat().st_size
     file.unlink()
@@ -254,6 +254,32 @@ def test_versions_are_one_dataset_s(tmp_path: Path) -> None:
     assert source_of(microdata_at(locate(f"{at}@v1"))) == source_of(microdata_at(locate(at))) == str(at)
     (tmp_path / "link").symlink_to(at)
     assert source_of(microdata_at(locate(tmp_path / "link@v1"))) == str(at)
+
+
+def test_versions_without_a_common_file_are_one_dataset_s(tmp_path: Path) -> None:
+    at = tmp_path / "microdata"
+    write_deltalake(at, MICRODATA)
+    write_deltalake(at, MICRODATA.slice(0, 299), mode="overwrite")
+    first = Place(write_world(tmp_path, None), tmp_path)
+    submit(first)
+    again = {"dataset": {"name": "another", "path": "microdata@v0"}, "release": "again"}
+    with pytest.raises(StateError, match=r"@v0 are those of dataset small-world"):
+        submit(Place(write_world(tmp_path, None, **again), tmp_path))
+    assert len(first.ledger().states()) == 1
+
+
+@pytest.mark.parametrize("marker", ["_delta_log/0.json", ".hoodie/hoodie.properties", "metadata/v1.metadata.json"])
+def test_a_part_of_a_table_is_refused(tmp_path: Path, marker: str) -> None:
+    """Its folders and files hold rows that no longer count, and some of them twice."""
+    part = tmp_path / "microdata" / "data" / "county=01001"
+    for path in (part / "a.parquet", tmp_path / "microdata" / marker):
+        path.parent.mkdir(parents=True)
+        pq.write_table(MICRODATA, path)
+    (tmp_path / "link").symlink_to(part)
+    for named in (part, part / "a.parquet", part.parent, tmp_path / "link"):
+        with pytest.raises(PlanError, match=r"a part of an? (Delta|Hudi|Iceberg) table") as refused:
+            source.find(microdata_at(locate(named)))
+        assert "01001" not in str(refused.value) or named.name == "link"
 
 
 def test_a_folder_may_be_named_as_a_version_is(tmp_path: Path) -> None:
