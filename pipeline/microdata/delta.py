@@ -39,7 +39,7 @@ def listing(at: Location, version: int | None) -> tuple[int, Listing]:
         unread = features - HONOURED or (both if VECTORS in both and len(both) > 1 else set())
         if not unread:
             identity = ("delta", str(table.metadata().id), table.version())
-            return table.version(), Listing(identity, list(_files(table, at, VECTORS in features)))
+            return table.version(), Listing(identity, list(_files(table, at, not features & WIDENING)))
         problem = f"the Delta table uses {' with '.join(sorted(unread))}, which prdp does not read"
     except _OutsideError:
         problem = "the Delta table has files of another table, as a shallow clone has"
@@ -63,7 +63,7 @@ def _files(table: Any, at: Location, with_vectors: bool) -> Iterator[tuple[Locat
     key = {"none": None, "name": f"{MAPPING}physicalName", "id": f"{MAPPING}id"}[mode]
     names = {each.name: each.name if key is None else each.metadata[key] for each in table.schema().fields}
     plain = TableFile(schema, {name: known for name, known in names.items() if name not in partitions})
-    vectors = _vectors(table) if with_vectors else {}
+    vectors = _vectors(table) if with_vectors else {}  # also where no feature announces them
     actions = pa.table(table.get_add_actions())
     for action in actions.select(FACTS + ["partition"] * bool(partitions)).to_pylist():
         parts = [unquote(part) for part in action["path"].split("/")]

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pipeline.errors import PlanError
 from pipeline.microdata import lines
 from pipeline.microdata.columns import require_columns, require_types
-from pipeline.microdata.lakehouse import ROW_NUMBER_BYTES, TableFile
+from pipeline.microdata.lakehouse import TableFile
 from pipeline.microdata.read import partition_values
-from pipeline.microdata.source import REQUESTS, Source, footer_of, shown, unreadable
+from pipeline.microdata.source import REQUESTS, Source, footer_of, not_as_listed, require_rows, shown, unreadable
 from pipeline.storage.location import Location
 from udfs.records.decoding import SumSpec
 
@@ -75,10 +75,9 @@ def require_as_listed(file: Location, view: TableFile) -> None:
         where = f"microdata {shown(file)}"
         raise PlanError(f"{where}: it is gone, as after VACUUM; release from a version whose files are there") from None
     footer, columns = footer_of(file)
-    rows = int.from_bytes(view.deleted[-ROW_NUMBER_BYTES:], "little") + 1 if view.deleted else 0  # at least
-    stated = view.bytes in (None, size) and view.records in (None, footer.num_rows)
-    if not stated or rows > footer.num_rows:
-        raise PlanError(f"microdata {shown(file)}: it is not the file that its table lists; restore it")
+    if view.bytes not in (None, size):
+        raise not_as_listed(file)
+    require_rows(file, view, footer)
     try:
         view.columns_in(columns)
     except PlanError as error:

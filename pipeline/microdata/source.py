@@ -204,6 +204,18 @@ def footer_of(file: Location) -> tuple[pq.FileMetaData, pa.Schema]:
     raise PlanError(f"microdata {shown(file)}: not a readable Parquet file; write it again or leave it out")
 
 
+def require_rows(file: Location, view: TableFile, footer: pq.FileMetaData) -> None:
+    """Return if a table's file has the rows that the table lists, the deleted ones too; raises PlanError otherwise."""
+    least = int.from_bytes(view.deleted[-ROW_NUMBER_BYTES:], "little") + 1 if view.deleted else 0
+    if view.records not in (None, footer.num_rows) or least > footer.num_rows:
+        raise not_as_listed(file)
+
+
+def not_as_listed(file: Location) -> PlanError:
+    """Return the error of a table's file that another one has replaced."""
+    return PlanError(f"microdata {shown(file)}: it is not the file that its table lists; restore it")
+
+
 def unreadable(file: Location) -> PlanError:
     """Return the error of a file that cannot be opened."""
     return PlanError(f"microdata {shown(file)}: it cannot be read; check that it exists and is readable")
@@ -211,9 +223,11 @@ def unreadable(file: Location) -> PlanError:
 
 def _row_groups(source: Source) -> Iterator[tuple[Piece, int]]:
     for file in source.files:
-        footer, _ = footer_of(file)
+        footer, view = footer_of(file)[0], source.of_table.get(file)
+        if view is not None:
+            require_rows(file, view, footer)
         for group in range(footer.num_row_groups):
-            piece = Piece(str(file), (group,), view=source.of_table.get(file))
+            piece = Piece(str(file), (group,), view=view)
             yield piece, footer.row_group(group).num_rows
 
 

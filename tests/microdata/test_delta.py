@@ -108,6 +108,12 @@ def test_deleted_rows_are_not_read(tmp_path: Path, rows: list[int], monkeypatch:
         read_of(tmp_path)
 
 
+def test_deleted_rows_that_no_feature_announces(tmp_path: Path) -> None:
+    removed = add(tmp_path, "a.parquet", MICRODATA, deletionVector=vector([7]))
+    commit(tmp_path, columns_of(MICRODATA), [removed], features=["timestampNtz"])
+    assert len(read_of(tmp_path)) == 299
+
+
 def test_deleted_rows_beyond_a_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(tmp_path / "microdata" / "a.parquet").lstrip("/")
     monkeypatch.setattr("pipeline.microdata.delta._vectors", lambda table: {file: np.int64(300).tobytes()})
@@ -226,6 +232,8 @@ def test_files_that_are_gone_or_replaced(tmp_path: Path) -> None:
     log = next((tmp_path / "microdata" / "_delta_log").glob("*.json"))
     log.write_text(log.read_text().replace(f'"size":{size}', f'"size":{file.stat().st_size}'))
     assert "not the file that its table lists" in refusal(tmp_path)  # as large, with other rows
+    with pytest.raises(PlanError, match="not the file that its table lists"):  # a run that goes on checks no schema
+        list(source.chunks(source.find(microdata_at(locate(tmp_path / "microdata")))))
     log.write_text(log.read_text().replace('"schemaString"', f'"{CANARY}"'))
     assert "cannot read this version" in refusal(tmp_path)
 
