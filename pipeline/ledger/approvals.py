@@ -60,7 +60,7 @@ class Approval:
     @classmethod
     def of(cls, entry: Entry) -> "Approval":
         """Return the approval that an entry records."""
-        return cls(entry.facts.get("role"), entry.facts.get("operator"), entry.time)
+        return cls(entry.role, entry.facts.get("operator"), entry.time)
 
 
 def required_step(before: Required | None, entry: Entry) -> Required:

@@ -115,7 +115,8 @@ BEGIN
         OR NEW.previous IS DISTINCT FROM coalesce(last.hash, repeat('0', 64)) THEN
         RAISE EXCEPTION 'entries are appended in order' USING ERRCODE = 'integrity_constraint_violation';
     END IF;
-    IF facts ->> 'role' IS DISTINCT FROM session_user::text AND NOT pg_has_role(session_user, owner, 'MEMBER') THEN
+    IF (facts -> 'role')::jsonb IS DISTINCT FROM to_jsonb(session_user::text)
+        AND NOT pg_has_role(session_user, owner, 'MEMBER') THEN
         RAISE EXCEPTION 'an entry names the role that appends it' USING ERRCODE = 'integrity_constraint_violation';
     END IF;
     IF NEW.event = 'reserved' AND (facts -> 'approvals')::jsonb IS DISTINCT FROM (

@@ -73,6 +73,14 @@ class Entry:
         return self.event in REFUSAL_EVENTS and not self.facts.get("passed")
 
     @property
+    def role(self) -> str | None:
+        """As whom the ledger's server knew who acted; None in a file. StateError on 77, which is not the role "77"."""
+        role = self.facts.get("role")
+        if not isinstance(role, str | None):
+            raise StateError(f"entry {self.seq}: names a role that is no text")
+        return role
+
+    @property
     def by(self) -> str:
         """Who acted, in words: as they said, and as the ledger's server knew them."""
         operator, role = self.facts.get("operator"), self.facts.get("role")

@@ -185,7 +185,7 @@ def step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
     Nothing else decides what is legal: the ledger appends nothing that is refused here.
     """
     after = _step(state, entry)
-    return replace(after, runners=after.runners | {entry.facts.get("role")}) if entry.event in RUNS else after
+    return replace(after, runners=after.runners | {entry.role}) if entry.event in RUNS else after
 
 
 def _step(state: ReleaseState | None, entry: Entry) -> ReleaseState:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from jobs.cli import main
 from jobs.dags.prdp_steps import approved, release_in
 from pipeline.errors import PlanError, StateError
+from pipeline.ledger import fold
 from pipeline.ledger.approvals import Required
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.entries import Act, next_entry
@@ -98,6 +100,23 @@ def test_two_roles_publish_and_neither_twice_nor_who_ran_it(at: Ledgers) -> None
         ledgers["q_bob"].approve("r", attempt)
     assert ledgers["q_run"].publish("r", attempt, "sha256:files").status == "published"
     ledgers["q_bob"].verify()
+
+
+def test_a_role_is_text(at: Ledgers) -> None:
+    """Who logs in as 77 cannot approve twice, as "77" and as 77: neither the server nor the chain takes the number."""
+    at.execute('DROP ROLE IF EXISTS "77"', 'CREATE ROLE "77" LOGIN IN ROLE prdp_officer')
+    try:
+        one = at.of("77")
+        one.require_approvals(TWO)
+        attempt = held(at)
+        approved = next_entry(*one.head(), Act("approved", "d", "r", attempt, {"contents": "sha256:files", "role": 77}))
+        with pytest.raises(psycopg.errors.IntegrityConstraintViolation, match="names the role"):
+            append(one, approved)
+        state = one.approve("r", attempt)
+        with pytest.raises(StateError, match="a role that is no text"):
+            fold.step(state, replace(approved, dataset=state.dataset))
+    finally:
+        at.execute('REVOKE prdp_officer FROM "77"')
 
 
 def test_what_is_asked_for_is_never_lowered_and_binds_what_is_reserved_later(at: Ledgers) -> None:
