@@ -204,9 +204,8 @@ def test_secrets_are_changed_and_volumes_stay(box: Box) -> None:
     told = box.make("demo-cluster")  # both clusters and Airflow know the new ones
     assert "release: success" in told
     assert "match the manifest" in told
-    box.as_one(
-        "submit", "prdp check data/demo/plan.yaml --engine dask --scheduler tls://dask-scheduler:8786 --out /tmp/check"
-    )
+    box.as_one("submit", RELEASE_FOURTH)
+    assert shown(box, "fourth")["state"] == "settled"
 
 
 def shown(box: Box, release: str) -> dict[str, object]:
