@@ -12,9 +12,8 @@ import pytest
 
 from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata.read import partition_values
-from pipeline.microdata.source import find, shown, table_format
+from pipeline.microdata.source import shown, table_format
 from pipeline.storage.store import StorePath
-from pipeline.storage.uri import locate
 from tests.support.leaks import told
 from tests.support.parity import released
 from tests.support.submit import Place, submit
@@ -193,7 +192,6 @@ def test_the_files_of_a_table_format_are_not_read_as_plain_ones(tmp_path: Path, 
     log.write_text("{}")
     with pytest.raises(PlanError, match=refusal):
         submit(Place(plan, tmp_path))
-    assert find(locate(tmp_path / "microdata" / "part-0.parquet")).files  # one file is what it says
 
 
 def test_other_folders_are_plain() -> None:
