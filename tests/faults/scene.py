@@ -139,8 +139,6 @@ class Scene:
 
     def start(self, cue: str = "") -> None:
         """Start the command, by Airflow where it is the engine; it stops at a cue, if any is given."""
-        for name in ("met", "go"):
-            (self.cues / name).unlink(missing_ok=True)
         (self.cues / "wanted").write_text(cue)
         self.driver = ByAirflow(self.cluster) if self.fault.engine == "airflow" else self.command(*self.words)
 
