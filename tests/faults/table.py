@@ -146,8 +146,8 @@ ENGINE = [
 SMALL = {"small": {"staging": "size=8m", "out": "size=8m", "state": "size=8m", "tmp": "size=64m"}}
 FULL = {"code": 5, "line": "No space left on device", **SMALL}
 DISKS = [
-    *over("scan sums", "staging full", acts.full("staging"), **FULL, state="reserved"),
-    *over("stage noise complete", "staging full", acts.full("staging"), **FULL, **DRAWN),
+    *over("scan", "staging full", acts.full("staging"), **FULL, state="reserved"),
+    *over("sums stage noise complete", "staging full", acts.full("staging"), **FULL, **DRAWN),
     *over("noise", "staging full", acts.full("staging"), **FULL, **DRAWN, engine="dask cluster"),
     *over("sums", "staging full", acts.full("staging"), **FULL, **SPARK, state="reserved"),
     *over("noise", "staging full", acts.full("staging"), **FULL, **SPARK, **DRAWN),
