@@ -5,7 +5,7 @@ ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS installer
 # The base's own bundle, so that an authority that a site added to it is trusted.
-ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt UV_LINK_MODE=copy
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt UV_NO_CACHE=1
 WORKDIR /src
 RUN python3 -m venv /opt/uv && /opt/uv/bin/pip install --no-cache-dir uv==0.13.9
 COPY box/slim.sh ./
@@ -14,8 +14,7 @@ FROM installer AS libraries
 # Extras of pyproject.toml. Others have their uses elsewhere: `plots` for pictures, `s3` for object stores.
 ARG EXTRAS="cluster java postgres"
 COPY constraints.txt pyproject.toml ./
-RUN --mount=type=cache,target=/root/.cache/uv \
-    python3 -m venv --without-pip /opt/prdp \
+RUN python3 -m venv --without-pip /opt/prdp \
     && python3 -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 extras = (project["optional-dependencies"][extra] for extra in sys.argv[1:]); \
 print(*project["dependencies"], *(line for extra in extras for line in extra), sep="\n")' ${EXTRAS} > needed.txt \
@@ -32,8 +31,7 @@ COPY pipeline pipeline
 COPY prdp prdp
 COPY udfs udfs
 # Spark starts the Java that prdp finds: here the wheel's, behind a script that each user may run.
-RUN --mount=type=cache,target=/root/.cache/uv \
-    /opt/uv/bin/uv pip install --quiet --python /opt/prdp/bin/python --prefix /own --compile-bytecode --no-deps . \
+RUN /opt/uv/bin/uv pip install --quiet --python /opt/prdp/bin/python --prefix /own --compile-bytecode --no-deps . \
     && /opt/prdp/bin/python -c 'from pathlib import Path; from pipeline.engines.spark_session import java_home; java_home({}, Path("/own"))' \
     && chmod 0755 /own/java/bin/java
 COPY box/enter.sh /own/bin/enter
@@ -83,8 +81,7 @@ CMD ["/opt/ledger/postgres.sh", "ledger"]
 
 FROM installer AS airflow-libraries
 COPY conf/airflow/constraints.txt conf/airflow/requirements.txt ./
-RUN --mount=type=cache,target=/root/.cache/uv \
-    python3 -m venv --without-pip /opt/airflow \
+RUN python3 -m venv --without-pip /opt/airflow \
     && /opt/uv/bin/uv pip install --quiet --python /opt/airflow/bin/python -c constraints.txt -r requirements.txt \
     && ./slim.sh /opt/airflow
 
