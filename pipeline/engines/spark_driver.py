@@ -96,7 +96,7 @@ def in_plain_words() -> Iterator[None]:
         interrupted = _follows_an_interrupt(error)
     if interrupted:
         raise KeyboardInterrupt
-    raise job_error(failure)
+    raise job_error(failure) from None  # what Spark says may show values
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:

@@ -126,7 +126,7 @@ def test_a_key_has_each_query_once_and_cannot_be_kept(spark: SparkEngine) -> Non
     ],
 )
 def test_a_session_without_encryption_is_refused(settings: dict[str, str], words: str) -> None:
-    unsafe: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: settings))
+    unsafe: Any = SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(getConf=lambda: settings))
     key = NoiseKey()
     with pytest.raises(PlanError, match=words):
         mechanism_udf(unsafe, GAUSSIAN, key)

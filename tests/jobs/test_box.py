@@ -145,7 +145,7 @@ def made(target: str, folder: Path, engine: str) -> subprocess.CompletedProcess[
     for name in ("docker", "podman"):
         (folder / name).write_text(f"#!/bin/sh\n{engine}\n")
         (folder / name).chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if name not in ("COMPOSE", "MAKEFLAGS")}
+    environment = {name: value for name, value in os.environ.items() if name != "COMPOSE" and "MAKE" not in name}
     return subprocess.run(
         ["make", "-f", ROOT / "Makefile", target], env=environment | {"PATH": f"{folder}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=False, cwd=folder,
