@@ -218,8 +218,10 @@ def reconcile(
     found = Reconciled({}, None, Reconciliation([location(each, "release") for each in folders], options))
     if out is not None:
         return found.write(out, csv=csv, sign=sign, engine=engine, **engine_options)
-    if engine is not None or engine_options or sign:
-        raise PlanError("engines make tables, which are signed: give out, or leave engine and sign out")
+    if sign:
+        raise PlanError("sign=True signs the tables' manifest: give out")
+    if engine is not None or engine_options:
+        raise PlanError("engines make tables: give out, or leave the engine's options out")
     return found
 
 
