@@ -23,7 +23,7 @@ from benchmarks.stages import STAGES
 PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 PICTURES = ROOT / "docs" / "performance"
 KEPT = PICTURES / "measured.json"
-QUIET = 1.0  # load before a session that is of no other programs
+QUIET = 2.5  # load before a session that the one before it may have left; more is of other programs
 LIBRARIES = ("duckdb", "polars", "dask", "pyspark", "pyarrow")
 MARKS = re.compile(r"(<!-- made by benchmarks.charts: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {

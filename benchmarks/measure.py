@@ -36,7 +36,7 @@ class Run:
 
 
 TAKEN = tuple(field.name for field in fields(Run))
-LOAD = "load"  # of the machine before the session: above 1 other programs ran at the same time
+LOAD = "load"  # of the machine before the session
 Case = frozenset[tuple[str, object]]  # the facts of a row beside what was measured
 
 
@@ -145,7 +145,7 @@ class Measured:
         self._write()
 
     def _write(self) -> None:
-        self.document |= {"machine": machine(), "versions": self._versions}
+        self.document |= {"machine": machine(), "versions": self.document.get("versions", {}) | self._versions}
         others = {name: part for name, part in self.document.items() if name != "runs"}
         lines = ",\n".join(f"  {json.dumps(row)}" for row in self.rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)

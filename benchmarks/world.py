@@ -40,7 +40,8 @@ class World:
         with tempfile.TemporaryDirectory(dir=self.home) as new:
             environment = {"PYTHONPATH": str(tree), "XDG_STATE_HOME": str(place or new)}
             out = ["--out", f"{new}/out"] if words[0] in ("release", "diagnose") and "--out" not in words else []
-            command = [sys.executable, "-m", "jobs.cli", *map(str, words), *out]
+            # -P: else the working folder's checkout would run, whatever `tree` is
+            command = [sys.executable, "-P", "-m", "jobs.cli", *map(str, words), *out]
             return run(command, environment, tree="spark" in words)
 
     def of_each(self, *words: object, name: str = "prdp", place: Path | None = None) -> Contenders:
