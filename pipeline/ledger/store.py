@@ -6,7 +6,7 @@ The way of a release: `reserve` charges its policy, `draw` begins an attempt, `p
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, func, insert, select
 from pipeline.errors import PlanError, StateError
 from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
-from pipeline.ledger.approvals import MOST, Required, require_carried, required_by, required_step
+from pipeline.ledger.approvals import MOST, Required, required_by, required_step
 from pipeline.ledger.copies import known_as, require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import (
@@ -37,19 +37,15 @@ from pipeline.ledger.datasets import (
     rules_of,
 )
 from pipeline.ledger.entries import (
-    BUDGETED,
     CHECKED,
     CLOSED,
     DIAGNOSED,
-    GENESIS,
     REOPENED,
-    REQUIRED,
     Act,
     Diagnosed,
     Entry,
     append,
     changed,
-    closed_after,
     closed_by,
     entries,
     head_of,
@@ -62,7 +58,6 @@ from pipeline.ledger.fold import (
     require_state,
     state_of,
     states_of,
-    step,
 )
 from pipeline.ledger.limits import Account, accounts
 from pipeline.ledger.refusals import refusals_of
@@ -70,41 +65,7 @@ from pipeline.ledger.reservation import Reservation, charged, limits_of, with_an
 from pipeline.ledger.summaries import Kept, Summaries, require_true
 from pipeline.ledger.summary import Row
 from pipeline.ledger.synthetic import require_released_alike
-
-_UNCHANGING = ("settled", "rejected", "withdrawn")
-
-
-def verified(chain: Iterable[Entry]) -> tuple[int, str]:
-    """Return the number and hash of the last entry of the `chain`, each entry of which has its own hash.
-
-    Raises StateError that names the first entry that is not linked to the one before it, or could not legally follow.
-    """
-    seq, head = 0, GENESIS
-    closed: Entry | None = None
-    states: dict[str, ReleaseState] = {}
-    budgets: dict[str, Budget] = {}
-    required: Required | None = None
-    for entry in chain:
-        if not entry.follows(seq, head):
-            raise changed(seq + 1)
-        try:
-            closed = closed_after(closed, entry)
-            if entry.event == "reserved":
-                require_carried(required, entry)
-            if entry.of_release:
-                state = step(states.get(entry.release), entry)
-                done = state.status in _UNCHANGING  # what was reserved and tested says nothing to later steps
-                states[entry.release] = replace(state, reservation={}, tests=()) if done else state
-            elif entry.event == BUDGETED:
-                budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
-            elif entry.event == REQUIRED:
-                required = required_step(required, entry)
-            elif entry.event in (DIAGNOSED, CHECKED):
-                Diagnosed.of(entry)
-        except (StateError, ValueError, KeyError, TypeError) as error:
-            raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
-        seq, head = entry.seq, entry.hash
-    return seq, head
+from pipeline.ledger.verification import verified
 
 
 def open_ledger(url: str | None = None, wait: float = 30.0, *, first_use: bool = True) -> "Ledger":
