@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import goals, microdata, scale, spark_model, stages
-from benchmarks.measure import ROOT, Measured, Run, case_of
+from benchmarks.measure import ROOT, CommandFailed, Measured, Run, case_of
+from benchmarks.world import World
 
 ONE = Run(1.0, 2.0, 3.0)
 
@@ -166,3 +167,11 @@ def test_large_releases_are_told_beside_the_straight_line(tmp_path: Path) -> Non
     for records, wall in ((8_000_000, 3.0), (64_000_000, 10.0), (1_000_000_000, 254.0)):
         measured.add(Run(wall, 1.0, 500.0), suite="scale", microdata="generated", records=records, by="release")
     assert [row[-1] for row in scale.rows(measured)] == ["1.00", "1.00", "2.00"]
+
+
+def test_another_checkout_runs_its_own_code(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "__init__.py").touch()
+    (tmp_path / "jobs" / "cli.py").write_text("raise SystemExit(7)\n")
+    with pytest.raises(CommandFailed, match="exit code 7"):
+        World(tmp_path, {"": tmp_path}).prdp(tmp_path, "--help")
