@@ -46,10 +46,11 @@ test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist loadgroup
 
 .PHONY: lint
-lint: $(READY) ## ruff, formatting and types
+lint: $(READY) ## ruff, formatting, types, and the size of each room beside its budget
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.house
 
 $(AIRFLOW)/.ready: conf/airflow/requirements.txt conf/airflow/constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
@@ -134,13 +135,17 @@ pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then echo docker compose; \
 	elif podman info >/dev/null 2>&1; then PATH="$$PATH:$(CURDIR)/$(BIN)" command -v podman-compose; fi)
 BOX = $(COMPOSE) --profile people
+INIT ?= catatonit
+INIT_HOMES := /usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/usr/lib/podman
 DAG ?= prdp_release
 export PRDP_SECRETS ?= $(CURDIR)/$(WORK)/box/secrets
 
 .PHONY: engine
 engine:
 	@test -n "$(COMPOSE)" || { echo "error: no container engine runs here:" \
-		"start Docker (with compose), or install podman, buildah and podman-compose" >&2; exit 1; }
+		"start Docker (with compose), or install podman, buildah, catatonit and podman-compose" >&2; exit 1; }
+	@test -z "$(findstring podman,$(notdir $(firstword $(COMPOSE))))" || PATH="$$PATH:$(INIT_HOMES)" command -v $(INIT) >/dev/null \
+		|| { echo "error: podman needs $(INIT) for a container's first process (init: true): install $(INIT)" >&2; exit 1; }
 
 .PHONY: up
 up: engine $(READY) ## start the cluster in a box: Spark, Dask, the ledger on PostgreSQL, Airflow
@@ -166,5 +171,7 @@ lock: ## write the lock of what was tested (needs uv)
 	uv pip compile -q --universal --python-version 3.11 conf/airflow/requirements.txt -o conf/airflow/constraints.txt
 
 .PHONY: clean
-clean: ## remove what was made: the data, ledger, staging and releases of .work too
-	rm -rf $(WORK) .venv
+clean: ## remove what was made, but the ledger of `make release` and what it published
+	rm -rf .venv
+	@# a ledger that is gone has forgotten what was lost, and one whose releases are gone refuses the next run
+	test ! -d $(WORK) || find $(WORK) -mindepth 1 -maxdepth 1 ! -name ledger ! -name releases -exec rm -rf {} +

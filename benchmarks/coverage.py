@@ -15,9 +15,7 @@ import numpy as np
 
 from tests.support.bits import cell_bits
 from tests.support.kinds import STAIRS
-from udfs.estimates.laws import half_step, law_of
-from udfs.estimates.multipliers import Law, combined, multiplier
-from udfs.estimates.ratios import Totals, ratio
+from udfs.estimates.intervals import Law, Totals, combined, half_step, law_of, multiplier, ratio
 from udfs.estimates.solve import reconcile
 from udfs.estimates.tables import Observed
 from udfs.mechanisms.base import Mechanism

@@ -17,10 +17,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pipeline.report.html import number
-from pipeline.study import design as search
-from pipeline.study.comparison import FAMILIES
-from pipeline.study.design import Design, Wish, design
+from pipeline.base.html import number
+from pipeline.planning.study import design as search
+from pipeline.planning.study.comparison import FAMILIES
+from pipeline.planning.study.design import Design, Wish, design
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.parameters import ParameterError

@@ -16,13 +16,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.economy.generate import generate
-from pipeline.economy.model import Figures
+from pipeline.planning.economy.economy_model import Figures
+from pipeline.planning.economy.generate import generate
 from tests.support.economy import DIVIDED, MEASURES, SIZES, TABLE, generated, read, real
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "economy.md"
-MARKS = re.compile(r"(<!-- made by benchmarks.economy -->\n).*(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by benchmarks.economy -->\n).*?(<!-- end -->)", re.DOTALL)
 TAIL = (100, 1_000, 2_500, 5_000, 10_000, 50_000)
 COLOURS = {"real": "#888888", "generated": "#1f77b4"}
 

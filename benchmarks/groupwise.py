@@ -1,4 +1,4 @@
-"""Counts with relative error, all at the same one: the tables and the picture of docs/groupwise.md.
+"""Counts with relative error, all at the same one: the tables and the picture of docs/noise.md.
 
     python -m benchmarks.groupwise
 
@@ -18,16 +18,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.report.plots import family_styles
+from pipeline.base.plots import family_styles
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.groupwise import GroupwiseLog
-from udfs.mechanisms.groupwise_direct import KIND, GroupwiseDirect, infinite_from
+from udfs.mechanisms.groupwise import KIND, GroupwiseDirect, GroupwiseLog, infinite_from
 from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "groupwise.md"
-MARKS = re.compile(r"(<!-- made by benchmarks.groupwise -->\n).*(<!-- end -->)", re.DOTALL)
+PAGE = DOCS / "noise.md"
+MARKS = re.compile(r"(<!-- made by benchmarks.groupwise -->\n).*?(<!-- end -->)", re.DOTALL)
 R = 0.1
 SHOWN = (1, 10, 100, 1_000, 10_000)
 ORDER = 2.0  # up to which the loss of noise in proportion to the count is shown

@@ -25,17 +25,15 @@ from pipeline.accounting.allocation import allocate
 from pipeline.accounting.calibrate import Family
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference
-from pipeline.accounting.targets import StandardErrorTarget
+from pipeline.accounting.targets import Target
 from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from udfs.losses import curve
-from udfs.losses.nodes import nodes_of
-from udfs.losses.piecewise import pure_exactly
-from udfs.losses.stable_nodes import stable_nodes
+from udfs.losses.nodes import nodes_of, stable_nodes
+from udfs.losses.piecewise_losses import pure_exactly
 from udfs.mechanisms.catalogue import build
-from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.noise.heavy_weights import CauchyWeights, GeneralizedGaussianWeights, PolylogWeights, StableWeights
 from udfs.noise.keystream import CellBits, SecretKey
 from udfs.noise.lattice import build_table, draw_noise
-from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.records.influence import QueryLoss
 from udfs.records.statistics import Sum
@@ -157,7 +155,7 @@ def _problem(tables: int) -> Problem:
         ("generalized_gaussian", {"p": "0.25", "policy": "tight"}),
         ("log", {"a": 100}),
     )
-    target = StandardErrorTarget(standard_error=ONE, total=Fraction(500))
+    target = Target.of("standard_error", standard_error=ONE, total=Fraction(500))
     queries, unknowns = [], []
     for i in range(tables):
         kind, fixed = kinds[i % len(kinds)]

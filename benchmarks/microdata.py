@@ -72,7 +72,7 @@ def plan(folder: Path, name: str, queries: Iterable[Mapping[str, Any]], **datase
 
 def write(kind: str, records: int, folder: Path) -> None:
     """Write microdata with their domain and plan."""
-    from pipeline.economy.generate import CODED, generate, write_parquet
+    from pipeline.planning.economy.generate import CODED, generate, write_parquet
 
     if kind == "generated":
         generate(records, 1, folder, threads=os.cpu_count() or 1)
@@ -121,9 +121,9 @@ def _write_mixed(tables: Iterator["pa.Table"], folder: Path, files: int) -> None
 
 def _tables(records: int) -> Iterator["pa.Table"]:
     """Yield the records of the synthetic economy by the million, drawn by all processors a little ahead."""
-    from pipeline.economy.firms import Firms
-    from pipeline.economy.generate import DOMAIN, Batches, codes, table
-    from pipeline.economy.model import Economy, Figures
+    from pipeline.planning.economy.economy_model import Economy, Figures
+    from pipeline.planning.economy.firms import Firms
+    from pipeline.planning.economy.generate import DOMAIN, Batches, codes, table
 
     industries, counties = (codes(source) for source in DOMAIN.values())
     count = max(1, -(-records // MILLION))

@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from pipeline.economy.like import generate_like
 from pipeline.ledger.store import create_ledger
 from pipeline.plan.load import load_plan
+from pipeline.planning.economy.like import generate_like
 
 TWO_KEYS = {"nation", "state", "county", *(f"naics{digits}" for digits in range(2, 7))}
 PROGRESS = re.compile(r"\[ *([\d.]+) s\] (\w+)")

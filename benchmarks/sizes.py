@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.accounting.sizes import BUILT_IN
-from pipeline.economy.firms import Firms
-from pipeline.economy.generate import BATCHES_A_NATION, DOMAIN, Batches
-from pipeline.economy.model import Economy, Figures
+from pipeline.planning.economy.economy_model import Economy, Figures
+from pipeline.planning.economy.firms import Firms
+from pipeline.planning.economy.generate import BATCHES_A_NATION, DOMAIN, Batches
 
 RECORDS, SEED = 8_000_000, 1
 

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from udfs.mechanisms.stable import SymmetricStable
-from udfs.noise.stable import StableWeights
+from udfs.mechanisms.heavy_tailed import SymmetricStable
+from udfs.noise.heavy_weights import StableWeights
 from udfs.noise.stable_density import curve
 
 DOCS = Path(__file__).parents[1] / "docs" / "stable"

@@ -22,12 +22,12 @@ from benchmarks.world import ONE, World
 RATE = 200  # samples a second
 ANYWHERE = {"imports": ("<frozen importlib",), "policies and noise tables": ("udfs/losses/", "build_table (")}
 INNERMOST = {
-    "records": ("udfs/records/", "pipeline/microdata/", "pipeline/preparation/"),
+    "records": ("udfs/records/", "pipeline/microdata/", "pipeline/release/prep"),
     "noise": ("udfs/noise/", "udfs/mechanisms/"),
-    "tables": ("pipeline/tables/", "pipeline/storage/", "pipeline/release/publish.py"),
+    "tables": ("pipeline/engines/writers.py", "pipeline/storage/", "pipeline/release/publish.py"),
     "plan": ("pipeline/plan/", "pipeline/accounting/"),
     "ledger": ("pipeline/ledger/",),
-    "pages": ("pipeline/report/", "pipeline/release/site.py"),
+    "pages": ("pipeline/publication/", "pipeline/release/installation.py"),
 }
 WAITING = ("_worker (concurrent/", "wait (threading")  # for work
 NATIVE, REST = "threads of libraries", "the rest"

@@ -1,8 +1,8 @@
-"""The studies of conf/studies/: the tables and pictures of docs/study.md.
+"""The studies of conf/studies/: the tables and pictures of docs/study.md, in docs/study/.
 
     python -m benchmarks.study [--records N]
 
-Evaluates each study, then writes the parts of the page between its marks and the pictures in docs/study/.
+Evaluates each study, then writes the parts of figures.txt between its marks, and the pictures.
 """
 
 import argparse
@@ -11,16 +11,19 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.base.html import number
+from pipeline.diagnostics.synthetic_scan import aggregate
 from pipeline.engines.dask import DaskEngine
-from pipeline.report.html import number
-from pipeline.study.run import StudyJob, evaluate
-from pipeline.study.spec import load_study
+from pipeline.planning.study.studies import StudyJob, evaluate
+from pipeline.planning.study.study_spec import load_study
 
 ROOT = Path(__file__).parents[1]
-PAGE, PICTURES = ROOT / "docs" / "study.md", ROOT / "docs" / "study"
+PICTURES = ROOT / "docs" / "study"
+PAGE = PICTURES / "figures.txt"
 STUDIES = ("slides", "cattle")
 QUANTILES = ("0.5", "0.99", "0.9999")
 
@@ -38,7 +41,7 @@ def main() -> None:
         if records is not None:
             study = replace(study, data=replace(study.data, records=records))
         with tempfile.TemporaryDirectory(prefix="prdp-study-") as folder:
-            made = evaluate(StudyJob(study=study, out=Path(folder) / "out", engine=DaskEngine()))
+            made = evaluate(StudyJob(study=study, out=Path(folder) / "out", scan=partial(aggregate, DaskEngine())))
             for picture in sorted((Path(folder) / "out").glob("*.svg")):
                 shutil.copyfile(picture, PICTURES / f"{name}-{picture.name}")
         marks = re.compile(rf"(<!-- made by benchmarks.study: {name} -->\n).*?(<!-- end -->)", re.DOTALL)

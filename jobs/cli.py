@@ -6,6 +6,7 @@ Only the module of the chosen command is imported.
 import argparse
 import gc
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,19 +14,27 @@ from importlib import import_module
 from pathlib import Path
 
 from jobs.commands import COMMANDS
+from jobs.encoding import escape_what_cannot_be_printed, require_utf8, run_in_utf8
 from jobs.options import LOG_JSON, QUIET
-from jobs.parser import parser_with
+from jobs.parser import parser_with, run
 from jobs.signals import stopping
-from pipeline.errors import PrdpError
-from pipeline.log import Log, json_log, plain_log
+from pipeline.base.errors import PrdpError, exhausted
+from pipeline.base.log import Log, json_log, plain_log
 
+LEAST_ADDRESSES = 320 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
 OBJECTS = 50_000  # made between two searches for circular rubbish, which took a seventh of a short command's time
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command, by default that of the process's own arguments, and return its exit code."""
-    words = list(sys.argv[1:] if words is None else words)
+    if words is None:
+        run_in_utf8()
+        words = sys.argv[1:]
+    escape_what_cannot_be_printed()
+    words = list(words)
     gc.set_threshold(OBJECTS)
+    # OpenBLAS ends a process that cannot have all its threads, and prdp's own are as many as there are processors.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log = _log(words)
     with stopping(), log.listening():
         return _called(words, log)
@@ -34,12 +43,16 @@ def main(words: Sequence[str] | None = None) -> int:
 def _called(words: list[str], log: Log) -> int:
     debug = False
     try:
+        if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < LEAST_ADDRESSES:
+            raise MemoryError
+        require_utf8(words)
         try:
             arguments = parse(words)
         except SystemExit as stopped:  # --help, --version
             return int(stopped.code or 0)
         arguments.log, debug = log, arguments.debug
-        import_module(f"jobs.commands.{arguments.command}").run(arguments)
+        log.named = getattr(arguments, "ledger", None)
+        run(import_module(f"jobs.commands.{arguments.command}"), arguments)
         sys.stdout.flush()
         log.done()
     except PrdpError as error:
@@ -51,11 +64,17 @@ def _called(words: list[str], log: Log) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output left
         return PrdpError.exit_code
     except Exception as error:
-        # A library's own message may hold a record's value: only the error's type and line are shown.
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        kind = f"unexpected {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
-        return _failed(log, f"{kind}; --debug shows the traceback, which may hold confidential values", 1, debug)
+        return _failed(log, _in_plain_words(error), PrdpError.exit_code, debug)
     return 0
+
+
+def _in_plain_words(error: Exception) -> str:
+    if lacking := exhausted(error):
+        return lacking
+    # A library's own message may hold a record's value: only the error's type and line are shown.
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    kind = f"unexpected {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+    return f"{kind}; --debug shows the traceback, which may hold confidential values"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -1,12 +1,16 @@
 """The options that several commands share, and the types of their values. Light: `prdp --help` imports it."""
 
 import argparse
+from collections.abc import Callable, Collection
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.names import nearest
+from pipeline.base.plain import checked_reason
 from pipeline.engines.registry import ENGINES
-from pipeline.errors import PlanError, in_a_line
-from pipeline.names import nearest
+from prdp.declared import declarations, logs
 
 LOG_JSON = "--log-json"
 QUIET = "--quiet"
@@ -93,23 +97,23 @@ def values_set(arguments: argparse.Namespace) -> dict[str, str]:
     return values
 
 
-def add_data(parser: Parser) -> None:
-    """Add --data."""
-    parser.add_argument("--data", metavar="URI", help="location of the microdata (default: dataset.path of the plan)")
-
-
 def add_new_folder(parser: Parser, *, required: bool = True) -> None:
     """Add --out, a folder that the command writes."""
     parser.add_argument("--out", type=Path, required=required, metavar="DIR", help="folder to write, new or empty")
 
 
-def add_ledger(parser: Parser) -> None:
-    """Add the options that name the ledger and who acts on it."""
+def add_address(parser: Parser) -> None:
+    """Add --ledger."""
     parser.add_argument(
         "--ledger",
         metavar="URL",
         help="the ledger: a path or postgresql://user@host/database (default: the site's, or a file of the user's)",
     )
+
+
+def add_ledger(parser: Parser) -> None:
+    """Add the options that name the ledger and who acts on it."""
+    add_address(parser)
     parser.add_argument(
         "--operator",
         metavar="NAME",
@@ -140,16 +144,52 @@ def ledger_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"ledger": arguments.ledger, "operator": arguments.operator}
 
 
-def add_run(parser: Parser) -> None:
-    """Add what every run over microdata takes: an engine, a ledger, --json, --quiet and --debug."""
-    add_engine(parser)
-    add_ledger(parser)
-    add_json(parser)
+def add_call(parser: Parser, function: Callable[..., Any], *, but: Collection[str] = ()) -> None:
+    """Add the declared parameters of a function of prdp; of a plan's method the plan too."""
+    if next(iter(signature(function).parameters)) == "self":
+        add_plan(parser)
+    declared = [each for each in declarations(function) if each.name not in but]
+    for name, arg, default, by_position in declared:
+        required = default is Parameter.empty
+        stated = arg.default or ("" if required or default in UNSAID else str(default))
+        words: dict[str, Any] = {"help": arg.about + " (repeatable)" * arg.many}
+        words["help"] = f"{words['help']}{f' (default: {stated})' * bool(stated)}".replace("%", "%%")
+        if default is False:
+            words["action"] = "store_true"
+        else:
+            words |= {"metavar": arg.metavar, "choices": arg.choices, "type": KINDS[arg.kind]}
+            words |= ({"action": "append"} if arg.many else {}) | ({"nargs": "+"} if arg.several else {})
+        if by_position:
+            words |= {} if required else {"nargs": "?"}
+            parser.add_argument(name, **words)
+        else:
+            parser.add_argument(f"--{arg.flag or name.replace('_', '-')}", dest=name, required=required, **words)
+        if name == "plan":
+            add_set(parser)
+    if any(each.name == "scheduler" for each in declared):
+        parser.add_argument(LOG_JSON, action="store_true", help="write the log as JSON lines; confidential")
 
 
-def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_run` as the functions of prdp take them."""
-    return engine_options(arguments) | ledger_options(arguments)
+def called(function: Callable[..., Any], arguments: argparse.Namespace, **more: Any) -> Any:
+    """Call a function of prdp with those of its declared parameters that a call states."""
+    parameters = signature(function).parameters
+    names = [each.name for each in declarations(function) if each.name not in more]
+    stated = {name: getattr(arguments, name, None) for name in names}
+    stated = {name: value for name, value in stated.items() if value is not None}
+    for name in {"fixed", "expected"} & stated.keys():
+        files = dict(getattr(arguments, name))
+        if len(files) < len(getattr(arguments, name)):
+            raise PlanError(f"--{name}: two files of one measure: give one, with all its totals")
+        stated[name] = files
+    stated |= more
+    if logs(function):
+        stated["command_log"] = arguments.log
+    if not {"plan", "self"} & parameters.keys():
+        return function(**stated)
+    from prdp.plans import load_plan  # noqa: PLC0415 — not needed for the help
+
+    plan = load_plan(stated.pop("plan", arguments.plan), set=values_set(arguments))
+    return function(plan, **stated)
 
 
 def count(text: str) -> int:
@@ -180,11 +220,6 @@ def probability(text: str) -> float:
     return number
 
 
-def add_sign(parser: Parser, manifest: str) -> None:
-    """Add the option that signs what is made."""
-    parser.add_argument("--sign", action="store_true", help=f"sign {manifest} with the site's key (prdp keys create)")
-
-
 def above_zero(text: str) -> float:
     """Return a number above 0."""
     try:
@@ -198,6 +233,34 @@ def above_zero(text: str) -> float:
 
 def reason(text: str) -> str:
     """Return a reason for the ledger, 1 to 1,000 characters without the spaces around it."""
-    if not text.strip() or len(text) > 1000:
-        raise argparse.ArgumentTypeError("a reason of 1 to 1,000 characters is needed")
-    return text.strip()
+    try:
+        return checked_reason(text)
+    except PlanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def names(text: str) -> list[str]:
+    """Return the names of a list with commas."""
+    return text.split(",")
+
+
+def measured(text: str) -> tuple[str, str]:
+    """Return the measure and the file of MEASURE=FILE."""
+    measure, sign, path = text.partition("=")
+    if not (measure and sign and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MEASURE=FILE")
+    return measure, path
+
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "text": str,
+    "names": names,
+    "count": count,
+    "at_least_one": at_least_one,
+    "probability": probability,
+    "above_zero": above_zero,
+    "year": int,
+    "measured": measured,
+    "reason": reason,
+}
+UNSAID = (None, False, "", ())  # defaults that say nothing

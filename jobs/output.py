@@ -4,11 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
-from pipeline.errors import PrdpError
-from pipeline.report.text import WIDTH, wrapped
-from pipeline.terminal import GREEN, RED, YELLOW, painted
+from pipeline.base.columns import WIDTH, wrapped
+from pipeline.base.errors import PrdpError
+from pipeline.base.log import pasted
+from pipeline.base.plain import escaped
+from pipeline.base.terminal import GREEN, RED, YELLOW, painted
 
 VERDICTS = {  # the words by which a verdict is told, by its colour
     GREEN: r"(?<=^verdict  )within its .*?limits?|\bwithin(: \S+ %)?$|(?<=[0-9] )kept(?=: rho)"
@@ -19,18 +21,28 @@ VERDICTS = {  # the words by which a verdict is told, by its colour
 
 
 def print_json(value: Any) -> None:
-    """Print a command's result as JSON; raises ValueError on a number that JSON does not have."""
-    print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+    """Print a command's result as JSON, escaped as JSON does it where standard output is not in UTF-8.
+
+    Raises ValueError on a number that JSON does not have.
+    """
+    in_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    put(json.dumps(value, ensure_ascii=not in_utf8, indent=2, allow_nan=False))
+
+
+def put(*words: object, file: IO[str] | None = None) -> None:
+    """Print words as `print` does; what would act on a terminal is shown escaped. All that is printed passes here."""
+    print(escaped(" ".join(map(str, words))), file=file)
 
 
 def say(*lines: str) -> None:
     """Print lines for people as `tell` does, each broken where it is wider than a terminal."""
     for line in lines:
-        tell("\n".join(wrapped(line)))
+        tell("\n".join(wrapped(pasted(line))))
 
 
 def tell(text: str) -> None:
-    """Print text for people; on a terminal the words of a verdict have its colour."""
+    """Print text for people; its commands name the call's ledger; on a terminal words of a verdict have its colour."""
+    text = escaped(pasted(text))
     for colour, words in VERDICTS.items():
         text = re.sub(words, lambda found: painted(found[0], colour, sys.stdout), text, flags=re.MULTILINE)  # noqa: B023
     print(text)
@@ -39,11 +51,11 @@ def tell(text: str) -> None:
 def print_findings(document: Mapping[str, Any], json: bool) -> None:
     """Print what a check of a ledger or a machine found; raises PrdpError (exit code 1) where something must be mended.
 
-    `document`: as `pipeline.health.findings.as_document` makes it.
+    `document`: as `pipeline.operations.ledger_health.as_document` makes it.
     """
-    rows = document["findings"]
+    rows = [row | {"fix": row["fix"] and pasted(row["fix"])} for row in document["findings"]]
     if json:
-        print_json(document)
+        print_json({**document, "findings": rows})
     else:
         for row in sorted(rows, key=lambda row: row["fix"] is not None):  # what must be mended stands last
             say(f"{row['state']}: {row['check']}: {row['what']}", *([f"    {row['fix']}"] if row["fix"] else []))
@@ -62,6 +74,6 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
     widths = [max((length for length in first if length <= room), default=4), *map(max, others)]
     for name, *cells in rows:
         if len(name) > widths[0]:
-            print(name)
+            put(name)
         padded = zip(("" if len(name) > widths[0] else name, *cells), widths, strict=True)
-        print("  ".join(cell.ljust(width) for cell, width in padded).rstrip())
+        put("  ".join(cell.ljust(width) for cell, width in padded).rstrip())

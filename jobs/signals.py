@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pipeline.errors import PrdpError
+from pipeline.base.errors import PrdpError
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 

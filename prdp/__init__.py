@@ -14,9 +14,10 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
-    from pipeline.product.derived import Derived
-    from pipeline.release.manifest import Verified
+    from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
+    from pipeline.publication.manifest import Verified
+    from pipeline.publication.product.derived import Derived
+    from prdp.conversions import epsilon, rho
     from prdp.derived import derive, derive_table
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
@@ -48,40 +49,23 @@ if TYPE_CHECKING:
     from prdp.trials import publication, try_plan
 
 HOMES = {
-    "pipeline.errors": ("BudgetRefused", "MicrodataError", "PlanError", "PrdpError", "StateError"),
-    "pipeline.release.manifest": ("Verified",),
-    "pipeline.product.derived": ("Derived",),
-    "prdp.derived": ("derive", "derive_table"),
-    "prdp.designs": ("Design", "design"),
-    "prdp.explanation": ("Explanation",),
-    "prdp.health": ("doctor",),
-    "prdp.ledgers": ("Ledger", "create_ledger", "import_ledger", "open_ledger"),
-    "prdp.microdata": ("diagnose", "prepare"),
-    "prdp.plans": ("Allocation", "Plan", "allocate", "load_plan"),
-    "prdp.reconciled": ("Reconciled", "read_reconciled", "reconcile"),
-    "prdp.releases": (
-        "PublishedRelease",
-        "Release",
-        "create_key",
-        "product",
-        "read_release",
-        "site",
-        "verify",
-        "verify_product",
-    ),
-    "prdp.studies": (
-        "beside_today",
-        "calibrate",
-        "evaluate",
-        "gaussian_scales",
-        "generate",
-        "generate_like",
-        "suppression",
-        "withheld_today",
-    ),
-    "prdp.trials": ("publication", "try_plan"),
+    "pipeline.base.errors": "BudgetRefused MicrodataError PlanError PrdpError StateError",
+    "pipeline.publication.manifest": "Verified",
+    "pipeline.publication.product.derived": "Derived",
+    "prdp.conversions": "epsilon rho",
+    "prdp.derived": "derive derive_table",
+    "prdp.designs": "Design design",
+    "prdp.explanation": "Explanation",
+    "prdp.health": "doctor",
+    "prdp.ledgers": "Ledger create_ledger import_ledger open_ledger",
+    "prdp.microdata": "diagnose prepare",
+    "prdp.plans": "Allocation Plan allocate load_plan",
+    "prdp.reconciled": "Reconciled read_reconciled reconcile",
+    "prdp.releases": "PublishedRelease Release create_key product read_release site verify verify_product",
+    "prdp.studies": "beside_today calibrate evaluate gaussian_scales generate generate_like suppression withheld_today",
+    "prdp.trials": "publication try_plan",
 }
-HOME_OF = {name: module for module, names in HOMES.items() for name in names}
+HOME_OF = {name: module for module, names in HOMES.items() for name in names.split()}
 SUBMODULES = ("mechanisms", "spark")
 
 __all__ = [
@@ -111,6 +95,7 @@ __all__ = [
     "design",
     "diagnose",
     "doctor",
+    "epsilon",
     "evaluate",
     "gaussian_scales",
     "generate",
@@ -125,6 +110,7 @@ __all__ = [
     "read_reconciled",
     "read_release",
     "reconcile",
+    "rho",
     "site",
     "spark",
     "suppression",

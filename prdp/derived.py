@@ -1,57 +1,62 @@
 """Ratios, shares and change of published totals: of picked cells, or cell by cell."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Unpack
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
-from pipeline.product.derived import Derived, Source, change_of, ratio_of, share_of, total_of
-from pipeline.product.derived_tables import change_by_cell, ratio_by_cell, share_by_cell, write_table
-from pipeline.product.published_totals import Published
-from prdp.reconciled import cells_of, reconcile
-from prdp.runs import LocationLike, location
+from pipeline.publication.product.derived import (
+    Derived,
+    Source,
+    change_by_cell,
+    change_of,
+    ratio_by_cell,
+    ratio_of,
+    share_by_cell,
+    share_of,
+    total_of,
+    write_table,
+)
+from pipeline.publication.reconcile.published_totals import Published
+from prdp.declared import Arg, NewFolder, ReleaseFolders, documented
+from prdp.locations import LocationLike, locations
+from prdp.reconciled import Weights, cells_of, reconcile
 
+CELLS = 'the cells, such as "naics2=31-33, state in 06,48"'
 Releases = Sequence[LocationLike] | LocationLike
 
 
+class Statistic(Weights, total=False):
+    """A statistic of totals; for one of every cell of a table, tables stand where measures do."""
+
+    total: Annotated[str, Arg("the total itself, or with --since its change", "MEASURE")]
+    ratio: Annotated[str, Arg("one total over another, such as payroll/employment", "MEASURE/MEASURE")]
+    share: Annotated[str, Arg("the share that --where has of --inside, or of all cells", "MEASURE")]
+    since: Annotated[Releases, Arg("releases of before, to compare --total with", "OUT/RELEASE", several=True)]
+    published: Annotated[bool, Arg("take totals as published, without reconciling them")]
+
+
+@documented
 def derive(
-    releases: Releases,
+    releases: ReleaseFolders,
     *,
-    total: str | None = None,
-    ratio: str | None = None,
-    share: str | None = None,
-    where: str | Where = "",
-    inside: str | Where = "",
-    since: Releases | None = None,
-    published: bool = False,
-    mean: bool = False,
-    **options: Any,
+    where: Annotated[str | Where, Arg(CELLS, "CELLS", default="all")] = "",
+    inside: Annotated[str | Where, Arg("the cells of the total of --share", "CELLS", default="all")] = "",
+    mean: Annotated[bool, Arg("the best mean of all published tables of stable noise")] = False,
+    **statistic: Unpack[Statistic],
 ) -> tuple[Derived, ...]:
     """Return a statistic of picked cells with standard error and interval; with `since` change and relative change.
 
     The interval holds the true statistic at least as often as it says; where none can be stated it is NaN and `notes`
-    say why (docs/reconcile.md). It costs no record anything.
-
-    Args:
-        releases: The folders or URIs that hold release.json, of one dataset.
-        total: A measure, or "records": its total.
-        ratio: "payroll/employment": one total over another, of the same cells.
-        share: A measure: the share that `where` has of `inside`.
-        where: "naics2=31-33, state in 06,48", or codes by level: {"naics2": ["31-33"]}. Default: all cells.
-        inside: Likewise, for `share`: the cells of the whole.
-        since: Releases of before, with which `total` is compared.
-        published: Whether totals are taken as published, each from the one table that tells it best, and not
-            reconciled. Needed for noise without a variance.
-        mean: Whether `total` is the best weighted mean of all published tables of stable noise of one alpha.
-        options: interval (0.95), and those of `reconcile` that say how tables are weighted, for both sides.
+    say why (docs/reconcile.md). It costs no record anything. Noise without a variance needs `published`.
 
     Raises:
         PlanError: Not just one of total, ratio and share; or the tables do not tell the cells, or their errors.
         StateError: A release's file is missing, changed or too many.
     """
+    total, ratio, share, since, published, options = _split(statistic)
     kind = _one(total, ratio, share)
     if since is not None and kind != "total":
         raise PlanError("--since: it goes with --total")
@@ -72,35 +77,21 @@ def derive(
     return (ratio_of(source, *_sides(ratio or ""), cells, interval),)
 
 
+@documented
 def derive_table(
-    releases: Releases,
-    out: str | Path,
+    releases: ReleaseFolders,
+    out: NewFolder,
     *,
-    total: str | None = None,
-    ratio: str | None = None,
-    share: str | None = None,
-    since: Releases | None = None,
-    published: bool = False,
-    csv: bool = False,
-    **options: Any,
+    csv: Annotated[bool, Arg("write the table of --out as CSV too")] = False,
+    **statistic: Unpack[Statistic],
 ) -> dict[str, Any]:
     """Write a statistic of every cell of a table, with standard errors and intervals; return what derived.json holds.
-
-    Args:
-        releases: The folders or URIs that hold release.json, of one dataset.
-        out: The folder to write, new or empty: tables/<name>.parquet and derived.json.
-        total: A table, with `since`: the change of each cell.
-        ratio: "payroll_state/employment_state": two tables of the same cells.
-        share: A table: the share that each cell has of the sum of all.
-        since: Releases of before.
-        published: As for `derive`.
-        csv: Whether to write the table as CSV too.
-        options: As for `derive`.
 
     Raises:
         PlanError: As for `derive`, or two tables have different cells.
         StateError: A release's file is missing, changed or too many, or `out` is neither absent nor empty.
     """
+    total, ratio, share, since, published, options = _split(statistic)
     if (_one(total, ratio, share) == "total") != (since is not None):
         raise PlanError("--since: with --out it goes with --total, and --total with it")
     source, interval = _source(releases, published, options), _interval(options)
@@ -112,6 +103,12 @@ def derive_table(
         made = ratio_by_cell(source, *_sides(ratio or ""), interval)
     facts: dict[str, Any] = write_table(made, source.releases, Path(out), interval, csv)
     return facts
+
+
+def _split(statistic: Statistic) -> tuple[Any, Any, Any, Any, bool, dict[str, Any]]:
+    options: dict[str, Any] = {**statistic}
+    total, ratio, share, since = (options.pop(name, None) for name in ("total", "ratio", "share", "since"))
+    return total, ratio, share, since, options.pop("published", False), options
 
 
 def _one(total: str | None, ratio: str | None, share: str | None) -> str:
@@ -141,6 +138,5 @@ def _source(releases: Releases, published: bool, options: dict[str, Any]) -> Sou
     unused = sorted(name for name, value in options.items() if value and name not in {"interval", "plans"})
     if unused:
         raise PlanError(f"--published: --{unused[0].replace('_', '-')} says how tables are weighted, and none is")
-    listed = [releases] if isinstance(releases, str | os.PathLike) else releases
     plans = [load_plan(Path(path)) for path in options.get("plans", ())]
-    return Published([location(each, "release") for each in listed], plans)
+    return Published(locations(releases, "release"), plans)

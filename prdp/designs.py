@@ -5,12 +5,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from udfs.numbers.exact import exact
 
 if TYPE_CHECKING:
     import prdp.mechanisms
-    from pipeline.study import design as study
+    from pipeline.planning.study import design as study
 
 Number = int | float | str | Fraction
 
@@ -72,8 +72,8 @@ def design(
     Raises:
         PlanError: Where limits do not rise together, or no named noise keeps them to start from.
     """
-    from pipeline.study.design import Wish  # noqa: PLC0415
-    from pipeline.study.design import design as run  # noqa: PLC0415
+    from pipeline.planning.study.design import Wish  # noqa: PLC0415
+    from pipeline.planning.study.design import design as run  # noqa: PLC0415
 
     pairs = sorted((_number("influence", x), _number("rho", rho)) for x, rho in limits.items())
     return Design(run(Wish(tuple(pairs), minimise, _number("step", step), _number("coverage", coverage))))

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from prdp.locations import location
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
     from pipeline.ledger.store import Ledger as Store
+    from pipeline.storage.location import Location
     from prdp.explanation import Reference
 
 LedgerLike: TypeAlias = "str | Path | Ledger | None"
+LARGEST_EXPORT = 100_000_000_000  # bytes of a ledger's export, one entry a line
+LONGEST_ENTRY = 100_000_000  # characters
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +35,9 @@ class Ledger:
         return self._store.address
 
     def show(self, dataset: str | None = None) -> pd.DataFrame:
-        """Return a row for each release, in the order of first reservation.
+        """Return a row for each release, of all datasets or one, in the order of first reservation.
 
-        Args:
-            dataset: Only this dataset's.
-
-        Returns:
-            The columns are the keys of `prdp ledger show --json`: release, dataset, state, attempt, draws and so on.
-
-        Raises:
-            StateError: The ledger holds no such dataset.
+        The columns are the keys of `prdp ledger show --json`: release, dataset, state, attempt, draws and so on.
         """
         import pandas as pd  # noqa: PLC0415
 
@@ -98,7 +96,7 @@ class Ledger:
         Raises:
             StateError: Another file lies there, or releases are published or staged beside it.
         """
-        from pipeline.release.officer_page import write_officer_page  # noqa: PLC0415
+        from pipeline.operations.officer_page import write_officer_page  # noqa: PLC0415
 
         return write_officer_page(self._store, Path(out))
 
@@ -123,11 +121,9 @@ class Ledger:
         """
         from datetime import UTC, datetime, timedelta  # noqa: PLC0415
 
-        from pipeline.health.findings import as_document  # noqa: PLC0415
-        from pipeline.health.ledger import health  # noqa: PLC0415
-        from pipeline.release.site import site  # noqa: PLC0415
-        from pipeline.telemetry.health import write_health  # noqa: PLC0415
-        from pipeline.telemetry.metrics import checked_place  # noqa: PLC0415
+        from pipeline.operations.ledger_health import as_document, health, write_health  # noqa: PLC0415
+        from pipeline.operations.telemetry import checked_place  # noqa: PLC0415
+        from pipeline.release.installation import site  # noqa: PLC0415
 
         hours = timedelta(hours=longest), timedelta(hours=longest_held)
         named = metrics or site().metrics
@@ -138,14 +134,9 @@ class Ledger:
     def verify(self, *releases: str | Path) -> dict[str, Any]:
         """Check the chain of entries, and published releases against it; StateError names the first that differs.
 
-        Args:
-            *releases: Folders or URIs of published releases.
-
-        Returns:
-            entries (their number), head (the hash of the last) and the releases, as `prdp ledger verify --json`.
+        Return entries (their number), head (the hash of the last) and the releases, as `prdp ledger verify --json`.
         """
-        from pipeline.release.verify import require_in_chain  # noqa: PLC0415
-        from prdp.runs import location  # noqa: PLC0415
+        from pipeline.release.verify_releases import require_in_chain  # noqa: PLC0415
 
         entries, head = self._store.verify()
         checked = [require_in_chain(self._store, location(folder, "release")) for folder in releases]
@@ -180,14 +171,10 @@ class Ledger:
     def reopen(self, *outs: str | Path) -> list[str]:
         """Open the closed ledger again; return the releases whose published heads were found in its chain.
 
-        Args:
-            *outs: Folders or URIs that hold published releases, beside those that the ledger names.
-
-        Raises:
-            StateError: A published release or a staged attempt is not in the chain: the ledger forgot what it cost.
+        `outs` hold published releases, beside those that the ledger names. StateError where one, or a staged attempt,
+        is not in the chain: the ledger forgot what it cost.
         """
-        from pipeline.release.reopening import reopen  # noqa: PLC0415
-        from prdp.runs import location  # noqa: PLC0415
+        from pipeline.release.verify_releases import reopen  # noqa: PLC0415
 
         return reopen(self._store, [location(out, "out") for out in outs])
 
@@ -207,15 +194,10 @@ class Ledger:
         return revoke(self._store, release).status
 
     def require_approvals(self, number: int, *, by_others: bool = False) -> None:
-        """Hold every later release until `number` roles of the ledger's server approved it; it is never lowered.
+        """Hold every later release until 1 to 9 roles of the ledger's server approved it; it is never lowered.
 
-        Args:
-            number: 1 to 9 different roles.
-            by_others: None of them may be a role that ran the release.
-
-        Raises:
-            PlanError: The number is another one.
-            StateError: The ledger is a file, where nothing proves who approves, or asks for more already.
+        `by_others`: none of them may be a role that ran the release. StateError where the ledger is a file, in which
+        nothing proves who approves, or asks for more already.
         """
         from pipeline.ledger.approvals import Required  # noqa: PLC0415
 
@@ -253,7 +235,7 @@ class Ledger:
 def is_in_a_file(ledger: LedgerLike) -> bool:
     """Whether a ledger is, or would be, a file of this machine."""
     from pipeline.ledger.address import in_a_file  # noqa: PLC0415
-    from pipeline.release.site import site  # noqa: PLC0415
+    from pipeline.release.installation import site  # noqa: PLC0415
 
     if isinstance(ledger, Ledger):
         return ledger._store.path is not None
@@ -273,7 +255,7 @@ def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None 
         StateError: Where there is no ledger, or none that this user may keep.
     """
     from pipeline.ledger.store import open_ledger as open_store  # noqa: PLC0415 — SQLAlchemy loads when it is used
-    from pipeline.release.site import operator_named  # noqa: PLC0415
+    from pipeline.release.installation import operator_named  # noqa: PLC0415
 
     if isinstance(url, Ledger):
         return url if operator is None else Ledger(url._store.signed(operator_named(operator)), url._registered_only)
@@ -298,12 +280,13 @@ def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: 
         PlanError: The file cannot be read, or holds no entries with all their columns.
         StateError: The chain is not whole, or the ledger has entries already.
     """
-    from pipeline.errors import PlanError  # noqa: PLC0415
+    from pipeline.base.errors import PlanError  # noqa: PLC0415
     from pipeline.ledger.entries import read_entry  # noqa: PLC0415
     from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
+    from pipeline.storage.inputs import input_lines  # noqa: PLC0415
 
     try:
-        with Path(file).open(encoding="utf-8") as lines:
+        with input_lines(Path(file), most=LARGEST_EXPORT, longest=LONGEST_ENTRY) as lines:
             chain = [read_entry(line) for line in lines if line.strip()]
     except OSError as error:
         raise PlanError(f"{file}: cannot be read: {error.strerror}") from None
@@ -312,8 +295,40 @@ def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: 
     return _at(url, operator, lambda address: import_store(chain, address))
 
 
+@dataclass(frozen=True, eq=False)
+class KnownDatasets:
+    """What a ledger knows of datasets' microdata, for files that are said to be none; without a ledger nothing."""
+
+    _store: Store | None
+
+    @classmethod
+    def of(cls, ledger: LedgerLike) -> KnownDatasets:
+        """Return what a ledger knows; None: the site's, or the user's own if there is one."""
+        from pipeline.ledger.address import own_file  # noqa: PLC0415
+        from pipeline.release.installation import site  # noqa: PLC0415
+
+        if ledger is None and site().ledger is None and not own_file().exists():
+            return cls(None)
+        return cls(open_ledger(ledger)._store)
+
+    def require_none_at(self, at: Location, what: str) -> None:
+        """Raise StateError where a location is, holds or is a part of a registered dataset's; it is not looked at."""
+        from pipeline.base.errors import StateError  # noqa: PLC0415
+        from pipeline.microdata.lakehouse import names_of  # noqa: PLC0415
+
+        owner = None if self._store is None else self._store.dataset_at(names_of(at))
+        if owner is not None:
+            raise StateError(
+                f"{what}: the microdata of dataset {owner.name} lie there, {owner.source}: give other files"
+            )
+
+    def with_files(self, fingerprints: Sequence[str]) -> str | None:
+        """Return a dataset of which a file with one of these fingerprints is; None where none is known."""
+        return None if self._store is None else self._store.dataset_with(fingerprints)
+
+
 def _at(url: str | Path | None, operator: str | None, opened: Callable[[str | None], Store]) -> Ledger:
-    from pipeline.release.site import operator_named, site  # noqa: PLC0415
+    from pipeline.release.installation import operator_named, site  # noqa: PLC0415
 
     here = site()
     address = here.ledger_for(None if url is None else str(url))

@@ -88,7 +88,7 @@ class Mechanism:
         Of additive mechanisms that of the noise, with `density`, `cdf`, `quantile`, `variance()` and more; of `Log` and
         `Root` that of the mean-unbiased value, with the total as an argument. None where there are no closed forms.
         """
-        return self._mechanism.form.continuous()
+        return self._mechanism.continuous
 
     def loss_at(self, influence: ArrayLike) -> Any:
         """Return rho, the PRzCDP loss of a record of an `influence` ≥ 0: an upper bound, rounded up."""

@@ -2,25 +2,35 @@
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.errors import Interrupted, PlanError
+from pipeline.base.errors import Interrupted, PlanError
 from pipeline.plan.load import NOTHING, plan_of
 from pipeline.plan.model import Plan as Model
-from pipeline.plan.schema import DomainSpec, ListSpec
-from pipeline.plan.text import PlanText, read_text, text_of
+from pipeline.plan.named_files import public_file
+from pipeline.plan.plan_schema import DomainSpec, ListSpec
+from pipeline.plan.plan_text import PlanText, read_text, text_of
 from pipeline.plan.variables import filled
+from prdp.declared import Arg, Data, documented
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
-from prdp.ledgers import LedgerLike
-from prdp.runs import DataLike, LocationLike, Runner, location, microdata_of, open_lasting, open_logged, out_of
+from prdp.locations import LocationLike, location
+from prdp.runs import DataLike, Economy, OnLedger, Run, Runner, economy_of, microdata_of, out_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from prdp.releases import Release
+
+DATA = "the microdata: a location, or in Python a pandas, Arrow, Dask or Spark DataFrame"
+STAGING = "where draws lie until they are published"
+LINEAGE = "append the release's inputs and outputs to a file, or send them to a URL, as OpenLineage events"
+METRICS = "write metrics for Prometheus to a folder, or to a push gateway; confidential"
+REPORT = "file to write, a new one of mode 0600, with --json as JSON"
+IN_CHECKS = "one in checks/ beside the ledger's staging"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +65,7 @@ class Plan:
         """The CSV files of the plan's public codes by key (header code,name); empty where the plan lists cells."""
         lists = DomainSpec.model_validate(self._data["domain"]).codes
         folder = self._model.path.parent
-        return {key: folder / codes.list for key, codes in lists.items() if isinstance(codes, ListSpec)}
+        return {key: public_file(folder, codes.list) for key, codes in lists.items() if isinstance(codes, ListSpec)}
 
     def to_json(self) -> dict[str, Any]:
         """Return all that shapes the release: no locations, the domain by its digest."""
@@ -87,43 +97,25 @@ class Plan:
         """
         return explanation(self._model, at, change=change, factor=factor, delta=delta)
 
+    @documented
     def release(
         self,
-        data: DataLike | None = None,
+        data: Annotated[DataLike, Arg(DATA, "URI", option=True, default="dataset.path of the plan")] = None,
         *,
-        ledger: LedgerLike = None,
-        out: LocationLike | None = None,
-        staging: LocationLike | None = None,
-        engine: str | None = None,
-        hold: bool = False,
-        csv: bool = False,
-        lineage: str | Path | None = None,
-        metrics: str | Path | None = None,
-        traces: str | None = None,
-        operator: str | None = None,
-        **options: Any,
+        out: Annotated[LocationLike | None, Arg("where to publish", "URI", default="releases/ beside the plan")] = None,
+        staging: Annotated[LocationLike | None, Arg(STAGING, "URI", default="beside the ledger")] = None,
+        hold: Annotated[bool, Arg("publish nothing before an officer approves (prdp ledger approve)")] = False,
+        csv: Annotated[bool, Arg("write every table as CSV too")] = False,
+        lineage: Annotated[str | Path | None, Arg(LINEAGE, "PLACE")] = None,
+        metrics: Annotated[str | Path | None, Arg(METRICS, "PLACE")] = None,
+        traces: Annotated[str | None, Arg("send a trace to a collector of OpenTelemetry; confidential", "URL")] = None,
+        **options: Unpack[Run],
     ) -> "Release":
         """Release the plan's tables, or go on where an earlier run stopped; return what is published or held.
 
         Guarantee: however often this runs and wherever it is killed, at most one draw of the release is ever
-        published, and the ledger is charged before a key exists.
-
-        Args:
-            data: The microdata: a location (path or URI), or a pandas, Arrow, Dask or Spark DataFrame, which is
-                sealed in private staging first and destroyed afterwards. Default: the plan's dataset.path.
-            ledger: A ledger, or its path or URL. Default: the site's, or a file of the user's.
-            out: Where to publish. Default: releases/ beside the plan.
-            staging: Where draws lie until they are published. Default: beside the ledger.
-            engine: "dask" or "spark". Default: Spark for a Spark DataFrame, else Dask.
-            hold: Publish nothing before an officer approves.
-            csv: Write every table as CSV too.
-            lineage: A file to append OpenLineage events to, one a line, or a URL to send them to.
-            metrics: A folder to write metrics for Prometheus to, or the URL of a push gateway; confidential.
-            traces: The URL of a collector of OpenTelemetry; confidential. What cannot be sent is told with `progress`,
-                and ends nothing. Defaults of these three: the site's, or none.
-            operator: Operator to record. Default: PRDP_OPERATOR, or the login name.
-            **options: Of the engine: scheduler or workers (Dask), master (Spark); `progress=True` reports stages on
-                standard error.
+        published, and the ledger is charged before a key exists. A DataFrame is sealed in private staging first and
+        destroyed afterwards. What cannot be sent of metrics and traces ends nothing.
 
         Raises:
             BudgetRefused: The loss would exceed a limit; nothing was drawn.
@@ -131,22 +123,22 @@ class Plan:
             PlanError: The call is wrong, or a DataFrame has columns of a type that does not fit.
             StateError: Another run is at work, or the ledger's state forbids it.
         """
-        from pipeline.release.lineage import recorded_lineage  # noqa: PLC0415
-        from pipeline.release.outcome import left_behind  # noqa: PLC0415
-        from pipeline.release.run import Job, run  # noqa: PLC0415
-        from pipeline.release.site import site  # noqa: PLC0415
-        from pipeline.telemetry.watch import watched  # noqa: PLC0415
+        from pipeline.operations.lineage import recorded_lineage  # noqa: PLC0415
+        from pipeline.operations.telemetry import watched  # noqa: PLC0415
+        from pipeline.release.installation import site  # noqa: PLC0415
+        from pipeline.release.request import left_behind  # noqa: PLC0415
+        from pipeline.release.steps import Job, run  # noqa: PLC0415
         from prdp.releases import Release  # noqa: PLC0415
 
-        model, runner = self._model, Runner(engine=engine, **options)
+        model, runner = self._model, Runner(**options)
 
         with watched(runner.log, model.path, metrics, traces) as watch, runner.started(data) as started:
             runner.log.about(release=model.release)
-            opened = open_lasting(ledger, operator, started, runner)
+            opened = runner.lasting(started)
             watch.ledger = opened._store
             job = Job(
                 plan=model,
-                microdata=microdata_of(model, data, runner),
+                microdata=microdata_of(model, data, runner, opened, released=True),
                 out=out_of(model, out, runner),
                 staging=None if staging is None else location(staging, runner.name("staging")),
                 engine=started,
@@ -165,23 +157,16 @@ class Plan:
             except KeyboardInterrupt:
                 raise Interrupted(left_behind(model.release, job.ledger.state(model.release))) from None
 
+    @documented
     def check(
         self,
-        data: LocationLike | None = None,
+        data: Annotated[LocationLike | None, Arg("as --data of prdp release", "URI", option=True)] = None,
         *,
-        ledger: LedgerLike = None,
-        out: LocationLike | None = None,
-        staging: LocationLike | None = None,
-        operator: str | None = None,
-        **options: Any,
+        out: Annotated[LocationLike | None, Arg("as --out of prdp release", "URI")] = None,
+        staging: Annotated[LocationLike | None, Arg("as --staging of prdp release", "URI")] = None,
+        **options: Unpack[OnLedger],
     ) -> dict[str, Any]:
         """Return whether a release would be reserved, as `prdp ledger check --json`; reads no record, reserves nothing.
-
-        Args:
-            data: The location of the microdata. Default: the plan's dataset.path.
-            out: Where the release would be published. Default: releases/ beside the plan.
-            staging: Where its draws would lie. Default: beside the ledger.
-            ledger, operator, **options: As of `release`; no engine starts.
 
         Returns:
             release, dataset, plan_digest and state: None where it would be reserved now, else its present state.
@@ -190,18 +175,18 @@ class Plan:
             BudgetRefused: Where a limit would be exceeded.
             StateError: Where the ledger's state forbids it.
         """
+        from pipeline.release.installation import site  # noqa: PLC0415
         from pipeline.release.request import Request  # noqa: PLC0415
         from pipeline.release.request import check as run  # noqa: PLC0415
-        from pipeline.release.site import site  # noqa: PLC0415
 
         model, runner = self._model, Runner(**options)
 
         site().signing()  # raises where a release could not be signed
-        opened = open_logged(ledger, operator, runner)
+        opened = runner.opened()
         state = run(
             Request(
                 plan=model,
-                microdata=microdata_of(model, data, runner),
+                microdata=microdata_of(model, data, runner, opened, released=True),
                 out=out_of(model, out, runner),
                 ledger=opened._store,
                 staging=None if staging is None else location(staging, runner.name("staging")),
@@ -213,28 +198,19 @@ class Plan:
         status = None if state is None else state.status
         return {"release": model.release, "dataset": model.dataset.name, "plan_digest": model.digest, "state": status}
 
+    @documented
     def check_microdata(
         self,
-        data: LocationLike | None = None,
+        data: Data = None,
         *,
-        report: LocationLike | None = None,
+        report: Annotated[LocationLike | None, Arg(REPORT, "FILE", default=IN_CHECKS)] = None,
         as_json: bool = False,
-        ledger: LedgerLike = None,
-        engine: str | None = None,
-        operator: str | None = None,
-        **options: Any,
+        **options: Unpack[Run],
     ) -> dict[str, Any]:
         """Look at the microdata before a release, as `prdp check`; what is found is confidential.
 
         Nothing is summed, drawn or charged. The ledger records the check before any record is read, and names it in
-        the dataset's next reservation.
-
-        Args:
-            data: The location of the microdata. Default: the plan's dataset.path.
-            report: The file to write, a new one; it gets mode 0600. Default: one in a private folder beside the
-                ledger's staging.
-            as_json: Write the report as JSON, not for people.
-            ledger, engine, operator, **options: As of `release`; the engine is Dask by default.
+        the dataset's next reservation. The report is for people, or `as_json`.
 
         Returns:
             release, dataset, plan_digest, report (where it lies), and found: whether it tells of something.
@@ -244,29 +220,30 @@ class Plan:
             StateError: Where the report's place is taken, or releases are published or staged there.
             MicrodataError: Where the files changed during the run, or cannot be read.
         """
-        from pipeline.diagnostics.check import CheckJob  # noqa: PLC0415
-        from pipeline.diagnostics.check import check as run  # noqa: PLC0415
+        from pipeline.diagnostics.check_microdata import CheckJob  # noqa: PLC0415
+        from pipeline.diagnostics.check_microdata import check as run  # noqa: PLC0415
         from pipeline.microdata.lakehouse import Place  # noqa: PLC0415
-        from pipeline.release.site import site  # noqa: PLC0415
+        from pipeline.release.installation import site  # noqa: PLC0415
         from pipeline.storage.uri import locate  # noqa: PLC0415
 
-        model, runner = self._model, Runner(engine=engine, **options)
+        model, runner = self._model, Runner(**options)
 
-        microdata = microdata_of(model, data, runner)
-        if not isinstance(microdata, Place):
-            name = runner.name("data")
-            raise PlanError(f"a check reads files: give a copy of the table or DataFrame with {name}")
         at = None if report is None else locate(os.fspath(report), what=runner.name("report")).as_path()
         if report is not None and at is None:
             raise PlanError(
                 f"{runner.name('report')} {report}: a report is a file of mode 0600; name one of this machine"
             )
         with runner.started() as started:
+            opened = runner.lasting(started)
+            microdata = microdata_of(model, data, runner, opened, released=False)
+            if not isinstance(microdata, Place):
+                name = runner.name("data")
+                raise PlanError(f"a check reads files: give a copy of the table or DataFrame with {name}")
             outcome = run(
                 CheckJob(
                     plan=model,
                     microdata=microdata,
-                    ledger=open_lasting(ledger, operator, started, runner)._store,
+                    ledger=opened._store,
                     engine=started,
                     report=at,
                     as_json=as_json,
@@ -307,54 +284,45 @@ class Allocation:
         return copy.deepcopy(dict(self._result))
 
 
+@documented
 def allocate(
     draft: "str | Path | Mapping[str, Any]",
     *,
-    out: "str | Path | None" = None,
+    out: Annotated[str | Path | None, Arg("write the plan here, in its own folder", "FILE")] = None,
     folder: "str | Path | None" = None,
     set: Mapping[str, str] = NOTHING,
-    records: int | None = None,
-    like: str | None = None,
-    states: Sequence[str] = (),
-    seed: int = 0,
-    **options: Any,
+    records: Annotated[int | None, Arg("of so many synthetic establishments", "N", "at_least_one")] = None,
+    seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")] = 0,
+    **options: Unpack[Economy],
 ) -> Allocation:
     """Choose the scales of a draft, a plan with a key `calibrate` of its own, as `prdp calibrate DRAFT`.
 
-    Guarantee: the plan keeps every limit that the draft names by its own total policy, exactly.
-
-    Args:
-        draft: The file, or a mapping as YAML would give it.
-        out: Write the plan here, in its own folder, each scale with a comment.
-        folder: The folder to which paths in a mapping are relative. Default: the working folder.
-        set: The values of the draft's variables, which stay in the plan that is written.
-        records: So many synthetic establishments, as of `try_plan`, have the totals and sizes that the draft leaves
-            open: the median of a table's cells above 0, and all of these.
-        like: Or those that add up to these published figures: "cbp-2010" or "cbp-2011".
-        states: With `like`: two-digit codes of states; all where there are none.
-        seed: Of the synthetic establishments.
-        **options: With `records` or `like`: workers or scheduler (Dask); `progress=True` reports on standard error.
+    Guarantee: the plan keeps every limit that the draft names by its own total policy, exactly. Of `records` or `like`
+    are the totals and sizes that the draft leaves open: the median of a table's cells above 0, and all of these.
+    `folder` and `set` are those of `load_plan`.
 
     Raises:
         BudgetRefused: The limits cannot be kept with the accuracies wanted; the message says what could be had.
         PlanError: The draft is wrong, or noise cannot be so accurate.
     """
-    from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
+    from pipeline.planning.explain.allocated import allocated_plan  # noqa: PLC0415
 
     text, path = _text_and_path(draft, folder)
     new = None if out is None else Path(out)
+    like, states, runner = economy_of(options)
     if records is None and like is None:
-        if states or seed or options:
+        if seed or options:
             raise PlanError("states, seed and options of an engine: they go with records or like alone")
         result, final = allocated_plan(text, path, new, set)
         return Allocation(_plan(final, path, set), result)
     if records is not None and like is not None:
         raise PlanError("records and like: give one of them")
-    from pipeline.trial.microdata import Origin  # noqa: PLC0415
-    from pipeline.trial.sizes import sized_draft  # noqa: PLC0415
+    from pipeline.diagnostics.plan_trials import sized_cells  # noqa: PLC0415
+    from pipeline.diagnostics.trial_microdata import Origin  # noqa: PLC0415
+    from pipeline.planning.trial.trial_sizes import sized_draft  # noqa: PLC0415
 
-    origin = Origin(records=records, like=like, states=tuple(states), seed=seed)
-    with sized_draft(text, path, set, origin, Runner(**options).started) as sized:
+    origin = Origin(records=records, like=like, states=states, seed=seed)
+    with sized_draft(text, path, set, partial(sized_cells, origin, runner.started)) as sized:
         made = origin.label if like is not None else f"{origin.records:,} {origin.label}"
         result, final = allocated_plan(sized, path, new, set, made)
     return Allocation(_plan(final, path, set), result)

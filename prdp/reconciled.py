@@ -4,32 +4,41 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from pipeline.engines.registry import OPTIONS
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
+from pipeline.engines.registry import ENGINES
 from pipeline.plan.keys import Where
-from pipeline.product.atoms import MAX_CELLS
-from pipeline.product.derived import Derived, change_of, ratio_of, share_of
-from pipeline.product.estimated_totals import Estimated
-from pipeline.product.export import export
-from pipeline.product.reconcile import Options, Picked, Reconciliation, parse_where
-from pipeline.product.reconciled_folder import (
+from pipeline.publication.manifest import RECONCILED, Manifest
+from pipeline.publication.product.derived import Derived, change_of, ratio_of, share_of
+from pipeline.publication.product.exports import export
+from pipeline.publication.reconcile.estimated_totals import Estimated, Picked
+from pipeline.publication.reconcile.reconciled import Options, parse_where
+from pipeline.publication.reconcile.reconciled_folder import (
     VerifiedTables,
     make_reconciled,
-    read_reconciled_manifest,
-    require_files,
     verify_reconciled,
 )
-from pipeline.release.export import published_part
-from pipeline.release.site import site
+from pipeline.publication.release_folder import published_part
+from pipeline.release.installation import site
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
+from prdp.declared import Arg, ReleaseFolders, documented
+from prdp.locations import LocationLike, location, locations
 from prdp.releases import public_key
-from prdp.runs import LocationLike, Runner, location
+from prdp.runs import OfEngine, Runner
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Files = Mapping[str, str | Path]  # by measure, or "records"
+STRUCTURE = "the plan of a release that has no structure.json"
+FIXED = "public totals without noise (CSV or Parquet: levels and value) that tables are held to"
+EXPECTED = "public totals to be expected, for weights of noise that depends on the total"
+WEIGHING = "a noisy table from which such weights are made; it is left out of the estimates"
+FOLDER = "folder to write, new or empty; without it sums of cells alone can be asked for"
+DRAWS = "draw N solutions, for closer standard errors, where they are bounds, and shorter intervals"
+ENGINE = "engine whose workers each make the tables of a group"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +52,7 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
 
     facts: Mapping[str, Any]
     _folder: Location | None = None
-    _made_of: Reconciliation | None = field(default=None, repr=False)
+    _made_of: Estimated | None = field(default=None, repr=False)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -61,7 +70,7 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
             PlanError: The tables do not tell these cells from others, or the releases are not at hand: a folder that
                 was read alone does not hold what it takes.
         """
-        return self._reconciliation.picked(cells_of(where), of)
+        return self.source.picked(cells_of(where), of)
 
     def ratio(self, numerator: str, denominator: str, where: str | Where = "") -> Derived:
         """Return the ratio of two totals of the same cells, such as payroll per employee (docs/reconcile.md).
@@ -85,10 +94,6 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
     @property
     def source(self) -> Estimated:
         """The estimates behind the tables, as statistics of totals are made of them."""
-        return Estimated(self._reconciliation)
-
-    @property
-    def _reconciliation(self) -> Reconciliation:
         if self._made_of is None:
             raise PlanError(
                 "an error of a sum needs the releases: call prdp.reconcile with them, without a folder to write"
@@ -97,7 +102,7 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
 
     @property
     def _interval(self) -> float:
-        return self._reconciliation.options.interval
+        return self.source.options.interval
 
     @property
     def folder(self) -> str | None:
@@ -105,17 +110,23 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
         return None if self._folder is None else str(self._folder)
 
     def write(
-        self, out: str | Path, *, csv: bool = False, sign: bool = False, engine: str | None = None, **options: Any
+        self,
+        out: str | Path,
+        *,
+        csv: bool = False,
+        sign: bool = False,
+        engine: str | None = None,
+        **on: Unpack[OfEngine],
     ) -> "Reconciled":
         """Write the tables to a new or empty folder, as `reconcile` does where one is given; return them."""
         if self._made_of is None:
             raise PlanError("tables are made of releases: call prdp.reconcile with them")
-        runner, signing = Runner(engine=engine, **options), site().signing_asked(sign)
-        if all(value is None for value in (engine, *(getattr(runner, name) for name in OPTIONS))):
-            facts = make_reconciled(self._made_of, Path(out), csv=csv, signing=signing)
-        else:
+        runner, signing = Runner(engine=engine, **on), site().signing_asked(sign)
+        if runner.has_engine:
             with runner.started() as started:
                 facts = make_reconciled(self._made_of, Path(out), csv=csv, each=started.each, signing=signing)
+        else:
+            facts = make_reconciled(self._made_of, Path(out), csv=csv, signing=signing)
         return Reconciled(facts, locate(os.fspath(out), what="--out"), self._made_of)
 
     def export(
@@ -161,68 +172,55 @@ def cells_of(where: str | Where) -> Where:
     return {level: tuple(codes) for level, codes in where.items()}
 
 
+class Weights(TypedDict, total=False):
+    """How tables are weighted where they are reconciled."""
+
+    plans: Annotated[Sequence[str | Path], Arg(STRUCTURE, "PLAN", many=True, flag="plan")]
+    fixed: Annotated[Files, Arg(FIXED, "MEASURE=FILE", "measured", many=True)]
+    expected: Annotated[Files, Arg(EXPECTED, "MEASURE=FILE", "measured", many=True)]
+    weights_from: Annotated[Sequence[str], Arg(WEIGHING, "TABLE", many=True)]
+    leave_out: Annotated[Sequence[str], Arg("a table that carries no weight", "TABLE", many=True)]
+    interval: Annotated[float, Arg("coverage that intervals have at least", kind="probability", default="0.95")]
+    max_cells: Annotated[int, Arg("most finest common cells", "N", "at_least_one", default="200 million")]
+
+
+class Reconciling(Weights, OfEngine, total=False):
+    """How tables are weighted, and where an engine makes them."""
+
+
+@documented
 def reconcile(
-    releases: Sequence[LocationLike] | LocationLike,
-    out: str | Path | None = None,
+    releases: ReleaseFolders,
+    out: Annotated[str | Path | None, Arg(FOLDER, "DIR", option=True)] = None,
     *,
-    plans: Sequence[str | Path] = (),
-    fixed: Mapping[str, str | Path] | None = None,
-    expected: Mapping[str, str | Path] | None = None,
-    weights_from: Sequence[str] = (),
-    leave_out: Sequence[str] = (),
-    interval: float = 0.95,
-    csv: bool = False,
-    sign: bool = False,
-    max_cells: int | None = None,
-    draws: int = 0,
-    engine: str | None = None,
-    **engine_options: Any,
+    csv: Annotated[bool, Arg("write every table as CSV too")] = False,
+    sign: Annotated[bool, Arg("sign reconciled.json with the site's key (prdp keys create)")] = False,
+    draws: Annotated[int, Arg(DRAWS, "N", "count", default="0")] = 0,
+    engine: Annotated[str | None, Arg(ENGINE, choices=list(ENGINES), default="none, this process")] = None,
+    **options: Unpack[Reconciling],
 ) -> Reconciled:
     """Return best linear unbiased estimates of all tables of published releases, which add up (docs/reconcile.md).
 
-    It reads what is published alone, and costs no record anything.
-
-    Args:
-        releases: The folders or URIs that hold release.json, of one dataset.
-        out: The folder to write, new or empty. Default: none; then sums of cells can be asked for, and no table.
-        plans: Plans of releases that have no structure.json.
-        fixed: By measure (or "records") a CSV or Parquet file of totals that are known without noise: levels and value.
-        expected: Likewise of totals to be expected, for weights of noise that depends on the total.
-        weights_from: Noisy tables from which such weights are made; they are left out of the estimates.
-        leave_out: Tables that carry no weight.
-        interval: The coverage that intervals have at least.
-        csv: Whether to write every table as CSV too.
-        sign: Whether to sign reconciled.json with the site's key.
-        max_cells: The most finest common cells of a group. Default: 200 million.
-        draws: Solutions that are drawn for closer standard errors, where those of tables are upper bounds, and shorter
-            intervals, where noise is additive and not all Gaussian.
-        engine: "dask" or "spark", whose workers each make the tables of a group, and reach the releases and `out`.
-            Default: none, one group after the other in this process. The tables are the same.
-        **engine_options: Of the engine, as of `Plan.release`: scheduler, workers, master, progress.
+    It reads what is published alone, and costs no record anything. Without `out` sums of cells can be asked for, and
+    no table. An engine's workers reach the releases and `out`; the tables are the same.
 
     Raises:
         PlanError: Releases are not of one dataset, or the options do not fit them.
         StateError: A release's file is missing, changed or too many, or `out` is neither absent nor empty.
     """
-    folders = [releases] if isinstance(releases, str | os.PathLike) else releases
-    options = Options(
-        plans=[Path(path) for path in plans],
-        fixed={measure: Path(path) for measure, path in (fixed or {}).items()},
-        expected={measure: Path(path) for measure, path in (expected or {}).items()},
-        weights_from=tuple(weights_from),
-        leave_out=tuple(leave_out),
-        interval=interval,
-        max_cells=MAX_CELLS if max_cells is None else max_cells,
-        draws=draws,
-    )
-    found = Reconciled({}, None, Reconciliation([location(each, "release") for each in folders], options))
+    stated: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    weights = {name: stated.pop(name) for name in Weights.__annotations__ if name in stated}
+    for name in {"fixed", "expected"} & weights.keys():
+        weights[name] = {measure: Path(path) for measure, path in weights[name].items()}
+    weights["plans"] = [Path(path) for path in weights.get("plans", ())]
+    made = Reconciled({}, None, Estimated(locations(releases, "release"), Options(**weights, draws=draws)))
     if out is not None:
-        return found.write(out, csv=csv, sign=sign, engine=engine, **engine_options)
+        return made.write(out, csv=csv, sign=sign, engine=engine, **stated)
     if sign:
         raise PlanError("sign=True signs the tables' manifest: give out")
-    if engine is not None or engine_options:
+    if Runner(engine=engine, **stated).has_engine:
         raise PlanError("engines make tables: give out, or leave the engine's options out")
-    return found
+    return made
 
 
 def read_reconciled(path: LocationLike) -> Reconciled:
@@ -231,6 +229,4 @@ def read_reconciled(path: LocationLike) -> Reconciled:
     `Reconciled.verify` repeats the check of sums.
     """
     folder = location(path, "reconciled tables")
-    facts = read_reconciled_manifest(folder)
-    require_files(folder, facts)
-    return Reconciled(facts, folder)
+    return Reconciled(Manifest.verified(folder, RECONCILED).facts, folder)

@@ -3,28 +3,43 @@
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.keys import level_of
-from pipeline.release.export import published_json, published_part
-from pipeline.release.manifest import Verified, read_manifest, verify_release
-from pipeline.release.outcome import Outcome
+from pipeline.publication.manifest import Manifest, Verified, verify_release
+from pipeline.publication.release_folder import json_in, published_part
+from pipeline.release.request import Outcome
+from pipeline.storage.inputs import input_lines
 from pipeline.storage.location import Location
-from prdp.runs import LocationLike, location
+from prdp.declared import Arg, KeyFile, NewFolder, ReleaseFolder, ReleaseFolders, documented
+from prdp.locations import LocationLike, located, location, locations
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pipeline.product.make import VerifiedProduct
-    from pipeline.release.signing import PublicKey
-    from prdp.plans import Plan
+    from pipeline.publication.product.products import VerifiedProduct
+    from pipeline.publication.signing import PublicKey
 
-CodeLists: TypeAlias = "Plan | Mapping[str, LocationLike] | None"
+EXPORTS = ("csv", "xlsx", "duckdb", "delta", "sdmx")
+NEW_FOLDER = "folder to write, new or empty"
+SHOWN = "what prdp reconcile made of these releases: shown in place of their values"
+RECONCILED = "a folder that prdp reconcile made: its figures are shown"
+DOWNLOADS = "a folder that prdp product made of the release: its files are for download"
+
+
+class ListsCodes(Protocol):
+    """A plan, as far as it says where names of codes come from."""
+
+    @property
+    def code_lists(self) -> Mapping[str, Path]: ...  # noqa: D102
+
+
+CodeLists: TypeAlias = ListsCodes | Mapping[str, LocationLike] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +112,18 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
     each, then value, lower, upper and standard_error in units of the measure (integers are int64).
     """
 
-    verified: Verified
-    manifest: Mapping[str, Any]
-    _folder: Location
-    _names: Mapping[str, Mapping[str, str]] = field(repr=False)
+    _published: Manifest
+    _names: Mapping[str, Mapping[str, str]]
+
+    @property
+    def verified(self) -> Verified:
+        """What was verified."""
+        return Verified.of(self._published)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What release.json holds."""
+        return self._published.facts
 
     def arrow(self, query: str) -> pa.Table:
         """Return a table as an Arrow table."""
@@ -113,7 +136,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
 
     def dask(self, query: str) -> Any:
         """Return a table as a Dask DataFrame, with a partition for each file."""
-        from pipeline.engines.dask_frames import from_parts  # noqa: PLC0415
+        from pipeline.engines.dask import from_parts  # noqa: PLC0415
 
         files = {file["path"]: file for file in self._files(query)}
         return from_parts(lambda path: self._read(files[path]).to_pandas(), list(files))
@@ -121,36 +144,12 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
     @property
     def policy(self) -> dict[str, Any]:
         """The release's policy.json: mechanisms, parameters, policy functions and losses at reference records."""
-        path = f"{self.verified.attempt}/policy.json"
-        file = next(file for file in self.manifest["files"] if file["path"] == path)
-        policy: dict[str, Any] = published_json(self._folder, file)
+        policy: dict[str, Any] = json_in(self._published, "policy.json")
         return policy
 
-    def export(
-        self,
-        to: str,
-        out: str | Path | None = None,
-        *,
-        tables: Sequence[str] = (),
-        agency: str | None = None,
-        year: int | None = None,
-    ) -> dict[str, Any]:
-        """Write tables in another format, as `prdp export --json`; what is published already costs no loss.
-
-        Args:
-            to: The format: csv, xlsx, duckdb, delta or sdmx; codes are text in each of them.
-            out: The folder to write, new or empty. Default: <release>-<format> in the working folder.
-            tables: The tables to write. Default: all.
-            agency: Of sdmx: the identifier of the agency that maintains the structures. Default: PRDP.
-            year: Of sdmx: the year of the figures, as the dimension TIME_PERIOD. Default: there is none.
-
-        Returns:
-            release, attempt, format, out and tables: by query its path and rows.
-        """
-        from pipeline.product.export import export  # noqa: PLC0415
-
-        at = None if out is None else Path(out)
-        return export(self._folder, to, at, tables, agency=agency, year=year)
+    def export(self, to: str, out: str | Path | None = None, **options: Any) -> dict[str, Any]:
+        """Write tables in another format; options and result are those of `export_tables`."""
+        return export_tables(self._published.folder, to, out, **options)
 
     def _files(self, query: str) -> list[dict[str, Any]]:
         for table in self.manifest["tables"]:
@@ -160,7 +159,7 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
 
     def _read(self, file: Mapping[str, Any]) -> pa.Table:
         """Return a file of a table; StateError where it changed since it was verified."""
-        return self._named(published_part(self._folder, file).read())
+        return self._named(published_part(self._published.folder, file).read())
 
     def _named(self, table: pa.Table) -> pa.Table:
         columns = {}
@@ -185,18 +184,12 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         return f"<prdp.PublishedRelease {self.verified.release}: {', '.join(self)}>"
 
 
-def verify(path: LocationLike, *, key: str | Path | None = None) -> Verified:
+@documented
+def verify(path: ReleaseFolder, *, key: KeyFile = None) -> Verified:
     """Return what was verified: every file of the release is the one that its manifest names, and none is added.
 
-    Args:
-        path: The folder or URI that holds release.json.
-        key: The file of the publisher's public key: the manifest must be signed by it.
-
-    Raises:
-        StateError: Naming the first file that is missing, changed or too many, or what is wrong with the signature.
-        PlanError: The key cannot be read, or is none.
-
-    Without `key` it shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its
+    StateError names the first file that is missing, changed or too many, or what is wrong with the signature. Without
+    `key` it shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its
     publisher's.
     """
     return verify_release(location(path, "release"), public_key(key))
@@ -205,51 +198,39 @@ def verify(path: LocationLike, *, key: str | Path | None = None) -> Verified:
 def create_key(path: str | Path) -> dict[str, str]:
     """Make a key that signs manifests; return key (its file, mode 0600), public (path.pub) and fingerprint.
 
-    Raises:
-        StateError: Where one of the files is there: keys are not replaced.
-        PlanError: Where they cannot be written.
+    Keys that are there are never replaced.
     """
-    from pipeline.release.signing import PUBLIC_SUFFIX, create_key  # noqa: PLC0415 — cryptography
+    from pipeline.publication.signing import PUBLIC_SUFFIX, create_key  # noqa: PLC0415 — cryptography
 
     made = create_key(Path(path))
     return {"key": str(path), "public": f"{path}{PUBLIC_SUFFIX}", "fingerprint": made.fingerprint}
 
 
 def read_release(path: LocationLike, *, names: CodeLists = None) -> PublishedRelease:
-    """Verify a published release and return its tables.
+    """Verify a published release and return its tables; StateError where a file is missing, changed or too many.
 
     Args:
         path: The folder or URI that holds release.json.
         names: Where names of codes come from: the plan, or {"naics": file, "county": file}, CSV with the header
             code,name. A release carries none; keys of another level than the lists' have none.
-
-    Raises:
-        StateError: Where a file is missing, changed or too many.
     """
     folder = location(path, "release")
-    verified = verify_release(folder)
-    return PublishedRelease(verified, read_manifest(folder), folder, _names(names))
+    return PublishedRelease(Manifest.verified(folder), _names(names))
 
 
+@documented
 def product(
-    releases: Sequence[LocationLike] | LocationLike,
-    out: str | Path,
+    releases: ReleaseFolders,
+    out: NewFolder,
     *,
-    product: str | Path = "cbp",
-    year: int | None = None,
-    reconciled: LocationLike | None = None,
-    sign: bool = False,
+    product: Annotated[str | Path, Arg("a YAML file, or a name of conf/products", "PRODUCT")] = "cbp",
+    year: Annotated[int | None, Arg("the year in the names of files", "YEAR", "year", default="the product's")] = None,
+    reconciled: Annotated[LocationLike | None, Arg(SHOWN, "DIR")] = None,
+    sign: Annotated[bool, Arg("sign product.json with the site's key (prdp keys create)")] = False,
 ) -> dict[str, Any]:
     """Write the files that users load, of verified published releases, as `prdp product`; it costs no record anything.
 
-    Args:
-        releases: The folders or URIs that hold release.json; no two have tables of the same name.
-        out: The folder to write, new or empty.
-        product: A product's YAML file (docs/product.md), or a name of conf/products.
-        year: The year in the names of files. Default: the product's.
-        reconciled: A folder that `reconcile` made of these releases: its estimates go before what was released, which
-            stands beside them in Research tables.
-        sign: Whether to sign product.json with the site's key.
+    No two of the releases have tables of the same name. What was released stands beside estimates in Research tables.
 
     Returns:
         What product.json holds: the files with their SHA-256, and the releases they come from.
@@ -258,46 +239,38 @@ def product(
         PlanError: The product's file is wrong, no release has a table that it needs, or others were reconciled.
         StateError: A release's file is missing, changed or too many, or `out` is neither absent nor empty.
     """
-    folders = [releases] if isinstance(releases, str | os.PathLike) else releases
     estimates = None if reconciled is None else location(reconciled, "reconciled tables")
-    from pipeline.product.make import make_product  # noqa: PLC0415 — products need more of Arrow and SciPy
-    from pipeline.release.site import site as settings  # noqa: PLC0415
+    from pipeline.publication.product.products import make_product  # noqa: PLC0415 — products need more of Arrow and SciPy
+    from pipeline.release.installation import site as settings  # noqa: PLC0415
 
-    of, signing = [location(each, "release") for each in folders], settings().signing_asked(sign)
+    of, signing = locations(releases, "release"), settings().signing_asked(sign)
     return make_product(of, product, Path(out), year, estimates, signing=signing)
 
 
-def verify_product(path: LocationLike, *, key: str | Path | None = None) -> "VerifiedProduct":
+@documented
+def verify_product(
+    path: Annotated[LocationLike, Arg("the folder or URI that holds product.json", "FOLDER")], *, key: KeyFile = None
+) -> "VerifiedProduct":
     """Return what was verified of a product's folder: every file is the one that product.json names, and none is added.
 
-    Args:
-        path: The folder or URI that holds product.json.
-        key: The file of the publisher's public key: product.json must be signed by it.
-
-    Raises:
-        StateError: Naming the first file that is missing, changed or too many, or what is wrong with the signature.
-        PlanError: The key cannot be read, or is none.
+    StateError names the first file that is missing, changed or too many, or what is wrong with the signature.
     """
-    from pipeline.product.make import verify_product  # noqa: PLC0415
+    from pipeline.publication.product.products import verify_product  # noqa: PLC0415
 
     return verify_product(location(path, "product"), public_key(key))
 
 
+@documented
 def site(
-    release: LocationLike,
-    out: str | Path,
+    release: ReleaseFolder,
+    out: NewFolder,
     *,
-    reconciled: LocationLike | None = None,
-    product: LocationLike | None = None,
+    reconciled: Annotated[LocationLike | None, Arg(RECONCILED, "RECONCILED", option=False)] = None,
+    product: Annotated[LocationLike | None, Arg(DOWNLOADS, "PRODUCT")] = None,
 ) -> dict[str, Any]:
     """Write a public site of a published release, with copies of its files, as `prdp site`; it costs no loss.
 
-    Args:
-        release: The folder or URI that holds release.json, which is not changed.
-        out: The folder to write, new or empty; its index.html is the front page.
-        reconciled: A folder that `prdp.reconcile` wrote of this release: its figures are shown, and lead to the
-            published ones.
-        product: A folder that `prdp.product` wrote of this release: its files are for download, as `product/…`.
+    The release's folder is not changed; the front page of the site is its index.html.
 
     Returns:
         release, attempt, out, tables, those of them that are reconciled, and the product's files (None: no product).
@@ -308,9 +281,32 @@ def site(
     """
     at = None if reconciled is None else location(reconciled, "reconciled")
     loads = None if product is None else location(product, "product")
-    from pipeline.product.site import make_site  # noqa: PLC0415
+    from pipeline.publication.site.made_site import make_site  # noqa: PLC0415
 
     return make_site(location(release, "release"), Path(out), at, loads)
+
+
+@documented
+def export_tables(
+    folder: Annotated[
+        LocationLike | Location, Arg("the folder or URI that holds release.json or reconciled.json", "OUT/RELEASE")
+    ],
+    to: Annotated[str, Arg("format of the tables", choices=EXPORTS, option=True)],
+    out: Annotated[str | Path | None, Arg(NEW_FOLDER, "DIR", option=True, default="<release>-<format>")] = None,
+    *,
+    tables: Annotated[Sequence[str], Arg("this table alone", "TABLE", many=True, flag="table")] = (),
+    agency: Annotated[str | None, Arg("sdmx: who maintains the structures", "ID", default="PRDP")] = None,
+    year: Annotated[int | None, Arg("sdmx: the year of the figures, as the dimension TIME_PERIOD", kind="year")] = None,
+) -> dict[str, Any]:
+    """Write tables in another format, as `prdp export --json`; what is published already costs no loss.
+
+    Returns:
+        release, attempt, format, out and tables: by query its path and rows. Codes are text in every format.
+    """
+    from pipeline.publication.product.exports import export  # noqa: PLC0415
+
+    read = folder if isinstance(folder, Location) else located(folder, "OUT/RELEASE")
+    return export(read, to, None if out is None else Path(out), tables, agency=agency, year=year)
 
 
 def _names(source: Any) -> dict[str, dict[str, str]]:
@@ -319,8 +315,8 @@ def _names(source: Any) -> dict[str, dict[str, str]]:
     named: dict[str, dict[str, str]] = {}
     for key, path in lists.items():
         try:
-            with Path(path).open(encoding="utf-8-sig", newline="") as file:
-                rows = [row for row in csv.DictReader(file) if row.get("code") and row.get("name")]
+            with input_lines(Path(path)) as lines:
+                rows = [row for row in csv.DictReader(lines) if row.get("code") and row.get("name")]
             if rows:
                 named[level_of(key, rows[0]["code"])] = {row["code"]: row["name"] for row in rows}
         except (OSError, ValueError, csv.Error):
@@ -328,10 +324,10 @@ def _names(source: Any) -> dict[str, dict[str, str]]:
     return named
 
 
-def public_key(path: str | Path | None) -> "PublicKey | None":
+def public_key(path: str | os.PathLike[str] | None) -> "PublicKey | None":
     """Return the key in a file; None without one."""
     if path is None:
         return None
-    from pipeline.release.signing import load_public_key  # noqa: PLC0415 — cryptography
+    from pipeline.publication.signing import load_public_key  # noqa: PLC0415 — cryptography
 
     return load_public_key(Path(path))

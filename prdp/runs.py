@@ -1,44 +1,80 @@
 """Runs of prdp from Python: which engine, where the microdata lie, what is written where."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from pipeline.engines.registry import OPTIONS, open_engine
-from pipeline.errors import PlanError
-from pipeline.log import Log, plain_log
+from pipeline.base.errors import PlanError
+from pipeline.base.log import Log, plain_log
+from pipeline.engines.registry import ENGINES, OPTIONS, open_engine
 from pipeline.plan.model import Plan, default_out
+from prdp.declared import FIGURES, Arg
 from prdp.ledgers import Ledger, LedgerLike, is_in_a_file, open_ledger
+from prdp.locations import LocationLike, located, location
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
     from pipeline.storage.location import Location
 
-LocationLike = str | os.PathLike[str]
+LEDGER = "the ledger: a path or postgresql://user@host/database"
 DataLike = Any  # a LocationLike, or a pandas, Arrow, Dask or Spark DataFrame
+
+
+class Logged(TypedDict, total=False):
+    """What tells of a run; `command_log` is the command line's, which calls these functions too."""
+
+    progress: bool
+    command_log: Log | None
+
+
+class OfEngine(Logged, total=False):
+    """Where an engine runs a job; it shapes no byte of a table."""
+
+    scheduler: Annotated[str | None, Arg("dask: address of a scheduler", "ADDRESS", default="local threads")]
+    workers: Annotated[int | None, Arg("dask: number of local threads", "N", "at_least_one", default="all cores")]
+    master: Annotated[Any, Arg("spark: a master on this machine, or sc://", "URL", default="local[*]")]
+
+
+class OnEngine(OfEngine, total=False):
+    """The engine of a job, and where it runs."""
+
+    engine: Annotated[str | None, Arg("engine to run on", choices=list(ENGINES), default="dask")]
+
+
+class Economy(OfEngine, total=False):
+    """Which synthetic establishments are made."""
+
+    like: Annotated[str | None, Arg("establishments that add up to published figures", choices=FIGURES)]
+    states: Annotated[Sequence[str], Arg("with --like: 56,50", "CODES", "names", default="all")]
+
+
+class OnLedger(Logged, total=False):
+    """The ledger of a run, and who acts on it."""
+
+    ledger: Annotated[LedgerLike, Arg(LEDGER, "URL", default="the site's, or a file of the user's")]
+    operator: Annotated[
+        str | None,
+        Arg("operator to record; the name is not verified", "NAME", default="PRDP_OPERATOR, or the login name"),
+    ]
+
+
+class Run(OnEngine, OnLedger, total=False):
+    """What every run over microdata takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """What runs a job over microdata; it shapes no byte of a table.
-
-    Args:
-        engine: "dask" or "spark"; None: Dask, or Spark for its own DataFrames.
-        scheduler: Dask: a scheduler's address. Default: threads of this process.
-        workers: Dask: threads to use. Default: all cores.
-        master: Spark: a master of this machine, a server of Spark Connect (sc://…), or a session that is open, which
-            stays open. Default: local[*].
-        progress: Report stages on standard error.
-        command_log: The log of the command line, which calls these functions too: messages then name its options.
-    """
+    """What runs a job over microdata, of the options of `Run`; messages name options as their user writes them."""
 
     engine: str | None = None
     scheduler: str | None = None
     workers: int | None = None
     master: Any = None
+    ledger: LedgerLike = None
+    operator: str | None = None
     progress: bool = False
     command_log: Log | None = None
 
@@ -46,6 +82,11 @@ class Runner:
     def log(self) -> Log:
         """The command's log, a log for people, or a silent one."""
         return self.command_log or (plain_log() if self.progress else Log())
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine, or an option of one, was asked for."""
+        return any(getattr(self, name) is not None for name in ("engine", *OPTIONS))
 
     def name(self, parameter: str) -> str:
         """Return a parameter as its user writes it."""
@@ -64,7 +105,7 @@ class Runner:
             session = data.sparkSession
         name = self.engine or ("spark" if _is_sparks(data) or session is not None else "dask")
         if session is not None and name == "spark" and given <= {"master"}:
-            from pipeline.engines.spark_frames import engine_on  # noqa: PLC0415
+            from pipeline.engines.spark import engine_on  # noqa: PLC0415
 
             with engine_on(session, self.log) as on_that_session:
                 yield on_that_session
@@ -72,55 +113,67 @@ class Runner:
         with open_engine(name, options, flag="" if self.command_log is None else "--", log=self.log) as engine:
             yield engine
 
+    def opened(self) -> Ledger:
+        """Return the ledger of the run, and log its address."""
+        opened = open_ledger(self.ledger, operator=self.operator)
+        self.log.ledger(opened.address)
+        return opened
+
+    def lasting(self, engine: "Engine") -> Ledger:
+        """Return the ledger of a run on `engine`, and log its address.
+
+        Raises PlanError where the engine's driver moves to another machine and the ledger is a file: there it would be
+        a new one, which knows of no earlier loss.
+        """
+        if engine.driver_moves and is_in_a_file(self.ledger):
+            raise PlanError(
+                "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new "
+                "one, which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
+            )
+        return self.opened()
+
 
 def _is_sparks(given: object) -> bool:
     """Whether a session or a DataFrame is Spark's."""
     return type(given).__module__.partition(".")[0] == "pyspark"
 
 
-def open_logged(ledger: LedgerLike, operator: str | None, runner: Runner) -> Ledger:
-    """Return the ledger of a run, and log its address."""
-    opened = open_ledger(ledger, operator=operator)
-    runner.log.ledger(opened.address)
-    return opened
+def economy_of(options: Economy) -> tuple[str | None, tuple[str, ...], Runner]:
+    """Return figures, states and what runs the job."""
+    rest: dict[str, Any] = {**options}
+    return rest.pop("like", None), tuple(rest.pop("states", None) or ()), Runner(**rest)
 
 
-def open_lasting(ledger: LedgerLike, operator: str | None, engine: "Engine", runner: Runner) -> Ledger:
-    """Return the ledger of a run on `engine`, and log its address.
+def microdata_of(plan: Plan, data: DataLike, runner: Runner, ledger: Ledger, *, released: bool) -> Any:
+    """Return where the microdata of a plan lie, or the frame that holds them.
 
-    Raises PlanError where the engine's driver moves to another machine and the ledger is a file: there it would be a
-    new one, which knows of no earlier loss.
+    Guarantee: a location that the ledger's registered datasets do not allow is refused before anything but links is
+    looked at, by the same words whether or not something is there. Where they are not `released`, `data` may lie
+    elsewhere than the dataset is registered, but be no part of registered microdata.
     """
-    if engine.driver_moves and is_in_a_file(ledger):
-        raise PlanError(
-            "spark-submit --deploy-mode cluster: the ledger is a file, and the driver's machine would begin a new one, "
-            "which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
-        )
-    return open_logged(ledger, operator, runner)
+    from pipeline.microdata.lakehouse import microdata_at, names_of  # noqa: PLC0415
+    from pipeline.release.pinned import Table, source_of  # noqa: PLC0415
+    from pipeline.release.prepared import require_no_part  # noqa: PLC0415
+    from pipeline.release.request import TO_DRAW  # noqa: PLC0415
 
+    if data is not None and not isinstance(data, str | os.PathLike):
+        from pipeline.release.sealed_frames import frame_of  # noqa: PLC0415 — pandas and Arrow
 
-def location(at: LocationLike, what: str) -> "Location":
-    """Return the location that a path or URI names, without links; PlanError begins with `what`."""
-    from pipeline.storage.uri import locate  # noqa: PLC0415
-
-    if not isinstance(at, str | os.PathLike):
-        raise PlanError(f"{what}: a {type(at).__name__} is no location; write it to a file, and give its path")
-    return locate(os.fspath(at), what=what).resolve(what)
-
-
-def microdata_of(plan: Plan, data: DataLike, runner: Runner) -> Any:
-    """Return where the microdata of a release lie, or the frame that holds them."""
-    from pipeline.microdata.lakehouse import microdata_at  # noqa: PLC0415
-    from pipeline.preparation.pinned import Table  # noqa: PLC0415
-
-    if data is None:
-        at = plan.dataset.path
-        return Table(plan.dataset.table or "") if at is None else microdata_at(at.resolve("microdata"))
-    if isinstance(data, str | os.PathLike):
-        return microdata_at(location(data, runner.name("data")))
-    from pipeline.preparation.frames import frame_of  # noqa: PLC0415 — pandas and Arrow
-
-    return frame_of(data)
+        return frame_of(data)
+    what = "microdata" if data is None else runner.name("data")
+    at = plan.dataset.path if data is None else located(data, what)
+    table = Table(plan.dataset.table or "")
+    names = (source_of(table),) if at is None else names_of(at)
+    state = ledger._store.state(plan.release)
+    over = released and state is not None and not state.refunded and state.status not in TO_DRAW  # nothing is read
+    apart = not released and data is not None and ledger._store.dataset_at(names) is None
+    if not over and not apart:
+        only = released and ledger._registered_only
+        ledger._store.require_source(plan.dataset.name, names, registered_only=only)
+    if at is None:
+        return table
+    require_no_part(at)
+    return microdata_at(at.resolve(what))
 
 
 def out_of(plan: Plan, out: LocationLike | None, runner: Runner) -> "Location":

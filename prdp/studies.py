@@ -3,51 +3,60 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.errors import PlanError
-from pipeline.log import Log, plain_log
+from pipeline.base.errors import PlanError
+from pipeline.base.log import Log, plain_log
+from prdp.declared import FIGURES, Arg, NewFolder, documented
+from prdp.runs import OnEngine, Runner
 
 if TYPE_CHECKING:
+    from prdp.ledgers import LedgerLike
     from prdp.plans import Plan
 
+PLAIN = "all with one mechanism and no filter"
+RULES = "the rules that hold, such as p=10,n=2; width=10: what the threshold protects, in %"
+HELD = "p=10,n=2,k=85,threshold=3"
+KNOWN = "read for fingerprints of known datasets"
 NOTHING: Mapping[str, str] = {}
 Number = int | float | str | Fraction
 
 
-def generate(records: int, out: str | Path, *, seed: int = 0) -> Path:
-    """Write synthetic microdata and all that a first release needs; return the plan's path.
-
-    Args:
-        records: The number of establishments.
-        out: The folder to write, new or empty.
-        seed: The same seed gives the same bytes.
-    """
-    from pipeline.economy.generate import generate as run  # noqa: PLC0415
+@documented
+def generate(
+    records: Annotated[int, Arg("number of establishments", "N", "count")],
+    out: NewFolder,
+    *,
+    seed: Annotated[int, Arg("same seed, same bytes", "S", "count", default="0")] = 0,
+) -> Path:
+    """Write synthetic microdata and all that a first release needs; return the plan's path."""
+    from pipeline.planning.economy.generate import generate as run  # noqa: PLC0415
 
     return run(records, seed, Path(out)).plan
 
 
-def generate_like(figures: str, out: str | Path, *, states: Sequence[str] = (), seed: int = 0) -> Path:
+@documented
+def generate_like(
+    figures: Annotated[str, Arg("establishments that add up to published figures", choices=FIGURES, flag="like")],
+    out: NewFolder,
+    *,
+    states: Annotated[Sequence[str], Arg("with --like: 56,50", "CODES", "names", default="all")] = (),
+    seed: int = 0,
+) -> Path:
     """Write synthetic establishments that add up to published figures by state and NAICS 6; return the plan's path.
 
-    docs/cbp.md says what holds exactly and what is assumed.
-
-    Args:
-        figures: "cbp-2010" or "cbp-2011", County Business Patterns of that year.
-        out: The folder to write, new or empty.
-        states: Two-digit codes of states, such as "56"; all where there are none.
-        seed: The same seed gives the same bytes.
+    docs/economy.md says what holds exactly and what is assumed.
     """
-    from pipeline.economy.like import generate_like as run  # noqa: PLC0415
+    from pipeline.planning.economy.like import generate_like as run  # noqa: PLC0415
 
     return run(figures, seed, Path(out), states=states).plan
 
 
 def withheld_today(figures: str) -> dict[str, Any]:
     """Return how much of published figures is withheld, by level, as `prdp generate --like … --describe --json`."""
-    from pipeline.economy.published import withheld_today as run  # noqa: PLC0415
+    from pipeline.planning.economy.published import withheld_today as run  # noqa: PLC0415
 
     return run(figures)
 
@@ -56,16 +65,12 @@ def beside_today(figures: str, plan: "str | Path | Plan") -> dict[str, Any]:
     """Return how large errors of a plan's tables by state and industry are in the cells of published figures.
 
     By today's flag and by true employment, with the share of today's withheld cells that become usable and what
-    records lose for it (docs/cbp.md). Nothing is drawn, and no microdata are read.
-
-    Args:
-        figures: "cbp-2010" or "cbp-2011".
-        plan: A plan, or its file, such as the one that `generate_like` writes.
+    records lose for it (docs/economy.md). Nothing is drawn, and no microdata are read.
 
     Raises:
         PlanError: The plan has no such tables with additive noise.
     """
-    from pipeline.study.beside_today import beside_today as run  # noqa: PLC0415
+    from pipeline.planning.study.beside_today import beside_today as run  # noqa: PLC0415
     from prdp.plans import load_plan  # noqa: PLC0415
 
     return run(figures, load_plan(plan)._model)
@@ -145,17 +150,17 @@ def calibrate(
     if plan is None and set:
         raise PlanError("set: gives the values of a plan's variables; of a kind give parameters")
     if plan is not None:
-        from pipeline.plan.text import read_text  # noqa: PLC0415
-        from pipeline.report.allocated import allocated_plan  # noqa: PLC0415
-        from pipeline.report.calibrated import resolved_plan  # noqa: PLC0415
+        from pipeline.plan.plan_text import read_text  # noqa: PLC0415
+        from pipeline.planning.explain.allocated import allocated_plan  # noqa: PLC0415
+        from pipeline.planning.explain.calibrated import resolved_plan  # noqa: PLC0415
 
         path, new = Path(plan), None if out is None else Path(out)
         text = read_text(path)
         if text.data.get("calibrate") is None:
             return resolved_plan(path, new, set)
         return allocated_plan(text, path, new, set)[0]
-    from pipeline.study.asked import Asked  # noqa: PLC0415
-    from pipeline.study.comparison import to_json  # noqa: PLC0415
+    from pipeline.planning.study.asked import Asked  # noqa: PLC0415
+    from pipeline.planning.study.comparison import to_json  # noqa: PLC0415
 
     call, log = Asked(asked, str), plain_log() if progress else Log()
     if kind is not None:
@@ -173,7 +178,7 @@ def gaussian_scales(
         epsilon: above 0.
         delta: above 0 and below 1.
         at: The influence of the record, in the unit of the scales.
-        plot: An SVG or PNG file to write: the figures of docs/gaussian.md.
+        plot: An SVG or PNG file to write: the figures of docs/noise.md.
 
     Raises:
         PlanError: Where a number is out of its range.
@@ -190,82 +195,68 @@ def gaussian_scales(
     except ValueError as error:
         raise PlanError(f"gaussian_scales: {error}") from None
     if plot is not None:
-        from pipeline.study.gaussian_scales import plot_scales  # noqa: PLC0415
+        from pipeline.planning.study.gaussian_scales import plot_scales  # noqa: PLC0415
 
         plot_scales(Path(plot))
     return found
 
 
+@documented
 def evaluate(
-    study: str | Path,
-    out: str | Path,
+    study: Annotated[str | Path, Arg("the study, a YAML file such as conf/studies/slides.yaml", "STUDY")],
+    out: NewFolder,
     *,
-    records: int | None = None,
-    seed: int | None = None,
-    engine: str | None = None,
-    **options: Any,
+    records: Annotated[int | None, Arg("number of records", "N", "count", default="the study's")] = None,
+    seed: Annotated[int | None, Arg("seed of the microdata", "S", "count", default="the study's")] = None,
+    **options: Unpack[OnEngine],
 ) -> dict[str, Any]:
-    """Write a study of mechanisms beside each other on synthetic microdata; return it, as `prdp evaluate --json`.
+    """Write a study of mechanisms beside each other on synthetic microdata; return it, as `prdp evaluate --json`."""
+    from pipeline.diagnostics.synthetic_scan import aggregate  # noqa: PLC0415
+    from pipeline.planning.study.studies import StudyJob  # noqa: PLC0415
+    from pipeline.planning.study.studies import evaluate as run  # noqa: PLC0415
+    from pipeline.planning.study.study_spec import load_study  # noqa: PLC0415
 
-    Args:
-        study: The study's YAML file.
-        out: The folder to write, new or empty.
-        records: The number of records. Default: the study's.
-        seed: The seed of the microdata. Default: the study's.
-        engine: "dask" (default) or "spark".
-        **options: As of `Plan.release`.
-    """
-    from pipeline.study.run import StudyJob  # noqa: PLC0415
-    from pipeline.study.run import evaluate as run  # noqa: PLC0415
-    from pipeline.study.spec import load_study  # noqa: PLC0415
-    from prdp.runs import Runner  # noqa: PLC0415
-
-    read, runner = load_study(Path(study)), Runner(engine=engine, **options)
+    read, runner = load_study(Path(study)), Runner(**options)
     records = read.data.records if records is None else records
     read = replace(read, data=replace(read.data, records=records, seed=read.data.seed if seed is None else seed))
     with runner.started() as started:
-        return dict(run(StudyJob(study=read, out=Path(out), engine=started, log=runner.log)))
+        return dict(run(StudyJob(study=read, out=Path(out), scan=partial(aggregate, started), log=runner.log)))
 
 
+@documented
 def suppression(
-    plan: "str | Path | Plan",
-    out: "str | Path | None" = None,
+    plan: Annotated["str | Path | Plan", Arg("a plan beside microdata of prdp generate, which are read", "PLAN")],
+    out: NewFolder = None,
     *,
-    measure: str | None = None,
-    tables: Sequence[str] = (),
-    rules: Mapping[str, float] | None = None,
+    measure: Annotated[
+        str | None, Arg("the measure whose tables are taken", "MEASURE", flag="sum", default="the first")
+    ] = None,
+    tables: Annotated[Sequence[str], Arg("the tables", "NAME,…", "names", default=PLAIN)] = (),
+    rules: Annotated[Mapping[str, float] | None, Arg(RULES, "RULES", "numbers", default=HELD)] = None,
     factors: tuple[float, float] = (1.05, 1.15),
-    firm: str | None = None,
+    firm: Annotated[str | None, Arg("the column of firms", "COLUMN", default="the plan's unit, or firm_id")] = None,
     draws: int = 20,
-    seed: int = 0,
+    seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")] = 0,
+    ledger: Annotated["LedgerLike", Arg(KNOWN, "URL", default="your own, if there is one")] = None,
     log: Log | None = None,
 ) -> dict[str, Any]:
     """Return a plan's tables by cell suppression and by multiplicative noise beside the plan's own noise.
 
-    As `prdp evaluate --suppression PLAN --json` (docs/suppression.md). It reads the plan's microdata, which must be
-    those of `prdp generate`, on this machine.
-
-    Args:
-        plan: The plan's file, or a plan.
-        out: A folder to write the figures and the picture to, new or empty.
-        measure: The measure whose sums are published. Default: that of the plan's first sum.
-        tables: Names of tables. Default: all of the measure without a filter and with one mechanism.
-        rules: The rules that hold, by number: "p" in %, "n" and "k" in %, "threshold" in firms, and "width", what the
-            threshold rule protects, in %. Default: p=10, n=2, k=85, threshold=3, width=10.
-        factors: Of the multiplicative noise: how far from 1 its factors are, at least and at most, as factors above 1.
-        firm: The column of firms. Default: the plan's unit, or "firm_id".
-        draws: How often noise is drawn.
-        seed: Of the draws.
-        log: For progress.
+    As `prdp evaluate --suppression PLAN --json` (docs/comparisons.md). It reads the plan's microdata, which must be
+    those of `prdp generate`, on this machine. `factors`: how far from 1 those of the multiplicative noise are, at least
+    and at most, as factors above 1; `draws`: how often noise is drawn; `log`: for progress.
 
     Raises:
         PlanError: The call is wrong, the plan has no such tables, or the microdata are not synthetic.
+        StateError: The microdata are known to the ledger as a dataset's.
     """
-    from pipeline.study.model import FactorNoise  # noqa: PLC0415
-    from pipeline.study.suppression import OWNER, SuppressionJob  # noqa: PLC0415
-    from pipeline.study.suppression import suppression as run  # noqa: PLC0415
-    from pipeline.study.suppression_output import write  # noqa: PLC0415
-    from pipeline.study.suppression_rules import Rules  # noqa: PLC0415
+    from pipeline.diagnostics.synthetic_scan import rows_in_tables  # noqa: PLC0415
+    from pipeline.planning.study.study_model import FactorNoise  # noqa: PLC0415
+    from pipeline.planning.study.suppression import OWNER, SuppressionJob  # noqa: PLC0415
+    from pipeline.planning.study.suppression import suppression as run  # noqa: PLC0415
+    from pipeline.planning.study.suppression_output import write  # noqa: PLC0415
+    from pipeline.planning.study.suppression_rules import Rules  # noqa: PLC0415
+    from prdp.ledgers import KnownDatasets  # noqa: PLC0415
     from prdp.plans import load_plan  # noqa: PLC0415
 
     if not draws >= 1:
@@ -275,9 +266,13 @@ def suppression(
         today = FactorNoise(a=factors[0], b=factors[1])
     except ValueError as error:
         raise PlanError(f"--rules: {error}" if rules is not None else str(error)) from None
+    model, known = load_plan(plan)._model, KnownDatasets.of(ledger)
+    if model.dataset.path is not None:
+        known.require_none_at(model.dataset.path, f"microdata {model.dataset.path}")
     figures = run(
         SuppressionJob(
-            plan=load_plan(plan)._model,
+            plan=model,
+            rows=partial(rows_in_tables, known.with_files),
             measure=measure,
             tables=tuple(tables),
             rules=held,

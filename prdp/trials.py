@@ -2,56 +2,48 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.errors import PlanError, PrdpError, StateError
-from prdp.ledgers import Ledger, LedgerLike, open_ledger
+from pipeline.base.errors import PlanError, PrdpError, StateError
+from prdp.declared import Arg, NewFolder, documented
+from prdp.ledgers import KnownDatasets, LedgerLike
+from prdp.locations import located
 from prdp.plans import Plan, load_plan
-from prdp.runs import Runner
+from prdp.runs import Economy, Runner, economy_of
 
 if TYPE_CHECKING:
+    from pipeline.diagnostics.plan_trials import TrialJob
+    from pipeline.diagnostics.trial_microdata import Origin
     from pipeline.engines.protocol import Engine
-    from pipeline.trial.microdata import Origin
-    from pipeline.trial.run import TrialJob
 
+EQUAL = "what is equal in every table: variance, mean_absolute_error, median_relative_error or interval"
+RECORDS = "number of synthetic establishments"
+SIZES = "a PUBLIC file: CSV with the header value,count, or records in the plan's columns"
+BESIDE = "another plan to try on the same microdata, with those values of --set that it declares"
+KNOWN = "with --sizes: read for fingerprints of known datasets"
 PlanLike = str | os.PathLike[str] | Plan
 
 
+@documented
 def try_plan(
-    plan: PlanLike,
+    plan: Annotated[PlanLike, Arg("the plan, a YAML file", "PLAN")],
     *,
-    records: int | None = None,
-    like: str | None = None,
-    states: Sequence[str] = (),
-    sizes: str | Path | None = None,
-    declared_public_by: str | None = None,
-    draws: int = 10,
-    seed: int = 0,
-    beside: Sequence[PlanLike] = (),
-    page: str | Path | None = None,
-    ledger: LedgerLike = None,
-    **options: Any,
+    records: Annotated[int | None, Arg(RECORDS, "N", "at_least_one", default="300,000")] = None,
+    sizes: Annotated[str | Path | None, Arg(SIZES, "FILE")] = None,
+    declared_public_by: Annotated[str | None, Arg("who declares that file to be public", "NAME")] = None,
+    draws: Annotated[int, Arg("how often errors are drawn", "N", "count")] = 10,
+    seed: Annotated[int, Arg("same seed, same microdata", "S", "count", default="0")] = 0,
+    beside: Annotated[Sequence[PlanLike], Arg(BESIDE, "PLAN", many=True)] = (),
+    page: Annotated[str | Path | None, Arg("write an HTML page to play with the plan's scales", "FILE")] = None,
+    ledger: Annotated[LedgerLike, Arg(KNOWN, "URL", default="your own, if there is one")] = None,
+    **options: Unpack[Economy],
 ) -> dict[str, Any]:
-    """Try a whole plan on synthetic microdata; return what `prdp try --json` prints (docs/try.md).
+    """Try a whole plan on synthetic microdata; return what `prdp try --json` prints (docs/calibration.md).
 
     Nothing is charged: the release that is rehearsed has a ledger of its own in a temporary folder, and keys that are
-    thrown away. Microdata of the plan are not read.
-
-    Args:
-        plan: The plan's file, or a plan.
-        records: The number of synthetic establishments. Default: 300,000.
-        like: "cbp-2010" or "cbp-2011": establishments that add up to these published figures.
-        states: With `like`: two-digit codes of states; all where there are none.
-        sizes: A PUBLIC file: CSV with the header value,count, a distribution; or records in the plan's columns.
-        declared_public_by: Who declares that file to be public; outputs name them.
-        draws: How often errors are drawn; 0: they are not.
-        seed: The same seed gives the same microdata. Draws differ from call to call.
-        beside: Other plans to try on the same microdata.
-        page: Write the page to play with the (first) plan here, one HTML file that loads nothing.
-        ledger: With `sizes`: the ledger whose datasets' fingerprints the file must not have. Default: the site's, or
-            the user's own if there is one. It is read for that alone.
-        **options: workers or scheduler (Dask); `progress=True` reports on standard error.
+    thrown away. Microdata of the plan are not read. Draws differ from call to call.
 
     Returns:
         notice, microdata, draws, and of each plan: limits, tables with errors by class of the true total, losses of
@@ -61,25 +53,37 @@ def try_plan(
         PlanError: The economy has not the plan's keys or measures, or the call is wrong.
         StateError: The file declared public is known to the ledger as a dataset's.
     """
-    from pipeline.trial.microdata import Origin, files_of, require_apart  # noqa: PLC0415
-    from pipeline.trial.page import trial_page  # noqa: PLC0415
-    from pipeline.trial.run import try_plans  # noqa: PLC0415
+    from pipeline.diagnostics.plan_trials import try_plans  # noqa: PLC0415
+    from pipeline.diagnostics.trial_microdata import Origin, require_apart  # noqa: PLC0415
+    from pipeline.microdata.source import find, identity_of  # noqa: PLC0415
+    from pipeline.planning.trial.trial_page import trial_page  # noqa: PLC0415
+    from pipeline.release.prepared import require_no_part  # noqa: PLC0415
 
-    runner = Runner(**options)
+    like, states, runner = economy_of(options)
     plans = [_loaded(each) for each in (plan, *beside)]
     origin = Origin(
         records=records,
         like=like,
-        states=tuple(states),
+        states=states,
         sizes=None if sizes is None else Path(sizes),
         declared_public_by=declared_public_by,
         seed=seed,
     )
-    files = files_of(origin)
-    if files is not None:
+    if sizes is not None:
+        at, known = located(sizes, "--sizes"), KnownDatasets.of(ledger)
+        known.require_none_at(at, f"--sizes {at}")
+        require_no_part(at)
         for each in plans:
-            require_apart(each._model, files)
-        _require_unknown(files, ledger)
+            require_apart(each._model, at, at)
+        files = find(at.resolve("--sizes"))
+        for each, file in product(plans, files.files):  # which may be links
+            require_apart(each._model, at, file)
+        dataset = known.with_files(identity_of(files).fingerprints)
+        if dataset is not None:
+            raise StateError(
+                f"--sizes {at}: a file of it is one of dataset {dataset} in the ledger: microdata of a dataset are not "
+                "public; give another file"
+            )
     with runner.started() as started:
         tried = try_plans(_job(plans, origin, draws, runner, started))
     if page is not None:
@@ -95,43 +99,33 @@ def _write(page: Path, text: str) -> None:
         raise PrdpError(f"--page {page}: it cannot be written ({error.strerror}); give another file") from None
 
 
+@documented
 def publication(
-    plan: PlanLike,
-    out: "str | Path | None" = None,
+    plan: Annotated[PlanLike, Arg("a plan, all of whose tables get each kind", "PLAN")],
+    out: NewFolder = None,
     *,
-    equal: str = "variance",
-    kinds: "Sequence[str] | Mapping[str, Mapping[str, Any]]" = (),
-    records: int | None = None,
-    like: str | None = None,
-    states: Sequence[str] = (),
-    draws: int = 10,
-    seed: int = 0,
-    **options: Any,
+    equal: Annotated[str, Arg(EQUAL, "ACCURACY")] = "variance",
+    kinds: Annotated[
+        Sequence[str] | Mapping[str, Mapping[str, Any]], Arg("kinds of noise", "NAME,…", "names", default="all")
+    ] = (),
+    records: Annotated[int | None, Arg(RECORDS, "N", "count", default="300,000")] = None,
+    draws: Annotated[int, Arg("how often errors are drawn", "N", "count")] = 10,
+    seed: Annotated[int, Arg("same seed, same microdata", "S", "count", default="0")] = 0,
+    **options: Unpack[Economy],
 ) -> dict[str, Any]:
     """Study a whole publication with every kind of noise, each as accurate as the plan in every table.
 
-    As `prdp evaluate --publication PLAN --json` (docs/publication.md). Synthetic microdata are written for it.
-
-    Args:
-        plan: The plan's file, or a plan.
-        out: A folder to write the figures and the picture to, new or empty.
-        equal: What is equal in every table: "variance", "mean_absolute_error", "median_relative_error" or "interval".
-        kinds: Names of kinds of docs/publication.md, or mechanisms without a scale by names of your own. Default: all.
-        records: The number of synthetic establishments. Default: 300,000.
-        like: "cbp-2010" or "cbp-2011", as of `try_plan`; `states` with it.
-        states: Two-digit codes of states.
-        draws: How often errors are drawn; 0: they are not.
-        seed: Of the microdata. Draws differ from call to call.
-        **options: workers or scheduler (Dask); `progress=True` reports on standard error.
+    As `prdp evaluate --publication PLAN --json` (docs/comparisons.md). Synthetic microdata are written for it.
+    In place of names `kinds` may be mechanisms without a scale by names of your own.
 
     Raises:
         PlanError: The call is wrong, the plan's own noise has no such accuracy, or the economy has not its keys.
     """
-    from pipeline.names import hint  # noqa: PLC0415
-    from pipeline.trial.equal import ACCURACIES, KINDS  # noqa: PLC0415
-    from pipeline.trial.equal import publication as run  # noqa: PLC0415
-    from pipeline.trial.equal_output import write  # noqa: PLC0415
-    from pipeline.trial.microdata import Origin  # noqa: PLC0415
+    from pipeline.base.names import hint  # noqa: PLC0415
+    from pipeline.diagnostics.plan_trials import try_kinds  # noqa: PLC0415
+    from pipeline.diagnostics.trial_microdata import Origin  # noqa: PLC0415
+    from pipeline.planning.trial.equal_output import write  # noqa: PLC0415
+    from pipeline.planning.trial.equal_publication import ACCURACIES, KINDS  # noqa: PLC0415
 
     if equal not in ACCURACIES:
         raise PlanError(f"--equal: must be one of {', '.join(ACCURACIES)}")
@@ -139,19 +133,19 @@ def publication(
     if unknown:
         raise PlanError(f"--kinds {unknown[0]}: unknown{hint(unknown[0], KINDS, 'kind')}")
     chosen = kinds if isinstance(kinds, Mapping) else {name: KINDS[name] for name in kinds or KINDS}
-    runner = Runner(**options)
-    origin = Origin(records=records, like=like, states=tuple(states), seed=seed)
+    like, states, runner = economy_of(options)
+    origin = Origin(records=records, like=like, states=states, seed=seed)
     loaded = _loaded(plan)
     with runner.started() as started:
-        document = run(_job([loaded], origin, draws, runner, started), equal, chosen)
+        document = try_kinds(_job([loaded], origin, draws, runner, started), equal, chosen)
     if out is not None:
         write(document, Path(out))
     return document
 
 
 def _job(plans: Sequence[Plan], origin: "Origin", draws: int, runner: Runner, engine: "Engine") -> "TrialJob":
-    from pipeline.release.site import site  # noqa: PLC0415
-    from pipeline.trial.run import TrialJob  # noqa: PLC0415
+    from pipeline.diagnostics.plan_trials import TrialJob  # noqa: PLC0415
+    from pipeline.release.installation import site  # noqa: PLC0415
 
     return TrialJob(
         plans=[each._model for each in plans],
@@ -166,21 +160,3 @@ def _job(plans: Sequence[Plan], origin: "Origin", draws: int, runner: Runner, en
 
 def _loaded(plan: PlanLike) -> Plan:
     return load_plan(plan if isinstance(plan, Plan) else Path(plan))
-
-
-def _require_unknown(files: Any, ledger: LedgerLike) -> None:
-    """Raise StateError where a file is one of a dataset that the ledger knows; reads fingerprints alone."""
-    from pipeline.ledger.address import own_file  # noqa: PLC0415
-    from pipeline.microdata.identity import identity_of  # noqa: PLC0415
-    from pipeline.release.site import site  # noqa: PLC0415
-
-    if ledger is None and site().ledger is None and not own_file().exists():
-        return
-    opened = open_ledger(ledger)
-    assert isinstance(opened, Ledger)
-    known = opened._store.dataset_with(identity_of(files).fingerprints)
-    if known is not None:
-        raise StateError(
-            f"--sizes {files.root}: a file of it is one of dataset {known} in {opened.address}: microdata of a dataset "
-            "are not public; give another file"
-        )

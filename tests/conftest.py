@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pipeline.engines.spark import SparkEngine
+
+# No example fails because the machine is busy; the rest stays as Hypothesis has it, here or in CI.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,10 +44,18 @@ def spark() -> "SparkEngine":
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process of several run all tests that start Spark, so that they share its session."""
+    """Let one process run all tests that start Spark, and the drill all on PostgreSQL that run on a file too.
+
+    What the store promises, in modules that name EVERY_DATABASE, is always tested on both.
+    """
     for item in items:
-        if isinstance(item, pytest.Function) and "PYSPARKS_OWN" in vars(item.module):
+        if not isinstance(item, pytest.Function):
+            continue
+        if "PYSPARKS_OWN" in vars(item.module):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        called = getattr(item, "callspec", None)
+        if called and called.params.get("address") == "postgresql" and "EVERY_DATABASE" not in vars(item.module):
+            item.add_marker(pytest.mark.drill)
 
 
 def pytest_runtest_setup() -> None:

@@ -130,7 +130,7 @@ def test_rates_are_found_again_and_the_model_adds_them_up() -> None:
 
 
 def test_samples_belong_to_stages() -> None:
-    start = "<module> (jobs/cli.py:79);run (pipeline/release/run.py:98)"
+    start = "<module> (jobs/cli.py:79);run (pipeline/release/steps.py:98)"
     samples = [
         f"{start};_find_and_load (<frozen importlib._bootstrap>:1176);x (udfs/noise/lattice.py:1) 100",
         f"{start};add_up (udfs/records/sums.py:12);sort (numpy/x.py:1) 40",

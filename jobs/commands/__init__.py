@@ -1,6 +1,7 @@
 """One module a command, imported only when that command is called.
 
-Each has an EXAMPLE for its help, `declare(parser)`, which adds its options, and `run(arguments)`.
+Each has an EXAMPLE for its help; CALL, the function of prdp whose declared parameters are its options, and
+`show(made, arguments)`; or `declare(parser)` and `run(arguments)` of its own.
 """
 
 COMMANDS = {  # name → what it does, in one line

@@ -3,26 +3,27 @@
 import argparse
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 from jobs.options import Parser, add_json, add_set, at_least_one, count, values_set
-from jobs.output import print_json
+from jobs.output import print_json, put
 from pipeline.accounting.best_alpha import LEAST
-from pipeline.accounting.targets import BOUNDS, OF_NAME
-from pipeline.errors import PlanError
-from pipeline.plan.text import read_text
-from pipeline.report.calibrated import mechanism_lines, resolved_plan, resolved_text, scales_text
+from pipeline.accounting.targets import BOUNDS, TARGETS
+from pipeline.base.errors import PlanError
+from pipeline.plan.plan_text import read_text
+from pipeline.planning.explain.calibrated import mechanism_lines, resolved_plan, resolved_text, scales_text
 from udfs.mechanisms.parameters import ParameterError
+from udfs.numbers.exact import bound_text, down_text
 
 EXAMPLE = "prdp calibrate --kind log --set a=100 --standard-error 30 --total 500"
 OBJECTIVES = ("largest", "mean", "share")
-TARGETS = tuple(OF_NAME)
 OF_DRAFT = ("records", "like", "states", "seed")
 DEFAULTS = {"step": "1", "coverage": "0.95", "objective": "largest"}
 
 
 def declare(parser: Parser) -> None:
-    """Add the command's options: for a plan, for one mechanism, or for all families at equal accuracy."""
+    """Add the command's options: for a plan, one mechanism, all families at equal accuracy, or a conversion."""
     parser.add_argument(
         "plan",
         nargs="?",
@@ -74,6 +75,10 @@ def declare(parser: Parser) -> None:
         help="the exact, the closed and the classical one at --epsilon, --delta and --at (default: 1); with --plot the "
         "figures of paper 3",
     )
+    conversion = parser.add_argument_group(
+        "from rho to (ε, δ), by --rho and --delta; or back, by --epsilon and --delta"
+    )
+    conversion.add_argument("--rho", metavar="RHO", help="a loss, whose ε at --delta is printed")
     every = parser.add_argument_group("all families at equal accuracy")
     every.add_argument("--compare", action="store_true", help="rank families and shapes by the losses of records")
     every.add_argument(
@@ -109,10 +114,19 @@ def run(arguments: argparse.Namespace) -> None:
         "--kind": (arguments.kind, _one, of_kind),
         "--compare": (arguments.compare, _compare, ("sizes", "count", "objective", "limit", "plot", *of_target)),
         "--scales": (arguments.scales, _scales, ("epsilon", "delta", "at", "plot")),
+        "--rho": (arguments.rho, _epsilon, ("rho", "delta")),
     }
     chosen = [form for form, (present, _, _) in forms.items() if present]
+    if not chosen and arguments.epsilon is not None and arguments.delta is not None:
+        chosen, forms["--epsilon and --delta alone"] = (
+            ["--epsilon and --delta alone"],
+            (True, _rho, ("epsilon", "delta")),
+        )
     if len(chosen) != 1:
-        raise PlanError("give one of a plan, --kind (one mechanism), --compare (all families) and --scales (Gaussian)")
+        raise PlanError(
+            "give one of a plan, --kind (one mechanism), --compare (all families), --scales (Gaussian), and --rho or "
+            "--epsilon with --delta (from one to the other)"
+        )
     _, act, own = forms[chosen[0]]
     for name in sorted({name for _, _, names in forms.values() for name in names} - set(own)):
         if getattr(arguments, name) not in (None, False, [], DEFAULTS.get(name)):
@@ -124,7 +138,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     text = read_text(arguments.plan)
     asked = {name: getattr(arguments, name) for name in OF_DRAFT if getattr(arguments, name) is not None}
     if text.data.get("calibrate") is not None:
-        from pipeline.report.allocated import allocated_text  # noqa: PLC0415
+        from pipeline.planning.explain.allocated import allocated_text  # noqa: PLC0415
         from prdp.plans import allocate  # noqa: PLC0415
 
         if "states" in asked:
@@ -142,23 +156,23 @@ def _plan(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(result)
     else:
-        print(shown)
+        put(shown)
 
 
 def _one(arguments: argparse.Namespace) -> None:
-    from pipeline.study.asked import Asked  # noqa: PLC0415 — here and below: for this form alone
+    from pipeline.planning.study.asked import Asked  # noqa: PLC0415 — here and below: for this form alone
 
     call = Asked(vars(arguments) | {"parameters": values_set(arguments)}, _option)
     result = call.one(_progress("exponents", 5))
     if arguments.json:
         print_json(result)
     else:
-        print(mechanism_lines(result, call.number("coverage")))
+        put(mechanism_lines(result, call.number("coverage")))
 
 
 def _scales(arguments: argparse.Namespace) -> None:
     from pipeline.accounting.gaussian import gaussian_scales  # noqa: PLC0415
-    from pipeline.study.asked import Asked  # noqa: PLC0415
+    from pipeline.planning.study.asked import Asked  # noqa: PLC0415
 
     call = Asked(vars(arguments) | {"at": arguments.at or "1"}, _option)
     for name in ("epsilon", "delta"):
@@ -169,20 +183,49 @@ def _scales(arguments: argparse.Namespace) -> None:
     except ParameterError as error:
         raise call.broken(error.parameter, error.rule) from None
     if arguments.plot is not None:
-        from pipeline.study.gaussian_scales import plot_scales  # noqa: PLC0415
+        from pipeline.planning.study.gaussian_scales import plot_scales  # noqa: PLC0415
 
         plot_scales(arguments.plot)
     if arguments.json:
         print_json(scales.to_json())
     else:
-        print(scales_text(scales))
+        put(scales_text(scales))
+
+
+def _epsilon(arguments: argparse.Namespace) -> None:
+    _convert(arguments, "rho", "epsilon")
+
+
+def _rho(arguments: argparse.Namespace) -> None:
+    _convert(arguments, "epsilon", "rho")
+
+
+def _convert(arguments: argparse.Namespace, one: str, other: str) -> None:
+    """Print what a number and a delta say as the other number: ε rounded up, rho rounded down."""
+    from prdp import conversions  # noqa: PLC0415
+
+    if arguments.delta is None:
+        raise PlanError("--delta: missing; (ε, δ) needs one")
+    asked = {name: getattr(arguments, name) for name in (one, "delta")}
+    try:
+        converted = getattr(conversions, other)(**asked)
+    except PlanError as error:  # which begins with the option's name
+        raise PlanError(f"--{error}") from None
+    stated = {name: float(value) for name, value in asked.items()} | {other: converted}
+    text = bound_text(converted) if other == "epsilon" else down_text(Fraction(converted))
+    if arguments.json:
+        print_json(stated)
+    elif other == "epsilon":
+        print(f"rho {asked['rho']}: (ε, δ) = ({text}, {asked['delta']}), by Rényi orders")
+    else:
+        print(f"(ε, δ) = ({asked['epsilon']}, {asked['delta']}): follows from rho {text} or less, by Rényi orders")
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from pipeline.report.plots import require_format  # noqa: PLC0415
-    from pipeline.study.asked import Asked  # noqa: PLC0415
-    from pipeline.study.comparison import to_json  # noqa: PLC0415
-    from pipeline.study.comparison_output import notes, plot, summary, table  # noqa: PLC0415
+    from pipeline.base.plots import require_format  # noqa: PLC0415
+    from pipeline.planning.study.asked import Asked  # noqa: PLC0415
+    from pipeline.planning.study.comparison import to_json  # noqa: PLC0415
+    from pipeline.planning.study.comparison_output import notes, plot, summary, table  # noqa: PLC0415
 
     if arguments.plot is not None:
         require_format(arguments.plot)
@@ -194,13 +237,13 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(to_json(compared, compared.totals))
     else:
-        print("\n".join([summary(compared), "", table(compared, compared.totals), "", *notes(compared)]))
+        put("\n".join([summary(compared), "", table(compared, compared.totals), "", *notes(compared)]))
 
 
 def _progress(what: str, every: int) -> Callable[[int], None]:
     def tell(tried: int) -> None:
         if tried and tried % every == 0:
-            print(f"{tried} {what} tried", file=sys.stderr)
+            put(f"{tried} {what} tried", file=sys.stderr)
 
     return tell
 

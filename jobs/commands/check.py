@@ -2,38 +2,27 @@
 
 import argparse
 
-from jobs.options import Parser, add_data, add_plan, add_run, run_options, values_set
-from jobs.output import print_json
-from pipeline.errors import MicrodataError
-from prdp.plans import load_plan
+from jobs.options import Parser, add_call, add_json, called
+from jobs.output import print_json, put
+from pipeline.base.errors import MicrodataError
+from prdp.plans import Plan
 
 EXAMPLE = "prdp check plan.yaml --report confidential/cbp-2023.txt"
 
 
 def declare(parser: Parser) -> None:
     """Add the command's options."""
-    add_plan(parser)
-    add_data(parser)
-    parser.add_argument(
-        "--report",
-        metavar="FILE",
-        help="file to write, a new one, with --json as JSON (default: one in checks/ beside the ledger's staging)",
-    )
-    add_run(parser)
+    add_call(parser, Plan.check_microdata)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Check the microdata, then say where the report is; exit code 4 where it tells of something."""
-    made = load_plan(arguments.plan, set=values_set(arguments)).check_microdata(
-        arguments.data,
-        report=arguments.report,
-        as_json=arguments.json,
-        **run_options(arguments),
-    )
+    made = called(Plan.check_microdata, arguments, as_json=arguments.json)
     found = made.pop("found")
     if arguments.json:
         print_json(made)
     if found:
         raise MicrodataError(f"the check found something: read its report {made['report']}, which is confidential")
     if not arguments.json:
-        print(f"the check of the microdata of {made['dataset']} found nothing\nreport {made['report']}, confidential")
+        put(f"the check of the microdata of {made['dataset']} found nothing\nreport {made['report']}, confidential")

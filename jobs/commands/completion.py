@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jobs.commands import COMMANDS
 from jobs.options import Parser, add_debug
+from jobs.output import put
 from jobs.parser import parser_with
 
 EXAMPLE = "prdp completion bash > ~/.local/share/bash-completion/completions/prdp"
@@ -34,10 +35,10 @@ def declare(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the script that the shell reads."""
-    print(SHELLS[arguments.shell](list(_places(parser_with(COMMANDS)))))
+    put(SHELLS[arguments.shell](list(places(parser_with(COMMANDS)))))
 
 
-def _places(parser: Parser) -> Iterator[Place]:
+def places(parser: Parser) -> Iterator[Place]:
     """Return a parser's place, then those of its commands or acts."""
     (within,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)] or (None,)
     choices = [choice for action in parser._actions if not action.option_strings for choice in action.choices or ()]
@@ -45,7 +46,7 @@ def _places(parser: Parser) -> Iterator[Place]:
     summaries = {choice: summaries.get(choice, "") for choice in choices}
     yield Place(parser.prog, summaries, tuple(action for action in parser._actions if action.option_strings))
     for below in within.choices.values() if within else ():
-        yield from _places(below)
+        yield from places(below)
 
 
 def _bash(places: list[Place]) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs.options import Parser, add_json
-from jobs.output import print_json
-from pipeline.errors import PlanError
+from jobs.output import print_json, put
+from pipeline.base.errors import PlanError
 from prdp.designs import Design, Number, design
-from udfs.numbers.exact import up_text
+from udfs.numbers.exact import bound_text
 
 EXAMPLE = "prdp design --limit 10:0.12 --limit 100:1 --limit 10000:10 --minimise variance --out noise.json"
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(found.to_json() | {"file": str(arguments.out)})
     else:
-        print("\n".join(_lines(found, arguments.out)))
+        put("\n".join(_lines(found, arguments.out)))
 
 
 def _limit(text: str) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def _lines(found: Design, out: Path) -> list[str]:
     start = facts["start"]
     lines = [f"table    {out}", "", "    influence   limit      certified loss (rho)"]
     for limit in facts["limits"]:
-        certified = up_text(found.mechanism.mechanism.loss_at(found.exactly(limit["influence"])))
+        certified = bound_text(found.mechanism.mechanism.loss_at(found.exactly(limit["influence"])))
         lines.append(f"    {limit['influence']:<12}{limit['rho']:<11}{certified}")
     shape = ", ".join(f"{name} {start[name]}" for name in ("p", "d", "a", "sigma"))
     return [

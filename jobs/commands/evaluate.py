@@ -4,18 +4,18 @@ import argparse
 from pathlib import Path
 
 from jobs.options import Parser, add_engine, add_json, add_new_folder, add_set, count, engine_options, values_set
-from jobs.output import print_columns, print_json
-from pipeline.economy.published import FIGURES
-from pipeline.errors import PlanError
-from pipeline.study import suppression_output
-from pipeline.study.run import DOCUMENT, PAGE
-from pipeline.trial import equal_output
+from jobs.output import print_columns, print_json, put
+from pipeline.base.errors import PlanError
+from pipeline.planning.economy.published import FIGURES
+from pipeline.planning.study import suppression_output
+from pipeline.planning.study.studies import DOCUMENT, PAGE
+from pipeline.planning.trial import equal_output
 from prdp.plans import load_plan
 from prdp.studies import evaluate, suppression
 from prdp.trials import publication
 
 OF = {  # the options that go with each of what stands in place of a study
-    "suppression": ("sum", "tables", "rules", "firm"),
+    "suppression": ("sum", "tables", "rules", "firm", "ledger"),
     "publication": ("equal", "kinds", "like", "states", "draws"),
 }
 EXAMPLE = "prdp evaluate conf/studies/slides.yaml --records 100000 --out study"
@@ -43,6 +43,9 @@ def declare(parser: Parser) -> None:
         help="the rules that hold (default: p=10,n=2,k=85,threshold=3); width=10: what the threshold protects, in %%",
     )
     of_plan.add_argument("--firm", metavar="COLUMN", help="the column of firms (default: the plan's unit, or firm_id)")
+    of_plan.add_argument(
+        "--ledger", metavar="URL", help="read for fingerprints of known datasets (default: your own, if there is one)"
+    )
     whole = parser.add_argument_group("in place of a study: a whole publication with every kind of noise")
     whole.add_argument("--publication", type=Path, metavar="PLAN", help="a plan, all of whose tables get each kind")
     whole.add_argument(
@@ -78,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(figures)
     else:
-        print(f"study {figures['study']}\npage  {arguments.out / PAGE}\ndata  {arguments.out / DOCUMENT}")
+        put(f"study {figures['study']}\npage  {arguments.out / PAGE}\ndata  {arguments.out / DOCUMENT}")
 
 
 def _suppression(arguments: argparse.Namespace) -> None:
@@ -92,6 +95,7 @@ def _suppression(arguments: argparse.Namespace) -> None:
         rules=arguments.rules,
         firm=arguments.firm,
         seed=arguments.seed or 0,
+        ledger=arguments.ledger,
         log=arguments.log,
     )
     if arguments.json:
@@ -99,9 +103,9 @@ def _suppression(arguments: argparse.Namespace) -> None:
         return
     for rows in suppression_output.columns(figures):
         print_columns(rows)
-        print()
-    print("\n".join(suppression_output.NOTES))
-    print(f"data {arguments.out / suppression_output.DOCUMENT}")
+        put()
+    put("\n".join(suppression_output.NOTES))
+    put(f"data {arguments.out / suppression_output.DOCUMENT}")
 
 
 def _publication(arguments: argparse.Namespace) -> None:
@@ -121,8 +125,8 @@ def _publication(arguments: argparse.Namespace) -> None:
         print_json(figures)
         return
     print_columns(list(equal_output.columns(figures)))
-    print("\n".join(equal_output.notes(figures)))
-    print(f"data {arguments.out / equal_output.DOCUMENT}")
+    put("\n".join(equal_output.notes(figures)))
+    put(f"data {arguments.out / equal_output.DOCUMENT}")
 
 
 def _names(text: str) -> list[str]:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from jobs.options import Parser, add_json, add_new_folder, add_set, count, values_set
-from jobs.output import print_columns, print_json
-from pipeline.economy.generate import generate
-from pipeline.economy.like import generate_like
-from pipeline.economy.published import FIGURES, withheld_today
-from pipeline.errors import PlanError
+from jobs.output import print_columns, print_json, put
+from pipeline.base.errors import PlanError
+from pipeline.planning.economy.generate import generate
+from pipeline.planning.economy.like import generate_like
+from pipeline.planning.economy.published import FIGURES, withheld_today
 from prdp.plans import load_plan
 from prdp.studies import beside_today
+from udfs.numbers.exact import bound_text
 
 EXAMPLE = "prdp generate --records 1000000 --out data"
 MEASURED = ("establishments", "employment", "payroll")
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"microdata": str(made.microdata), "plan": str(made.plan), "records": made.records})
     else:
-        print(f"microdata {made.microdata}\nplan      {made.plan}\nnext      prdp release {made.plan}")
+        put(f"microdata {made.microdata}\nplan      {made.plan}\nnext      prdp release {made.plan}")
 
 
 def _codes(text: str) -> list[str]:
@@ -79,9 +80,9 @@ def _print_withheld(described: dict[str, Any]) -> None:
             rows[-1] += [f"{counted['cells']:,}", *shares]
     print_columns(rows)
     rest = described["not_listed"]
-    print("withheld: employment, flag D or S; these hold: their share of establishments")
-    print("filled in: with codes that figures leave out as their parent's only child")
-    print(f"not listed: {rest['establishments']:,} establishments of eleven other codes, in {rest['cells']} cells")
+    put("withheld: employment, flag D or S; these hold: their share of establishments")
+    put("filled in: with codes that figures leave out as their parent's only child")
+    put(f"not listed: {rest['establishments']:,} establishments of eleven other codes, in {rest['cells']} cells")
 
 
 def _print_beside(figures: dict[str, Any]) -> None:
@@ -92,25 +93,25 @@ def _print_beside(figures: dict[str, Any]) -> None:
             measured = [_text(cells[of]) for of in ("employment", "payroll")]
             rows.append([level["level"], flag, f"{cells['cells']:,}", *measured[0], *measured[1]])
     print_columns(rows)
-    print("today: G, H: published with noise of less than 2 % and 5 %; D, S: withheld")
-    print("employment, payroll: median relative error; 90 %: nine in ten errors are below")
-    print()
+    put("today: G, H: published with noise of less than 2 % and 5 %; D, S: withheld")
+    put("employment, payroll: median relative error; 90 %: nine in ten errors are below")
+    put()
     rows = [["level", "withheld today", "of these usable: employment"]]
     for level in figures["levels"]:
         rows.append([level["level"], f"{level['withheld_share']:.1%}", f"{level['usable_employment']:.0%}"])
     print_columns(rows)
-    print("usable: the chance of a relative error of at most 30 %, on average over cells")
-    print()
+    put("usable: the chance of a relative error of at most 30 %, on average over cells")
+    put()
     rows = [["level", "employees", "cells", *(head for of in ("estab.", *MEASURED[1:]) for head in (of, "90 %"))]]
     for level in figures["levels"]:
         for cells in level["sizes"]:
             errors = [text for of in MEASURED for text in _text(cells[of])[:2]]
             rows.append([level["level"], f"from {cells['from']:,}", f"{cells['cells']:,}", *errors])
     print_columns(rows)
-    print()
+    put()
     rows = [["a record of", "loses in these tables", "in the whole plan", "all no larger"]]
     for loss in figures["losses"]:
-        rows.append([loss["label"], *(f"{loss[kind]:.3g}" for kind in ("tables", "plan", "all_no_larger"))])
+        rows.append([loss["label"], *(bound_text(loss[kind], 3) for kind in ("tables", "plan", "all_no_larger"))])
     print_columns(rows)
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from jobs.options import Parser, add_json, example, sentence
-from jobs.output import print_json, say
+from jobs.output import print_json, put, say
 
 EXAMPLE = "prdp keys create /srv/prdp/site.key"
 
@@ -27,6 +27,6 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(made)
         return
     say(f"private key {made['key']}: keep it secret, and a copy of it in a safe")
-    print(f"public key {made['public']}: give it to everyone who is to check releases")
-    print(f"SHA-256 {made['fingerprint']}")
+    put(f"public key {made['public']}: give it to everyone who is to check releases")
+    put(f"SHA-256 {made['fingerprint']}")
     say(f"releases are signed where the site's file says signing_key: {made['key']}, or PRDP_SIGNING_KEY={made['key']}")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from jobs.commands.ledger_show import print_budget, show, show_release
 from jobs.options import (
     Parser,
     above_zero,
+    add_address,
     add_json,
     add_ledger,
     add_plan,
@@ -19,11 +21,12 @@ from jobs.options import (
     sentence,
     values_set,
 )
-from jobs.output import print_findings, print_json, say, tell
+from jobs.output import print_findings, print_json, put, say, tell
+from pipeline.base.errors import PlanError
 from pipeline.ledger.approvals import MOST, Required
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
-from pipeline.release.site import operator_named, site
+from pipeline.release.installation import operator_named, site
 from pipeline.storage.uri import locate
 
 EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
@@ -59,13 +62,7 @@ def declare(parser: Parser) -> None:
     acts = parser.add_subparsers(dest="act", required=True, metavar="ACT", parser_class=type(parser))
 
     create = acts.add_parser("create", **_about("create", "make an empty ledger; one that is there is left as it is"))
-    create.add_argument(
-        "address",
-        nargs="?",
-        metavar="ADDRESS",
-        help="a path or postgresql://user@host/database (default: the site's, or a file of the user's)",
-    )
-    add_json(create)
+    _add_new_address(create, "the ledger, as --ledger names it")
 
     init = _add(acts, "init", "register a dataset, or a family of datasets, with its limits", _state_limits)
     mend = _add(acts, "correct", "register anew what has no release yet, in all but its name", _state_limits)
@@ -88,8 +85,8 @@ def declare(parser: Parser) -> None:
     )
 
     shows = _add(acts, "show", "releases, and the loss spent and left by their limits, or at a reference", show)
-    shows.add_argument("release", nargs="?", metavar="RELEASE", help="only this release")
-    shows.add_argument("--dataset", metavar="DATASET", help="only this dataset")
+    shows.add_argument("release", nargs="?", metavar="NAME", help="only this release, dataset or family")
+    shows.add_argument("--dataset", metavar="DATASET", help="only this dataset, or family")
     shows.add_argument(
         "--at",
         metavar="REFERENCE",
@@ -115,10 +112,17 @@ def declare(parser: Parser) -> None:
         metavar="OUT/RELEASE",
         help="a published release whose manifest and files must match the chain (repeatable)",
     )
-    verify.add_argument("--manifests", action="store_true", help="check every release where it was published")
+    verify.add_argument(
+        "--manifests",
+        action="store_true",
+        help="check every release where it was published, and that no other lies beside",
+    )
 
-    _add(
+    migrate = _add(
         acts, "migrate", "bring the ledger's schema to this version of prdp; older versions refuse it afterwards", None
+    )
+    migrate.add_argument(
+        "--leave-drawn", action="store_true", help="also where releases are drawn, which this version cannot finish"
     )
 
     _declare_decisions(acts)
@@ -132,8 +136,7 @@ def declare(parser: Parser) -> None:
         **_about("import", "make a ledger of an exported chain; it is closed at first"),
     )
     take.add_argument("file", type=Path, metavar="FILE", help="what prdp ledger export --confidential printed")
-    take.add_argument("address", nargs="?", metavar="ADDRESS", help="as of create; a ledger there must be empty")
-    add_json(take)
+    _add_new_address(take, "as of create; a ledger there must be empty")
     close = _add(acts, "close", "let nothing be reserved, drawn or published, as of a ledger that was restored", _close)
     _add_reason(close, "why, for the record")
     reopen = _add(acts, "reopen", "open a closed ledger where its chain knows all that was published", _reopen)
@@ -189,6 +192,20 @@ def _add(acts: Any, name: str, summary: str, act_run: Run | None) -> Parser:
     return parser
 
 
+def _add_new_address(parser: Parser, about: str) -> None:
+    parser.add_argument("address", nargs="?", metavar="ADDRESS", help=about)
+    add_address(parser)
+    add_json(parser)
+
+
+def _new_address(arguments: argparse.Namespace) -> str | None:
+    """Return the address of a ledger to make, by position or as --ledger."""
+    if None not in (arguments.address, arguments.ledger) and arguments.address != arguments.ledger:
+        raise PlanError(f"prdp ledger {arguments.act}: ADDRESS and --ledger name two ledgers: give one of them")
+    address: str | None = arguments.ledger or arguments.address
+    return address
+
+
 def _add_for_release(acts: Any, name: str, summary: str, act_run: Run) -> Parser:
     parser = _add(acts, name, summary, act_run)
     parser.add_argument("release", metavar="RELEASE", help="the release")
@@ -211,22 +228,22 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _create(arguments: argparse.Namespace) -> None:
-    ledger = create_ledger(site().ledger_for(arguments.address))
+    ledger = create_ledger(site().ledger_for(_new_address(arguments)))
     entries, head = ledger.head()
     if arguments.json:
         print_json({"ledger": ledger.address, "entries": entries, "head": head})
     else:
-        print(f"ledger {ledger.address}: is there, with {entries} entries; head {head}")
+        put(f"ledger {ledger.address}: is there, with {entries} entries; head {head}")
 
 
 def _migrate(arguments: argparse.Namespace) -> None:
-    before, ledger = migrate_ledger(site().ledger_for(arguments.ledger))
+    before, ledger = migrate_ledger(site().ledger_for(arguments.ledger), leave_drawn=arguments.leave_drawn)
     arguments.log.ledger(ledger.address)
     entries, head = ledger.verify()
     if arguments.json:
         print_json({"from": before, "to": SCHEMA_VERSION, "entries": entries, "head": head})
     else:
-        print(f"schema version {before} → {SCHEMA_VERSION}; the chain of {entries} entries is complete; head {head}")
+        put(f"schema version {before} → {SCHEMA_VERSION}; the chain of {entries} entries is complete; head {head}")
 
 
 # Imports inside the acts below take up to a second, which `prdp ledger show` does not need.
@@ -250,11 +267,13 @@ def _state_limits(ledger: Ledger, arguments: argparse.Namespace) -> None:
 
 
 def _verify(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.verify import published_folders, require_in_chain  # noqa: PLC0415
+    from pipeline.release.verify_releases import published_folders, require_in_chain, require_no_others  # noqa: PLC0415
 
     entries, head = ledger.verify()
     folders = [locate(text, what="--release") for text in arguments.release]
     folders += published_folders(ledger) if arguments.manifests else []
+    if arguments.manifests:
+        require_no_others(ledger)
     releases = [require_in_chain(ledger, folder) for folder in folders]
     if arguments.json:
         print_json({"entries": entries, "head": head, "releases": releases})
@@ -315,30 +334,31 @@ def _require(ledger: Ledger, arguments: argparse.Namespace) -> None:
 
 def _export(ledger: Ledger, arguments: argparse.Namespace) -> None:
     for entry in ledger.entries():
-        print(json.dumps(entry.exported(arguments.confidential), ensure_ascii=False, allow_nan=False))
+        put(json.dumps(entry.exported(arguments.confidential), ensure_ascii=False, allow_nan=False))
 
 
 def _import(arguments: argparse.Namespace) -> None:
     from prdp.ledgers import import_ledger  # noqa: PLC0415
 
-    ledger = import_ledger(arguments.file, arguments.address)._store
+    ledger = import_ledger(arguments.file, _new_address(arguments))._store
     arguments.log.ledger(ledger.address)
     entries, head = ledger.head()
     if arguments.json:
         print_json({"ledger": ledger.address, "entries": entries, "head": head, "closed": True})
     else:
-        print(f"ledger {ledger.address}: has the chain of {entries} entries; head {head}")
-        print("it is closed: where nothing was published since the export,")
-        print(f"prdp ledger reopen --ledger {ledger.address}")
+        put(f"ledger {ledger.address}: has the chain of {entries} entries; head {head}")
+        put("it is closed: where nothing was published since the export,")
+        put(f"prdp ledger reopen --ledger {shlex.quote(ledger.address)}")
 
 
 def _close(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    ledger.verify()  # a chain that is not whole is put back again from a backup, not closed
     ledger.close(arguments.reason)
     _say_open(ledger, arguments, [])
 
 
 def _reopen(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.reopening import reopen  # noqa: PLC0415
+    from pipeline.release.verify_releases import reopen  # noqa: PLC0415
 
     found = reopen(ledger, [locate(out, what="--out") for out in arguments.out])
     _say_open(ledger, arguments, found)
@@ -349,19 +369,19 @@ def _say_open(ledger: Ledger, arguments: argparse.Namespace, found: list[str]) -
     if arguments.json:
         print_json({"closed": closed, "found": found})
     elif closed:
-        print("the ledger is closed: nothing is reserved, drawn or published before prdp ledger reopen")
+        say("the ledger is closed: nothing is reserved, drawn or published before prdp ledger reopen")
     else:
-        print(f"the ledger is open; published releases whose heads are in its chain: {len(found)}")
+        put(f"the ledger is open; published releases whose heads are in its chain: {len(found)}")
 
 
 def _page(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    from pipeline.release.officer_page import write_officer_page  # noqa: PLC0415
+    from pipeline.operations.officer_page import write_officer_page  # noqa: PLC0415
 
     path = write_officer_page(ledger, arguments.out)
     if arguments.json:
         print_json({"page": str(path), "confidential": True})
     else:
-        print(f"page {path}: confidential")
+        put(f"page {path}: confidential")
 
 
 def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:
@@ -372,9 +392,9 @@ def _purge(ledger: Ledger, arguments: argparse.Namespace) -> None:
         print_json([{"release": each.release, "staging": each.root, "names": list(each.names)} for each in purged])
         return
     for each in purged:
-        print(f"{each.release}: removed {', '.join(each.names)} from {each.root}")
+        put(f"{each.release}: removed {', '.join(each.names)} from {each.root}")
     if not purged:
-        print("nothing is staged beside live attempts")
+        put("nothing is staged beside live attempts")
 
 
 # Acts that open the ledger by themselves: it may be absent, of an older version, or left to a function of prdp.

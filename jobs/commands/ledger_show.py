@@ -1,28 +1,33 @@
 """prdp ledger show: releases, and the loss spent and left by their limits, or at a reference."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from fractions import Fraction
 from typing import Any
 
-from jobs.output import print_columns, print_json, say
+from jobs.output import print_columns, print_json, put, say
+from pipeline.base.columns import WIDTH, excess_text, fitted, gap_text
+from pipeline.ledger.admission import Account
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.history import History, Spending, approval_lines, histories, spendings
-from pipeline.ledger.limits import Account
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summary import Row
-from pipeline.report.interpretation import interpretation_text
-from pipeline.report.text import WIDTH, excess_text, fitted, gap_text
-from udfs.numbers.exact import as_json, down_text, up_text
+from pipeline.plan.interpretation import interpretation_text
+from udfs.numbers.exact import as_json, bound_text, down_text
 
 
 def show(ledger: Ledger, arguments: argparse.Namespace) -> None:
     """Show releases with what is spent and left by their limits, or with --at at a reference, as a table or JSON."""
+    release, dataset = arguments.release, arguments.dataset
+    if release is not None and dataset is None and ledger.state(release) is None:
+        known = {*ledger.budgets(), *(state.dataset for state in ledger.states())}
+        release, dataset = (None, release) if release in known else (release, None)
     if arguments.at is None:
-        _show(ledger, arguments.release, arguments.dataset, arguments.json)
+        _show(ledger, release, dataset, arguments.json)
     else:
-        _show_spending(ledger, arguments)
+        _show_spending(ledger, arguments.at, release, dataset, arguments.json)
 
 
 def show_release(ledger: Ledger, release: str, json: bool) -> None:
@@ -32,19 +37,23 @@ def show_release(ledger: Ledger, release: str, json: bool) -> None:
 
 def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) -> None:
     whole = histories(ledger.entries(release)).values() if json or release else ()
-    chosen = [history for history in whole if dataset in (None, history.state.dataset)]
     rows, spending = ([], []) if release else ledger.overview()
-    lines = [(name, _line(row, row.time, row.operator)) for name, row in rows if dataset in (None, name)]
+    wanted = {dataset, *(a.name for a in spending if a.family is not None and a.family.name == dataset)}
+    everything = dataset is None
+    chosen = [history for history in whole if everything or history.state.dataset in wanted]
+    lines = [(name, _line(row, row.time, row.operator)) for name, row in rows if everything or name in wanted]
     if release:
         lines = [(s.dataset, _line(s, time, by)) for s, (time, _, by) in ((h.state, h.acts[-1]) for h in chosen)]
-    runs = [run for run in ledger.diagnoses() if release in (None, run.release) and dataset in (None, run.dataset)]
+    runs = [
+        run for run in ledger.diagnoses() if release in (None, run.release) and (everything or run.dataset in wanted)
+    ]
     known = {} if release else ledger.budgets()
-    budgets = [budget for budget in known.values() if dataset in (None, budget.name)]
+    budgets = [budget for budget in known.values() if everything or budget.name in wanted]
     closed = None if release else ledger.closed()
-    if not (lines or runs or budgets or (closed and dataset is None)):
+    if not (lines or runs or budgets or (closed and everything)):
         _require_known(ledger, release, dataset)
-    kept = [each for each in spending if dataset in (None, each.name)]
-    counted = {} if release else {name: n for name, n in ledger.refusals().items() if dataset in (None, name)}
+    kept = [each for each in spending if everything or each.name in wanted]
+    counted = {} if release else {name: n for name, n in ledger.refusals().items() if everything or name in wanted}
     refusals = [_refusals_json(name, n, known.get(name)) for name, n in counted.items()]
     if json:
         shut = [{"state": "closed", "since": closed.time, "reason": closed.facts["reason"]}] if closed else []
@@ -55,13 +64,13 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     if not release and (required := ledger.required()) is not None:
         say(f"every release is held, and takes {required.words}")
     if closed:
-        print(f"closed since {closed.time[:10]}: {closed.facts['reason']}; prdp ledger reopen opens it")
+        say(f"closed since {closed.time[:10]}: {closed.facts['reason']}; prdp ledger reopen opens it")
     by_name = {account.name: account for account in kept}
     of_name: dict[str, list[tuple[str, ...]]] = {name: [] for name in by_name}
     for name, line in lines:
         of_name.setdefault(name, []).append(line)
     for name, mine in of_name.items():
-        _print_account(name, by_name.get(name), mine)
+        _print_account(name, by_name.get(name), mine, shown=by_name)
     for each in refusals:
         say(f"{each['dataset']}: {each['counted']} of {each['allowed']} refusals because of records")
     for run in runs:
@@ -107,25 +116,40 @@ def _line(state: ReleaseState | Row, time: str, operator: str | None) -> tuple[s
     return (f"    {state.release}", status, str(state.draws), str(state.charges), time[:10], operator or "-")
 
 
-def _print_account(name: str, account: Account | None, lines: Sequence[tuple[str, ...]]) -> None:
-    """Print a dataset or family: its releases, and what is spent and left at the reference of each limit."""
+def _print_account(
+    name: str, account: Account | None, lines: Sequence[tuple[str, ...]], shown: Collection[str]
+) -> None:
+    """Print a dataset or family: its releases, and what is spent and left at the reference of each limit.
+
+    The limits of a dataset's family stand there too, unless the family is among what is `shown`.
+    """
     budget = account.budget if account else None
     say(f"dataset {name}" if budget is None else _title(budget))
     if lines:
         print_columns([("    release", "state", "draws", "charged", "since", "by"), *lines])
     if account is None:
         return
+    family = account.family
     if account.limits:
-        of_limits = [
-            (each.limit.at.label, str(as_json(each.limit.rho)), up_text(each.total), down_text(each.left))
-            for each in account.limits
-        ]
-        for line in fitted([("rho over all releases, at most", "limit", "spent", "left"), *of_limits], WIDTH - 2):
-            print(f"  {line}")
-    else:
+        _print_limits("rho over all releases, at most", account)
+    elif family is None or not family.limits:
         say("    no limit: its loss may grow without bound")
+    if family is not None and family.limits:
+        if family.name in shown:
+            say(f"    the limits of family {family.name}, above, bind it too")
+        else:
+            _print_limits(f"rho over family {family.name}, at most", family)
     if budget is not None and budget.reason:
         say(f"    limits replaced: {budget.reason}")
+
+
+def _print_limits(title: str, account: Account) -> None:
+    of_limits = [
+        (each.limit.at.label, str(as_json(each.limit.rho)), bound_text(each.total), down_text(each.left))
+        for each in account.limits
+    ]
+    for line in fitted([(title, "limit", "spent", "left"), *of_limits], WIDTH - 2):
+        put(f"  {line}")
 
 
 def print_budget(budget: Budget) -> None:
@@ -143,7 +167,7 @@ def _title(budget: Budget) -> str:
 
 
 def _print_history(history: History) -> None:
-    print(f"output {history.state.out}")
+    put(f"output {history.state.out}")
     check = history.state.check
     if check is not None:
         by = "this plan" if check["digest"] == history.state.digest else "another plan"
@@ -162,28 +186,37 @@ def _print_history(history: History) -> None:
         say(f"reason: {history.state.reason}")
 
 
-def _show_spending(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    dataset = arguments.dataset
-    if arguments.release is not None:
-        _require_known(ledger, arguments.release, dataset)
-        (dataset,) = (state.dataset for state in ledger.states() if state.release == arguments.release)
-    spent = spendings(ledger, arguments.at, dataset)
-    if arguments.json:
+def _show_spending(ledger: Ledger, at: str, release: str | None, dataset: str | None, json: bool) -> None:
+    if release is not None:
+        _require_known(ledger, release, dataset)
+        (dataset,) = (state.dataset for state in ledger.states() if state.release == release)
+    spent = spendings(ledger, at, dataset)
+    if json:
         print_json([spending.to_json() for spending in spent])
         return
     for spending in spent:
-        say(f"dataset {spending.dataset}, at {spending.at.label}")
+        say(f"{spending.kind} {spending.dataset}, at {spending.at.label}")
+        if spending.assumed:
+            added = ", ".join(f"{name}={as_json(value)}" for name, value in spending.assumed.items())
+            say(f"    {added} was not asked for: it is that of the smallest limit that covers the reference then")
         rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
         for (s, loss), shares, found in zip(spending.spent, spending.excess, spending.found, strict=True):
             worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
             above = gap_text(loss, found) if found else excess_text(worst)
-            rows.append((f"    {s.release}", s.status, str(s.charges), up_text(loss), above))
-        print_columns([*rows, ("    spent", "", "", up_text(spending.total), "")])
+            rows.append((f"    {s.release}", s.status, str(s.charges), bound_text(loss), above))
+        print_columns([*rows, ("    spent", "", "", bound_text(spending.total), "")])
+        pure = "none" if spending.epsilon is None else bound_text(spending.epsilon)
+        tests = bound_text(sum(spending.tests, Fraction(0)))
+        say(f"    of it {tests} by tests of records left out; pure epsilon {pure}")
         if spending.limit is None or spending.left is None:
-            say("    no limit binds it: its loss may grow without bound")
+            say("    no limit covers it: its loss may grow without bound")
         else:
             by = f"{as_json(spending.limit.rho)} at {spending.limit.label}"
             say(f"    left {down_text(spending.left)}, by the limit {by}")
+        if spending.family is not None:
+            over = spending.family
+            left = "no limit of it covers it" if over.left is None else f"left {down_text(over.left)} by its limits"
+            say(f"    over family {over.dataset}: spent {bound_text(over.total)}, {left}")
         _print_promise(spending)
 
 

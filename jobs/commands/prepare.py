@@ -1,38 +1,26 @@
 """prdp prepare: checked, typed, sorted microdata for repeated releases; confidential."""
 
 import argparse
-from pathlib import Path
+import shlex
+from typing import Any
 
-from jobs.options import Parser, add_new_folder, add_run, add_set, run_options, values_set
-from jobs.output import print_json
+from jobs.output import put, say, tell
 from prdp.microdata import prepare
-from prdp.plans import load_plan
 
+CALL = prepare
 EXAMPLE = "prdp prepare raw.csv --plan plan.yaml --out prepared"
 
 
-def declare(parser: Parser) -> None:
-    """Add the command's options."""
-    parser.add_argument("raw", metavar="RAW", help="the microdata: Parquet or CSV files, a Delta or an Iceberg table")
-    parser.add_argument("--plan", type=Path, required=True, metavar="PLAN", help="a plan of the dataset, a YAML file")
-    add_set(parser)
-    add_new_folder(parser)
-    add_run(parser)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Prepare the microdata, then print where they are; their number stays in the confidential manifest."""
-    plan = load_plan(arguments.plan, set=values_set(arguments))
-    prepared = prepare(plan, arguments.raw, arguments.out, **run_options(arguments))
-    if arguments.json:
-        print_json(prepared)
+def show(prepared: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Print where they are, and how they are released; their number stays in the confidential manifest."""
+    put(f"prepared microdata of {prepared['dataset']}, confidential\nmanifest {prepared['manifest']}")
+    if prepared["registered"] in (None, prepared["out"]):
+        values = [word for value in arguments.set for word in ("--set", value)]
+        words = shlex.join([arguments.plan, *values, "--data", prepared["out"]])
+        tell(f"release from them:\nprdp release {words}")
     else:
-        print(f"prepared microdata of {prepared['dataset']}, confidential\nmanifest {prepared['manifest']}")
-        if prepared["registered"] in (None, prepared["out"]):
-            values = "".join(f" --set {value}" for value in arguments.set)
-            print(f"release from them: prdp release {arguments.plan}{values} --data {prepared['out']}")
-        else:
-            print(
-                f"the ledger registers the dataset with {prepared['registered']}, and releases it from there alone: "
-                f"before its first release an officer can register {prepared['out']} instead, by prdp ledger correct"
-            )
+        say(
+            f"the ledger registers the dataset with {prepared['registered']}, and releases it from there alone: "
+            f"before its first release an officer can register {prepared['out']} instead:"
+        )
+        tell(f"prdp ledger correct {prepared['dataset']} --budget FILE")

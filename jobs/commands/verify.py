@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.options import Parser, add_json
 from jobs.output import print_json, say
-from pipeline.release.manifest import FRONT, named_signer, verify_release
+from pipeline.publication.manifest import FRONT, named_signer, verify_release
 from pipeline.storage.location import Location
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 
 if TYPE_CHECKING:
-    from pipeline.release.signing import PublicKey
+    from pipeline.publication.signing import PublicKey
 
 Report = tuple[dict[str, Any], tuple[str, ...]]  # as JSON, and for people
 EXAMPLE = "prdp verify releases/cbp-2023-county"
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder = locate(arguments.folder, what="FOLDER")
     key = None
     if arguments.key is not None:
-        from pipeline.release.signing import load_public_key  # noqa: PLC0415 — cryptography, which the rest does not need
+        from pipeline.publication.signing import load_public_key  # noqa: PLC0415 — cryptography, which the rest does not need
 
         key = load_public_key(arguments.key)
     kinds = {MANIFEST: _release, "reconciled.json": _reconciled, "product.json": _product}
@@ -62,7 +62,7 @@ def _release(folder: Location, key: "PublicKey | None") -> Report:
 
 
 def _reconciled(folder: Location, key: "PublicKey | None") -> Report:
-    from pipeline.product.reconciled_folder import verify_reconciled  # noqa: PLC0415 — SciPy, which releases do not need
+    from pipeline.publication.reconcile.reconciled_folder import verify_reconciled  # noqa: PLC0415 — SciPy, which releases do not need
 
     verified = verify_reconciled(folder, key)
     return asdict(verified), (
@@ -72,7 +72,7 @@ def _reconciled(folder: Location, key: "PublicKey | None") -> Report:
 
 
 def _product(folder: Location, key: "PublicKey | None") -> Report:
-    from pipeline.product.make import verify_product  # noqa: PLC0415 — likewise
+    from pipeline.publication.product.products import verify_product  # noqa: PLC0415 — likewise
 
     verified = verify_product(folder, key)
     told = f"{verified.title}, of {', '.join(verified.releases)}: {verified.files} files match their manifest"

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
+from pipeline.accounting.left_out import NAME
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
-from pipeline.errors import BudgetRefused, PlanError
-from udfs.numbers.exact import as_json, up_text
+from pipeline.base.errors import BudgetRefused, PlanError
+from udfs.numbers.exact import as_json, bound_text
 
 MOST_NAMED = 10  # releases in a refusal
 
@@ -72,6 +73,21 @@ class Charged:
         loss = self.policy.loss_at(at)
         return before + self.times * max([loss, *(known.rho for known in self._known(at))])
 
+    def pure_loss_at(self, at: Reference) -> Fraction | None:
+        """Return the pure loss likewise; None where something that is charged has none."""
+        losses = [test.pure_loss_at(at.anywhere()) for test in self.tests]
+        if self.times:
+            once = self.policy.pure_loss_at(at)
+            losses.append(None if once is None else self.times * once)
+        known = [loss for loss in losses if loss is not None]
+        return sum(known, Fraction(0)) if len(known) == len(losses) else None
+
+    def tests_loss_at(self, at: Reference) -> Fraction:
+        """Return what of `loss_at` the tests of records left out cost."""
+        before = sum((test.loss_at(at.anywhere()) for test in self.tests), Fraction(0))
+        tested = self.times and any(query.name == NAME for query in self.policy.queries)
+        return before + self.times * self.policy.query_loss_at(at, NAME) if tested else before
+
     def found_at(self, at: Reference) -> Fraction:
         """Return what the records lose at least by this release in some placement, its tests aside; 0: not known."""
         return self.times * max((known.found for known in self._known(at)), default=Fraction(0))
@@ -110,9 +126,9 @@ def check(limits: Sequence[Limit], spent: Sequence[Counted], requested: Charged)
     exceeded = first_exceeded(limits, spent, requested)
     if exceeded is not None:
         raise LimitExceeded(
-            f"refused by the budget at {exceeded.limit.label}: requested rho {up_text(exceeded.requested)}, spent "
-            f"{up_text(exceeded.spent)} by {named(exceeded.by)}, limit {as_json(exceeded.limit.rho)}; "
-            "ask for less loss (more noise) or have the limit raised",
+            f"refused by the budget at {exceeded.limit.whose}: requested rho {bound_text(exceeded.requested)}, spent "
+            f"{bound_text(exceeded.spent)} by {named(exceeded.by)}, limit {as_json(exceeded.limit.rho)}; "
+            f"{exceeded.limit.remedy}",
             exceeded,
         )
 
@@ -125,7 +141,7 @@ def first_exceeded(limits: Sequence[Limit], spent: Sequence[Counted], requested:
         missing = limit.at.missing(measures)
         if missing:
             raise PlanError(
-                f"budget limit at {limit.label}: it does not name {', '.join(missing)}, "
+                f"budget limit at {limit.whose}: it does not name {', '.join(missing)}, "
                 "which a release of the dataset uses, so it cannot be checked"
             )
         # An earlier release is taken at its worst cells, for they need not be this plan's.
@@ -151,7 +167,7 @@ def named(spent: Sequence[tuple[str, Fraction]]) -> str:
     if len(spent) > MOST_NAMED:
         largest = sorted(spent, key=lambda each: each[1], reverse=True)[:MOST_NAMED]
         return f"{named(largest)} and {len(spent) - MOST_NAMED} others"
-    return ", ".join(f"{release} {up_text(loss)}" for release, loss in spent) or "no earlier release"
+    return ", ".join(f"{release} {bound_text(loss)}" for release, loss in spent) or "no earlier release"
 
 
 def tightest(limits: Iterable[Limit]) -> Sequence[Limit]:

@@ -1,7 +1,7 @@
 """The α of symmetric stable noise at which, of all scales that meet a target, the error or the loss is least.
 
 Small α spares large records, α near 2 small ones, and the scale that meets a target depends on α: so does what is best
-(docs/stable.md). Every noise that is tried is calibrated by its own certified policy.
+(docs/noise.md). Every noise that is tried is calibrated by its own certified policy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from functools import cache
 from math import inf
 
 from pipeline.accounting.calibrate import Number, solve
-from pipeline.accounting.targets import AtRecord, CalibrationError, Target
+from pipeline.accounting.targets import CalibrationError, Target
 from udfs.mechanisms.base import Mechanism
 from udfs.noise.weights import beyond
 
@@ -39,7 +39,7 @@ class Least:
         """Raise CalibrationError unless it goes with the target: an error with a loss, a loss with an error."""
         if self.what not in LEAST:
             raise CalibrationError(f"best alpha: must be one of {', '.join(LEAST)}")
-        if (self.what == "loss") == isinstance(target, AtRecord):
+        if (self.what == "loss") == target.at_record:
             raise CalibrationError("best alpha: error and interval go with a loss or epsilon, loss with an accuracy")
         if self.what == "loss" and self.influence is None:
             raise CalibrationError("best alpha: loss needs at, the influence of the record")
@@ -51,7 +51,7 @@ class Least:
         if self.what == "error":
             return (mechanism.mean_absolute_error(0.0),)
         lower, upper = mechanism.interval_around(0.0, self.coverage)
-        return upper - lower, beyond(mechanism.form.noise.weights, int(Fraction(upper - lower) / 2 // mechanism.step))
+        return upper - lower, beyond(mechanism.log_weights, int(Fraction(upper - lower) / 2 // mechanism.step))
 
 
 @dataclass(frozen=True)

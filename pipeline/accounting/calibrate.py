@@ -23,11 +23,11 @@ from fractions import Fraction
 from functools import lru_cache
 from math import floor, inf, isfinite, log, log10
 
-from pipeline.accounting.targets import CalibrationError, GroupTarget, LossTarget, Target, shown
+from pipeline.accounting.targets import CalibrationError, Target, shown
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.parameters import SMALLEST, ParameterError
-from udfs.numbers.exact import exact, up_text
+from udfs.numbers.exact import bound_text, exact, up_text
 
 Number = Fraction | int | float | str
 Fixed = tuple[tuple[str, Number], ...]
@@ -160,10 +160,10 @@ def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target
     name = scale_of(CATALOGUE[kind])
     if name is None:
         raise CalibrationError(f"{kind} has no noise scale to calibrate")
-    solved = {name, OFFSET} if isinstance(target, GroupTarget) else {name}
+    solved = {name, OFFSET} if target.quantity == "group_loss" else {name}
     for given in sorted(solved & fixed.keys()):
         raise CalibrationError(f"{given} is what calibration solves for; leave it out")
-    if isinstance(target, GroupTarget):
+    if target.quantity == "group_loss":
         return _solved_group(kind, tuple(sorted(fixed.items())), step, target)
     return _solved(kind, name, tuple(sorted(fixed.items())), step, target)
 
@@ -174,7 +174,7 @@ def offset_of(kind: type[Mechanism]) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: GroupTarget) -> Mechanism:
+def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Mechanism:
     """Return the mechanism with the offset at which the group's loss is just met, its scale solved for the error.
 
     Where v(group) grows with the offset the largest one is taken, which spares smaller groups; else the smallest, which
@@ -183,22 +183,25 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: GroupTarget) 
     if kind != GROUPED:
         raise CalibrationError(f"group_loss: {GROUPED} alone loses less in larger groups")
 
+    of_error = Target.of("relative_error", relative_error=target["relative_error"], total=target.total)
+
     def at(n: int) -> Mechanism:
-        return solve(kind, {**dict(fixed), OFFSET: decimal(n)}, step, target.of_error)
+        return solve(kind, {**dict(fixed), OFFSET: decimal(n)}, step, of_error)
 
     def met(n: int) -> bool:
-        return loss(at(n)) <= target.group_loss
+        return loss(at(n)) <= target["group_loss"]
 
     def loss(mechanism: Mechanism) -> Fraction:
-        of_group = mechanism.group_loss_at(target.group)
+        of_group = mechanism.group_loss_at(target["group"])
         assert of_group is not None
         return of_group
 
     ends = number_below(OFFSETS[0]), number_below(OFFSETS[1])
-    kept, refused = ends if target.rises else ends[::-1]
+    # v(group) falls with the offset in groups up to the total at which the error is met
+    kept, refused = ends if target["group"] > target.total else ends[::-1]
     if not met(kept):
-        least = up_text(loss(at(kept)))
-        raise CalibrationError(f"cannot be had: the least loss in a group of {up_text(target.group)} is {least}")
+        least = bound_text(loss(at(kept)))
+        raise CalibrationError(f"cannot be had: the least loss in a group of {up_text(target['group'])} is {least}")
     if met(refused):
         return at(refused)
     while abs(refused - kept) > 1:
@@ -230,12 +233,12 @@ def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) 
         raise _cannot(target, largest, below, family.objection)
     if below is None and (target.widest or target.gap(above) > OVERSHOOT):
         raise _cannot(target, least, above, family.objection)
-    if isinstance(target, LossTarget) and below is not None and not above.form.noise.tabled:
+    if target.quantity == "loss" and below is not None and not above.tabled:
         return _finer(family, first, target)
     return below if target.widest and below is not None else above
 
 
-def _finer(family: "Family", first: int, target: LossTarget) -> Mechanism:
+def _finer(family: "Family", first: int, target: Target) -> Mechanism:
     """Return the mechanism of least noise that reaches the target, of the decimals of 15 digits from first − 1 on."""
     low, high = target.gap(family.between(first, 0)), target.gap(family.between(first, FINER))
     start = round(FINER * low / (low - high)) if isfinite(low) and low < high else FINER

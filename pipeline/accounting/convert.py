@@ -64,6 +64,25 @@ def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> 
     return _stated(best, pure)
 
 
+def largest_rho(epsilon: float, delta: float) -> float:
+    """Return a ρ of which `approximate_epsilon` at δ says at most `epsilon`, next to the largest: (ε, δ) follows.
+
+    Raises ValueError unless ε ≥ 0 is finite and 0 < δ < 1.
+    """
+    if not 0 <= epsilon < inf:
+        raise ValueError("epsilon: must be finite and at least 0")
+    low, high = 0.0, max(epsilon, 1.0)
+    while approximate_epsilon(high, delta) <= epsilon:
+        low, high = high, 2 * high
+    while approximate_epsilon(high / 2, delta) > epsilon:  # at 0 it is 0
+        high /= 2
+    low = max(low, high / 2)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if approximate_epsilon(middle, delta) <= epsilon else (low, middle)
+    return low
+
+
 def simple_epsilon(rho: float, delta: float, pure: float | None = None) -> float:
     """Return ε = ρ + 2√(ρ·ln(1/δ)), and at most the pure loss, rounded up: the bound that is easy to check by hand.
 

@@ -1,4 +1,4 @@
-"""(ε, δ) and the best test of a whole release, from the distribution of its privacy loss (docs/loss-distributions.md).
+"""(ε, δ) and the best test of a whole release, from the distribution of its privacy loss (docs/mathematics.md).
 
 Guarantee: as of `udfs.losses.distribution.bounds_of`, for a record at the query set where it loses most, or for all
 records of a firm or a group whose cells are known. The release's queries are fixed in advance. What is chosen after
@@ -39,7 +39,14 @@ def bounds_at(policy: PolicySum, at: Reference, delta: float) -> ByDistribution 
 
     That is so of several records unless the cell of each is known, and of noise too wide for doubles without pure loss.
     """
-    return _of_list(policy, at, delta) if at.listed else _of_record(policy, at.records[0], delta)
+    if at.listed:
+        return _of_list(policy, at, delta)
+    of_classes = [_of_record(policy, each.records[0], delta) for each in policy.resolved(at)]
+    known = [each for each in of_classes if each is not None]
+    if len(known) < len(of_classes):
+        return None
+    coarse = {query for each in known for query in each.coarse}
+    return ByDistribution(_largest(each.bounds for each in known), tuple(sorted(coarse)))
 
 
 def _of_record(policy: PolicySum, record: ReferenceRecord, delta: float) -> ByDistribution | None:
@@ -69,7 +76,7 @@ def _worst(
     for query_set, epsilon, power in sets:
         if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
             found = _bounds(tuple(pairs[i] for i in sorted(query_set)), delta)
-            worst = Bounds(*map(max, zip(_figures(worst), _figures(found), strict=True)))
+            worst = _largest([worst, found])
     return ByDistribution(worst, _coarse(policy, pairs.items()))
 
 
@@ -108,8 +115,8 @@ def _known(pairs: Mapping[Place, Pair | None]) -> dict[Place, Pair] | None:
     return known if len(known) == len(pairs) else None
 
 
-def _figures(bounds: Bounds) -> tuple[float, float, float]:
-    return bounds.epsilon, bounds.power, bounds.gap
+def _largest(some: Iterable[Bounds]) -> Bounds:
+    return Bounds(*map(max, zip(*((each.epsilon, each.power, each.gap) for each in some), strict=True)))
 
 
 def _by_divergences(

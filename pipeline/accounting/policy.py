@@ -39,7 +39,7 @@ from pipeline.accounting.joint import most_lost
 from pipeline.accounting.partitions import most_in_partitions
 from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, multiples
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, Span, spans_json, spans_of
-from pipeline.canonical import FrozenMap
+from pipeline.base.canonical import FrozenMap
 from udfs.losses.curve import TightCurve, of_pure, of_zcdp
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
@@ -113,7 +113,7 @@ class PolicySum:
 
     def loss_at(self, at: Reference) -> Fraction:
         """Return the PRzCDP loss of the release."""
-        return max(self._total(each, self._rho, tight) for each in self._resolved(at))
+        return max(self._total(each, self._rho, tight) for each in self.resolved(at))
 
     def worst_at(self, at: Reference) -> tuple[tuple[int, Fraction], ...]:
         """Return, of a single record, the policies that it meets at worst, by number, with its influences.
@@ -122,7 +122,7 @@ class PolicySum:
         """
         loss = cache(self._rho)
         sums: dict[tuple[tuple[int, Fraction], ...], Fraction] = {}
-        for each in self._resolved(at):
+        for each in self.resolved(at):
             (record,) = each.records
             for met in self._query_sets(record):
                 terms = tuple((i, self._influence(i, record)) for i in sorted(met))
@@ -131,7 +131,7 @@ class PolicySum:
 
     def met_at(self, at: Reference) -> frozenset[int]:
         """Return the policies, by number, under which a record of the reference can have an influence."""
-        records = [record for each in self._resolved(at) for record in each.records]
+        records = [record for each in self.resolved(at) for record in each.records]
         return frozenset(
             i for each in records for met in self._query_sets(each) for i in met if self._influence(i, each) > 0
         )
@@ -139,18 +139,18 @@ class PolicySum:
     def pure_loss_at(self, at: Reference) -> Fraction | None:
         """Return the pure loss of the release; None where a query that one of the records can meet has none."""
         try:
-            return max(self._total(each, self._epsilon, pure) for each in self._resolved(at))
+            return max(self._total(each, self._epsilon, pure) for each in self.resolved(at))
         except _NoPureLoss:
             return None
 
     def query_loss_at(self, at: Reference, query: str) -> Fraction:
         """Return the PRzCDP loss in the query of this name."""
-        return max(self._bound(each, query, self._rho, tight) for each in self._resolved(at))
+        return max(self._bound(each, query, self._rho, tight) for each in self.resolved(at))
 
     def query_pure_loss_at(self, at: Reference, query: str) -> Fraction | None:
         """Return the pure loss in the query; None where a part that one of the records can meet has none."""
         try:
-            return max(self._bound(each, query, self._epsilon, pure) for each in self._resolved(at))
+            return max(self._bound(each, query, self._epsilon, pure) for each in self.resolved(at))
         except _NoPureLoss:
             return None
 
@@ -173,7 +173,7 @@ class PolicySum:
 
     def curve_at(self, at: Reference) -> Floats:
         """Return bounds of D_α at ORDERS, for a record at its worst query set, for several wherever they are."""
-        curves = [self._curve(each) for each in self._resolved(at)]
+        curves = [self._curve(each) for each in self.resolved(at)]
         largest: Floats = np.maximum.reduce(curves)
         return largest
 
@@ -239,7 +239,7 @@ class PolicySum:
             curve = np.minimum(curve, of_pure(up_float(pure_loss), ORDERS))
         return np.minimum(curve, self._priced(at, None, curves, OF_CURVES))
 
-    def _resolved(self, at: Reference) -> list[Reference]:
+    def resolved(self, at: Reference) -> list[Reference]:
         """Return references without spans whose largest loss is that of `at`, or more.
 
         Within one class policies are monotone, and a record lies in one class: the most that one record can lose is

@@ -13,9 +13,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pipeline.canonical import FrozenMap
-from pipeline.errors import PlanError
-from pipeline.names import hint
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import PlanError
+from pipeline.base.names import hint
 from udfs.numbers.exact import as_json, exact
 
 QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets
@@ -24,6 +24,8 @@ Lot = tuple["ReferenceRecord", int, int]  # a record, its kind, and how many the
 _Sizes = tuple[tuple[str, int, int], ...]  # of each measure the numerator and the denominator
 MOST_LOTS = 1000
 COARSE = (10, 9, 8)  # bits that are kept of values, of which more than MOST_LOTS are distinct, rounded away from 0
+LESS_LOSS = "ask for less loss (more noise)"
+OWN_REMEDY = f"{LESS_LOSS}, or raise the limit in the plan's budget"
 _PLAIN_NUMBER = re.compile(r"[-+0-9.eE]+")  # Python would also read 1_000, and digits of other scripts
 
 
@@ -139,6 +141,23 @@ class Reference:
         """Return the reference with each record at its worst cell, as a release with other queries takes it."""
         return Reference(tuple(ReferenceRecord(record.values) for record in self.records), self.listed)
 
+    def with_values(self, values: Mapping[str, Fraction]) -> "Reference":
+        """Return the reference whose records have these values too; their own stay."""
+        records = (replace(record, values=FrozenMap.of({**values, **record.values})) for record in self.records)
+        return replace(self, records=tuple(records))
+
+    def of_measures(self, names: Collection[str]) -> "Reference":
+        """Return the reference with its values of the measures in `names` alone."""
+        values = ({name: value for name, value in record.values.items() if name in names} for record in self.records)
+        records = zip(self.records, values, strict=True)
+        return replace(self, records=tuple(replace(record, values=FrozenMap.of(kept)) for record, kept in records))
+
+    def largest(self, measure: str) -> Fraction:
+        """Return the largest magnitude of a measure, 0 where no record names it."""
+        return max(
+            (abs(record.values[measure]) for record in self.records if measure in record.values), default=Fraction(0)
+        )
+
     @property
     def measures(self) -> frozenset[str]:
         """All measures that a record names."""
@@ -201,6 +220,8 @@ class Reference:
 class Limit:
     """The loss `rho` that the reference `at` may accumulate over all releases of a dataset; `label` says whose it is.
 
+    `raised_by`: the command that raises it, of a limit in the ledger; "" of one in the plan's own `budget:`.
+
     Policies being monotone it binds every smaller unit: one whose records can be matched one to one with records of
     the reference that are at least as large in the measures that the limit names, whatever their others: no release
     may use a measure that a limit does not name.
@@ -209,10 +230,21 @@ class Limit:
     at: Reference
     rho: Fraction
     label: str = ""
+    raised_by: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.label:
             object.__setattr__(self, "label", self.at.label)
+
+    @property
+    def whose(self) -> str:
+        """The reference and whose limit it is, in words."""
+        return self.label if self.raised_by else f"{self.label} (the plan's own budget)"
+
+    @property
+    def remedy(self) -> str:
+        """What to do where it refuses a plan."""
+        return f"{LESS_LOSS}, or have an officer raise it: {self.raised_by}" if self.raised_by else OWN_REMEDY
 
     def anywhere(self) -> "Limit":
         """Return the limit with its records at their worst cells."""

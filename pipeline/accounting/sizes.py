@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
+from pipeline.storage.inputs import input_lines
 from udfs.numbers.exact import exact
 
 BUILT_IN: Final = Path(__file__).resolve().parents[2] / "conf" / "economy" / "establishment_sizes.csv"
@@ -49,7 +50,7 @@ def read_sizes(path: Path = BUILT_IN) -> Sizes:
     """
     counts: dict[Fraction, Fraction] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        with input_lines(path) as lines:
             rows = csv.reader(lines)
             if next(rows, None) != HEADER:
                 raise PlanError(f"{path}: the first line must be {','.join(HEADER)}")

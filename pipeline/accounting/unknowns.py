@@ -13,8 +13,8 @@ from pipeline.accounting.calibrate import Family
 from pipeline.accounting.chains import Chain
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
-from pipeline.accounting.targets import Accuracy, IntervalTarget
-from pipeline.errors import PrdpError
+from pipeline.accounting.targets import Target
+from pipeline.base.errors import PrdpError
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
 
@@ -54,7 +54,7 @@ class Unknown:
 
     label: str
     members: Mapping[int, Family]
-    error: Accuracy
+    error: Target
     weight: Fraction | None
 
     @cached_property
@@ -95,7 +95,7 @@ class Unknown:
     @property
     def slope_step(self) -> float:
         """Over how much of the scale's logarithm errors are compared."""
-        return WIDTH_SLOPE if isinstance(self.error, IntervalTarget) else SLOPE
+        return WIDTH_SLOPE if self.error.quantity == "interval" else SLOPE
 
 
 class Unmet(PrdpError):

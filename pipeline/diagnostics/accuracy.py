@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from pipeline.base.errors import PrdpError, StateError
 from pipeline.diagnostics.distributions import Counts, Distributions, Key
-from pipeline.diagnostics.losses import SECTOR_LEVEL
-from pipeline.errors import PrdpError, StateError
+from pipeline.diagnostics.record_losses import SECTOR_LEVEL
+from pipeline.engines.blocks import Block
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Query
-from pipeline.tables.files import Block
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.floating import in_units
@@ -126,6 +126,8 @@ class AccuracyTask:
         path = Path(str(self.published), block.path)
         try:
             table = pq.read_table(path, columns=["value", "lower", "upper"])
+        except MemoryError:
+            raise
         except Exception as error:
             raise StateError(f"{path} cannot be read ({type(error).__name__}); is the release complete?") from None
         if len(table) != block.size:
@@ -156,13 +158,12 @@ def _groupings(query: Query, domain: Domain) -> tuple[Grouping, ...]:
 def accuracy_json(task: AccuracyTask, files: Sequence[Mapping[str, Added]]) -> dict[str, list[dict[str, Any]]]:
     """Return the accuracy by class of the true total, and by the task's other groupings, as JSON.
 
-    Of each grouping a row for each group that has cells, and the last for all; its code stands as `total` or by
-    the grouping's name. Figures:
-    `cells`; `expected_standard_error`, the root of the mean variance; and where a release is compared with the truth:
-    `bias`, the mean error; `mean_absolute_error`; `standard_error`, the root of the mean squared error; `mean_total`;
-    `coverage`, the share of intervals that hold the total; and of totals other than 0 `mean_relative_error`,
-    `median_relative_error` (high by less than one part in 64) and `within`, the shares whose error is at most 1, 5 and
-    10 %. null stands for infinity, and for what no cell has.
+    Of each grouping a row for each group that has cells, and the last for all; its code stands as `total` or by the
+    grouping's name. Figures: `cells`; `expected_standard_error`, the root of the mean variance; and where a release is
+    compared with the truth: `bias`, the mean error; `mean_absolute_error`; `standard_error`, the root of the mean
+    squared error; `mean_total`; `coverage`, the share of intervals that hold the total; and of totals other than 0
+    `mean_relative_error`, `median_relative_error` (high by less than one part in 64) and `within`, the shares whose
+    error is at most 1, 5 and 10 %. null stands for infinity, and for what no cell has.
     """
     return {name: _rows(name, labels, [file[name] for file in files]) for name, labels in task.labels.items()}
 

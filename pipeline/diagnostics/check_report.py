@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipeline.diagnostics.check_codes import CodeJudge, Wrong
-from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, Found, Seen
-from pipeline.errors import PlanError
-from pipeline.names import nearest
+from pipeline.base.errors import PlanError
+from pipeline.base.names import nearest
+from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, CodeJudge, Found, Seen, Wrong
 from pipeline.plan.model import Plan
 from udfs.records.contract import RULE_TEXT, Rule
 from udfs.records.decoding import SumSpec
@@ -49,17 +48,13 @@ OF_RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Checked:
-    """What a check saw.
-
-    `columns`: those of the first file that could be read (None: of none). `mistakes`: of each file's schema. `found`:
-    what the scan `spec` found (None: the schema did not let it begin). `ids`: whether ids were compared.
-    """
+    """What a check saw."""
 
     spec: SumSpec
-    columns: Sequence[str] | None
-    mistakes: Sequence[PlanError]
-    found: Found | None
-    ids: bool
+    columns: Sequence[str] | None  # those of the first file that could be read; None: of none
+    mistakes: Sequence[PlanError]  # of each file's schema
+    found: Found | None  # what the scan found; None: the schema did not let it begin
+    ids: bool  # whether ids were compared
 
 
 def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked, share: Fraction) -> dict[str, Any]:

@@ -3,28 +3,149 @@
     chunks ─► rows, checked one by one, to buckets by their ids; what is counted of them to a bucket of its own
            ─► of each bucket, the rules that several rows of one id break
 
-The rows are decoded, and brought together by their ids, as a release does it.
+The rows are decoded, and brought together by their ids, as a release does it. What is probably wrong with a code
+follows from public lists alone: the domain's and those of all vintages. A code is told only where one holds it, or what
+it was meant to be: any other text could name a record.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.diagnostics.check_codes import CodeJudge, Judgement, Wrong
 from pipeline.engines.tasks import decoded
 from pipeline.microdata.source import Chunk
-from pipeline.preparation.duplicates import BROKEN, ByRecord, by_cell, rows_of, rule_counts, rule_rows
+from pipeline.plan.domain import Domain
+from pipeline.plan.keys import Dimension
+from pipeline.plan.vintages import Vintage, vintage_of, vintages
+from pipeline.release.duplicates import BROKEN, ByRecord, by_cell, rows_of, rule_counts, rule_rows
+from udfs.records.codes import NAICS_LEVELS, OTHER, SECTOR_RANGES, is_code
 from udfs.records.contract import Rule, text_codes
 from udfs.records.decoding import Decoder, Records, SumSpec
+from udfs.records.keys import ABSENT, MALFORMED, CodeColumn
 from udfs.records.sums import Duplicates, combined
 
 SEEN = BROKEN - 1  # the bucket of what is counted beside the broken rules
 MOST_CODES = 1000  # different codes of one kind that a batch tells; the rows of further ones are counted together
 ROWS, CODE, BEYOND, LEFT_OUT = "rows", "code", "beyond", "left out"
+DIGITS = {"naics6": 6, "county": 5}  # of a record's code
+
+
+class Wrong(StrEnum):
+    """What is wrong with a code; OUTSIDE alone is no mistake."""
+
+    EMPTY = "empty"
+    LOST_ZEROS = "without its leading zeros"
+    DECIMALS = "written as a number with decimals"
+    SPACES = "with spaces around it"
+    RANGE = "a range of sectors"
+    COARSE = "of fewer digits: a coarser code"
+    DIGITS = "of another number of digits"
+    TEXT = "no code at all"
+    EARLIER = "retired"
+    LATER = "of a later vintage"
+    UNKNOWN = "well formed, but in no public list"
+    OUTSIDE = "valid, but outside the plan's domain"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is wrong with a code; the code, where it may be told, and what it was meant to be, where that is known."""
+
+    wrong: Wrong
+    code: str = ""
+    meant: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class CodeJudge:
+    """Judges the codes of one key column.
+
+    `own`: the vintages of the domain, which are the declared one, or all that hold its every code (several, or none).
+    """
+
+    key: CodeColumn
+    own: tuple[Vintage, ...]
+    others: tuple[Vintage, ...]
+
+    @classmethod
+    def of(cls, key: CodeColumn, dimension: Dimension, domain: Domain) -> "CodeJudge":
+        """Return the judge of a key column of a plan's domain."""
+        known = vintages(dimension.key)
+        year = domain.vintage.get(dimension.key)
+        declared = None if year is None else vintage_of(dimension.key, year)
+        fitting = (
+            [v for v in known if not v.lacks(dimension.listed, dimension.level)] if declared is None else [declared]
+        )
+        return cls(key, tuple(fitting), tuple(v for v in known if v not in fitting))
+
+    def judged(self, code: str | None) -> Judgement | None:
+        """Return what is wrong with a record's code; None where nothing is."""
+        index = self.key.index_of(code)
+        if index == ABSENT:
+            return None
+        if code is None or not code.strip():
+            return Judgement(Wrong.EMPTY)
+        if index == MALFORMED:
+            return self._malformed(code)
+        return None if index >= 0 and index != self.key.other else self._outside(code)
+
+    def _outside(self, code: str) -> Judgement:
+        if not self.own and not self.others:
+            return Judgement(Wrong.OUTSIDE)  # of a key of the plan's own no public list is known
+        if self._in(self.own, code):
+            return Judgement(Wrong.OUTSIDE, code)
+        holders = [vintage for vintage in self.others if self._in([vintage], code)]
+        if not holders:
+            return Judgement(Wrong.UNKNOWN)
+        if not self.own:
+            return Judgement(Wrong.OUTSIDE, code)
+        earlier = holders[-1].first < self.own[0].first
+        return Judgement(Wrong.EARLIER if earlier else Wrong.LATER, code, str(holders[-1 if earlier else 0]))
+
+    def _malformed(self, code: str) -> Judgement:
+        bare = code.strip()
+        if bare != code:
+            return Judgement(Wrong.SPACES, code, bare) if self._known(bare) else Judgement(Wrong.TEXT)
+        whole, point, zeros = code.partition(".")
+        if point and not zeros.strip("0"):
+            full = self._filled(whole)
+            return Judgement(Wrong.DECIMALS, code, full) if full else Judgement(Wrong.TEXT)
+        if code in SECTOR_RANGES.values() and self._of_industries:
+            return Judgement(Wrong.RANGE, code)
+        if not (code.isascii() and code.isdigit()):
+            return Judgement(Wrong.TEXT)
+        if self._of_industries and self._is_coarser(code):
+            return Judgement(Wrong.COARSE, code)
+        full = self._filled(code)
+        return Judgement(Wrong.LOST_ZEROS, code, full) if full else Judgement(Wrong.DIGITS)
+
+    @property
+    def _of_industries(self) -> bool:
+        return self.key.record_level in NAICS_LEVELS
+
+    def _filled(self, digits: str) -> str:
+        """Return digits with leading zeros as a known code; "" where there is none."""
+        full = digits.zfill(self.key.digits or DIGITS.get(str(self.key.record_level), 0))
+        return full if self._known(full) else ""
+
+    def _known(self, code: str) -> bool:
+        if not self.key.is_well_formed(code) or code == OTHER:
+            return False
+        return self.key.index_of(code) not in (MALFORMED, self.key.other) or self._in((*self.own, *self.others), code)
+
+    def _is_coarser(self, code: str) -> bool:
+        levels = [level for level in NAICS_LEVELS[:-1] if is_code(code, level)]
+        listed = any(vintage.holds(code, level) for level in levels for vintage in (*self.own, *self.others))
+        return code in SECTOR_RANGES or listed
+
+    def _in(self, lists: Sequence[Vintage], code: str) -> bool:
+        level = self.key.record_level
+        return level is not None and any(vintage.holds(code, level) for vintage in lists)
 
 
 class Seen(NamedTuple):
@@ -128,18 +249,14 @@ def _codes(judge: CodeJudge, batch: pa.RecordBatch) -> Counter[Seen]:
     codes = [None if c is None else c.decode(errors="replace") for c in coded.dictionary.cast(kind).to_pylist()]
     rows = np.bincount(np.asarray(coded.indices.cast(pa.int64()).fill_null(len(codes))), minlength=len(codes) + 1)
     seen: Counter[Seen] = Counter()
-    told: Counter[Wrong] = Counter()
+    kinds: Counter[Wrong] = Counter()
     for code, count in zip([*codes, None], rows.tolist(), strict=True):
         judgement = judge.judged(code) if count else None
         if judgement is not None:
-            told[judgement.wrong] += 1
-            seen[_seen(column, judgement, told[judgement.wrong] <= MOST_CODES)] += count
+            kinds[judgement.wrong] += 1
+            told = judgement if kinds[judgement.wrong] <= MOST_CODES else Judgement(judgement.wrong)
+            seen[Seen(CODE, column, told.wrong.name, told.code, told.meant)] += count
     return seen
-
-
-def _seen(column: str, judgement: Judgement, told: bool) -> Seen:
-    code, meant = (judgement.code, judgement.meant) if told else ("", "")
-    return Seen(CODE, column, judgement.wrong.name, code, meant)
 
 
 def _batch(seen: Counter[Seen]) -> pa.RecordBatch:

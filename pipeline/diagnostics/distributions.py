@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.report.html import QUANTILES
+from pipeline.base.html import QUANTILES
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.exact import up_text
 

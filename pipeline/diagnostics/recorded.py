@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import MicrodataError
+from pipeline.base.log import Log
 from pipeline.engines.protocol import Engine
-from pipeline.errors import MicrodataError
 from pipeline.ledger.entries import Diagnosed
 from pipeline.ledger.store import Ledger
-from pipeline.log import Log
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import Place
 from pipeline.microdata.source import Source

@@ -18,22 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.diagnostics.distributions import (
-    PAPER_QUERY,
-    PAPER_SIZE,
-    PAPER_TOTAL,
-    QUERY,
-    SECTOR,
-    SIZE,
-    TOTAL,
-    Counts,
-    Distributions,
-    Key,
-)
-from pipeline.diagnostics.losses import LossSpec
+from pipeline.base.errors import PrdpError
+from pipeline.diagnostics import distributions as family
+from pipeline.diagnostics.distributions import Counts, Distributions, Key
+from pipeline.diagnostics.record_losses import LossSpec
 from pipeline.engines.buckets import in_buckets
 from pipeline.engines.tasks import decoded, reading
-from pipeline.errors import PrdpError
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
 from udfs.numbers.arrays import Floats, Int64s, Mask
@@ -47,7 +37,6 @@ from udfs.records.names import as_text, buckets_of, distinct
 BUCKETS = 64  # a bucket's records are in memory together
 OWNER, INSIDE, KEPT = "(owner)", "(inside)", "(kept)"  # columns of rows; no measure can have such names
 LARGEST_SIZE = 1 << 40  # steps that a record adds to a firm's size at most, so that no sum wraps
-OfQueries = Sequence[tuple[Floats, Floats]]  # influences and losses of the firms, in each query
 
 
 class RowFile:
@@ -144,8 +133,6 @@ class RecordTask:
             dropped += int(np.count_nonzero(~good))
             outside += int(np.count_nonzero(good & ~inside))
             _count(counts, self.spec, records, losses)
-            if self.spec.paper_queries:
-                _count_paper(counts, self.spec, records, losses)
             if file and self.files:
                 file.add(_table(self.files, self.spec, batch, losses, good))
         if file:
@@ -154,29 +141,24 @@ class RecordTask:
 
 
 def _count(counts: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
+    """Count the records' losses, and by the paper's bound, which is the stated one of queries that are not tight."""
     kept = losses.inside
     total = _only(_total(spec, losses.losses), kept)
-    counts.count(TOTAL, 0, total)
+    sizes = None if spec.size is None else spec.size_class(_only(records.values[spec.size.name], kept))
+    _count_total(counts, (family.TOTAL, family.SIZE), total, sizes)
     if spec.sector_of:
         sectors = _only(records.numbers(spec.sector_of), kept)
-        counts.count_groups(SECTOR, sectors[sectors >= 0], total[sectors >= 0])
-    if spec.size is not None:
-        counts.count_groups(SIZE, spec.size_class(_only(records.values[spec.size.name], kept)), total)
+        counts.count_groups(family.SECTOR, sectors[sectors >= 0], total[sectors >= 0])
     for number, (loss, met) in enumerate(zip(losses.losses, losses.met, strict=True)):
-        counts.count(QUERY, number, _only(loss, met))
-
-
-def _count_paper(counts: Distributions, spec: LossSpec, records: Records, losses: RecordLosses) -> None:
-    """Count the same records' losses by the paper's bound, which is the stated one of queries that are not tight."""
+        counts.count(family.QUERY, number, _only(loss, met))
+    if not spec.paper_queries:
+        return
     paper = record_losses(records, list(spec.paper_queries.values()), spec.scan)
     other = dict(zip(spec.paper_queries, paper.losses, strict=True))
-    total = _only(_total(spec, [other.get(number, loss) for number, loss in enumerate(losses.losses)]), losses.inside)
-    counts.count(PAPER_TOTAL, 0, total)
-    if spec.size is not None:
-        sizes = _only(records.values[spec.size.name], losses.inside)
-        counts.count_groups(PAPER_SIZE, spec.size_class(sizes), total)
+    total = _only(_total(spec, [other.get(number, loss) for number, loss in enumerate(losses.losses)]), kept)
+    _count_total(counts, (family.PAPER_TOTAL, family.PAPER_SIZE), total, sizes)
     for number, loss in other.items():
-        counts.count(PAPER_QUERY, number, _only(loss, losses.met[number]))
+        counts.count(family.PAPER_QUERY, number, _only(loss, losses.met[number]))
 
 
 def _table(files: PerRecord, spec: LossSpec, batch: pa.RecordBatch, losses: RecordLosses, good: Mask) -> pa.Table:
@@ -265,7 +247,10 @@ class ByOwner:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FirmTask:
-    """Counts the losses of a bucket's firms, and writes them in the order of their names to `folder`, if any."""
+    """Counts the losses of a bucket's firms, and writes them in the order of their names to `folder`, if any.
+
+    A row for each firm: its name, its records in the domain, each query's influence and loss, their sum.
+    """
 
     spec: LossSpec
     folder: Path | None
@@ -286,19 +271,19 @@ class FirmTask:
         stated, paper = [], []
         for number, query in enumerate(self.spec.queries):
             met = self._rows(number, columns, of_row, len(firms))
-            stated.append(_count_firms(counts, QUERY, number, query, met))
+            stated.append(_count_firms(counts, family.QUERY, number, query, met))
             bound = self.spec.paper_queries.get(number)
-            paper.append(stated[-1] if bound is None else _count_firms(counts, PAPER_QUERY, number, bound, met))
+            paper.append(stated[-1] if bound is None else _count_firms(counts, family.PAPER_QUERY, number, bound, met))
         sizes, records = self._sizes(columns, of_row, len(firms)), np.bincount(of_row, columns[INSIDE]).astype(np.int64)
         total = _total(self.spec, [losses for _, losses in stated], tested)
-        _count_total(counts, (TOTAL, SIZE), total, sizes)
+        _count_total(counts, (family.TOTAL, family.SIZE), total, sizes)
         if self.spec.paper_queries:
             by_paper = _total(self.spec, [losses for _, losses in paper], tested)
-            _count_total(counts, (PAPER_TOTAL, PAPER_SIZE), by_paper, sizes)
+            _count_total(counts, (family.PAPER_TOTAL, family.PAPER_SIZE), by_paper, sizes)
         if self.folder is not None:
-            table = _firm_table(self.spec, firms, records, stated, total)
+            of_queries = dict(zip(_columns(self.spec), [column for pair in stated for column in pair], strict=True))
             file = RowFile(self.folder / f"part-{bucket:05d}.parquet")
-            file.add(table)
+            file.add(pa.table({"owner": firms, "records": records, **of_queries, "loss": total}))
             file.close()
         return FirmSummary(len(firms), counts.counts())
 
@@ -323,29 +308,21 @@ class FirmTask:
 
 
 def _count_total(counts: Distributions, families: tuple[str, str], total: Floats, sizes: Int64s | None) -> None:
-    """Count the sums of the firms' losses: all together, and by size."""
+    """Count sums of losses: all together, and by size."""
     counts.count(families[0], 0, total)
     if sizes is not None:
         counts.count_groups(families[1], sizes, total)
 
 
 def _count_firms(
-    counts: Distributions, family: str, number: int, query: QueryLoss, rows: UnitRows
+    counts: Distributions, kind: str, number: int, query: QueryLoss, rows: UnitRows
 ) -> tuple[Floats, Floats]:
     """Return each firm's influence on a query and its loss, and count the losses of those that are in its cells."""
     of_firms = unit_losses(query, rows)
     in_query = np.zeros(rows.count, dtype=np.bool_)
     in_query[rows.units] = True
-    counts.count(family, number, of_firms[1][in_query])
+    counts.count(kind, number, of_firms[1][in_query])
     return of_firms
-
-
-def _firm_table(spec: LossSpec, firms: pa.Array, records: Int64s, of_queries: OfQueries, total: Floats) -> pa.Table:
-    """Return a row for each firm: its name, its records in the domain, each query's influence and loss, their sum."""
-    values = [column for pair in of_queries for column in pair]
-    return pa.table(
-        {"owner": firms, "records": records, **dict(zip(_columns(spec), values, strict=True)), "loss": total}
-    )
 
 
 def _columns(spec: LossSpec) -> list[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.engines.protocol import Each, Item, Result, counted_as
 from pipeline.storage.location import Location
-from pipeline.storage.sealing import Seal, pack_batch, staging_failed, unpack_batch
+from pipeline.storage.sealing import Seal, pack_batch, staging_errors, unpack_batch
 from pipeline.storage.staging import Staging
 
 Splits = Callable[[Item], Iterable[Iterable[tuple[int, pa.RecordBatch]]]]
@@ -54,13 +54,12 @@ class _Split(Generic[Item]):
         sealed: list[bytes] = []
         for bucket, batch in rows:
             first = segments[-1].end if segments else 0
-            data = self.seal.encrypt(_bound_to(file, bucket), pack_batch(batch))
+            # sealed rows are bound to this name: no other bucket's or file's are accepted for them
+            data = self.seal.encrypt(f"{file}:{bucket}", pack_batch(batch))
             segments.append(Segment(bucket, file, first, first + len(data)))
             sealed.append(data)
-        try:
+        with staging_errors("the rows in buckets"):
             (self.folder / file).write(*sealed)
-        except OSError as error:
-            raise staging_failed("the rows in buckets", error) from None
         return segments
 
 
@@ -78,12 +77,7 @@ class _Merge(Generic[Result]):
         with (self.folder / segment.file).open() as file:
             file.seek(segment.first)
             data = file.read(segment.end - segment.first)
-        return unpack_batch(self.seal.decrypt(_bound_to(segment.file, segment.bucket), data))
-
-
-def _bound_to(file: str, bucket: int) -> str:
-    """The name that sealed rows are bound to: no other bucket's or file's rows are accepted for them."""
-    return f"{file}:{bucket}"
+        return unpack_batch(self.seal.decrypt(f"{segment.file}:{segment.bucket}", data))
 
 
 def in_buckets(rows: pa.RecordBatch, buckets: NDArray[np.int64]) -> list[tuple[int, pa.RecordBatch]]:
@@ -99,12 +93,9 @@ def grouped(
 ) -> list[Result]:
     """Return the result of `merge` for every bucket that has rows, in the order of the buckets' numbers.
 
-    Args:
-        each: An engine's `each`; errors are those that it raises.
-        split: Yields, for each part of an item, (bucket, its rows), each bucket once a part.
-        items: What is split. How many are is logged; which buckets have rows, and so how many are merged, is not.
-        merge: Gets a bucket's number and rows, in the order of items and parts.
-        scratch: A private folder, not made yet, that all workers share; the caller destroys it.
+    `each` is an engine's. `split` yields (bucket, its rows) for each part of an item, each bucket once a part; `merge`
+    gets a bucket's number and rows, in the order of items and parts. How many items there are is logged; which buckets
+    have rows is not. `scratch`: a private folder, not made yet, that all workers share; the caller destroys it.
     """
     scratch.create()
     seal = Seal.fresh()

@@ -3,29 +3,36 @@
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import dask.threaded
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import MicrodataError, PlanError
+from pipeline.base.log import Log, share
+from pipeline.engines.blocks import Block
 from pipeline.engines.dask_cluster import Cluster
 from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, counted_as
-from pipeline.engines.tasks import EachTask, NoiseTask, SealedBlock, SumTask
-from pipeline.errors import PlanError
-from pipeline.log import Log, share
+from pipeline.engines.tasks import EachTask, NoiseTask, SealedBlock, SumTask, without_values
+from pipeline.engines.totals import Layout, totals_of
+from pipeline.microdata.frames import Frame as Microdata
+from pipeline.microdata.frames import FrameColumns, SealedPart, SealPart, table_of
 from pipeline.microdata.source import Chunk
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
-from pipeline.tables.files import Block
-from pipeline.tables.totals import Layout, totals_of
 from udfs.noise.keystream import SecretKey
 from udfs.records.decoding import SumSpec
 from udfs.records.sums import CELL, UNCOUNTED, Frame, RecordCounts, add_frames, counts_of, empty_frame
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+    import pandas as pd
 
 FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth of the tree
 
@@ -33,7 +40,8 @@ FRAMES_AT_ONCE = 4  # frames that one task adds up: bounds memory, and the depth
 class DaskEngine(Engine):
     """Runs a release on `workers` threads, or on the cluster of a distributed `scheduler` (dask_cluster.py).
 
-    Workers of a cluster must reach the staging folder, to write to it.
+    This process holds the totals. Workers of a cluster must reach the staging folder, to write to it; each task's part
+    of the totals lies sealed there.
     """
 
     name = "dask"
@@ -45,17 +53,14 @@ class DaskEngine(Engine):
         self.cluster = None if scheduler is None else Cluster(scheduler)
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of Dask and of the libraries that shape the tables."""
         return {name: version(name) for name in ("dask", "numpy", "pyarrow")}
 
     def table(self, name: str) -> NoReturn:
-        """Refuse: Dask has no catalog."""
         raise PlanError(f"dataset.source.table {name}: tables of a catalog are read by --engine spark alone")
 
     def totals(
         self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED
     ) -> DriverTotals:
-        """Return the totals, held by this process; on a cluster each task's part lies sealed in `scratch`."""
         if not isinstance(microdata, Sequence):
             self.table(microdata.name)
         here = DaskEngine(workers=self.workers, log=self.log)
@@ -72,7 +77,7 @@ class DaskEngine(Engine):
         if not chunks:
             return empty_frame(spec.addends)
         task = SumTask(spec, code_digest(), uuid.uuid4().hex)
-        add = delayed(partial(_added, spec.offsets[-1]), pure=False)
+        add = delayed(partial(add_frames, size=spec.offsets[-1]), pure=False)
         group = _Group(counted_as("sums", chunks), len(chunks))
         frames = group.of(task, chunks)
         while len(frames) > 1:
@@ -91,7 +96,6 @@ class DaskEngine(Engine):
         self.compute(delayed(group.of(task, blocks, key=key)), group)
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
-        """Return the task's result for every item, in the items' order."""
         group = _Group(counted, len(items))
         results: list[Result] = self.compute(delayed(group.of(EachTask(task, code_digest()), items)), group)
         return results
@@ -106,9 +110,9 @@ class DaskEngine(Engine):
         group = group or _Group("", 0)
         if self.cluster is None:
             # by its function: by its name Dask would load distributed, to ask whether a cluster is there
-            with Callback(posttask=group.ended), self.log.tasks(group.told):
+            with Callback(posttask=group.ended), self.log.tasks(group.progress):
                 return collection.compute(scheduler=dask.threaded.get, num_workers=self.workers)
-        return self.cluster.compute(collection, lambda client: self.log.tasks(partial(group.told_by, client)))
+        return self.cluster.compute(collection, lambda client: self.log.tasks(partial(group.of_scheduler, client)))
 
 
 class _Group:
@@ -132,15 +136,15 @@ class _Group:
         """Count a task that ended on a thread; Dask calls this in the thread that gives out tasks."""
         self.done += isinstance(key, tuple) and key[0] == self.group
 
-    def told(self) -> str:
+    def progress(self) -> str:
         """Return how many tasks are done."""
         return share(self.name, self.done, self.items) if self.name else ""
 
-    def told_by(self, client: Any) -> str:
+    def of_scheduler(self, client: Any) -> str:
         """Return how many tasks are done on a cluster, as its scheduler says."""
         if self.name:
             self.done = client.run_on_scheduler(_done, group=self.group)
-        return self.told()
+        return self.progress()
 
 
 def _done(group: str, dask_scheduler: Any) -> int:
@@ -149,5 +153,40 @@ def _done(group: str, dask_scheduler: Any) -> int:
     return sum(int(states[name]) for name in ("memory", "released", "forgotten"))
 
 
-def _added(size: int, frames: Sequence[Frame]) -> Frame:
-    return add_frames(frames, size)
+@dataclass(frozen=True, eq=False, repr=False)
+class DaskFrame(Microdata):
+    """A Dask DataFrame; each partition is written in a task of the engine, or on threads where that is not Dask."""
+
+    frame: "dd.DataFrame"
+
+    @property
+    def names(self) -> Sequence[Any]:
+        return list(self.frame.columns)
+
+    def require_types(self, columns: FrameColumns) -> None:
+        table_of(self.frame._meta, columns)  # each partition's own are checked when it is written
+
+    def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
+        workers = engine if isinstance(engine, DaskEngine) else DaskEngine()
+        run = delayed(EachTask(part, code_digest()), pure=False)
+
+        def written() -> list[SealedPart]:
+            parts = self.frame[part.columns.all].to_delayed()
+            sealed: list[SealedPart] = workers.compute(delayed([run(each) for each in parts]))
+            return sealed
+
+        return without_values(  # an error of the frame's own graph may show a value
+            written,
+            lambda kind: MicrodataError(
+                f"data: computing the Dask DataFrame failed ({kind}); compute a part of it to see why"
+            ),
+            lambda error: type(error).__name__,
+        )
+
+
+def from_parts(read: "Callable[[str], pd.DataFrame]", parts: Sequence[str]) -> "dd.DataFrame":
+    """Return a frame with one partition for each of `parts`, at least one, which `read` reads when it is needed."""
+    import dask.dataframe as dd  # noqa: PLC0415 — seconds that a release does not need
+
+    frame: dd.DataFrame = dd.from_map(read, list(parts), meta=read(parts[0]).iloc[:0])
+    return frame

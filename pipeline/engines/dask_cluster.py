@@ -16,8 +16,8 @@ from typing import Any
 
 import dask
 
+from pipeline.base.errors import PlanError, PrdpError, exhausted, require_package
 from pipeline.engines.protocol import TaskFailed
-from pipeline.errors import PlanError, PrdpError, require_package
 from udfs.records.contract import ContractBroken
 
 CONNECT_SECONDS = 10
@@ -60,9 +60,11 @@ class Cluster:
         except (PrdpError, ContractBroken):
             raise
         except Exception as error:  # a worker that dies again and again, a scheduler that is lost
-            failure = type(error).__name__
+            failure, lacking = type(error).__name__, exhausted(error)
         self.close()
-        raise TaskFailed(f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
+        if failure == "KilledWorker":
+            failure += ": workers died again and again, perhaps for want of memory"
+        raise TaskFailed(lacking or f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
 
     def close(self) -> None:
         """End the connection, if there is one, whatever has become of its other end."""

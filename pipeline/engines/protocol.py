@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.errors import PrdpError
+from pipeline.base.errors import PrdpError
+from pipeline.engines.blocks import Block
+from pipeline.engines.totals import Layout, blocks_of
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.staging import Staging
-from pipeline.tables.files import Block
-from pipeline.tables.totals import Layout, blocks_of
 from udfs.noise.keystream import SecretKey
 from udfs.records.sums import UNCOUNTED, RecordCounts
 
@@ -32,10 +32,9 @@ class TaskFailed(PrdpError):
 
 
 class Each(Protocol):
-    """Runs a task over items; see `Engine.each`."""
+    """Runs a task over items, as `Engine.each`."""
 
-    def __call__(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
-        """Return the task's result for every item, in the items' order."""
+    def __call__(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]: ...
 
 
 class Totals(Protocol):
@@ -109,16 +108,11 @@ class Engine(Protocol):
     def totals(self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED) -> Totals:
         """Return the totals over all chunks, or over a table of this engine, read once; cells without records are 0.
 
-        Args:
-            microdata: Chunks, or a table that this engine's `table` returned.
-            layout: What is summed, and the tables that the sums make.
-            scratch: A private folder for what the totals need on disk; the caller destroys it after their last use.
-            before: Records that were counted before this scan, which the totals' counts include.
+        `scratch` is a private folder, not made yet, for what totals need on disk; the caller destroys it after their
+        last use. `before`: records that were counted before this scan, which the totals' counts include.
 
-        Raises:
-            MicrodataError: It names every broken rule, and no value.
-            PlanError: A file or table lacks a column.
-            ContractBroken: A file holds what is no record; ColumnUnfit where a column is of another type.
+        Raises MicrodataError, which names every broken rule and no value; PlanError where a column is missing, and
+        ContractBroken where a file holds what is no record (ColumnUnfit: a column of another type).
         """
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
@@ -127,12 +121,9 @@ class Engine(Protocol):
         Task, items and results are pickled; results are small, since the driver holds all of them. A file that a task
         writes must appear at once and with the same contents each time.
 
-        The log tells how many tasks are done under the name `counted`; "" where the number of items follows from
-        records, and is not told (`counted_as`).
-
-        Raises:
-            PrdpError, ContractBroken: As the task raised them.
-            TaskFailed: The task raised anything else; it names the kind alone.
+        The log counts those that are done under the name `counted`; "" where the number of items follows from records
+        (`counted_as`). Raises PrdpError and ContractBroken as the task did, and TaskFailed, which names the kind alone,
+        of any other error.
         """
 
     def close(self) -> None:

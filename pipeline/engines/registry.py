@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PlanError
-from pipeline.log import Log
+from pipeline.base.errors import PlanError
+from pipeline.base.log import Log
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
@@ -32,14 +32,8 @@ OPTIONS = tuple(option for entry in ENGINES.values() for option in entry.options
 def open_engine(name: str, options: Mapping[str, object], flag: str = "", log: Log | None = None) -> Iterator["Engine"]:
     """Yield the engine of that name for a block, and close it afterwards; only its own library is imported.
 
-    Args:
-        name: One of ENGINES.
-        options: Values by option; those that are None are not set.
-        flag: What stands before the name of an option where the caller types it, for messages.
-        log: Told how many tasks are done.
-
-    Raises:
-        PlanError: There is no such engine, it does not take an option, or its constructor refuses one.
+    Options that are None are not set; `flag` stands before them where the caller types them. Raises PlanError where
+    there is no such engine, or it refuses an option.
     """
     if name not in ENGINES:
         raise PlanError(f"{flag}engine {name}: there is no such engine; choose one of {', '.join(ENGINES)}")

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
@@ -22,12 +23,14 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import PlanError
+from pipeline.base.log import Log
+from pipeline.engines.blocks import Block
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
-from pipeline.engines.spark_catalog import CatalogTable, find_table
-from pipeline.engines.spark_connect import connected, is_connect, require_address
-from pipeline.engines.spark_driver import Driver, driver_of, in_plain_words
+from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
 from pipeline.engines.spark_failures import Guarded
+from pipeline.engines.spark_microdata import BATCH, RECORDS_AT_ONCE, CatalogTable, batches, find_table
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BROKEN,
@@ -48,19 +51,14 @@ from pipeline.engines.spark_tasks import (
     Vault,
 )
 from pipeline.engines.tasks import EachTask
-from pipeline.errors import PlanError
-from pipeline.log import Log
+from pipeline.engines.totals import Layout, require_unbroken
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
-from pipeline.tables.files import Block
-from pipeline.tables.totals import Layout, require_unbroken
 from udfs.noise.keystream import SecretKey
 from udfs.records.sums import UNCOUNTED, RecordCounts
 
-BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS_AT_ONCE = "8"  # packed rows that a worker is sent together: some megabytes each
-RECORDS_AT_ONCE = "200000"  # of a table
 TASKS_A_CORE = 4
 FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times the cores if that is more
 
@@ -70,7 +68,7 @@ Task = Guarded[pa.RecordBatch]
 class SparkEngine(Engine):
     """Runs a release on the Spark of `spark-submit`, or on a session of its own at `master` (default: local[*]).
 
-    A master sc://… is a server of Spark Connect (spark_connect.py).
+    A master sc://… is a server of Spark Connect (spark_driver.py).
 
     The session is opened when it is first needed. Workers need the same build of prdp, and must reach the microdata
     and the staging folder. Refuses a Spark that sends or stores anything in the clear beyond this machine.
@@ -96,12 +94,10 @@ class SparkEngine(Engine):
         return engine
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of Spark and of the libraries that shape the tables."""
         return {"pyspark": pyspark.__version__} | {name: version(name) for name in ("numpy", "pyarrow")}
 
     @property
     def driver_moves(self) -> bool:
-        """Whether this is a driver that spark-submit started in cluster mode."""
         return in_cluster_mode()
 
     @property
@@ -137,13 +133,11 @@ class SparkEngine(Engine):
         self.__dict__.pop("driver", None)
 
     def table(self, name: str) -> CatalogTable:
-        """Return a table of Spark's catalog."""
         return find_table(self.session, name)
 
     def totals(
         self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED
     ) -> "SealedTotals":
-        """Return the totals, sealed in `scratch`, which all workers must reach."""
         scratch.create()
         vault = Vault(scratch.path, Seal.fresh())
         shared = Shared(self.driver.shipped(pickle.dumps(layout)))
@@ -160,7 +154,6 @@ class SparkEngine(Engine):
         return SealedTotals(self, files, shared, vault, sealed, before + vault.counts())
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
-        """Return the task's result for every item, in the items' order."""
         code = code_digest()
         frame = self._numbers(len(items), len(items)).mapInPandas(EachItem(code, EachTask(task, code), items), PACKED)
         results = {row["index"]: pickle.loads(row["packed"]) for row in self._collected(frame, counted)}
@@ -227,7 +220,10 @@ def require_once(indexes: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedTotals:
-    """The totals in sealed files of a private folder; a file of a table that no record reaches has no sealed one."""
+    """The totals in sealed files of a private folder that all workers reach.
+
+    A file of a table that no record reaches has no sealed one.
+    """
 
     engine: SparkEngine
     files: Files
@@ -249,3 +245,11 @@ class SealedTotals:
 
     def _files(self, table: int) -> int:
         return self.files.first[table + 1] - self.files.first[table]
+
+
+@contextmanager
+def engine_on(session: Any, log: Log | None = None) -> Iterator[SparkEngine]:
+    """Yield an engine on a user's session, which stays open, with its settings, when the block ends."""
+    driver_of(session).require_safe()
+    with batches(session, session.conf.get(BATCH) or RECORDS_AT_ONCE):
+        yield SparkEngine.on(session, log)

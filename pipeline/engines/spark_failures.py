@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
 
+from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError, exhausted
 from pipeline.engines.protocol import Result, TaskFailed
 from pipeline.engines.tasks import require_same_code
-from pipeline.errors import MicrodataError, PlanError, PrdpError, StateError
 from udfs.records.contract import ColumnUnfit, ContractBroken
 
 MARK = "prdp-failure"
@@ -24,8 +24,10 @@ OUR_OWN: dict[str, type[Exception]] = {
     for kind in (ColumnUnfit, ContractBroken, MicrodataError, PlanError, StateError, TaskFailed, PrdpError)
 }
 MEMORY = "give it more memory; Spark's own logs, which are confidential, say more"
+THREADS = "raise its limit of threads (ulimit -u, or the container's)"
 BY_SIGN = (  # signs of failures in Spark's text, or in the kind of an error; the first that is there counts
     ("PYTHON_VERSION_MISMATCH", "a Spark worker runs another Python than the driver: set PYSPARK_PYTHON to the same"),
+    ("unable to create (new )?native thread|start new thread", f"Spark is out of threads on a machine: {THREADS}"),
     (
         r"MemoryError|OutOfMemoryError|bad_alloc|failed to map segment",
         f"a Spark worker has too little memory: {MEMORY}",
@@ -62,6 +64,8 @@ class Failure:
     @classmethod
     def of(cls, error: Exception) -> "Failure":
         """Return the failure that an error stands for."""
+        if lacking := exhausted(error):
+            return cls(PrdpError.__name__, (f"a Spark worker is {lacking}",))
         kind = type(error).__name__
         return cls(kind, tuple(map(str, error.args)) if OUR_OWN.get(kind) is type(error) else ())
 

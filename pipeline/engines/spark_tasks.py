@@ -18,15 +18,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pipeline.engines.blocks import FILE_CELLS, Block, ranges
 from pipeline.engines.spark_failures import Guarded
 from pipeline.engines.tasks import NoiseTask, SumTask
+from pipeline.engines.totals import Layout, Table
 from pipeline.microdata.source import Chunk
 from pipeline.plan.cells import Int64s, RollUp
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal, pack, unpack
-from pipeline.tables.files import FILE_CELLS, Block, ranges
-from pipeline.tables.totals import Layout, Table
 from udfs.noise.keystream import SecretKey
 from udfs.numbers.wide import Wide
 from udfs.records.names import text_in_utf8
@@ -79,12 +79,9 @@ class Files:
         return list(accumulate((len(list(ranges(table.cells.size))) for table in self.tables), initial=0))
 
     @cached_property
-    def _all(self) -> list[tuple[Table, str, int, int]]:
+    def all(self) -> list[tuple[Table, str, int, int]]:
+        """Of each file its table, its name, its first cell and its end."""
         return [(table, *cut) for table in self.tables for cut in ranges(table.cells.size)]
-
-    def at(self, index: int) -> tuple[Table, str, int, int]:
-        """Return the table of a file, its name, its first cell and its end."""
-        return self._all[index]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,16 +112,15 @@ class Vault:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumChunks(Guarded[pa.RecordBatch]):
-    """Sums chunks, by their numbers, into slices of every base's cells."""
+    """Sums chunks, by their numbers, into slices of every base's cells; yields each chunk's slices."""
 
     code: str
     shared: Shared
     chunks: Sequence[Chunk]
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each chunk's slices."""
         add = SumTask(self.shared.layout.spec, self.code)
-        for number in _numbers(batches):
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
             yield from _slices(add(self.chunks[number]))
 
 
@@ -136,19 +132,20 @@ class SumRecords(Guarded[pa.RecordBatch]):
     shared: Shared
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's slices."""
         yield from _slices(sum_batches(map(text_in_utf8, batches), self.shared.layout.spec))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AddSlices(Guarded[pa.RecordBatch]):
-    """Adds up the slices of all chunks, which come in the order of their indexes, and rolls them up to all tables."""
+    """Adds up the slices of all chunks, which come in the order of their indexes, and rolls them up to all tables.
+
+    Yields each slice's part of each file, and the slice of what are no sums as it came.
+    """
 
     code: str
     shared: Shared
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each slice's part of each file; the slice of what are no sums as it came."""
         layout = self.shared.layout
         first = Files(layout.tables).first
         roll_ups = [RollUp.of(table.base, table.cells) for table in layout.tables]
@@ -173,25 +170,27 @@ class AddSlices(Guarded[pa.RecordBatch]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AddFiles(Guarded[pa.RecordBatch]):
-    """Adds up the slices' parts of files, which come in the order of their indexes, and seals the held totals."""
+    """Adds up the slices' parts of files, which come in the order of their indexes, and seals the held totals.
+
+    Yields (index, SEALED) for each file and the counts of records, and (BROKEN, cell) for each broken rule.
+    """
 
     code: str
     shared: Shared
     vault: Vault
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield (index, SEALED) for each file and the counts of records, and (BROKEN, cell) for each broken rule."""
         layout = self.shared.layout
         files = Files(layout.tables)
         for index, parts in _by_index(batches):
             if index == BROKEN:
-                for cell in self._told(layout.spec.addends[0], parts):
+                for cell in self._broken(layout.spec.addends[0], parts):
                     yield _row(BROKEN, "outcome", cell)
             else:
                 self._add(index, files, parts)
             yield _row(index, "outcome", SEALED)
 
-    def _told(self, count: str, parts: Iterator[dict[str, Int64s]]) -> list[int]:
+    def _broken(self, count: str, parts: Iterator[dict[str, Int64s]]) -> list[int]:
         """Seal the counts of records; return the cells of broken rules, which are below 0."""
         records, broken = RecordCounts(), set[int]()
         for part in parts:
@@ -201,16 +200,12 @@ class AddFiles(Guarded[pa.RecordBatch]):
         return sorted(broken)
 
     def _add(self, index: int, files: Files, parts: Iterator[dict[str, Int64s]]) -> None:
-        _, _, first, end = files.at(index)
+        _, _, first, end = files.all[index]
         limbs = np.zeros((4, end - first), dtype=np.int64)  # of Wide: no sum of 2³¹ of them, one a slice, wraps
         for part in parts:
             for sums, limb in zip(limbs, Wide(part["low"], part.get("high")).limbs(), strict=False):
                 sums[part["cell"] - first] += limb  # each cell stands once in a part
         self.vault.write("totals", index, {"total": Wide.of_limbs(*limbs).held()})
-
-
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    return (number for batch in batches for number in batch.column(0).to_pylist())
 
 
 def _by_index(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[dict[str, Int64s]]]]:
@@ -269,7 +264,7 @@ class SealedFiles:
         files = Files(self.shared.layout.tables)
         for number in numbers:
             index = files.first[self.table] + number
-            table, name, first, end = files.at(index)
+            table, name, first, end = files.all[index]
             totals = self.vault.read("totals", index)["total"] if index in self.sealed else np.zeros(end - first, int)
             yield number, table.block(first, end, totals, folder / name)
 
@@ -278,7 +273,8 @@ class SealedFiles:
 class StageFiles(Guarded[pd.DataFrame]):
     """Releases and writes files of one table, by their numbers in it: a vectorised function of pandas frames.
 
-    The key is part of the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
+    Yields each file's number, and its rows as the outcome. The key is part of the task itself, which Spark encrypts
+    where it stores or sends it (spark_session.py).
     """
 
     code: str
@@ -288,7 +284,6 @@ class StageFiles(Guarded[pd.DataFrame]):
     notes: Mapping[str, str]
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Yield the number of each written file, as its index, and its rows as the outcome."""
         write = NoiseTask(self.code)
         for number, block in self.files.blocks(_ids(batches), self.folder):
             rows = write(replace(block, notes=self.notes), key=self.key)
@@ -310,14 +305,13 @@ class OverFile:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EachItem(Guarded[pd.DataFrame]):
-    """Runs a task over items, by their numbers: a vectorised function of pandas frames."""
+    """Runs a task over items, by their numbers, on pandas frames; yields these and the pickled results."""
 
     code: str
     task: Callable[[Any], Any]
     items: Sequence[Any]
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Yield each item's number, as its index, and its pickled result."""
         for number in _ids(batches):
             yield pd.DataFrame({"index": [number], "packed": [pickle.dumps(self.task(self.items[number]))]})
 

@@ -14,15 +14,15 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.functions import pandas_udf
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import PlanError
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark_driver import driver_of
 from pipeline.engines.spark_failures import guarded
 from pipeline.engines.tasks import require_same_code
-from pipeline.errors import PlanError
 from pipeline.plan.model import VALUES
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.release import rehearse, release_cells
+from udfs.mechanisms.release import rehearse, release_frame
 from udfs.noise.keystream import MAX_QUERIES, SecretKey
 from udfs.numbers.wide import LARGEST
 
@@ -97,16 +97,14 @@ class ReleaseCells:
             raise TaskFailed("cells must be numbers from 0, each once")
         if totals.lt(0 if self.mechanism.needs_nonnegative else -LARGEST).any():
             raise TaskFailed("a total lies below what the mechanism allows: 0, or −(2⁶³ − 1)")
-        released = release_cells(
-            self.mechanism,
+        return release_frame(
+            pd.DataFrame({"cell": cells, "total": totals}),
+            (self.mechanism,),
             key=self.key,
             query=self.query,
-            cells=cells.to_numpy().astype(np.uint64),
-            totals=totals.to_numpy(),
             interval=self.interval,
             integer=self.integer,
-        )
-        return pd.DataFrame({name: getattr(released, name) for name in VALUES})
+        )[list(VALUES)]
 
 
 def mechanism_udf(  # noqa: PLR0913 — the keystream's address beside the mechanism

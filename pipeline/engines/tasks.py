@@ -10,15 +10,15 @@ from typing import Generic
 
 import pyarrow as pa
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import MicrodataError, PrdpError, exhausted
+from pipeline.engines.blocks import Block
 from pipeline.engines.protocol import Item, Result, TaskFailed
-from pipeline.errors import MicrodataError, PrdpError
+from pipeline.engines.writers import write_block
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, shown
 from pipeline.storage.location import Location
-from pipeline.storage.sealing import Seal, staging_failed
-from pipeline.tables.files import Block
-from pipeline.tables.writers import write_block
+from pipeline.storage.sealing import Seal, staging_errors
 from udfs.noise.keystream import SecretKey
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import Decoder, SumSpec
@@ -33,24 +33,22 @@ def system_reason(error: Exception) -> str:
 def without_values(
     run: Callable[[], Result], failed: Callable[[str], PrdpError], reason: Callable[[Exception], str] = system_reason
 ) -> Result:
-    """Return the result of `run`; raises prdp's own errors as they are, and of any other `failed` of its reason."""
+    """Return the result of `run`; raises prdp's own errors as they are, and of any other `failed` of its reason.
+
+    Where memory or threads are exhausted, it raises PrdpError: nothing is wrong with what was read or written.
+    """
     try:
         return run()
     except (PrdpError, ContractBroken):
         raise
     except Exception as error:  # messages of Arrow and Python may show values
-        failure = reason(error)
+        failure, lacking = reason(error), exhausted(error)
     # Outside the handler, so that the value-bearing exception is not kept as context.
-    raise failed(failure)
+    raise PrdpError(lacking) if lacking else failed(failure)
 
 
 def reading(chunk: Chunk, run: Callable[[], Result]) -> Result:
-    """Return the result of `run`, which reads a chunk.
-
-    Raises:
-        PrdpError, ContractBroken: As `run` raised them.
-        MicrodataError: `run` raised anything else; it names the file and the kind alone.
-    """
+    """Return the result of `run`, which reads a chunk; of any other library's error a MicrodataError names the kind."""
     path = shown(chunk[0].path)
     return without_values(
         run,
@@ -106,10 +104,8 @@ class SealedBlock:
     @classmethod
     def of(cls, block: Block, file: Location, seal: Seal) -> "SealedBlock":
         """Seal a block in a file; raises StateError where its place does not take it."""
-        try:
+        with staging_errors(f"table {block.query}"):
             file.write(seal.encrypt(file.name, pickle.dumps(block)))
-        except OSError as error:
-            raise staging_failed(f"table {block.query}", error) from None
         return cls(block.query, file, seal)
 
     def block(self) -> Block:
@@ -134,12 +130,10 @@ class NoiseTask:
 
 
 def _written(block: Block | SealedBlock, key: SecretKey) -> int:
-    try:
+    with staging_errors(f"table {block.query}"):
         opened = block.block() if isinstance(block, SealedBlock) else block
         write_block(opened, key)
         return opened.size
-    except OSError as error:
-        raise staging_failed(f"table {block.query}", error) from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import platformdirs
 
-from pipeline.errors import PlanError, require_package
+from pipeline.base.errors import PlanError, require_package
 from pipeline.ledger.database import Database, Fill
 from pipeline.ledger.sqlite import open_file
 from pipeline.storage.local import LocalPath
@@ -34,7 +34,7 @@ def connection_files(url: str | None) -> Mapping[str, Path]:
     if _scheme(url) not in _SERVER:
         return {}
     require_package("psycopg", "a ledger on PostgreSQL")
-    from pipeline.ledger import server_address  # noqa: PLC0415
+    from pipeline.ledger import server as server_address  # noqa: PLC0415
 
     return server_address.connection_files(server_address.server_url(str(url)))
 

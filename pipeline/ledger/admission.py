@@ -5,33 +5,46 @@ the plan's own, the dataset's, and its family's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
-from pipeline.accounting.accountant import Charged, Counted, LimitExceeded, check, first_exceeded, named, tightest
-from pipeline.accounting.left_out import without_left_out_test
+from pipeline.accounting.accountant import (
+    Charged,
+    Counted,
+    LimitExceeded,
+    check,
+    first_exceeded,
+    named,
+    tightest,
+    total,
+)
+from pipeline.accounting.left_out import with_left_out_test, without_left_out_test
 from pipeline.accounting.references import Limit
-from pipeline.canonical import canonical_json
-from pipeline.errors import StateError
-from pipeline.ledger.copies import require_no_copies
+from pipeline.base.canonical import canonical_json
+from pipeline.base.errors import StateError
 from pipeline.ledger.datasets import (
     Budget,
     fixed_by,
     members,
+    mending,
+    raising,
+    registered_at,
+    registering,
     require_like_records,
     require_same_facts,
     rules_of,
-    same_microdata,
     silent_kin,
+    with_joined,
     with_wanted,
 )
 from pipeline.ledger.entries import closed_by, require_open
-from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, state_of
-from pipeline.ledger.refusals import require_refusals_left
+from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, ended, state_of
+from pipeline.ledger.microdata_rules import require_no_copies, require_one_kind, require_refusals_left
 from pipeline.ledger.reservation import Reservation, limits_of, tests_of
 from pipeline.ledger.summaries import Summaries
 from pipeline.ledger.summary import counted
-from pipeline.ledger.synthetic import require_one_kind
-from udfs.numbers.exact import as_json, up_text
+from udfs.numbers.exact import as_json, bound_text, up_float
 
 
 def require_fits(
@@ -43,13 +56,12 @@ def require_fits(
 ) -> list[Limit]:
     """Return the limits of the dataset under which `requested` fits, instead of its own earlier charge if any.
 
-    `own` are the limits of the plan, which bind on top of the dataset's and the family's; `budgets`: None for those of
-    the ledger's releases. Raises BudgetRefused where one would be exceeded.
+    `own` are the limits of the plan, which bind on top. Raises BudgetRefused where one would be exceeded.
     """
     budgets = kept.kin if budgets is None else budgets
     budget = budgets.get(dataset)
     others = [state for state in kept.charged([dataset]) if state.release != requested.release]
-    stated = list(tightest([*own, *binding(budget, others)]))
+    stated = list(tightest([*binding(budget, others), *own]))  # of equal ones the plan's own is not named
     check(stated, _counted(kept, [dataset], stated, requested.release), requested)
     if budget is not None and budget.family is not None:
         family = budgets[budget.family].stated
@@ -61,7 +73,6 @@ def require_fits(
 def _counted(
     kept: Summaries, datasets: Sequence[str], limits: Sequence[Limit], but: str | None = None
 ) -> list[Counted]:
-    """Return all that counts against a budget of the datasets but one release, evaluated under the limits at once."""
     states = kept.charged(datasets, [limit.at for limit in limits])
     return [counted(state) for state in states if state.release != but]
 
@@ -82,7 +93,11 @@ def of_plans(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Li
     before = [state for state in releases if state.charges > 0 and (budget is None or state.since < budget.since)]
     first = {id(state.reservation): state for state in reversed(before)}  # releases in brief share what they say
     return [
-        replace(limit.anywhere(), label=f"{limit.label} (a limit of release {state.release})")
+        replace(
+            limit.anywhere(),
+            label=f"{limit.label} (a limit of release {state.release})",
+            raised_by=raising(state.dataset) if budget else f"{registering(state.dataset)}, then prdp ledger raise",
+        )
         for state in before
         if first[id(state.reservation)] is state
         for limit in limits_of(state)
@@ -92,18 +107,20 @@ def of_plans(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Li
 def require_covers(kept: Summaries, budgets: Mapping[str, Budget], wanted: Budget) -> None:
     """Raise BudgetRefused where more is spent already than a limit of `wanted`, or of the family that it joins."""
     mine = [wanted.name] if wanted.facts is not None else members(budgets, wanted.name)
-    _require_covered(kept, wanted.stated, mine)
+    _require_covered(kept, wanted.stated, mine, wanted.name)
     if wanted.family is not None:
         kin = {*members(budgets, wanted.family), wanted.name}
-        _require_covered(kept, budgets[wanted.family].stated, sorted(kin))
+        _require_covered(kept, budgets[wanted.family].stated, sorted(kin), wanted.name)
 
 
-def _require_covered(kept: Summaries, limits: Sequence[Limit], datasets: Sequence[str]) -> None:
+def _require_covered(kept: Summaries, limits: Sequence[Limit], datasets: Sequence[str], wanted: str) -> None:
     exceeded = first_exceeded(limits, _counted(kept, datasets, limits), None)
     if exceeded is not None:
+        own = exceeded.limit.raised_by == raising(wanted)
+        mended = "state a limit that covers it" if own else f"have it raised first: {exceeded.limit.raised_by}"
         raise LimitExceeded(
-            f"the budget at {exceeded.limit.label}: rho {up_text(exceeded.spent)} is spent already by "
-            f"{named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: state a limit that covers it",
+            f"the budget at {exceeded.limit.label}: rho {bound_text(exceeded.spent)} is spent already by "
+            f"{named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: {mended}",
             exceeded,
         )
 
@@ -111,25 +128,28 @@ def _require_covered(kept: Summaries, limits: Sequence[Limit], datasets: Sequenc
 def standing(kept: Summaries, wanted: Reservation, registered_only: bool) -> ReleaseState | None:
     """Return the present state where `wanted` was reserved already, None where it was not, or was refunded.
 
-    Raises StateError where the name is taken by something else or has ended, where the dataset's record disagrees, and
-    where it is not registered but `registered_only`, and where the ledger is closed.
+    Raises StateError where the name is taken or has ended, the dataset's record disagrees, or the ledger is closed.
     """
     require_open(closed_by(kept.connection))
     state = state_of(kept.connection, wanted.release)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
         budgets = kept.budgets
-        _require_agreement(budgets, wanted, registered_only)
-        kin = with_wanted(budgets, kept.kin, wanted)
+        mend = mending(budgets.get(wanted.dataset), kept.states([wanted.dataset]))
+        budget = budgets.get(wanted.dataset)
+        if budget is not None and budget.facts is not None:
+            require_same_facts(budget.name, budget.facts, wanted.dataset_facts, "the plan", mend)
+        require_source(budgets, wanted.dataset, [wanted.source], registered_only, mend)
+        kin = with_wanted(budgets, kept.kin, wanted, mend)
         require_no_copies(kept, wanted.dataset, wanted.fingerprints, kin)
         released = kept.charged([wanted.dataset])
-        require_one_kind(wanted.dataset, wanted.synthetic, budgets.get(wanted.dataset), released)
+        require_one_kind(wanted.dataset, wanted.synthetic, budget, released, mend)
     if state is None or state.refunded:
         return None
     if state.status in ENDED:
-        raise StateError(f"release {wanted.release}: was {ENDED[state.status]}: choose another name")
+        raise StateError(ended(state))
     _require_same(state, wanted)
-    if state.status in ("reserved", "drawn") and state.attempt is None:  # its microdata will be read
-        require_refusals_left(kept, wanted.dataset, kept.budgets.get(wanted.dataset))
+    if state.awaits_scan:
+        require_refusals_left(kept, wanted, with_wanted(kept.budgets, kept.kin, wanted))
     return state
 
 
@@ -143,10 +163,10 @@ def require_reservable(kept: Summaries, wanted: Reservation) -> list[Limit]:
     charging = [state for state in others if state.charges > 0]
     for state in [*charging[:1], *(state for state in others if state.charges == 0)]:  # the first fixes all facts
         facts = state.reservation["dataset_facts"]
-        require_same_facts(wanted.dataset, fixed_by(state, facts), fixed_by(state, wanted.dataset_facts))
+        require_same_facts(wanted.dataset, fixed_by(state, facts), fixed_by(state, wanted.dataset_facts), "the plan")
     budgets = kept.budgets
-    require_refusals_left(kept, wanted.dataset, budgets.get(wanted.dataset))
     kin = with_wanted(budgets, kept.kin, wanted)
+    require_refusals_left(kept, wanted, kin)
     silent = silent_kin(kin, wanted.dataset)
     releases = [*others, *(kept.charged(silent) if silent else [])]
     rules = rules_of(wanted.dataset_facts, wanted.plan)
@@ -156,41 +176,44 @@ def require_reservable(kept: Summaries, wanted: Reservation) -> list[Limit]:
     return require_fits(kept, wanted.dataset, requested, wanted.limits, kin)
 
 
-def _require_agreement(budgets: Mapping[str, Budget], wanted: Reservation, registered_only: bool) -> None:
-    """Raise StateError where a plan disagrees with its dataset's record, or uses what belongs to another one's."""
-    budget = budgets.get(wanted.dataset)
+def require_source(
+    budgets: Mapping[str, Budget], dataset: str, names: Sequence[str | None], registered_only: bool, mend: str = ""
+) -> None:
+    """Raise StateError unless a dataset's microdata may lie at a place of these names, by its record alone.
+
+    Messages have the first name: they say nothing of what lies there, for that was not looked at.
+    """
+    budget = budgets.get(dataset)
     if budget is None:
-        owner = next((b for b in budgets.values() if same_microdata(b.source, wanted.source)), None)
+        owner = registered_at(budgets, names)
         if owner is not None:
             raise StateError(
-                f"dataset {wanted.dataset}: its microdata {wanted.source} are those of the registered dataset "
+                f"dataset {dataset}: its microdata {names[0]} are those of the registered dataset "
                 f"{owner.name}, {owner.source}: name that one"
             )
         if registered_only:
             raise StateError(
-                f"dataset {wanted.dataset}: is not registered, which this site requires: "
-                "have an officer run prdp ledger init"
+                f"dataset {dataset}: is not registered, which this site requires: have an officer register it: "
+                f"{registering(dataset)}"
             )
-        return
-    if budget.facts is None:
-        raise StateError(f"dataset {wanted.dataset}: is the name of a family of datasets: name a dataset")
-    require_same_facts(budget.name, budget.facts, wanted.dataset_facts)
-    if wanted.source != budget.source:
+    elif budget.facts is None:
+        raise StateError(f"dataset {dataset}: is the name of a family of datasets: name a dataset")
+    elif budget.source not in names:
         raise StateError(
-            f"dataset {wanted.dataset}: its source is {budget.source} in the ledger, but {wanted.source} here: "
-            "use that, or name another dataset"
+            f"dataset {dataset}: its source is {budget.source} in the ledger, but {names[0]} here: use that{mend}"
         )
 
 
 def _require_same(state: ReleaseState, wanted: Reservation) -> None:
-    """Raise StateError where `wanted` is not what was reserved under its name, naming what differs."""
-    for name, here in (("digest", wanted.digest), ("out", wanted.out)):
+    for name, here, what in (
+        ("digest", wanted.digest, "another plan (digest)"),
+        ("out", wanted.out, "another output location"),
+    ):
         there = state.reservation[name]
         if there != here:
-            what = {"digest": "another plan (digest)", "out": "another output location"}[name]
             raise StateError(
-                f"release {state.release}: is {state.status} with {what}: {there}, not {here}: "
-                "go back to that, or choose another release name"
+                f"release {state.release}: is {state.status} with {what}: {there}, not {here}: go back to that"
+                + (f", or give its charge back: prdp ledger abort {state.release}" if state.draws == 0 else "")
             )
     unfinished = state.status in ("reserved", "drawn")
     reserved_from = state.reservation.get("source")  # older entries name none
@@ -200,19 +223,94 @@ def _require_same(state: ReleaseState, wanted: Reservation) -> None:
             "go back to those, or abort and reserve anew"
         )
     # The noise must be drawn under the policy that was charged, so a new version may not finish what is undrawn.
-    policy = wanted.policy if state.test is not None else without_left_out_test(wanted.policy)
+    # Its test of records left out is the reserved one, of other noise or none in older versions.
+    policy = without_left_out_test(wanted.policy)
+    if state.test is not None:
+        policy = with_left_out_test(policy, state.test)
     if unfinished and canonical_json(state.reservation["policy"]) != canonical_json(policy.to_json()):
         raise StateError(
             f"release {state.release}: this version of prdp charges the plan another policy than was reserved: "
-            "finish with the version that reserved, or abort and choose another release name"
+            f"finish with the version that reserved it, or end it: prdp ledger abort {state.release}"
         )
 
 
 def _require_superseded(wanted: Reservation, others: Sequence[ReleaseState]) -> None:
-    """Raise StateError where what `wanted` supersedes is none of the dataset's `others` that were published."""
     published = {state.release for state in others if state.status in (*PUBLIC, "withdrawn")}
     if wanted.supersedes is not None and wanted.supersedes not in published:
         raise StateError(
             f"release {wanted.release}: supersedes {wanted.supersedes}, which is no published release "
             f"of dataset {wanted.dataset}: correct the name"
         )
+
+
+# What is spent and left by the limits that there are: of every dataset and family, at each limit's own reference.
+
+
+@dataclass(frozen=True)
+class UnderLimit:
+    """A limit, and what each charged release costs its reference, at the worst cells; losses are upper bounds."""
+
+    limit: Limit
+    spent: tuple[tuple[ReleaseState, Fraction], ...]
+
+    @property
+    def total(self) -> Fraction:
+        """The accumulated loss."""
+        return total(loss for _, loss in self.spent)
+
+    @property
+    def left(self) -> Fraction:
+        """What later releases can cost the reference at most."""
+        return self.limit.rho - self.total
+
+    def to_json(self, *, by_release: bool = True) -> dict[str, Any]:
+        """The limit as JSON; spent is rounded up, left down."""
+        releases = [{"release": state.release, "rho": up_float(loss)} for state, loss in self.spent]
+        return {
+            "at": self.limit.at.label,
+            "whose": self.limit.label,
+            "rho": as_json(self.limit.rho),
+            "spent": up_float(self.total),
+            "left": -up_float(-self.left),
+        } | ({"releases": releases} if by_release else {})
+
+
+@dataclass(frozen=True)
+class Account:
+    """A dataset, registered or not, or a family of datasets: its limits, the lowest at each reference.
+
+    `family`: that of a dataset, whose limits bind it too, over the losses of all members.
+    """
+
+    name: str
+    kind: str
+    budget: Budget | None
+    limits: tuple[UnderLimit, ...]
+    family: "Account | None" = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The account as `prdp ledger show --json` has it."""
+        limits = [each.to_json() for each in self.limits]
+        above = self.family
+        family = above and {"family": above.name, "limits": [each.to_json(by_release=False) for each in above.limits]}
+        return {"dataset": self.name, "state": "spending", "kind": self.kind, "limits": limits, "family": family}
+
+
+def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> list[Account]:
+    """Return the account of every family and dataset that is registered or has a charged release, families first."""
+    counting = [state for state in states if state.counts]
+    releases = [(state, counted(state)) for state in counting]
+    families = [budget.name for budget in budgets.values() if budget.kind == "family"]
+    kin = with_joined(budgets, counting)
+    found: dict[str, Account] = {}
+    for name in dict.fromkeys([*families, *budgets, *(state.dataset for state in counting)]):
+        budget = budgets.get(name)
+        of_family = budget is not None and budget.kind == "family"
+        among = members(kin, name) if of_family else [name]
+        mine = [(state, release) for state, release in releases if state.dataset in among]
+        limits = budget.stated if budget and of_family else binding(budget, [state for state, _ in mine])
+        anywhere = ((limit, limit.at.anywhere()) for limit in tightest(limits))
+        under = (UnderLimit(limit, tuple((s, release.loss_at(at)) for s, release in mine)) for limit, at in anywhere)
+        family = None if of_family or name not in kin else found.get(kin[name].family or "")
+        found[name] = Account(name, "family" if of_family else "dataset", budget, tuple(under), family)
+    return list(found.values())

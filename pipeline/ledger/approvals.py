@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import REQUIRED, Act, Entry, entries
 

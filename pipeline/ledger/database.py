@@ -10,7 +10,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +30,12 @@ from sqlalchemy import (
     update,
 )
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
+from pipeline.storage.location import file_errors
 
 SCHEMA_VERSION = 4  # MIGRATIONS says what changed
+BUSY = "is locked by another process for too long: try again later"
+REFUSED = "refused an entry that would change or fork its history: nothing was written"
 
 METADATA = MetaData()
 
@@ -51,13 +54,9 @@ ENTRIES = Table(
     "entries",
     METADATA,
     Column("seq", _Seq, primary_key=True, autoincrement=False),
-    Column("time", Text, nullable=False),
-    Column("event", Text, nullable=False),
-    Column("dataset", Text, nullable=False),
-    Column("release", Text, nullable=False),
+    *(Column(name, Text, nullable=False) for name in ("time", "event", "dataset", "release")),
     Column("attempt", Text, nullable=True),
-    Column("payload", Text, nullable=False),
-    Column("salt", Text, nullable=False),
+    *(Column(name, Text, nullable=False) for name in ("payload", "salt")),
     Column("previous", Text, nullable=False, unique=True),  # the chain has no branches
     Column("hash", Text, nullable=False, unique=True),
     Index("entries_by_release", "release"),
@@ -75,14 +74,7 @@ SUMMARIES = Table(
 
 # Whatever the code above it does, the database holds one publication of a release at most.
 _PUBLISHED = text("event = 'published'")
-Index(
-    "one_publication",
-    ENTRIES.c.release,
-    unique=True,
-    sqlite_where=_PUBLISHED,
-    postgresql_where=_PUBLISHED,
-)
-
+Index("one_publication", ENTRIES.c.release, unique=True, sqlite_where=_PUBLISHED, postgresql_where=_PUBLISHED)
 
 SCHEMA = "prdp"  # where a PostgreSQL database holds the ledger
 WRITERS = 0x70726470_6C656467  # the advisory lock of writers: "prdpledg"
@@ -152,10 +144,7 @@ _SUMMARIES = "(dataset TEXT NOT NULL PRIMARY KEY, content TEXT NOT NULL)"
 MIGRATIONS: Mapping[int, Mapping[str, Sequence[str]]] = {
     1: {"sqlite": ("DROP TRIGGER entries_appended", _SQLITE_APPENDED), "postgresql": (_POSTGRES_APPENDED,)},
     2: {
-        "sqlite": (
-            f"CREATE TABLE summaries {_SUMMARIES}",
-            "CREATE INDEX entries_by_event ON entries (event, seq)",
-        ),
+        "sqlite": (f"CREATE TABLE summaries {_SUMMARIES}", "CREATE INDEX entries_by_event ON entries (event, seq)"),
         "postgresql": (
             f"CREATE TABLE {SCHEMA}.summaries {_SUMMARIES}",
             f"CREATE INDEX entries_by_event ON {SCHEMA}.entries (event, seq)",
@@ -242,16 +231,22 @@ class Database(ABC):
         It never waits: raises StateError at once where another holds it.
         """
 
-    def require_version(self) -> None:
-        """Raise StateError unless the ledger has the schema that this prdp reads and writes.
+    def is_current(self) -> bool:
+        """Return whether the ledger has the schema that this prdp reads and writes.
 
         An older version that nothing of this kind of database differs from is as good as the present one.
         """
         with self.reading() as connection:
-            version = same = _version(connection)
+            same = _version(connection)
             while same in MIGRATIONS and not MIGRATIONS[same][connection.dialect.name]:
                 same += 1
-        if same != SCHEMA_VERSION:
+        return same == SCHEMA_VERSION
+
+    def require_version(self) -> None:
+        """Raise StateError unless the ledger's schema is current."""
+        if not self.is_current():
+            with self.reading() as connection:
+                version = _version(connection)
             known = f"the ledger {self.name} has schema version {version}, and this prdp knows {SCHEMA_VERSION}"
             older = version in MIGRATIONS
             raise StateError(f"{known}: {'run prdp ledger migrate' if older else 'use the prdp that made it'}")
@@ -326,19 +321,36 @@ def kept_from_children(descriptor: int, close: Callable[[], object]) -> Iterator
 def release_lock(folder: Path, release: str) -> Iterator[None]:
     """Hold the lock on `release` in `folder` for the length of the block, alone among processes and threads.
 
-    It never waits: raises StateError at once where another process or thread holds it. The lock file stays.
+    It never waits: raises StateError at once where another process or thread holds it. The file is removed at the end,
+    while it is locked; one that was removed after it was opened here is no lock, and the next one is taken.
     """
     path = folder / f"{hashlib.sha256(release.encode()).hexdigest()}.lock"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StateError(f"the lock file {path} cannot be opened: {error.strerror}") from None
-    with kept_from_children(descriptor, partial(os.close, descriptor)):
+    with ExitStack() as held:
+        locked = False
+        while not locked:
+            held.close()
+            with file_errors(f"the lock file {path} cannot be opened: "):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            held.enter_context(kept_from_children(descriptor, partial(os.close, descriptor)))
+            with file_errors(f"the lock file {path} cannot be locked: "):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise under_way(release) from None
+            locked = _names(path, descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise under_way(release) from None
-        except OSError as error:
-            raise StateError(f"the lock file {path} cannot be locked: {error.strerror}") from None
-        yield
+            yield
+        finally:
+            # In a forked child, which does not hold the lock, the descriptor is closed. A folder that was made
+            # read-only keeps the file: it is a lock as before.
+            if descriptor in _lock_descriptors and _names(path, descriptor):
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except OSError:
+        return False

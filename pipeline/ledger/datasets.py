@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from pipeline.accounting.references import Limit
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import BUDGETED, FINGERPRINTS, Act, Entry, entries
 from pipeline.ledger.fold import ReleaseState
@@ -20,39 +20,28 @@ from pipeline.ledger.reservation import Difference, Reservation
 from udfs.numbers.exact import as_json
 
 INIT, CORRECT, RAISE = "init", "correct", "raise"
-REFUSALS = 10  # of releases of a dataset because of its records, where no officer states another number
+REFUSALS = 10  # of releases of a dataset, or family, because of its records, where no officer states another number
 RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: see pipeline/ledger/datasets.py
 WHAT_A_RECORD_IS = ("unit", "record", *RECORD_RULES)
+OF_OFFICERS = "the budget's file"  # where officers state what they register
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The record of a registered dataset, or of a family, whose `facts` and `source` are None.
-
-    Attributes:
-        limits: they bind the accumulated loss, anywhere in the domain.
-        facts: what a record is, unit, columns, measures, types and steps, as JSON.
-        source: where the microdata lie, as text.
-        family: the family that the dataset belongs to.
-        refusals: how many releases may be refused because of their records.
-        synthetic: it is of microdata that carry the mark of `prdp generate`, and takes no others.
-        fingerprints: of its files' contents when it was registered, salted; None where they could not be read.
-        since: the number of the entry that registered it.
-        raised, reason: the number of the last act that stated the limits anew, and its reason.
-    """
+    """The record of a registered dataset, or of a family, whose `facts` and `source` are None."""
 
     name: str
     unit: str
-    limits: Sequence[Limit]
-    facts: Mapping[str, Any] | None = None
-    source: str | None = None
-    family: str | None = None
-    refusals: int = REFUSALS
-    synthetic: bool = False
-    fingerprints: Mapping[str, Any] | None = None
-    since: int = 0
-    raised: int | None = None
-    reason: str | None = None
+    limits: Sequence[Limit]  # of the accumulated loss, anywhere in the domain
+    facts: Mapping[str, Any] | None = None  # what a record is, unit, columns, measures, types and steps, as JSON
+    source: str | None = None  # where the microdata lie
+    family: str | None = None  # that the dataset belongs to
+    refusals: int = REFUSALS  # because of records that its releases, of a family those of all members, may have
+    synthetic: bool = False  # its microdata carry the mark of `prdp generate`: it takes no others
+    fingerprints: Mapping[str, Any] | None = None  # of its files when it was registered, salted, if they were read
+    since: int = 0  # the number of the entry that registered it
+    raised: int | None = None  # the number of the last act that stated the limits anew
+    reason: str | None = None  # of that act
 
     @property
     def kind(self) -> str:
@@ -62,7 +51,9 @@ class Budget:
     @property
     def stated(self) -> list[Limit]:
         """The limits, each with a label that says whose it is."""
-        return [replace(limit, label=f"{limit.label} (the limit of {self.kind} {self.name})") for limit in self.limits]
+        act = raising(self.name)
+        label = f"(the limit of {self.kind} {self.name})"
+        return [replace(limit, label=f"{limit.label} {label}", raised_by=act) for limit in self.limits]
 
     def to_json(self) -> dict[str, Any]:
         """The budget as `prdp ledger show --json` prints it."""
@@ -73,7 +64,7 @@ class Budget:
             "unit": self.unit,
             "family": self.family,
             "limits": [{"at": limit.label, "rho": as_json(limit.rho)} for limit in self.limits],
-            "refusals": None if self.facts is None else self.refusals,
+            "refusals": self.refusals,
             "synthetic": None if self.facts is None else self.synthetic,
             "reason": self.reason,
         }
@@ -96,32 +87,41 @@ class Budget:
         return Act(BUDGETED, self.name, "", None, facts)
 
 
+def raising(name: str) -> str:
+    """Return the command by which an officer states limits anew."""
+    return f"prdp ledger raise {name} --budget FILE --reason TEXT"
+
+
+def registering(name: str) -> str:
+    """Return the command by which an officer registers a dataset or family."""
+    return f"prdp ledger init {name} --budget FILE"
+
+
 def budget_step(before: Budget | None, entry: Entry) -> Budget:
     """Return the record after `entry`; raises StateError where it may not follow: facts are registered once."""
     facts = entry.facts
     limits = tuple(Limit.from_json(limit) for limit in facts["limits"])
     refusals = int(facts.get("refusals", REFUSALS))  # older entries state none
+    stated = {key: facts[key] for key in ("unit", "facts", "source", "family")}
+    stated["synthetic"] = bool(facts.get("synthetic"))
     if (facts["act"] == INIT and before is None) or (facts["act"] == CORRECT and before is not None):
+        files = facts.get(FINGERPRINTS)
         return Budget(
-            name=entry.dataset,
-            unit=facts["unit"],
-            limits=limits,
-            facts=facts["facts"],
-            source=facts["source"],
-            family=facts["family"],
-            refusals=refusals,
-            synthetic=bool(facts.get("synthetic")),
-            fingerprints=facts.get(FINGERPRINTS),
-            since=entry.seq,
+            name=entry.dataset, limits=limits, refusals=refusals, fingerprints=files, since=entry.seq, **stated
         )
     if facts["act"] == RAISE and before is not None:
-        kept = (before.unit, before.facts, before.source, before.family, before.synthetic)
-        stated = (facts["unit"], facts["facts"], facts["source"], facts["family"], bool(facts.get("synthetic")))
-        if stated != kept or not facts["reason"]:
+        if any(getattr(before, key) != value for key, value in stated.items()) or not facts["reason"]:
             raise StateError(f"{before.kind} {before.name}: a new budget gives a reason, and changes the limits alone")
         return replace(before, limits=limits, refusals=refusals, raised=entry.seq, reason=facts["reason"])
-    problem = "is registered already: state new limits with prdp ledger raise" if before else "is not registered"
-    raise StateError(f"{facts['kind']} {entry.dataset}: {problem}")
+    raise _registered(facts["kind"], entry.dataset) if before else _unregistered(facts["kind"], entry.dataset)
+
+
+def _registered(kind: str, name: str) -> StateError:
+    return StateError(f"{kind} {name}: is registered already: state new limits by {raising(name)}")
+
+
+def _unregistered(kind: str, name: str) -> StateError:
+    return StateError(f"{kind} {name}: is not registered: begin with {registering(name)}")
 
 
 def budgets_of(connection: Connection) -> dict[str, Budget]:
@@ -133,10 +133,7 @@ def budgets_of(connection: Connection) -> dict[str, Budget]:
 
 
 def with_joined(budgets: Mapping[str, Budget], states: Iterable[ReleaseState]) -> dict[str, Budget]:
-    """Return the registered `budgets` and, without limits, the datasets that are not, but whose plans name a family.
-
-    `states` are releases that count against a budget.
-    """
+    """Return the `budgets` and, without limits, the datasets of charged releases whose plans name a family."""
     joined = (
         _joined(state.dataset, family, state.reservation["dataset_facts"])
         for state in states
@@ -145,17 +142,16 @@ def with_joined(budgets: Mapping[str, Budget], states: Iterable[ReleaseState]) -
     return {budget.name: budget for budget in joined} | dict(budgets)
 
 
-def with_wanted(budgets: Mapping[str, Budget], kin: Mapping[str, Budget], wanted: Reservation) -> Mapping[str, Budget]:
-    """Return `kin`, of the registered `budgets`, and the dataset of `wanted` where its plan makes it one of a family.
-
-    Raises StateError where the family is not registered, does not fit, or is not the one that the dataset has.
-    """
+def with_wanted(
+    budgets: Mapping[str, Budget], kin: Mapping[str, Budget], wanted: Reservation, mend: str = ""
+) -> Mapping[str, Budget]:
+    """Return `kin`, and the dataset of `wanted` where its plan makes it one of a family, which must fit."""
     family = _family({"plan": wanted.plan})
     known = kin.get(wanted.dataset)
     if known is not None and known.family != family and (family is not None or wanted.dataset not in budgets):
         raise StateError(
             f"dataset {wanted.dataset}: its family is {known.family or 'none'} in the ledger, but {family or 'none'} "
-            "in the plan: change dataset.family, or name another dataset"
+            f"in the plan: change dataset.family there{mend}"
         )
     if known is not None or family is None:
         return kin
@@ -181,22 +177,22 @@ def fixed_by(state: ReleaseState, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if state.charges > 0 or key in WHAT_A_RECORD_IS}
 
 
-def require_same_facts(dataset: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise StateError where a plan's facts are not the dataset's, naming the first key that differs."""
+def require_same_facts(
+    dataset: str, there: Mapping[str, Any], here: Mapping[str, Any], where: str, mend: str = ""
+) -> None:
+    """Raise StateError where the facts in `where` are not the dataset's, naming the first key that differs."""
     other = Difference.between(_known(there, here), _known(here, there))
     if other is not None:
         raise StateError(
-            f"dataset {dataset}: {other.key} is {other.there} in the ledger, but {other.here} in the plan: "
-            "change the plan, or name another dataset"
+            f"dataset {dataset}: {other.key} is {other.there} in the ledger, but {other.here} in {where}: "
+            f"change {where}{mend}"
         )
 
 
 def require_new(budgets: Mapping[str, Budget], budget: Budget, kin: Mapping[str, Budget]) -> None:
     """Raise StateError where `budget` cannot be registered beside those that are, and those of a family, `kin`."""
     if budget.name in budgets:
-        raise StateError(
-            f"{budgets[budget.name].kind} {budget.name}: is registered already: state new limits with prdp ledger raise"
-        )
+        raise _registered(budgets[budget.name].kind, budget.name)
     same = next((b for b in budgets.values() if same_microdata(b.source, budget.source)), None)
     if same is not None:
         raise StateError(f"dataset {budget.name}: its microdata {budget.source} are those of dataset {same.name}")
@@ -208,26 +204,36 @@ def require_new(budgets: Mapping[str, Budget], budget: Budget, kin: Mapping[str,
         _require_kin(kin, budget, budget.family)
 
 
+def mending(registered: Budget | None, states: Iterable[ReleaseState]) -> str:
+    """Return, as the end of a message, how what is registered can be changed in place of a plan; "" if it cannot."""
+    if registered is None or _first_release(states) is not None:
+        return ""
+    act = f"prdp ledger correct {registered.name} --budget FILE"
+    return f"; or, as nothing was released under it yet, have an officer register it anew: {act}"
+
+
+def _first_release(states: Iterable[ReleaseState]) -> str | None:
+    return next((state.release for state in states if state.tests or not state.refunded), None)
+
+
 def require_correctable(budgets: Mapping[str, Budget], wanted: Budget, states: Iterable[ReleaseState]) -> None:
     """Raise StateError unless `wanted` may take the place of what is registered: nothing was released under it yet."""
     before = budgets.get(wanted.name)
     if before is None or before.kind != wanted.kind:
-        raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
+        raise _unregistered(wanted.kind, wanted.name)
     named = {wanted.name, *members(budgets, wanted.name)}
-    release = next((s.release for s in states if s.dataset in named and (s.tests or not s.refunded)), None)
+    release = _first_release(state for state in states if state.dataset in named)
     if release is not None:
         raise StateError(
-            f"{wanted.kind} {wanted.name}: has a release, {release}: state limits anew by prdp ledger raise"
+            f"{wanted.kind} {wanted.name}: has a release, {release}: only its limits are stated anew, by "
+            f"{raising(wanted.name)}"
         )
     if before.unit != wanted.unit and len(named) > 1:
         raise StateError(f"family {wanted.name}: its datasets have the unit {before.unit}: correct them first")
 
 
 def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> None:
-    """Raise StateError where earlier releases under the name of `budget` make it something else.
-
-    Also where its microdata were released under another name: its limits would not count what that cost.
-    """
+    """Raise StateError where earlier releases of its name are of something else, or of its microdata under another."""
     for state in states:
         source = state.reservation.get("source")
         if state.dataset != budget.name:
@@ -237,16 +243,16 @@ def require_fits_releases(budget: Budget, states: Sequence[ReleaseState]) -> Non
                     f"{state.dataset} by {state.release}, from {source}: register them under that name"
                 )
         elif budget.facts is None:
-            raise StateError(f"family {budget.name}: is the name of a dataset: choose another name")
+            raise StateError(f"family {budget.name}: has the name of a dataset: give the family one of its own")
         elif state.counts:
             facts = state.reservation["dataset_facts"]
-            require_same_facts(budget.name, fixed_by(state, budget.facts), fixed_by(state, facts))
+            require_same_facts(budget.name, fixed_by(state, facts), fixed_by(state, budget.facts), OF_OFFICERS)
 
 
 def require_same_record(before: Budget | None, wanted: Budget) -> Budget:
     """Return `wanted` with the facts as registered; StateError where it is not `before` with other limits."""
     if before is None:
-        raise StateError(f"{wanted.kind} {wanted.name}: is not registered: begin with prdp ledger init")
+        raise _unregistered(wanted.kind, wanted.name)
     keys = ("kind", "unit", "source", "family", "synthetic")
     mine, known = ({key: getattr(budget, key) for key in keys} for budget in (wanted, before))
     there, here = before.facts or {}, wanted.facts or {}
@@ -267,20 +273,28 @@ def same_microdata(one: str | None, other: str | None) -> bool:
     return here.startswith(there) or there.startswith(here)
 
 
+def registered_at(budgets: Mapping[str, Budget], names: Iterable[str | None]) -> Budget | None:
+    """Return a registered dataset of which one of the names is the source, a part of it, or a folder above it."""
+    named = list(names)
+    return next((b for b in budgets.values() if any(same_microdata(b.source, name) for name in named)), None)
+
+
 def members(budgets: Mapping[str, Budget], family: str) -> list[str]:
     """Return the datasets of a family."""
     return [budget.name for budget in budgets.values() if budget.family == family]
 
 
 def _known(facts: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `facts` without what an older ledger does not know of the `others`."""
     return {key: value for key, value in facts.items() if key in others or key not in RECORD_RULES}
 
 
 def _require_kin(budgets: Mapping[str, Budget], budget: Budget, name: str) -> None:
     family = budgets.get(name)
     if family is None or family.kind != "family":
-        raise StateError(f"dataset {budget.name}: its family {name} is not registered: register it first")
+        raise StateError(
+            f"dataset {budget.name}: its family {name} is not registered: have an officer register it first: "
+            f"{registering(name)}, a YAML file with the keys unit ({budget.unit}) and limits"
+        )
     if family.unit != budget.unit:
         raise StateError(f"dataset {budget.name}: its unit is {budget.unit}, but {family.unit} in family {name}")
     mine: Mapping[str, Any] = (budget.facts or {})["measures"]
@@ -291,7 +305,7 @@ def _require_kin(budgets: Mapping[str, Budget], budget: Budget, name: str) -> No
             if any(mine[measure][key] != theirs[measure][key] for key in ("type", "step")):
                 raise StateError(
                     f"dataset {budget.name}: measure {measure} has another type or step in dataset {kin.name} "
-                    f"of family {name}: give it another name"
+                    f"of family {name}: give the measure a name of its own"
                 )
 
 
@@ -319,10 +333,7 @@ def require_like_records(
     states: Iterable[ReleaseState],
     where: str,
 ) -> None:
-    """Raise StateError where `rules`, as `where` has them, are not those of the dataset's releases or of its family.
-
-    Also where its releases, of an older version, disagree with each other.
-    """
+    """Raise StateError where `rules`, as in `where`, and those of the dataset's releases and family are not all one."""
     released: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # dataset → (release, its rules)
     for state in states:
         if state.counts:
@@ -355,10 +366,9 @@ def _require_own(dataset: str, key: str, value: object, released: list[tuple[str
         (one, here), (other, there), *_ = first.items()
         raise StateError(
             f"dataset {dataset}: {key} is {one} in release {here}, but {other} in release {there}: "
-            "their losses are of different records and do not add up: name another dataset"
+            "their losses are of different records and do not add up: nothing more is released under it"
         )
     if first and value not in first:
         raise StateError(
-            f"dataset {dataset}: {key} is {next(iter(first))} in the ledger, but {value} in {where}: "
-            f"change {where}, or name another dataset"
+            f"dataset {dataset}: {key} is {next(iter(first))} in the ledger, but {value} in {where}: change {where}"
         )

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
-from pipeline.canonical import canonical_json
-from pipeline.errors import StateError, in_a_line
+from pipeline.base.canonical import canonical_json
+from pipeline.base.errors import StateError, in_a_line
+from pipeline.base.names import hint
 from pipeline.ledger.database import ENTRIES
-from pipeline.names import hint
 
 GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
@@ -104,17 +104,10 @@ class Entry:
     def exported(self, confidential: bool = False) -> dict[str, Any]:
         """Return the entry as JSON for other programs; `withheld` names the facts that only the enclave may know.
 
-        With `confidential` none is withheld, and the hash can be computed again from all other columns
-        (docs/ledger.md).
+        With `confidential` none is, and the hash can be computed again from all other columns (docs/ledger.md).
         """
-        line: dict[str, Any] = {
-            "seq": self.seq,
-            "time": self.time,
-            "event": self.event,
-            "dataset": self.dataset,
-            "release": self.release or None,
-            "attempt": self.attempt,
-        }
+        line = {name: self.columns[name] for name in ("seq", "time", "event", "dataset", "release", "attempt")}
+        line["release"] = self.release or None
         chain = {"previous": self.previous, "hash": self.hash}
         facts = dict(self.facts)
         if confidential:
@@ -154,21 +147,18 @@ class Act:
 class Diagnosed:
     """That diagnostics of a plan were made: a plan tuned on them is outside the guarantee (architecture.md, rule 2).
 
-    `event` is DIAGNOSED, or CHECKED where the microdata were checked before a release. `digest` is the plan's, `pin`
-    that of the input, `code` that of the code; `compared` the attempt that was compared with the truth (None: no
-    release was). `time` is the entry's, UTC, ISO 8601; empty before it is recorded. `operator` is who made it, as named
-    by the ledger that records it, `role` as whom its server knew them.
+    `time`, `operator` and `role` are those of the entry that records it.
     """
 
     dataset: str
     release: str
-    digest: str
-    pin: str
-    code: str
+    digest: str  # of the plan
+    pin: str  # of the input
+    code: str  # its digest
     engine: str
     per_record: bool = False
-    compared: str | None = None
-    event: str = DIAGNOSED
+    compared: str | None = None  # the attempt that was compared with the truth
+    event: str = DIAGNOSED  # or CHECKED, of the microdata before a release
     time: str = ""
     operator: str | None = None
     role: str | None = None
@@ -188,18 +178,15 @@ class Diagnosed:
 
 def next_entry(seq: int, head: str, act: Act) -> Entry:
     """Return the entry of `act` that follows entry `seq` with hash `head`, dated now, freshly salted."""
-    bare = Entry(
-        seq=seq + 1,
-        time=datetime.now(UTC).isoformat(timespec="microseconds"),
-        event=act.event,
-        dataset=act.dataset,
-        release=act.release,
-        attempt=act.attempt,
-        payload=canonical_json(act.facts),
-        salt=os.urandom(16).hex(),
-        previous=head,
-        hash="",
-    )
+    of_act: dict[str, Any] = {
+        "event": act.event,
+        "dataset": act.dataset,
+        "release": act.release,
+        "attempt": act.attempt,
+    }
+    time, salt = datetime.now(UTC).isoformat(timespec="microseconds"), os.urandom(16).hex()
+    payload = canonical_json(act.facts)
+    bare = Entry(seq=seq + 1, time=time, payload=payload, salt=salt, previous=head, hash="", **of_act)
     return replace(bare, hash=bare.hash_due())
 
 
@@ -232,16 +219,20 @@ def head_of(connection: Connection) -> tuple[int, str]:
     return (0, GENESIS) if last is None else (last.seq, last.hash)
 
 
+def last_entry(connection: Connection, where: ColumnElement[bool]) -> Entry | None:
+    """Return the last entry that meets `where`; None where none does."""
+    last = connection.execute(select(func.max(ENTRIES.c.seq)).where(where)).scalar()
+    return next(entries(connection, ENTRIES.c.seq == last), None)
+
+
 def closed_by(connection: Connection) -> Entry | None:
     """Return the entry that closed the ledger; None where it is open."""
-    acts = ENTRIES.c.event.in_((CLOSED, REOPENED))
-    last = connection.execute(select(func.max(ENTRIES.c.seq)).where(acts)).scalar()
-    entry = next(entries(connection, ENTRIES.c.seq == last), None)
+    entry = last_entry(connection, ENTRIES.c.event.in_((CLOSED, REOPENED)))
     return entry if entry is not None and entry.event == CLOSED else None
 
 
 def require_open(closed: Entry | None) -> None:
-    """Return unless the ledger was closed by the entry; raises StateError then."""
+    """Raise StateError where an entry closed the ledger."""
     if closed is not None:
         reason = in_a_line(closed.facts["reason"])
         raise StateError(
@@ -262,10 +253,7 @@ def closed_after(closed: Entry | None, entry: Entry) -> Entry | None:
 
 
 def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = bool) -> Entry:
-    """Append `act` at the end of the chain, unless `legal` raises at its entry, and return the entry.
-
-    Raises StateError where the ledger is closed, unless the act opens it.
-    """
+    """Append `act`, unless `legal` raises at its entry, or the ledger is closed and stays so; return the entry."""
     entry = next_entry(*head_of(connection), act)
     closed_after(closed_by(connection), entry)
     legal(entry)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Connection
 
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.approvals import Approval, Required, require_may_approve
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, Entry, append, entries, unknown
@@ -40,64 +40,52 @@ ENDED = {  # of releases for which nothing more is drawn, and whose names stay t
 }
 
 
+def ended(state: "ReleaseState") -> str:
+    """Return the message that refuses to go on with a release that has ended."""
+    return (
+        f"release {state.release}: was {ENDED[state.status]}: nothing more is drawn under it, and whatever is released "
+        "of its dataset next is charged in full on top"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """A recorded test of records left out: what it was, of which plan and input, and what it said.
-
-    `kept` and `left_out` are the noisy counts; `since` is the number of the entry that reserved what it was charged to.
-    """
+    """A recorded test of records left out: what it was, of which plan and input, and what it said."""
 
     digest: str
     pin: str
     test: LeftOutTest
-    kept: int
+    kept: int  # noisy, as `left_out`
     left_out: int
     passed: bool
-    since: int
+    since: int  # the number of the entry that reserved what it was charged to
     reservation: Mapping[str, Any]
+    role: str | None = None  # as whom the ledger's server knew who ran it
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseState:
-    """What the ledger records of one release.
-
-    Attributes:
-        reservation: the facts that were reserved, as JSON.
-        attempt: the live draw; None before the first draw and after the live one was destroyed.
-        draws: how many draws were made.
-        charges: how often the release's policy counts against the budget; 0 after a refund.
-        tests: the recorded tests of records left out, in order, of all reservations under the name.
-        exposed: whether others may have seen the staging of a draw.
-        stagings: the staging roots of the draws, in order, as URIs; None stands for the one beside the ledger.
-        contents: the digest of the staged files, from the held or the published entry.
-        approved: whether as many officers as are asked for let the held attempt be published.
-        approvals: theirs, in order.
-        runners: the roles of the server that ran it; None among them of a file, or of older versions.
-        reason: why it was rejected or withdrawn.
-        withdrawn_on, withdrawal: the UTC date and the hash of the entry that withdrew it.
-        since: the number of the entry that reserved it.
-        head, date: the hash and the UTC date, YYYY-MM-DD, of the published entry.
-    """
+    """What the ledger records of one release; dates are UTC days, YYYY-MM-DD."""
 
     release: str
     dataset: str
     status: Status
-    reservation: Mapping[str, Any]
-    attempt: str | None = None
+    reservation: Mapping[str, Any]  # the facts that were reserved, as JSON
+    attempt: str | None = None  # the live draw; none before the first, and after it was destroyed
     draws: int = 0
-    charges: int = 1
-    tests: tuple[Tested, ...] = ()
-    exposed: bool = False
-    stagings: tuple[str | None, ...] = ()
-    contents: str | None = None
-    approved: bool = False
+    charges: int = 1  # how often its policy counts against the budget; 0 after a refund
+    tests: tuple[Tested, ...] = ()  # in order, of all reservations under the name
+    exposed: bool = False  # whether others may have seen the staging of a draw
+    stagings: tuple[str | None, ...] = ()  # the roots of the draws, as URIs; None: beside the ledger
+    contents: str | None = None  # the digest of the staged files, from the held or the published entry
+    approved: bool = False  # by as many officers as are asked for
     approvals: tuple[Approval, ...] = ()
-    runners: frozenset[str | None] = frozenset()
-    reason: str | None = None
+    runners: frozenset[str | None] = frozenset()  # roles that ran it, or a test that stands; None: of a file
+    reason: str | None = None  # why it was rejected or withdrawn
     withdrawn_on: str | None = None
-    withdrawal: str | None = None
-    since: int = 0
-    head: str | None = None
+    withdrawal: str | None = None  # the hash of the entry that withdrew it
+    since: int = 0  # the number of the entry that reserved it
+    head: str | None = None  # the hash of the published entry
     date: str | None = None
 
     @property
@@ -126,6 +114,11 @@ class ReleaseState:
         return Required.of(self.reservation)
 
     @property
+    def awaits_scan(self) -> bool:
+        """Whether its microdata are being read, or will be, so that it may still be refused because of its records."""
+        return self.status in ("reserved", "drawn") and self.attempt is None
+
+    @property
     def refunded(self) -> bool:
         """Whether the release ended before any draw: its queries cost nothing, and its name is free again."""
         return self.status in ("aborted", "refused") and self.draws == 0
@@ -138,8 +131,7 @@ class ReleaseState:
 
     def tested(self, digest: str, test: LeftOutTest | None, pin: str) -> Tested | None:
         """Return the recorded test of this plan and input, which is never drawn again; None where there is none."""
-        known = (each for each in self.tests if (each.digest, each.test, each.pin) == (digest, test, pin))
-        return next(known, None)
+        return next((one for one in self.tests if (one.digest, one.test, one.pin) == (digest, test, pin)), None)
 
     @property
     def tests_alone(self) -> tuple[Tested, ...]:
@@ -203,13 +195,15 @@ def _step(state: ReleaseState | None, entry: Entry) -> ReleaseState:
 
 def _reserved(state: ReleaseState | None, entry: Entry) -> ReleaseState:
     if state is not None and not state.refunded:
-        raise StateError(f"release {entry.release}: is {state.status} already: choose another release name")
+        taken = f"release {entry.release}: is {state.status} already"
+        raise StateError(ended(state) if state.status in ENDED else taken)
     return ReleaseState(
         release=entry.release,
         dataset=entry.dataset,
         status="reserved",
         reservation=entry.facts,
         tests=() if state is None else state.tests,
+        runners=frozenset() if state is None else frozenset(tested.role for tested in state.tests),
         since=entry.seq,
     )
 
@@ -224,17 +218,9 @@ def _tested(state: ReleaseState, entry: Entry) -> ReleaseState:
     kept, left_out, passed = int(entry.facts["kept"]), int(entry.facts["left_out"]), bool(entry.facts["passed"])
     if passed != test.passes(kept, left_out):
         raise StateError(f"release {state.release}: the test of records left out says otherwise by its counts")
-    found = Tested(
-        digest=state.digest,
-        pin=pin,
-        test=test,
-        kept=kept,
-        left_out=left_out,
-        passed=passed,
-        since=state.since,
-        reservation=state.reservation,
-    )
-    after = replace(state, tests=(*state.tests, found))
+    counts: dict[str, Any] = {"kept": kept, "left_out": left_out, "passed": passed}
+    of: dict[str, Any] = {"digest": state.digest, "pin": pin, "since": state.since, "reservation": state.reservation}
+    after = replace(state, tests=(*state.tests, Tested(test=test, role=entry.role, **counts, **of)))
     return after if passed else _without_charge(after)
 
 
@@ -355,29 +341,16 @@ def _reason(entry: Entry) -> str:
 
 
 def _require_live(state: ReleaseState, entry: Entry, status: Status) -> None:
+    cannot = f"cannot be {entry.event}"
     if state.status != status:
-        raise StateError(f"release {state.release}: is {state.status}: attempt {entry.attempt} cannot be {entry.event}")
+        raise StateError(f"release {state.release}: is {state.status}: attempt {entry.attempt} {cannot}")
     if entry.attempt is None or entry.attempt != state.attempt:
-        raise StateError(
-            f"release {state.release}: attempt {entry.attempt} is not the live one and cannot be {entry.event}"
-        )
+        raise StateError(f"release {state.release}: attempt {entry.attempt} is not the live one and {cannot}")
 
 
+_FOLLOWS = (_tested, _refused, _charged, _drawn, _destroyed, _held, _approved, _revoked, _rejected, _published)
 _EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
-    "tested": _tested,
-    "refused": _refused,
-    "charged": _charged,
-    "drawn": _drawn,
-    "destroyed": _destroyed,
-    "held": _held,
-    "approved": _approved,
-    "revoked": _revoked,
-    "rejected": _rejected,
-    "published": _published,
-    "settled": _settled,
-    "aborted": _aborted,
-    "withdrawn": _withdrawn,
-    "purged": _purged,
+    follow.__name__.removeprefix("_"): follow for follow in (*_FOLLOWS, _settled, _aborted, _withdrawn, _purged)
 }
 
 

@@ -1,6 +1,6 @@
 """What the ledger shows officers: the history of each release, and what a dataset has spent at a reference."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.accounting.accountant import Charged
 from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
-from pipeline.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger.admission import binding, of_plans
 from pipeline.ledger.approvals import Required
 from pipeline.ledger.datasets import Budget, members, with_joined
@@ -41,18 +41,14 @@ class Attempt:
     exposed: bool = False
     ended: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The attempt as JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class History:
-    """A release: its state, its attempts in order, its acts as (time, event, operator or None)."""
+    """A release: its state, its attempts and its acts, in order."""
 
     state: ReleaseState
     attempts: tuple[Attempt, ...]
-    acts: tuple[tuple[str, str, str | None], ...]
+    acts: tuple[tuple[str, str, str | None], ...]  # time, event, operator
 
     def to_json(self) -> dict[str, Any]:
         """The release as JSON, a key for each of COLUMNS."""
@@ -62,7 +58,7 @@ class History:
             [_test_json(test) for test in state.tests],
             *(state.digest, state.out, state.reservation["supersedes"], state.reservation["code"]),
             *(state.hold, state.check, state.approved, _approvals_json(state), state.reason),
-            [attempt.to_json() for attempt in self.attempts],
+            [asdict(attempt) for attempt in self.attempts],
             [{"time": time, "event": event, "operator": operator} for time, event, operator in self.acts],
         )
         return dict(zip(COLUMNS, values, strict=True))
@@ -119,24 +115,27 @@ def _continued(before: History | None, entry: Entry) -> History:
 
 @dataclass(frozen=True)
 class Spending:
-    """What releases cost the reference `at`, and `left`: what later ones can cost it at most (None: no limit binds).
+    """What releases of a dataset, or of a family's datasets, cost the reference `at`; all losses are upper bounds.
 
-    `spent`: (release, state, loss) of every release that is charged, in order. `limit` is the one that leaves least;
-    what it leaves at its own reference is left to every smaller record. `promised` is the lowest limit that was fixed
-    before the first release that it counts: the only one that says what all of them lose together, for later ones may
-    have been chosen by what earlier ones showed (docs/mathematics.md, section 5). All losses are upper bounds.
-    `excess`: of each release, by query, the share by which its mechanism's stated loss may be too high, at most; None
-    where it is not known. `found`: what several records lose by each release at least in some placement; 0: not known.
+    What `limit` leaves at its own reference is left to every smaller record. `promised` alone says what all releases
+    lose together: later limits may have been chosen by what earlier ones showed (docs/mathematics.md, section 5).
     """
 
     dataset: str
     at: Reference
-    spent: tuple[tuple[ReleaseState, Fraction], ...]
-    limit: Limit | None
-    left: Fraction | None
-    promised: Limit | None
-    excess: tuple[dict[str, float | None], ...]
-    found: tuple[Fraction, ...]
+    spent: tuple[tuple[ReleaseState, Fraction], ...]  # every release that is charged, in order, and its loss
+    limit: Limit | None  # the one that leaves least
+    left: Fraction | None  # what later releases can cost at most; None: no limit binds
+    promised: Limit | None  # the lowest that was fixed before the first release that it counts
+    excess: tuple[
+        dict[str, float | None], ...
+    ]  # by query, the share by which a mechanism's stated loss may be too high
+    found: tuple[Fraction, ...]  # what several records lose at least in some placement; 0: not known
+    pure: tuple[Fraction | None, ...]
+    tests: tuple[Fraction, ...]  # what of each loss the tests of records left out cost
+    assumed: Mapping[str, Fraction]  # values in `at` that were not asked for, of measures that a limit names
+    kind: str = "dataset"
+    family: "Spending | None" = None
 
     @property
     def total(self) -> Fraction:
@@ -144,35 +143,54 @@ class Spending:
         return sum((loss for _, loss in self.spent), Fraction(0))
 
     @property
+    def epsilon(self) -> Fraction | None:
+        """The accumulated pure loss; None where a release has none."""
+        known = [loss for loss in self.pure if loss is not None]
+        return sum(known, Fraction(0)) if len(known) == len(self.pure) else None
+
+    @property
     def means(self) -> dict[str, Any] | None:
         """What the promised limit implies, as (ε, δ) and the power of the best test; None where no limit is one."""
         if self.promised is None:
             return None
-        limit = {"at": self.promised.label, "rho": as_json(self.promised.rho)}
-        return {"limit": limit} | interpretation(None, up_float(self.promised.rho), None, DELTA)
+        return {"limit": _limit_json(self.promised)} | interpretation(None, up_float(self.promised.rho), None, DELTA)
 
     def to_json(self) -> dict[str, Any]:
         """The spending as JSON; spent is rounded up, left down."""
+        above = self.family
         return {
             "dataset": self.dataset,
             "at": self.at.to_json(),
+            "assumed": {name: as_json(value) for name, value in self.assumed.items()},
             "spent": up_float(self.total),
+            "epsilon": _up(self.epsilon),
+            "left_out_tests": up_float(sum(self.tests, Fraction(0))),
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
-                | {"excess": shares}
+                | {"epsilon": _up(pure), "left_out_tests": up_float(tests), "excess": shares}
                 | ({"rho_found": -up_float(-found)} if found else {})
-                for (state, loss), shares, found in zip(self.spent, self.excess, self.found, strict=True)
+                for (state, loss), shares, found, pure, tests in zip(
+                    self.spent, self.excess, self.found, self.pure, self.tests, strict=True
+                )
             ],
-            "limit": None if self.limit is None else {"at": self.limit.label, "rho": as_json(self.limit.rho)},
-            "left": None if self.left is None else -up_float(-self.left),
+            **self._left,
             "means": self.means,
+            "family": above and {"family": above.dataset, "spent": up_float(above.total), **above._left},
+        }
+
+    @property
+    def _left(self) -> dict[str, Any]:
+        return {
+            "limit": self.limit and _limit_json(self.limit),
+            "left": None if self.left is None else -up_float(-self.left),
         }
 
 
 def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spending]:
-    """Return the spending of every dataset, or of one, at the reference that `text` names.
+    """Return the spending of every dataset, or of one dataset or family, at the reference that `text` names.
 
-    Raises StateError where the dataset, or a measure of it, is unknown, PlanError where the reference names too few.
+    A measure that it does not name, and a limit does, has the value of the smallest limit that covers it. Raises
+    StateError where the dataset, or a measure of it, is unknown, PlanError where the reference names too few.
     """
     budgets = ledger.budgets()
     of_all = ledger.states()
@@ -184,42 +202,124 @@ def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spe
         raise StateError(
             f"--at {text}: nothing is spent: all releases of {named} were refunded, and no limit is registered"
         )
-    if dataset is not None and dataset not in known:
+    if dataset is not None and dataset not in {**budgets, **known}:
         raise unknown("dataset", dataset, [*known, *refunded])
     if not known:
         raise StateError(f"--at {text}: the ledger holds no dataset")
-    return [_spending(budgets, states, text, name) for name in ([dataset] if dataset else known)]
+    books = _Books(budgets, with_joined(budgets, states), states)
+    asked = [dataset] if dataset else list(known)
+    measures = sorted({measure for name in asked for measure in books.measures(name)})
+    return [_spending(books, name, _typed(books, name, text, measures)) for name in asked]
 
 
-def _spending(budgets: dict[str, Budget], states: Sequence[ReleaseState], text: str, dataset: str) -> Spending:
-    budget = budgets.get(dataset)
-    mine = [state for state in states if state.dataset == dataset]
-    facts = budget.facts if budget is not None and budget.facts is not None else mine[0].reservation["dataset_facts"]
-    listed = owner_of(facts["unit"]) is not None
+@dataclass(frozen=True)
+class _Books:
+    budgets: Mapping[str, Budget]
+    kin: Mapping[str, Budget]  # also the datasets that releases joined to a family
+    states: Sequence[ReleaseState]  # that are charged
+
+    def datasets(self, name: str) -> set[str]:
+        return set(members(self.kin, name)) if self.is_family(name) else {name}
+
+    def is_family(self, name: str) -> bool:
+        return name in self.budgets and self.budgets[name].kind == "family"
+
+    def of(self, name: str) -> list[ReleaseState]:
+        return [state for state in self.states if state.dataset in self.datasets(name)]
+
+    def family(self, name: str) -> str | None:
+        return self.kin[name].family if name in self.kin and not self.is_family(name) else None
+
+    def facts(self, name: str) -> Mapping[str, Any]:
+        known = self.kin[name].facts if name in self.kin else None
+        return known or dict(self.of(name)[0].reservation["dataset_facts"])
+
+    def measures(self, name: str) -> frozenset[str]:
+        """Return the measures of a dataset and of all that are in one family with it."""
+        over = self.family(name) or name
+        limits = self.budgets[over].limits if over in self.budgets else ()
+        facts = (self.facts(dataset)["measures"] for dataset in self.datasets(over))
+        return frozenset[str]().union(*(limit.at.measures for limit in limits), *facts)
+
+
+def _typed(books: _Books, dataset: str, text: str, measures: Sequence[str]) -> Reference:
+    """Return the reference with those of its measures that the dataset or its family has."""
+    unit = books.budgets[dataset].unit if books.is_family(dataset) else str(books.facts(dataset)["unit"])
+    listed = owner_of(unit) is not None
     try:
-        at = typed_reference("--at", text, Names(facts["measures"]), listed)
+        at = typed_reference("--at", text, Names(measures), listed)
     except UnknownName as error:  # what a ledger holds is its state
         raise StateError(f"dataset {dataset}: {error}") from None
     if len(at.records) > 1 and not listed:
         raise PlanError(f"--at {text}: the dataset's unit is the record: give one, without ;")
-    limits = [(limit, mine) for limit in binding(budget, mine)]
+    return at.of_measures(books.measures(dataset))
+
+
+def _completed(
+    at: Reference, limits: Sequence[Limit], releases: Sequence[Charged]
+) -> tuple[Reference, Mapping[str, Fraction]]:
+    """Return the reference with a value of each measure that a release or a limit names, and the values added.
+
+    They are those of the smallest limit that covers it then; without one none is added.
+    """
+    needed = frozenset[str]().union(*(limit.at.measures for limit in limits), *(each.measures for each in releases))
+    missing, named = at.missing(needed), sorted(at.measures)
+    fitting = []
+    for limit in limits if missing else ():
+        if not limit.at.missing(missing):
+            values = {name: limit.at.largest(name) for name in missing}
+            completed = at.with_values(values)
+            if limit.at.covers(completed):
+                fitting.append(([limit.at.largest(name) for name in named], limit.rho, completed, values))
+    if not fitting:
+        return at, {}
+    _, _, completed, values = min(fitting, key=lambda each: each[:2])
+    return completed, values
+
+
+def _spending(books: _Books, name: str, asked: Reference) -> Spending:
+    budget, mine = books.budgets.get(name), books.of(name)
+    family = books.family(name)
+    of_kin = [] if family is None else books.of(family)
+    stated = budget.stated if budget is not None and books.is_family(name) else binding(budget, mine)
+    limits = [(limit, mine) for limit in stated]
     fixed = _fixed_in_advance(budget, mine)
-    kin = with_joined(budgets, states)
-    family = kin[dataset].family if dataset in kin else None
     if family is not None:
-        of_kin = [state for state in states if state.dataset in set(members(kin, family))]
-        limits += [(limit, of_kin) for limit in budgets[family].stated]
-        fixed += _fixed_in_advance(budgets[family], of_kin)
-    left = [(limit.rho - _lost(limit, among), limit) for limit, among in limits if limit.at.covers(at)]
+        limits += [(limit, of_kin) for limit in books.budgets[family].stated]
+        fixed += _fixed_in_advance(books.budgets[family], of_kin)
+    costs = {state.release: charged(state, state.charges) for state in (*mine, *of_kin)}
+    releases = [costs[state.release] for state in mine]
+    at, assumed = _completed(asked, [limit for limit, _ in limits], list(costs.values()))
+    left = [
+        (limit.rho - sum((_loss(limit.at.anywhere(), costs[state.release]) for state in among), Fraction(0)), limit)
+        for limit, among in limits
+        if limit.at.covers(at)
+    ]
     least, limit = min(left, key=lambda each: each[0], default=(None, None))
     promised = min((each for each in fixed if each.at.covers(at)), key=lambda each: each.rho, default=None)
-    releases = [charged(state, state.charges) for state in mine]
-    spent = tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True))
-    excess = tuple(
-        {q.name: release.policy.excess_at(at, q.name) for q in release.policy.queries} for release in releases
+    return Spending(
+        dataset=name,
+        at=at,
+        spent=tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True)),
+        limit=limit,
+        left=least,
+        promised=promised,
+        excess=tuple({q.name: one.policy.excess_at(at, q.name) for q in one.policy.queries} for one in releases),
+        found=tuple(release.found_at(at) for release in releases),
+        pure=tuple(release.pure_loss_at(at) for release in releases),
+        tests=tuple(release.tests_loss_at(at) for release in releases),
+        assumed=assumed,
+        kind="family" if books.is_family(name) else "dataset",
+        family=None if family is None else _spending(books, family, at),
     )
-    found = tuple(release.found_at(at) for release in releases)
-    return Spending(dataset, at, spent, limit, least, promised, excess, found)
+
+
+def _limit_json(limit: Limit) -> dict[str, Any]:
+    return {"at": limit.label, "rho": as_json(limit.rho)}
+
+
+def _up(loss: Fraction | None) -> float | None:
+    return None if loss is None else up_float(loss)
 
 
 def _fixed_in_advance(budget: Budget | None, states: Sequence[ReleaseState]) -> list[Limit]:
@@ -233,10 +333,6 @@ def _fixed_in_advance(budget: Budget | None, states: Sequence[ReleaseState]) -> 
         return budget.stated if first is None or budget.raised < first else []
     registered = budget.stated if budget is not None and (first is None or budget.since < first) else []
     return [*registered, *of_plans(budget, [state for state in states if state.since == first])]
-
-
-def _lost(limit: Limit, states: Sequence[ReleaseState]) -> Fraction:
-    return sum((_loss(limit.at.anywhere(), charged(state, state.charges)) for state in states), Fraction(0))
 
 
 def _loss(at: Reference, release: Charged) -> Fraction:

@@ -18,17 +18,19 @@ from sqlalchemy import URL, Connection, create_engine, exc, func, select, text
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
-from pipeline.errors import PrdpError, StateError
+from pipeline.base.errors import PrdpError, StateError
 from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, Fill, create, kept_from_children, under_way
-from pipeline.ledger.server_address import (
+from pipeline.ledger.server import (
     CONNECT_SECONDS,
+    LOST,
     connection_files,
     on_this_machine,
+    passing,
+    plain_errors,
     server_url,
     shown,
     unverified,
 )
-from pipeline.ledger.server_errors import LOST, plain_errors
 
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)  # the first message of PostgreSQL's protocol, section SSLRequest
 _AGAIN = 0.2  # seconds, until a server that is away is tried again
@@ -101,32 +103,26 @@ class PostgresDatabase(Database):
         self._patience = wait
         # A connection lives as long as its transaction: nothing to share between threads or to inherit by fork.
         self._engine = create_engine(
-            url,
-            poolclass=NullPool,
-            pool_reset_on_return=None,
-            hide_parameters=True,
-            connect_args=_CONNECT,
+            url, poolclass=NullPool, pool_reset_on_return=None, hide_parameters=True, connect_args=_CONNECT
         ).execution_options(schema_translate_map={None: SCHEMA})
         self._held: list[_Held] = []
+        self._opened = False  # whether the ledger was read: until then a server that is away, or full, is waited for
         self._server, self._role = "", ""  # host, port and database that were reached, and as whom
 
     @property
     def path(self) -> None:
-        """None: no file holds the ledger."""
+        return None
 
     @property
     def role(self) -> str:
-        """The session's user: what SET ROLE, or a function of another's, does not change."""
-        return self._role
+        return self._role  # the session's user: what SET ROLE, or a function of another's, does not change
 
     @property
     def staging_root(self) -> Path:
-        """A folder in the user's state directory, of its own for each server and database."""
         state = platformdirs.user_state_path("prdp", appauthor=False)
         return state / "staging" / hashlib.sha256(self._server.encode()).hexdigest()[:16]
 
     def connection_files(self) -> Mapping[str, Path]:
-        """The files that a connection reads, by libpq's names."""
         return connection_files(self._engine.url)
 
     def served_certificate(self) -> bytes | None:
@@ -146,21 +142,20 @@ class PostgresDatabase(Database):
             present = _present(connection)
         if not present and not make:
             raise StateError(
-                f"the database of {self.name} holds no prdp ledger: correct the address, or have the database's owner "
-                "make one with prdp ledger create"
+                f"the database of {self.name} holds no prdp ledger: correct the address; the database's owner "
+                "makes a site's first one with prdp ledger create"
             )
         if not present:
             self._make(fill)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Begin a transaction that reads, on one snapshot."""
         with plain_errors(self.name), self._transaction("REPEATABLE READ", postgresql_readonly=True) as connection:
+            self._opened = True
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Begin a transaction that is alone; StateError where a lock was lost and cannot be taken again."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
             # READ COMMITTED: what is read after the wait is what the one before committed. A commit returns when it
             # is durable, whatever the server's default.
@@ -176,7 +171,6 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def lock(self, release: str) -> Iterator[None]:
-        """Hold an advisory lock on `release`, kept by a connection that dies with this process."""
         key = int.from_bytes(hashlib.sha256(f"prdp release {release}".encode()).digest()[:8], signed=True)
         with ExitStack() as sessions:
             held = _Held(release, key, sessions)
@@ -213,15 +207,15 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def _transaction(self, isolation: _Isolation, **options: bool) -> Iterator[Connection]:
-        """Begin a transaction; a run before its draw waits for a server that is away, as long as for other writers."""
+        """Begin a transaction; an opening and a run before its draw wait for a server as long as for other writers."""
         engine = self._engine.execution_options(isolation_level=isolation, **options)
         deadline = time.monotonic() + self._patience
         while True:
             try:
                 connection = engine.connect()
                 break
-            except exc.OperationalError:
-                waits = self._held and all(held.undrawn for held in self._held)
+            except exc.OperationalError as error:
+                waits = all(held.undrawn for held in self._held) if self._held else not self._opened and passing(error)
                 if not waits or time.monotonic() > deadline:
                     raise
                 time.sleep(_AGAIN)
@@ -229,7 +223,6 @@ class PostgresDatabase(Database):
             yield connection
 
     def _set(self, connection: Connection, **settings: str) -> None:
-        """Set the server's settings for the transaction."""
         connection.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
 
     def _inspect(self, connection: Connection) -> None:
@@ -298,12 +291,10 @@ def _let_go(connection: Connection, key: int) -> None:
 
 
 def _is_held(connection: Connection, held: _Held) -> bool:
-    found = connection.execute(_HOLDS, {"key": held.key, "pid": held.pid, "since": held.since})
-    return bool(found.scalar_one())
+    return bool(connection.execute(_HOLDS, {"key": held.key, "pid": held.pid, "since": held.since}).scalar_one())
 
 
 def _last(connection: Connection, release: str) -> tuple[int, str | None]:
-    """Return the number and event of the last entry that names the release; (0, None) where there is none."""
     of_release = select(ENTRIES.c.seq, ENTRIES.c.event).where(ENTRIES.c.release == release)
     found = connection.execute(of_release.order_by(ENTRIES.c.seq.desc()).limit(1)).one_or_none()
     return (0, None) if found is None else (found.seq, found.event)

@@ -14,7 +14,7 @@ from pipeline.accounting.convert import ORDERS
 from pipeline.accounting.left_out import NAME, LeftOutTest, left_out_test_alone
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from udfs.numbers.exact import exact, up_decimal
 
@@ -69,50 +69,31 @@ def certified_of(release: str, data: Mapping[str, Any] | None) -> tuple[Certifie
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """The frozen facts of a release, all known before any record is read.
-
-    Attributes:
-        dataset_facts: what a record is, unit, measures with types and steps; JSON, the same for all of `dataset`.
-        digest, plan: the resolved plan's digest, and its JSON.
-        policy: what one draw is charged.
-        limits: those of the plan, which bind the dataset's accumulated loss.
-        out: the absolute output location.
-        code: the digest of the code.
-        staging: where its totals and attempts are staged at first; None: beside the ledger.
-        source: where the microdata lie.
-        fingerprints: of their files' contents; none where they are no files.
-        synthetic: whether they carry the mark of `prdp generate`; None where that cannot be known.
-        hold: nothing is published before an officer approves.
-        test: the test of records left out, whose loss is in `policy`; nothing is drawn before it is passed.
-        found: what several records are found to lose; None: nothing is looked for.
-    """
+    """The frozen facts of a release, all known before any record is read."""
 
     release: str
     supersedes: str | None
     dataset: str
-    dataset_facts: Mapping[str, Any]
-    digest: str
+    dataset_facts: Mapping[str, Any]  # what a record is, unit, measures, types, steps; the same for all of `dataset`
+    digest: str  # of the resolved plan
     plan: Mapping[str, Any]
-    policy: PolicySum
-    limits: Sequence[Limit]
-    out: str
-    code: str
-    staging: str | None = None
-    source: str | None = None
-    fingerprints: Sequence[str] = ()
-    synthetic: bool | None = None
-    hold: bool = False
-    test: LeftOutTest | None = None
-    found: Found | None = None
+    policy: PolicySum  # what one draw is charged, with the test
+    limits: Sequence[Limit]  # those of the plan, which bind the dataset's accumulated loss
+    out: str  # the absolute output location
+    code: str  # the digest of the code
+    staging: str | None = None  # where its totals and attempts are staged at first; None: beside the ledger
+    source: str | None = None  # where the microdata lie
+    fingerprints: Sequence[str] = ()  # of their files' contents
+    synthetic: bool | None = None  # whether they carry the mark of `prdp generate`, where that can be known
+    hold: bool = False  # nothing is published before an officer approves
+    test: LeftOutTest | None = None  # of records left out; nothing is drawn before it is passed
+    found: Found | None = None  # what several records are found to lose; None: nothing is looked for
 
     def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
         """Return the reservation as the ledger keeps it, with bounds also at the references of the limits `stated`."""
-        given: dict[str, Any] = {} if self.staging is None else {"staging": self.staging}
-        if self.test is not None:
-            given["left_out_test"] = self.test.to_json()
-        if self.synthetic is not None:
-            given["synthetic"] = self.synthetic
-        return given | {
+        test = None if self.test is None else self.test.to_json()
+        known = {"staging": self.staging, "left_out_test": test, "synthetic": self.synthetic}
+        return {name: value for name, value in known.items() if value is not None} | {
             "supersedes": self.supersedes,
             "dataset_facts": dict(self.dataset_facts),
             "digest": self.digest,

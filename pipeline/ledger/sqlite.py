@@ -3,6 +3,7 @@
 File systems of a network do not reliably keep SQLite's locks, and two writers ruin the file.
 """
 
+import fcntl
 import os
 import re
 import sqlite3
@@ -10,16 +11,19 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
 from sqlalchemy.pool import NullPool
 
-from pipeline.errors import StateError
-from pipeline.ledger.database import META, Database, Fill, create, release_lock
-from pipeline.names import nearest
+from pipeline.base.errors import StateError
+from pipeline.base.names import nearest
+from pipeline.ledger.database import BUSY, META, REFUSED, Database, Fill, create, kept_from_children, release_lock
+from pipeline.storage.folders import PUBLIC_MARKS, require_not_in
 from pipeline.storage.local import sync_folder
+from pipeline.storage.location import file_errors
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
@@ -48,19 +52,51 @@ def require_local(path: Path, mounts: str | None = None) -> None:
         )
 
 
+def require_one_name(path: Path, mounts: str | None = None) -> None:
+    """Raise StateError where the ledger's file, or a journal of it, has a second name; `mounts` as above.
+
+    SQLite finds the journal of a crashed commit by the name of the file: under another name the file would be read
+    with half a commit in it, and could forget losses. A link to the file is resolved before, a folder that is mounted
+    twice holds the journals too: neither is a second name of the file alone.
+    """
+    points = {point for point, _ in _mounted(_read() if mounts is None else mounts)}
+    for file in (path, *journals_of(path)):
+        what = "the ledger" if file == path else "the ledger's journal"
+        if file in points:
+            raise StateError(
+                f"{what} {file} is mounted alone, so that its journal has another name elsewhere: mount the folder "
+                "that holds the ledger"
+            )
+        try:
+            facts = file.lstat()
+        except FileNotFoundError:
+            continue
+        if facts.st_nlink > 1 or stat.S_ISLNK(facts.st_mode):
+            raise StateError(
+                f"{what} {file} has a second name, by a link, under which a crash would be forgotten: stop all runs, "
+                "then keep one name alone: the one beside which a journal lies, if there is one"
+            )
+
+
+def journals_of(path: Path) -> tuple[Path, ...]:
+    """Return the files that SQLite keeps beside a database, which must never meet another one."""
+    return tuple(path.with_name(f"{path.name}-{end}") for end in ("journal", "wal", "shm"))
+
+
 def kind_of(path: Path, mounts: str) -> str | None:
     """Return the type of the file system that holds `path` by the list of `mounts`; None where that has none."""
-    holding: list[tuple[int, str]] = []
+    holding = [(len(point.parts), kind) for point, kind in _mounted(mounts) if path.is_relative_to(point)]
+    # The deepest counts, and of those at one point the last, which hides the others.
+    return max(reversed(holding), key=lambda each: each[0], default=(0, None))[1]
+
+
+def _mounted(mounts: str) -> Iterator[tuple[Path, str]]:
+    """Yield where something is mounted, and the type of its file system."""
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
         fields, kind = mount.split(" "), source.partition(" ")[0]
-        if len(fields) < 6 or not kind:
-            continue
-        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
-        if path.is_relative_to(point):
-            holding.append((len(point.parts), kind))
-    # The deepest counts, and of those at one point the last, which hides the others.
-    return max(reversed(holding), key=lambda each: each[0], default=(0, None))[1]
+        if len(fields) >= 6 and kind:
+            yield Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])), kind
 
 
 def of_a_network(kind: str) -> bool:
@@ -76,17 +112,16 @@ def _read() -> str:
         return ""
 
 
+_SHUT = "cannot be opened: check the file's and its folder's permissions"
 _PLAIN = {
-    sqlite3.SQLITE_BUSY: "is locked by another process for too long: try again later",
-    sqlite3.SQLITE_LOCKED: "is locked by another process for too long: try again later",
+    **dict.fromkeys((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED), BUSY),
     sqlite3.SQLITE_READONLY: "is read-only: make the file and its folder writable for you alone",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check the file's and its folder's permissions",
-    sqlite3.SQLITE_PERM: "cannot be opened: check the file's and its folder's permissions",
+    **dict.fromkeys((sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM), _SHUT),
     sqlite3.SQLITE_FULL: "cannot be written, the disk is full: make room and try again",
     sqlite3.SQLITE_IOERR: "cannot be read or written, the disk is full or faulty: check it and try again",
     sqlite3.SQLITE_NOTADB: "is no SQLite database: check the path, or restore the file from a backup",
     sqlite3.SQLITE_CORRUPT: "is damaged: restore the file from a backup",
-    sqlite3.SQLITE_CONSTRAINT: "refused an entry that would change or fork its history: nothing was written",
+    sqlite3.SQLITE_CONSTRAINT: REFUSED,
 }
 
 
@@ -100,34 +135,28 @@ class SqliteDatabase(Database):
 
     @property
     def path(self) -> Path:
-        """The file that holds the ledger."""
         return self._path
 
     @property
     def staging_root(self) -> Path:
-        """The folder beside the file."""
         return self._path.parent / "staging"
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Begin a transaction that reads."""
         with _plain_errors(self._path), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Begin a transaction that is alone; it waits for its turn."""
         with _plain_errors(self._path), _alone(self._engine).begin() as connection:
             yield connection
 
     def lock(self, release: str) -> AbstractContextManager[None]:
-        """Hold the lock on `release`, a file beside the ledger."""
         return release_lock(self._path.parent / "locks", release)
 
 
 @contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
-    """Turn the database's errors inside the block into a StateError of one plain line about the ledger at `path`."""
     try:
         yield
     except (sqlite3.Error, exc.DBAPIError) as error:
@@ -139,24 +168,22 @@ def _plain_errors(path: Path) -> Iterator[None]:
 def open_file(path: Path, wait: float, make: bool, fill: Fill = bool) -> SqliteDatabase:
     """Return the ledger file at `path`; with `make`, made (0600, in a folder of mode 0700) and filled where absent.
 
-    A transaction waits up to `wait` seconds for its turn. Raises StateError where group or others can write the file
-    or its folder, on a network file system, where the file is no ledger, and without `make` where there is none.
+    Raises StateError where group or others can write the file or its folder, on a network file system, where the file
+    is no ledger, with `make` in a folder that prdp marked as public, and without `make` where there is none.
     """
     require_local(path)
-    with _plain_errors(path):
-        try:
-            if path.is_dir():
-                raise StateError(f"the ledger {path} is a folder: name a file in a folder that is yours alone")
-            if make:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            elif not path.exists():
-                raise _absent(path)
-            _refuse_shared(path.parent)
-            if not path.exists():
-                _make(path, wait, fill)
-            _refuse_shared(path)
-        except OSError as error:
-            raise StateError(f"the ledger {path} cannot be opened: {error.strerror}") from None
+    with _plain_errors(path), file_errors(f"the ledger {path} cannot be opened: "):
+        if path.is_dir():
+            raise StateError(f"the ledger {path} is a folder: name a file in a folder that is yours alone")
+        if make:
+            require_not_in(PUBLIC_MARKS, path, "the ledger")
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not path.exists():
+            raise _absent(path)
+        _refuse_shared(path.parent)
+        if not path.exists():
+            _make(path, wait, fill)
+        _refuse_shared(path)
     database = SqliteDatabase(path, wait)
     with database.reading() as connection:
         if not inspect(connection).has_table(META.name):
@@ -170,7 +197,7 @@ def _absent(path: Path) -> StateError:
     name = nearest(path.name, names)
     meant = f"; nearest file in that folder: {name}" if name else ""
     return StateError(
-        f"the ledger {path} is not there{meant}: correct the address, or make a new ledger with prdp ledger create"
+        f"the ledger {path} is not there{meant}: correct the address; prdp ledger create makes a site's first one"
     )
 
 
@@ -183,24 +210,27 @@ def _refuse_shared(path: Path) -> None:
 
 
 def _make(path: Path, wait: float, fill: Fill) -> None:
-    # Made under another name and linked when complete: an empty or half-made file is never taken for a new ledger.
+    # Made under another name and renamed when complete: an empty or half-made file is never taken for a new ledger.
+    # A link would not replace one that another process made first, but leaves two names when it is killed.
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     os.close(handle)
     try:
         engine = _engine(Path(name), wait)
         with _alone(engine).begin() as connection:
             create(connection, fill)
-        try:
-            os.link(name, path)
-        except FileExistsError:
-            return  # another process was first
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with kept_from_children(folder, partial(os.close, folder)):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if not os.path.lexists(path):  # else another process was first
+                os.rename(name, path)
     finally:
-        os.unlink(name)
+        Path(name).unlink(missing_ok=True)
         sync_folder(path.parent)
 
 
 def _engine(path: Path, wait: float) -> Engine:
     def connect() -> sqlite3.Connection:
+        require_one_name(path)  # before each transaction: a name may be added while a run goes on
         # mode=rw never makes a file; isolation_level=None leaves BEGIN to the listener below.
         address = f"file:{quote(str(path))}?mode=rw"
         connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
@@ -225,5 +255,4 @@ def _engine(path: Path, wait: float) -> Engine:
 
 
 def _alone(engine: Engine) -> Engine:
-    """The engine whose transactions write: IMMEDIATE, alone from their first statement on."""
     return engine.execution_options(begin="IMMEDIATE")

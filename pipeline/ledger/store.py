@@ -9,37 +9,22 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, insert
 
-from pipeline.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError
+from pipeline.base.plain import checked_reason
+from pipeline.ledger import datasets, fold
 from pipeline.ledger.address import database_at
-from pipeline.ledger.admission import require_covers, require_fits, require_reservable, standing
+from pipeline.ledger.admission import accounts, require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.approvals import MOST, Required, required_by, required_step
-from pipeline.ledger.copies import known_as, require_no_copies, salted
 from pipeline.ledger.database import ENTRIES, Database
-from pipeline.ledger.datasets import (
-    CORRECT,
-    INIT,
-    RAISE,
-    Budget,
-    budget_step,
-    budgets_of,
-    require_correctable,
-    require_fits_releases,
-    require_like_records,
-    require_new,
-    require_same_record,
-    rules_of,
-)
+from pipeline.ledger.datasets import CORRECT, INIT, OF_OFFICERS, RAISE, Budget, budget_step, budgets_of
 from pipeline.ledger.entries import (
     CHECKED,
     CLOSED,
-    DIAGNOSED,
     REOPENED,
     Act,
     Diagnosed,
@@ -47,24 +32,14 @@ from pipeline.ledger.entries import (
     append,
     changed,
     closed_by,
-    entries,
     head_of,
+    last_entry,
 )
-from pipeline.ledger.fold import (
-    ReleaseState,
-    advance,
-    charges_with_next_draw,
-    require_free_for_draw,
-    require_state,
-    state_of,
-    states_of,
-)
-from pipeline.ledger.limits import Account, accounts
-from pipeline.ledger.refusals import refusals_of
+from pipeline.ledger.fold import ReleaseState, advance, require_state
+from pipeline.ledger.microdata_rules import require_no_copies, require_released_alike, salted
+from pipeline.ledger.reading import ReadLedger
 from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
-from pipeline.ledger.summaries import Kept, Summaries, require_true
-from pipeline.ledger.summary import Row
-from pipeline.ledger.synthetic import require_released_alike
+from pipeline.ledger.summaries import Kept, Summaries
 from pipeline.ledger.verification import verified
 
 
@@ -85,13 +60,21 @@ def create_ledger(url: str | None = None, wait: float = 30.0) -> "Ledger":
     return _opened(database_at(url, wait, make=True))
 
 
-def migrate_ledger(url: str | None = None, wait: float = 30.0) -> tuple[int, "Ledger"]:
+def migrate_ledger(url: str | None = None, wait: float = 30.0, *, leave_drawn: bool = False) -> tuple[int, "Ledger"]:
     """Bring the schema of the ledger at `url` to this prdp's version; return the one it had, and the ledger.
 
-    Its chain is verified first and stays as it is. Older versions of prdp refuse the ledger afterwards.
+    Its chain is verified first and stays as it is. Older versions of prdp refuse the ledger afterwards, and no other
+    build goes on with what one has drawn: raises StateError where a release is `drawn`, unless with `leave_drawn`.
     """
     database = database_at(url, wait, make=False)
-    Ledger(database).verify()
+    ledger = Ledger(database)
+    ledger.verify()
+    drawn = [state.release for state in ledger.states() if state.status == "drawn"]
+    if drawn and not leave_drawn and not database.is_current():
+        raise StateError(
+            f"the ledger {database.name}: {', '.join(drawn)} is drawn, and another build of prdp may not finish "
+            "it: run it with the one that drew it, or leave it as it is (--leave-drawn): aborted, it stays charged"
+        )
     before = database.migrate()
     return before, _opened(database)
 
@@ -132,15 +115,7 @@ def _opened(database: Database) -> "Ledger":
     return Ledger(database)
 
 
-def _check_before(connection: Connection, dataset: str) -> dict[str, Any]:
-    """Return the facts of a reservation that name the last check of its dataset's microdata; none without one."""
-    of_dataset = (ENTRIES.c.event == CHECKED) & (ENTRIES.c.dataset == dataset)
-    last = connection.execute(select(func.max(ENTRIES.c.seq)).where(of_dataset)).scalar()
-    check = next(entries(connection, ENTRIES.c.seq == last), None)
-    return {} if check is None else {"check": {"entry": last, "time": check.time, "digest": check.facts["digest"]}}
-
-
-class Ledger:
+class Ledger(ReadLedger):
     """One ledger: what was reserved, charged, drawn and published.
 
     Guarantee: each method that writes reads, checks and appends in one transaction that no other can enter, so
@@ -152,122 +127,19 @@ class Ledger:
 
     operator: str | None = None
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @property
-    def address(self) -> str:
-        """The file, or the server's address without password, as messages name the ledger."""
-        return self._database.name
-
-    @property
-    def path(self) -> Path | None:
-        """The file that holds the ledger; None where a server does."""
-        return self._database.path
-
-    @property
-    def staging_root(self) -> Path:
-        """The folder under which attempts are staged unless a run names another: beside a ledger's file."""
-        return self._database.staging_root
-
-    def connection_files(self) -> Mapping[str, Path]:
-        """The files that a connection to a server reads, by the names of its settings; none for a file."""
-        return self._database.connection_files()
-
-    def served_certificate(self) -> bytes | None:
-        """The certificate, in DER, that the ledger's server shows; None for a file, and where it shows none."""
-        return self._database.served_certificate()
-
-    def server_time(self) -> datetime | None:
-        """Return what the server's clock says, with its zone; None where the ledger is a file of this machine."""
-        with self._reading() as connection:
-            return None if self.path else connection.execute(select(func.clock_timestamp())).scalar_one()
-
-    def lock(self, release: str) -> AbstractContextManager[None]:
-        """Hold the lock on `release` for a block; StateError at once where another attempt is alive."""
-        return self._database.lock(release)
-
-    def state(self, release: str) -> ReleaseState | None:
-        """Return the state of `release`, None where it was never reserved."""
-        with self._reading() as connection:
-            return state_of(connection, release)
-
-    def states(self) -> list[ReleaseState]:
-        """Return the states of all releases, in the order of first reservation."""
-        with self._reading() as connection:
-            return list(states_of(connection).values())
-
-    def diagnoses(self) -> list[Diagnosed]:
-        """Return all runs of diagnostics, and all checks of microdata, in order."""
-        with self._reading() as connection:
-            of_runs = ENTRIES.c.event.in_((DIAGNOSED, CHECKED))
-            return [Diagnosed.of(entry) for entry in entries(connection, of_runs)]
-
-    def head(self) -> tuple[int, str]:
-        """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
-        with self._reading() as connection:
-            return head_of(connection)
-
-    def identity(self) -> str | None:
-        """Return the hash of the first entry, which no other ledger has, wherever this one lies; None while empty."""
-        with self._reading() as connection:
-            return next((entry.hash for entry in entries(connection, ENTRIES.c.seq == 1)), None)
-
-    def budgets(self) -> dict[str, Budget]:
-        """Return the registered datasets and families by name."""
-        with self._reading() as connection:
-            return budgets_of(connection)
-
-    def dataset_with(self, fingerprints: Sequence[str]) -> str | None:
-        """Return a dataset, registered or ever reserved, of which a file with one of the fingerprints is; else None."""
-        with self._reading() as connection:
-            return known_as(connection, fingerprints, budgets_of(connection))
-
-    def entries(self, release: str | None = None) -> list[Entry]:
-        """Return all entries in order, or those that name a release; each is checked against its hash."""
-        with self._reading() as connection:
-            return list(entries(connection, None if release is None else ENTRIES.c.release == release))
-
-    def overview(self) -> tuple[list[tuple[str, Row]], list[Account]]:
-        """Return all releases in brief with their datasets, in order, and the accounts of datasets and families."""
-        with self._reading() as connection:
-            summaries = Summaries(connection)
-            return summaries.rows(), accounts(summaries.budgets, summaries.states())
-
-    def sources(self) -> set[tuple[str, str | None]]:
-        """Return each dataset of which a release is charged, with where the microdata of one lay."""
-        with self._reading() as connection:
-            charged = (state for state in Summaries(connection).states() if state.charges > 0)
-            return {(state.dataset, state.reservation.get("source")) for state in charged}
-
-    def verify(self) -> tuple[int, str]:
-        """Return the head after checking every entry: its hash, its link, no gap, and a legal history.
-
-        Raises StateError that names the first bad entry. Entries cut from the end leave no trace in the file: compare
-        the head with one that was published.
-        """
-        with self._reading() as connection:
-            head = verified(entries(connection))
-            require_true(connection)
-            return head
-
     def register(self, budget: Budget, fingerprints: Sequence[str] = ()) -> None:
-        """Register a dataset or a family with its limits, before or after its first release.
+        """Register a dataset or a family with its limits, and the fingerprints of files that can be read.
 
-        `fingerprints` are those of its files' contents, where they can be read. Raises StateError where the name, the
-        microdata or a release disagree, BudgetRefused where more is spent already.
+        Raises StateError where name, microdata or a release disagree, BudgetRefused where more is spent already.
         """
         with self._writing() as connection:
             self._register(connection, INIT, budget, fingerprints)
 
     def correct(self, budget: Budget, fingerprints: Sequence[str] = ()) -> None:
-        """Register a dataset or a family anew, in all but its name, while nothing was released under it.
-
-        Raises StateError where something was, or where it is not registered, and as `register`.
-        """
+        """Register a dataset or a family anew, in all but its name; StateError where it has a release."""
         with self._writing() as connection:
             summaries = Summaries(connection)
-            require_correctable(summaries.kin, budget, summaries.states())
+            datasets.require_correctable(summaries.kin, budget, summaries.states())
             self._register(connection, CORRECT, budget, fingerprints)
 
     def _register(self, connection: Connection, act: str, budget: Budget, fingerprints: Sequence[str]) -> None:
@@ -275,11 +147,11 @@ class Ledger:
         before = budgets.pop(budget.name, None) if act == CORRECT else None
         summaries = Summaries(connection)
         joined = summaries.joined(budgets)
-        require_new(budgets, budget, joined)
+        datasets.require_new(budgets, budget, joined)
         states = summaries.states()
-        require_fits_releases(budget, states)
+        datasets.require_fits_releases(budget, states)
         kin = joined | {budget.name: budget}
-        require_like_records(budget.name, rules_of(budget.facts), kin, states, "the budget's file")
+        datasets.require_like_records(budget.name, datasets.rules_of(budget.facts), kin, states, OF_OFFICERS)
         require_no_copies(summaries, budget.name, fingerprints, kin)
         require_released_alike(budget.name, budget.synthetic, (s for s in states if s.dataset == budget.name))
         require_covers(summaries, joined, budget)
@@ -288,20 +160,21 @@ class Ledger:
         append(connection, signed, partial(budget_step, before))
 
     def raise_limits(self, wanted: Budget, reason: str) -> None:
-        """State the limits of a registered dataset or family anew, higher or lower, for a recorded reason.
+        """State the limits of a registered dataset or family anew; they replace all earlier ones, also those of plans.
 
-        The new limits replace all earlier ones, those of earlier plans too. Raises StateError where it is
-        not registered or `wanted` differs in more than the limits, BudgetRefused where more is spent already.
+        Raises StateError where `wanted` differs in more than the limits, BudgetRefused where more is spent already.
         """
         with self._writing() as connection:
             budgets = budgets_of(connection)
             before = budgets.get(wanted.name)
-            stated = require_same_record(before, wanted)
+            stated = datasets.require_same_record(before, wanted)
             summaries = Summaries(connection)
             states = summaries.states([wanted.name])
-            require_like_records(wanted.name, rules_of(wanted.facts), summaries.kin, states, "the budget's file")
+            datasets.require_like_records(
+                wanted.name, datasets.rules_of(wanted.facts), summaries.kin, states, OF_OFFICERS
+            )
             require_covers(summaries, summaries.kin, stated)
-            append(connection, self._signed(stated.act(RAISE, reason)), partial(budget_step, before))
+            append(connection, self._signed(stated.act(RAISE, checked_reason(reason))), partial(budget_step, before))
 
     def reserve(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState:
         """Reserve a release and charge its policy once; return its state.
@@ -309,10 +182,8 @@ class Ledger:
         The same release with the same digest and output location is not reserved again: its present state is returned.
         The limits of the dataset and its family bind on top of the plan's own; where it is not registered, or was not
         yet, those of its earlier releases do: they were fixed before this plan was written. The last check of the
-        dataset's microdata, if any, is named in the reservation. Raises BudgetRefused where
-        a limit would be exceeded; StateError where the name is taken with another digest or location or was aborted
-        after a draw, where the dataset's facts or source disagree, where it is not registered but `registered_only`,
-        or where what it supersedes is no published release of the dataset.
+        dataset's microdata, if any, is named in the reservation. Raises BudgetRefused where a limit would be exceeded;
+        StateError where the name is taken, the dataset's facts or source disagree, or it must be registered first.
         """
         computed = self._computed(wanted, registered_only)
         with self._writing() as connection:
@@ -321,15 +192,18 @@ class Ledger:
             if state is not None:
                 return state
             stated = require_reservable(summaries, wanted)
-            files = salted(wanted.fingerprints) | self._required(connection)
-            facts = wanted.facts(stated) | files | _check_before(connection, wanted.dataset) | summaries.keep()
+            of_dataset = (ENTRIES.c.event == CHECKED) & (ENTRIES.c.dataset == wanted.dataset)
+            facts = wanted.facts(stated) | salted(wanted.fingerprints) | self._required(connection)
+            if (check := last_entry(connection, of_dataset)) is not None:
+                facts["check"] = {"entry": check.seq, "time": check.time, "digest": check.facts["digest"]}
+            facts |= summaries.keep()
             act = Act("reserved", wanted.dataset, wanted.release, None, facts)
-            return advance(connection, state_of(connection, wanted.release), self._signed(act))
+            return advance(connection, fold.state_of(connection, wanted.release), self._signed(act))
 
     def check(self, wanted: Reservation, registered_only: bool = False) -> ReleaseState | None:
-        """Return the state of a reservation that stands already, None where `reserve` would make it; writes nothing.
+        """Return the state of a reservation that stands already, None where `reserve` would make it now.
 
-        Raises what `reserve` would. Another release may come before this one: `reserve` alone decides.
+        Raises as `reserve`; nothing is written. Another release may come first: `reserve` alone decides.
         """
         with self._reading() as connection:
             summaries = Summaries(connection)
@@ -340,26 +214,20 @@ class Ledger:
             return state
 
     def _required(self, connection: Connection) -> dict[str, Any]:
-        """Return the facts of a reservation that say which approvals it takes; none where the ledger asks for none."""
         required = required_by(connection)
-        if required is None:
-            return {}
-        self._require_roles(required)
-        return required.facts
+        if required is not None:
+            self._require_roles(required)
+        return {} if required is None else required.facts
 
     def _require_roles(self, required: Required) -> None:
-        """Raise StateError where the ledger is a file: there a name that is typed is all there is."""
-        if self._database.role is None:
+        if self._database.role is None:  # there a name that is typed is all there is
             raise StateError(
                 f"the ledger {self.address} is a file, where nothing proves who approves: {required.words} are for "
                 "ledgers on PostgreSQL"
             )
 
     def _computed(self, wanted: Reservation, registered_only: bool) -> Kept | None:
-        """Return summaries that may take minutes to compute, before others are kept waiting; None where they are kept.
-
-        Raises what `reserve` does where it would refuse `wanted` now.
-        """
+        """Return summaries that may take minutes to compute, before others wait; None where they are kept."""
         with self._reading() as connection:
             summaries = Summaries(connection)
             if summaries.vouched or standing(summaries, wanted, registered_only) is not None:
@@ -376,7 +244,7 @@ class Ledger:
         """
         with self._writing() as connection:
             state = require_state(connection, release)
-            require_free_for_draw(state)
+            fold.require_free_for_draw(state)
             if any(test.since == state.since for test in state.tests):  # whatever this one says
                 require_fits(Summaries(connection), state.dataset, with_another_test(state), limits_of(state))
             passed = state.test is not None and state.test.passes(kept, left_out)
@@ -387,23 +255,17 @@ class Ledger:
         """Record that a release was refused because of its records; its charge is refunded if nothing was drawn."""
         return self._advance(release, "refused", {}, None)
 
-    def refusals(self) -> dict[str, int]:
-        """Return how many releases were refused because of their records, by dataset."""
-        with self._reading() as connection:
-            return refusals_of(Summaries(connection))
-
     def draw(self, release: str, pin: str, staging: str | None = None) -> str:
         """Record that a draw on the pinned input is about to be made, and return its attempt: 16 hexadecimal digits.
 
-        Call it after the totals are materialised and before a key exists. The attempt is public and says nothing of
-        any key. One charge pays for three draws of which none was exposed; a further draw is made only after every
-        draw is charged: raises BudgetRefused where that exceeds a limit. `pin` is the digest of the input, `staging`
-        the root under which the attempt will be staged, None for the one beside the ledger.
+        Call it after the totals are materialised and before a key exists. One charge pays for three draws of which none
+        was exposed; a further draw is made only after every draw is charged: raises BudgetRefused where that exceeds a
+        limit. `staging`: the root under which the attempt will be staged, None for the one beside the ledger.
         """
         with self._writing() as connection:
             state = require_state(connection, release)
-            require_free_for_draw(state)
-            charges = charges_with_next_draw(state)
+            fold.require_free_for_draw(state)
+            charges = fold.charges_with_next_draw(state)
             if charges > state.charges:
                 # This release is requested anew with all its draws, so its earlier charge is not counted as spent.
                 require_fits(Summaries(connection), state.dataset, charged(state, charges), limits_of(state))
@@ -433,16 +295,10 @@ class Ledger:
         """Hold the live `attempt`, complete and private, for an officer; `contents` is the digest of its files."""
         return self._advance(release, "held", {"contents": contents}, attempt)
 
-    def required(self) -> Required | None:
-        """Return the approvals that releases take which are reserved now; None: one, of those that are held."""
-        with self._reading() as connection:
-            return required_by(connection)
-
     def require_approvals(self, required: Required) -> None:
         """Ask for approvals by several roles of every release that is reserved from now on; never lowered again.
 
-        Raises PlanError where the number is none from 1 to 9, StateError where the ledger asks for more already, and
-        where it is a file: it knows no roles.
+        Raises PlanError where the number is not 1 to 9, StateError where the ledger asks for more, or is a file.
         """
         if type(required.number) is not int or not 1 <= required.number <= MOST:
             raise PlanError(f"approvals: must be by 1 to {MOST} roles, a whole number")
@@ -467,11 +323,11 @@ class Ledger:
 
     def reject(self, release: str, attempt: str, reason: str) -> ReleaseState:
         """Record an officer's rejection of the held `attempt`: the charge stays, nothing more is drawn."""
-        return self._advance(release, "rejected", {"reason": reason}, attempt)
+        return self._advance(release, "rejected", {"reason": checked_reason(reason)}, attempt)
 
     def withdraw(self, release: str, attempt: str, reason: str) -> ReleaseState:
         """Record that the published `attempt` is withdrawn: its loss stays, for it was seen."""
-        return self._advance(release, "withdrawn", {"reason": reason}, attempt)
+        return self._advance(release, "withdrawn", {"reason": checked_reason(reason)}, attempt)
 
     def purged(self, release: str, staging: str | None, names: Sequence[str]) -> ReleaseState:
         """Record that what a release staged under the root `staging` by these `names` is removed."""
@@ -493,27 +349,16 @@ class Ledger:
         return self._advance(release, "aborted", {}, None)
 
     def diagnosed(self, run: Diagnosed) -> None:
-        """Record that confidential diagnostics or a check of a plan are about to be made; before any result exists.
-
-        The entry is dated as every other, and holds nothing of the microdata but the digest of the pinned input.
-        """
-        with self._writing() as connection:
-            append(connection, self._signed(run.act()))
-
-    def closed(self) -> Entry | None:
-        """Return the entry that closed the ledger; None where it is open."""
-        with self._reading() as connection:
-            return closed_by(connection)
+        """Record, before any result exists, that confidential diagnostics or a check of a plan are about to be made."""
+        self._append(run.act())
 
     def close(self, reason: str) -> None:
         """Close the ledger, for a recorded reason: nothing is written before it is opened again."""
-        with self._writing() as connection:
-            append(connection, self._signed(Act(CLOSED, "", "", None, {"reason": reason})))
+        self._append(Act(CLOSED, "", "", None, {"reason": checked_reason(reason)}))
 
-    def reopen(self, found: Sequence[str]) -> None:
-        """Open the closed ledger again; `found` are the releases whose published heads were found in its chain."""
-        with self._writing() as connection:
-            append(connection, self._signed(Act(REOPENED, "", "", None, {"found": list(found)})))
+    def reopen(self, releases: Sequence[str]) -> None:
+        """Open the closed ledger again; its chain has the published heads of these releases."""
+        self._append(Act(REOPENED, "", "", None, {"found": list(releases)}))
 
     def signed(self, operator: str) -> "Ledger":
         """Return this ledger with an operator to record, a person or program, in each entry; it proves nothing."""
@@ -525,6 +370,10 @@ class Ledger:
         named = {"operator": self.operator, "role": self._database.role}
         return replace(act, facts={**act.facts, **{name: who for name, who in named.items() if who is not None}})
 
+    def _append(self, act: Act) -> None:
+        with self._writing() as connection:
+            append(connection, self._signed(act))
+
     def _record(
         self, connection: Connection, state: ReleaseState, event: str, facts: Mapping[str, Any], attempt: str | None
     ) -> ReleaseState:
@@ -533,9 +382,6 @@ class Ledger:
     def _advance(self, release: str, event: str, facts: Mapping[str, Any], attempt: str | None) -> ReleaseState:
         with self._writing() as connection:
             return self._record(connection, require_state(connection, release), event, facts, attempt)
-
-    def _reading(self) -> AbstractContextManager[Connection]:
-        return self._database.reading()
 
     def _writing(self) -> AbstractContextManager[Connection]:
         return self._database.writing()

@@ -7,7 +7,6 @@ everything is computed anew from the chain. Losses are exact: sums are those of 
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, true
 
 from pipeline.accounting.references import Reference
-from pipeline.build import code_digest
-from pipeline.canonical import canonical_json
-from pipeline.errors import StateError
+from pipeline.base.build import code_digest
+from pipeline.base.canonical import canonical_json
 from pipeline.ledger.database import ENTRIES, SUMMARIES
 from pipeline.ledger.datasets import Budget, budgets_of, with_joined
-from pipeline.ledger.entries import NO_STEPS, REFUSAL_EVENTS, SUMMARY, Entry, entries, head_of
+from pipeline.ledger.entries import NO_STEPS, REFUSAL_EVENTS, SUMMARY, Entry, entries, head_of, last_entry
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.summary import Row, Summary
+from pipeline.ledger.summary import Origin, Row, Summary
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,10 @@ class Kept:
     @property
     def digest(self) -> str:
         """The digest of all summaries."""
-        whole = hashlib.sha256()
+        over = hashlib.sha256()
         for dataset, text in sorted(self.texts.items()):
-            whole.update(f"{canonical_json([dataset, len(text)])}{text}".encode())
-        return "sha256:" + whole.hexdigest()
+            over.update(f"{canonical_json([dataset, len(text)])}{text}".encode())
+        return "sha256:" + over.hexdigest()
 
 
 NOTHING = Kept(1, "", {})
@@ -86,15 +84,15 @@ class Summaries:
         if dataset not in self._of:
             summary = Summary(self.connection, dataset, self.kept.texts.get(dataset), self._before)
             if dataset in self._touched or dataset in self._refusals:
-                summary.fold(self._touched.get(dataset, ()), self._refusals[dataset])
+                summary.fold(self._touched.get(dataset, ()), self._refusals.get(dataset, {}))
             self._of[dataset] = summary
         return self._of[dataset]
 
     def states(self, datasets: Iterable[str] | None = None) -> list[ReleaseState]:
         """Return the states of all releases of the datasets (None: all), in the order of first reservation."""
         names = self.datasets if datasets is None else dict.fromkeys(datasets)
-        found = [each for name in names for each in self.of(name).states]
-        return [state for _, state in sorted(found, key=lambda each: each[0])]
+        numbered = [pair for name in names for pair in self.of(name).states]
+        return [state for _, state in sorted(numbered, key=lambda pair: pair[0])]
 
     def rows(self) -> list[tuple[str, Row]]:
         """Return all releases in brief, each with its dataset, in the order of first reservation."""
@@ -110,14 +108,11 @@ class Summaries:
 
     def current(self) -> Kept:
         """Return all summaries up to the head of the chain."""
-        changed = {name: one for name in self.datasets if (one := self._current(name)) is not None}
+        read = {*self._of, *self._touched, *self._refusals}
+        touched = [self.of(name) for name in self.datasets if name in read]
         seq, head = head_of(self.connection)
-        return Kept(seq + 1, head, {**self.kept.texts, **{name: one.content() for name, one in changed.items()}})
-
-    def _current(self, name: str) -> Summary | None:
-        touched = name in self._touched or name in self._refusals
-        one = self.of(name) if touched else self._of.get(name)
-        return one if one is not None and one.changed else None
+        texts = {one.dataset: one.content() for one in touched if one.changed}
+        return Kept(seq + 1, head, {**self.kept.texts, **texts})
 
     def keep(self) -> dict[str, Any]:
         """Keep all summaries up to the head of the chain; return the fact of the next entry, which vouches for them."""
@@ -126,13 +121,15 @@ class Summaries:
         every = SUMMARIES.c.dataset.in_(stale) if self._there else true()
         self.connection.execute(delete(SUMMARIES).where(every))
         if stale:
-            self.connection.execute(
-                insert(SUMMARIES), [{"dataset": name, "content": text} for name, text in stale.items()]
-            )
+            rows = [{"dataset": name, "content": text} for name, text in stale.items()]
+            self.connection.execute(insert(SUMMARIES), rows)
         return {SUMMARY: {"code": code_digest(), "digest": current.digest}}
 
-    def _since(self, seq: int) -> tuple[dict[str, list[str]], Counter[str]]:
-        """Return the releases of which there are entries from `seq` on, by dataset, and how many of these refuse."""
+    def _since(self, seq: int) -> tuple[dict[str, list[str]], dict[str, Counter[Origin]]]:
+        """Return the releases of which there are entries from `seq` on, by dataset, and how many of these refuse.
+
+        Refusals are by the origin of what was refused: a name that is reserved anew may take other microdata.
+        """
         since = ENTRIES.c.seq >= seq
         if self._before is not None:
             since &= ENTRIES.c.seq < self._before
@@ -142,72 +139,36 @@ class Summaries:
             select(ENTRIES.c.dataset, ENTRIES.c.release).where(since & of_releases).distinct()
         ):
             touched.setdefault(name, []).append(release)
-        refusing = entries(self.connection, since & ENTRIES.c.event.in_(REFUSAL_EVENTS))
-        return touched, Counter(entry.dataset for entry in refusing if entry.refuses)
+        refused: dict[str, Counter[Origin]] = {}
+        for entry in entries(self.connection, since & ENTRIES.c.event.in_(REFUSAL_EVENTS)):
+            if entry.refuses:
+                refused.setdefault(entry.dataset, Counter())[self._origin(entry)] += 1
+        return touched, refused
 
-
-def require_true(connection: Connection) -> None:
-    """Return if the summaries that are kept are those of the chain, computed anew; raises StateError otherwise.
-
-    What was made by other code is not used, and so not looked at; nor is there anything to check where nothing is kept.
-    """
-    last = _last_reserved(connection)
-    if last is None or (last.facts.get(SUMMARY) or {}).get("code") != code_digest():
-        return
-    kept = Kept(last.seq, last.previous, _texts(connection))
-    if not kept.texts:  # of a ledger that was imported
-        return
-    if kept.digest != last.facts[SUMMARY]["digest"]:
-        raise StateError(
-            f"the ledger's summaries are not those that entry {last.seq} vouches for: somebody changed them; they are "
-            "not used, and the next reservation keeps new ones, computed from the chain"
-        )
-    anew = Summaries(connection, before=last.seq)
-    if set(anew.datasets) != set(kept.texts):
-        raise _untrue(min(set(anew.datasets) ^ set(kept.texts)), last.seq)
-    for dataset, text in kept.texts.items():
-        summary, known = anew.of(dataset), Summary(connection, dataset, text)
-        summary.ask(known.references)
-        if _only(summary.content(), text) != text:
-            raise _untrue(dataset, last.seq)
-
-
-def _only(content: str, text: str) -> str:
-    """Return the content without the losses that `text` does not have."""
-    data, kept = json.loads(content), json.loads(text)
-    for row, known in zip(data["rows"], kept["rows"], strict=False):
-        row[-1] = [None if one is None else loss for loss, one in zip(row[-1], known[-1], strict=False)]
-    return canonical_json(data)
-
-
-def _untrue(dataset: str, seq: int) -> StateError:
-    return StateError(
-        f"the summary of dataset {dataset} that entry {seq} vouches for is not what the chain says: a release may have "
-        "been reserved against a limit: compare the dataset's limits with prdp ledger show"
-    )
+    def _origin(self, refusal: Entry) -> Origin:
+        mine = (ENTRIES.c.release == refusal.release) & (ENTRIES.c.event == "reserved")
+        reserved = last_entry(self.connection, mine & (ENTRIES.c.seq < refusal.seq))
+        return Origin(None, None) if reserved is None else Origin.of(reserved.facts)
 
 
 def _kept(connection: Connection) -> Kept | None:
-    """Return the summaries that are kept where the last reservation vouches for them."""
-    last = _last_reserved(connection)
-    if last is not None and last.facts.get(SUMMARY) is not None and last.facts[SUMMARY]["code"] == code_digest():
-        kept = Kept(last.seq, last.previous, _texts(connection))
-        if kept.digest == last.facts[SUMMARY]["digest"]:
-            return kept
-    return None
+    kept, due = what_is_kept(connection)
+    return kept if kept is not None and kept.digest == due else None
 
 
-def _last_reserved(connection: Connection) -> Entry | None:
-    reserved = select(ENTRIES.c.seq).where(ENTRIES.c.event == "reserved")
-    last = connection.execute(reserved.order_by(ENTRIES.c.seq.desc()).limit(1)).scalar()
-    return None if last is None else next(entries(connection, ENTRIES.c.seq == last))
+def what_is_kept(connection: Connection) -> tuple[Kept | None, str]:
+    """Return the summaries as they are kept, and the digest that the last reservation has of them.
 
-
-def _texts(connection: Connection) -> dict[str, str]:
-    return {row.dataset: row.content for row in connection.execute(select(SUMMARIES))}
+    None where other code made them: its bounds may differ.
+    """
+    last = last_entry(connection, ENTRIES.c.event == "reserved")
+    known = None if last is None else last.facts.get(SUMMARY)
+    if last is None or known is None or known["code"] != code_digest():
+        return None, ""
+    texts = {row.dataset: row.content for row in connection.execute(select(SUMMARIES))}
+    return Kept(last.seq, last.previous, texts), known["digest"]
 
 
 def _holds(connection: Connection, known: Kept) -> bool:
-    """Return whether the chain still holds the entry up to which `known` was computed."""
     found = connection.execute(select(ENTRIES.c.hash).where(ENTRIES.c.seq == known.seq - 1)).scalar()
     return found == known.head

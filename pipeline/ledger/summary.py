@@ -4,6 +4,7 @@ It is a function of the chain; summaries.py keeps it, and says when what is kept
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,14 +16,28 @@ from sqlalchemy import Connection
 from pipeline.accounting.accountant import Counted
 from pipeline.accounting.policy import measures_of
 from pipeline.accounting.references import Limit, Reference
-from pipeline.canonical import canonical_json, digest
-from pipeline.errors import StateError
+from pipeline.base.canonical import canonical_json, digest
+from pipeline.base.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import RECORD_RULES
 from pipeline.ledger.entries import FINGERPRINTS, Entry, entries
 from pipeline.ledger.fold import ReleaseState, step
 from pipeline.ledger.reservation import charged
 
+
+class Origin(NamedTuple):
+    """Where the microdata of a reservation lie, and the family that its plan names; None: not known, or none."""
+
+    source: str | None
+    family: str | None
+
+    @classmethod
+    def of(cls, reservation: Mapping[str, Any]) -> "Origin":
+        """Return what the facts of a reservation say."""
+        return cls(reservation.get("source"), reservation.get("plan", {}).get("dataset", {}).get("family"))
+
+
+_KEPT = ("since", "status", "approved", "draws", "charges")  # of a state, in brief
 MOST_REFERENCES = 32  # of a dataset at which losses are kept, those that were asked for last
 MOST_BITS = 1024  # of the denominator of a loss that is kept
 
@@ -41,6 +56,7 @@ class Row(NamedTuple):
     operator: str | None
     since: int
     status: Any
+    awaits_scan: bool
     approved: bool
     draws: int
     charges: int
@@ -78,8 +94,8 @@ class Summary:
         self.changed = False
         self._connection = connection
         self._before = before
-        data: dict[str, Any] = json.loads(kept or '{"refusals":0,"references":[],"about":[],"rows":[]}')
-        self.refusals: int = data["refusals"]
+        data: dict[str, Any] = json.loads(kept or '{"refusals":[],"references":[],"about":[],"rows":[]}')
+        self.refusals = Counter({Origin(source, family): number for source, family, number in data["refusals"]})
         self.references = [Limit.from_json(each).at for each in data["references"]]
         self._about: list[Mapping[str, Any]] = data["about"]
         self._abouts = {canonical_json(each): i for i, each in enumerate(self._about)}
@@ -90,10 +106,10 @@ class Summary:
         self._losses: dict[tuple[str, int], Fraction] = {}  # evaluated here: by release and reference
         self._known: dict[tuple[str, int], Fraction] = {}  # likewise of one charge, by the digest of a policy
 
-    def fold(self, releases: Iterable[str], refusals: int) -> None:
+    def fold(self, releases: Iterable[str], refusals: Mapping[Origin, int]) -> None:
         """Take in that entries of these releases followed, and that so many of them refuse."""
         self.changed = True
-        self.refusals += refusals
+        self.refusals.update(refusals)
         for release in releases:
             self.rows[release] = self._row(release)
 
@@ -108,6 +124,11 @@ class Summary:
         return any("family" in about["plan"]["dataset"] for about in self._about) or any(
             row.about is None for row in self.rows.values()
         )
+
+    @cached_property
+    def scans(self) -> list[tuple[str, Origin]]:
+        """The releases whose microdata are being read, or will be."""
+        return [(row.release, Origin.of(self._state(row).reservation)) for row in self._ordered if row.awaits_scan]
 
     def files(self) -> Iterator[Mapping[str, Any]]:
         """Yield the fingerprints of each reservation of which something is charged."""
@@ -145,13 +166,10 @@ class Summary:
         for row in self._ordered:
             about = None if row.about is None else numbers.setdefault(row.about, len(numbers))
             rows.append(row._replace(about=about, losses=[_text(self._loss(row, i)) for i in kept]))
-        data = {
-            "refusals": self.refusals,
-            "references": [Limit(self.references[i], Fraction(0), "at").to_json() for i in kept],
-            "about": [self._about[i] for i in numbers],
-            "rows": rows,
-        }
-        return canonical_json(data)
+        refusals = sorted(([*origin, n] for origin, n in self.refusals.items()), key=canonical_json)
+        references = [Limit(self.references[i], Fraction(0), "at").to_json() for i in kept]
+        about_all = [self._about[i] for i in numbers]
+        return canonical_json({"refusals": refusals, "references": references, "about": about_all, "rows": rows})
 
     @property
     def _ordered(self) -> list[Row]:
@@ -160,16 +178,9 @@ class Summary:
     def _state(self, row: Row) -> ReleaseState:
         if row.about is None:
             return self._read(row.release)[0]
+        same = {name: getattr(row, name) for name in _KEPT}
         return Brief(
-            release=row.release,
-            dataset=self.dataset,
-            status=row.status,
-            reservation=self._about[row.about],
-            approved=row.approved,
-            draws=row.draws,
-            charges=row.charges,
-            since=row.since,
-            summary=self,
+            dataset=self.dataset, reservation=self._about[row.about], summary=self, release=row.release, **same
         )
 
     def _read(self, release: str) -> tuple[ReleaseState, list[Entry]]:
@@ -190,24 +201,18 @@ class Summary:
         state, mine = self._read(release)
         before = self.rows.get(release)
         about = None if state.tests_alone else self._number_of(_about(state))
-        same = before is not None and (before.since, before.charges, before.about) == (
-            state.since,
-            state.charges,
-            about,
-        )
+        costs = (state.since, state.charges, about)
+        same = before is not None and (before.since, before.charges, before.about) == costs
         return Row(
-            mine[0].seq,
-            release,
-            mine[-1].time,
-            mine[-1].facts.get("operator"),
-            state.since,
-            state.status,
-            state.approved,
-            state.draws,
-            state.charges,
-            about,
-            state.reservation.get(FINGERPRINTS),
-            before.losses if before is not None and same else (),
+            first=mine[0].seq,
+            release=release,
+            time=mine[-1].time,
+            operator=mine[-1].facts.get("operator"),
+            awaits_scan=state.awaits_scan,
+            about=about,
+            files=state.reservation.get(FINGERPRINTS),
+            losses=before.losses if before is not None and same else (),
+            **{name: getattr(state, name) for name in _KEPT},
         )
 
     def _number_of(self, about: Mapping[str, Any]) -> int:
@@ -244,7 +249,6 @@ class Summary:
 
 
 def _text(loss: Fraction | str | None) -> str | None:
-    """Return a loss as it is kept; None where it has very many digits: it is evaluated again."""
     if isinstance(loss, Fraction):
         return str(loss) if loss.denominator.bit_length() <= MOST_BITS else None
     return loss

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from pipeline.errors import PlanError, in_a_line
-from pipeline.names import nearest
+from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.names import nearest
 from udfs.records.contract import ColumnUnfit, require_code_type, require_name_type, require_number_type
 from udfs.records.decoding import SumSpec
 

@@ -1,7 +1,8 @@
 """DataFrames as microdata: the columns that a plan names, of types that cannot have altered a value.
 
 Types come from dtypes and the plan, never from values: one record's missing value must not change what others' are. So
-codes are text, measures are integers, decimals or decimal text, and object columns hold text alone.
+codes are text, measures are integers, decimals or decimal text, and an object column is text, in which any other value
+breaks the contract of its record.
 
 A frame is pinned by the multiset of its records: the sum, modulo 2²⁵⁶, of a keyed hash of each. It is the same in any
 order, however the records are cut and whatever library holds them; without the key it tells nothing of a record.
@@ -11,20 +12,23 @@ import hashlib
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.canonical import canonical_json
-from pipeline.errors import MicrodataError, PlanError, PrdpError
+from pipeline.base.canonical import canonical_json
+from pipeline.base.errors import MicrodataError, PlanError, PrdpError
 from pipeline.microdata.columns import require_columns
-from pipeline.microdata.identity import is_marked
+from pipeline.microdata.source import is_marked
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from udfs.records.contract import MeasureColumn, whole_steps
-from udfs.records.names import as_text, in_utf8
+from udfs.records.names import REPLACED, as_text, in_utf8, is_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +57,7 @@ class FrameColumns:
         for name in self.all:
             kind = schema.field(name).type
             inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-            text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
-            if text:
+            if is_text(inner):
                 continue
             if name in self.codes:
                 raise unfit(name, f"is {kind}: codes are text, with their leading zeros")
@@ -147,15 +150,12 @@ class PandasFrame(Frame):
 
     @property
     def names(self) -> Sequence[Any]:
-        """The names of its columns."""
         return list(self.frame.columns)
 
     def require_types(self, columns: FrameColumns) -> None:
-        """Return if the columns' dtypes fit."""
         table_of(self.frame.iloc[:0], columns)
 
     def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
-        """Write the frame in parts, in this process."""
         rows = range(0, len(self.frame), FILE_RECORDS)
         return [_written(part, self.frame.iloc[first : first + FILE_RECORDS]) for first in rows]
 
@@ -168,21 +168,16 @@ class ArrowFrame(Frame):
 
     @property
     def synthetic(self) -> bool | None:
-        """True where the schema has kept the mark of the files that it was read from."""
         return is_marked(self.table.schema.metadata) or None
 
     @property
     def names(self) -> Sequence[Any]:
-        """The names of its columns."""
-        names: list[str] = self.table.column_names
-        return names
+        return [*self.table.column_names]
 
     def require_types(self, columns: FrameColumns) -> None:
-        """Return if the columns' types fit."""
         columns.require_types(self.table.schema)
 
     def write(self, part: SealPart, engine: Any) -> list[SealedPart]:
-        """Write the table, in this process."""
         return [_written(part, self.table.select(part.columns.all))]
 
 
@@ -191,7 +186,7 @@ def _written(part: SealPart, rows: "pd.DataFrame | pa.Table") -> SealedPart:
     failure = ""
     try:
         return part(rows)
-    except (PrdpError, OSError):
+    except (PrdpError, OSError, MemoryError):
         raise
     except Exception as error:
         failure = type(error).__name__
@@ -199,10 +194,7 @@ def _written(part: SealPart, rows: "pd.DataFrame | pa.Table") -> SealedPart:
 
 
 def table_of(frame: "pd.DataFrame", columns: FrameColumns) -> pa.Table:
-    """Return the columns of a pandas frame, typed by their dtypes; raises PlanError where one does not fit.
-
-    MicrodataError where a column of objects holds more than text, for that is seen in its values.
-    """
+    """Return the columns of a pandas frame, typed by their dtypes; raises PlanError where one does not fit."""
     require_columns("data", [name for name in frame.columns if isinstance(name, str)], columns.all)
     table = pa.table({name: _array(frame[name], name) for name in columns.all})
     columns.require_types(table.schema)
@@ -210,33 +202,46 @@ def table_of(frame: "pd.DataFrame", columns: FrameColumns) -> pa.Table:
 
 
 def _array(values: "pd.Series", name: str) -> pa.Array:
-    """Return a column as its dtype says; of an object column, which may hold anything, text alone."""
+    """Return a column as its dtype says, an object column, which may hold anything, as text."""
     import pandas as pd  # noqa: PLC0415 — a tenth of a second that files as microdata do not need
-    from pandas.api.types import infer_dtype, is_object_dtype  # noqa: PLC0415
 
     dtype = values.dtype
-    held = dtype.categories if isinstance(dtype, pd.CategoricalDtype) else values
-    if isinstance(dtype, pd.CategoricalDtype) and held.empty:  # no value, so no type
+    held = dtype.categories.dtype if isinstance(dtype, pd.CategoricalDtype) else dtype
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories.empty:  # no value, so no type
         return pa.nulls(len(values), pa.large_string())
-    of_objects = not isinstance(dtype, pd.ArrowDtype) and is_object_dtype(held.dtype)
-    if of_objects and infer_dtype(held, skipna=True) not in ("string", "empty"):
-        raise refused(name, "is an object column with more than text: give it a dtype, such as string or Int64")
+    if held == np.dtype(object):
+        return _texts(values)
+    if not isinstance(held, np.dtype) and not hasattr(values.array, "__arrow_array__"):  # its values would say its type
+        raise unfit(name, f"is {dtype}: give text, integers or decimals")
     failure = ""
     try:
-        if of_objects and held is values:
-            return pa.array(values, pa.large_string(), from_pandas=True)
         array = pa.array(values, from_pandas=True)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    except UnicodeEncodeError:  # one record's half of a surrogate pair: it breaks that record's contract alone
-        return pa.array(map(_in_unicode, values.astype(object)), pa.large_string())
+    except UnicodeEncodeError:
+        return _texts(values)
+    except MemoryError:
+        raise
     except Exception as error:  # Arrow's own message may show a value
         failure = type(error).__name__
-    raise refused(name, f"of dtype {dtype} cannot be read ({failure}): give text, integers or decimals")
+    raise unfit(name, f"of dtype {dtype} cannot be read ({failure}): give text, integers or decimals")
 
 
-def _in_unicode(text: object) -> str | None:
-    """Return text with halves of surrogate pairs replaced, as bytes of a file that are not UTF-8 are; else None."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(text, str) else None
+def _texts(values: "pd.Series") -> pa.Array:
+    """Return values as text, so that one that is none breaks the contract of its record alone."""
+    texts = [text if isinstance(text, str) else _absent_or_bad(text) for text in values.astype(object)]
+    with suppress(UnicodeEncodeError):
+        return pa.array(texts, pa.large_string())
+    # Halves of surrogate pairs are replaced, as bytes of a file that are not UTF-8 are.
+    texts = [text and text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+    return pa.array(texts, pa.large_string())
+
+
+def _absent_or_bad(value: object) -> str | None:
+    """Return None for what pandas takes as missing, else text that is neither a code, a name nor a number."""
+    import pandas as pd  # noqa: PLC0415
+
+    missing = value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and isnan(value))
+    return None if missing else REPLACED
 
 
 def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatch:
@@ -251,11 +256,8 @@ def checked_batch(batch: pa.RecordBatch, columns: FrameColumns) -> pa.RecordBatc
 def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         return pa.DictionaryArray.from_arrays(array.indices, _plain(array.dictionary)).dictionary_decode()
-    return array if _is_number(array.type) else in_utf8(array).cast(pa.large_string())
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+    number = pa.types.is_integer(array.type) or pa.types.is_decimal(array.type)
+    return array if number else in_utf8(array).cast(pa.large_string())
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -269,10 +271,8 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from _one(held)
 
 
-def _one(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if held:
-        table = pa.Table.from_batches(held).unify_dictionaries().combine_chunks()
-        yield from table.to_batches()
+def _one(held: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return pa.Table.from_batches(held).unify_dictionaries().combine_chunks().to_batches() if held else []
 
 
 def contents_of(batch: pa.RecordBatch, columns: FrameColumns, key: bytes) -> Contents:
@@ -283,9 +283,7 @@ def contents_of(batch: pa.RecordBatch, columns: FrameColumns, key: bytes) -> Con
     fields = [_field(as_text(batch.column(name))) for name in (*columns.codes, *columns.names)]
     for measure in columns.measures:
         steps, faults = whole_steps(batch.column(measure.column), measure)
-        bad = None
-        for _, _, rows in faults:
-            bad = rows if bad is None else bad | rows
+        bad = np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         fields.append(_field(pa.array(steps, mask=bad).cast(pa.large_string())))
     records = pc.binary_join_element_wise(*fields, pa.scalar("", pa.large_string()))
     hashes = (hashlib.blake2b(each.encode(), key=key, digest_size=32).digest() for each in records.to_pylist())
@@ -301,8 +299,3 @@ def _field(texts: pa.Array) -> pa.Array:
 def unfit(column: str, what: str) -> PlanError:
     """Return the error of a frame's column that is of no fitting type."""
     return PlanError(f"data: column {column} {what}")
-
-
-def refused(column: str, what: str) -> MicrodataError:
-    """Return the error of a frame's column whose values cannot be read; it names none."""
-    return MicrodataError(f"data: column {column} {what}")

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.errors import PlanError, require_package
-from pipeline.microdata.lakehouse import ICEBERG, METADATA, Listing, TableFile, address, store_options
+from pipeline.microdata.table_file import ICEBERG, METADATA, Listing, TableFile, Unread, address, store_options
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
@@ -24,30 +23,35 @@ HINT = "version-hint.text"
 FORMATS = (1, 2)  # versions of the table format
 
 
-class _Unread(Exception):
-    """The table has what prdp does not read; the message says what."""
-
-
-def listing(at: Location, snapshot: int | None, metadata: Location | None) -> tuple[int, Listing]:
+def listing(at: Location, wanted: int | None, metadata: Location | None) -> tuple[int, Listing]:
     """Return a snapshot of the Iceberg table at `at` (None: the current one) by its id, and its files.
 
-    `metadata` is the table's metadata file; None: the latest by the folder's hint. Raises PlanError where there is no
-    such snapshot, or where reading it takes what prdp does not do.
+    `metadata` is the table's metadata file; None: the latest by the folder's hint. Raises Unread where there is no
+    such snapshot, or where reading it takes what prdp does not do; no other error's text may be shown.
     """
-    require_package("pyiceberg", f"microdata {at}: an Iceberg table")
-    where = f"microdata {at}" if snapshot is None else f"microdata {at}@v{snapshot}"
-    try:
-        return _listing(at, snapshot, metadata or _latest(at))
-    except _Unread as error:
-        problem = str(error)
-    except Exception:  # its message may hold values, which stand in manifests
-        problem = ""
-    if problem:
-        raise PlanError(f"{where}: {problem}")
-    raise PlanError(
-        f"{where}: the package pyiceberg cannot read this snapshot of the Iceberg table; check that all files of its "
-        "metadata are there"
+    from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow  # noqa: PLC0415 — an extra
+    from pyiceberg.serializers import FromInputFile  # noqa: PLC0415
+
+    # The table's own properties could name another class to read by: they are not asked.
+    io = PyArrowFileIO(store_options(at, endpoint="s3.endpoint", region="s3.region"))
+    table = FromInputFile.table_metadata(io.new_input(address(metadata or _latest(at))))
+    if table.format_version not in FORMATS:
+        raise Unread(f"the Iceberg table is of format version {table.format_version}, which prdp does not read")
+    if _place(table.location.rstrip("/"), at).parts != at.parts:
+        raise Unread("the Iceberg table was made at another place, which its metadata name; read it there")
+    snapshot = table.current_snapshot() if wanted is None else table.snapshot_by_id(wanted)
+    if snapshot is None:
+        raise Unread("the Iceberg table has no such snapshot, or it has expired; name another, PATH@vSNAPSHOT")
+    own = table.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
+    schema = table.schema() if wanted is None or own is None else own
+    mapped = table.name_mapping() or ()
+    view = TableFile(
+        schema_to_pyarrow(schema, include_field_ids=False),
+        {each.name: each.field_id for each in schema.fields},
+        unnumbered={name: each.field_id for each in mapped for name in each.names if each.field_id is not None},
     )
+    identity = ("iceberg", str(table.table_uuid), snapshot.snapshot_id, schema.schema_id)
+    return snapshot.snapshot_id, Listing(identity, _files(_Snapshot(table, snapshot.manifests(io), io, at, view)))
 
 
 def _latest(at: Location) -> Location:
@@ -55,7 +59,7 @@ def _latest(at: Location) -> Location:
     try:
         hint = (at / METADATA / HINT).read().decode().strip()
     except FileNotFoundError:
-        raise _Unread(
+        raise Unread(
             f"the folder of this Iceberg table does not say which metadata file counts; name that of its catalog, {at}/"
             f"{METADATA}/…{ICEBERG}"
         ) from None
@@ -71,32 +75,6 @@ def _named(number: int) -> set[str]:
     return {f"v{number}{ICEBERG}", f"v{number}.gz{ICEBERG}"}
 
 
-def _listing(at: Location, wanted: int | None, file: Location) -> tuple[int, Listing]:
-    from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow  # noqa: PLC0415 — an extra
-    from pyiceberg.serializers import FromInputFile  # noqa: PLC0415
-
-    # The table's own properties could name another class to read by: they are not asked.
-    io = PyArrowFileIO(_options(at))
-    table = FromInputFile.table_metadata(io.new_input(address(file)))
-    if table.format_version not in FORMATS:
-        raise _Unread(f"the Iceberg table is of format version {table.format_version}, which prdp does not read")
-    if _place(table.location.rstrip("/"), at).parts != at.parts:
-        raise _Unread("the Iceberg table was made at another place, which its metadata name; read it there")
-    snapshot = table.current_snapshot() if wanted is None else table.snapshot_by_id(wanted)
-    if snapshot is None:
-        raise _Unread("the Iceberg table has no such snapshot, or it has expired; name another, PATH@vSNAPSHOT")
-    own = table.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
-    schema = table.schema() if wanted is None or own is None else own
-    mapped = table.name_mapping() or ()
-    view = TableFile(
-        schema_to_pyarrow(schema, include_field_ids=False),
-        {each.name: each.field_id for each in schema.fields},
-        unnumbered={name: each.field_id for each in mapped for name in each.names if each.field_id is not None},
-    )
-    identity = ("iceberg", str(table.table_uuid), snapshot.snapshot_id, schema.schema_id)
-    return snapshot.snapshot_id, Listing(identity, _files(_Snapshot(table, snapshot.manifests(io), io, at, view)))
-
-
 @dataclass(frozen=True)
 class _Snapshot:
     table: Any
@@ -110,7 +88,7 @@ class _Snapshot:
         root = _plain(self.table.location).rstrip("/") + "/"
         parts = _plain(path).removeprefix(root).split("/")
         if not _plain(path).startswith(root) or any(part in ("", ".", "..") for part in parts):
-            raise _Unread("the Iceberg table has files outside its folder; write its records out as a plain table")
+            raise Unread("the Iceberg table has files outside its folder; write its records out as a plain table")
         return self.at / "/".join(parts)
 
     def values(self, file: Any) -> dict[str, pa.Scalar]:
@@ -132,11 +110,11 @@ def _files(snapshot: _Snapshot) -> list[tuple[Location, TableFile]]:
         for entry in manifest.fetch_manifest_entry(snapshot.io, discard_deleted=True):
             live[entry.data_file.content].append((entry.sequence_number or 0, entry.data_file))
     if live[DataFileContent.EQUALITY_DELETES]:
-        raise _Unread("the Iceberg table has equality deletes, which prdp does not read; compact the table first")
+        raise Unread("the Iceberg table has equality deletes, which prdp does not read; compact the table first")
     for _, file in (each for files in live.values() for each in files):
         if file.file_format != "PARQUET" or file.key_metadata is not None:
             what = "encrypted" if file.key_metadata is not None else f"of format {file.file_format}"
-            raise _Unread(f"the Iceberg table has files that are {what}; write its records out as Parquet")
+            raise Unread(f"the Iceberg table has files that are {what}; write its records out as Parquet")
     deleted = [(number, _positions(snapshot, file)) for number, file in live[DataFileContent.POSITION_DELETES]]
     return [
         (
@@ -184,8 +162,3 @@ def _place(path: str, at: Location) -> Location:
     scheme, _, rest = plain.partition("://")
     authority, _, key = rest.partition("/")
     return StorePath(scheme, authority, key, at.query)
-
-
-def _options(at: Location) -> dict[str, str]:
-    named = {"endpoint": "s3.endpoint", "region": "s3.region"}
-    return {named[option]: value for option, value in store_options(at).items()}

@@ -1,4 +1,4 @@
-"""Lakehouse tables as microdata: a version of a Delta table or a snapshot of an Iceberg table, and how files are read.
+"""Lakehouse tables as microdata: a version of a Delta table or a snapshot of an Iceberg table.
 
 A library reads the table's log: which files a version has, which of their rows are deleted, what its columns are called
 there. Only these files are read, by the code that reads plain Parquet. What a log may ask for beyond that is refused by
@@ -7,87 +7,47 @@ least and the greatest value of each column.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import parse_qsl
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError, require_package
+from pipeline.microdata import delta, iceberg
+from pipeline.microdata.table_file import ICEBERG, METADATA, Listing, Unread
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
 
 LOG = "_delta_log"  # the folder that makes a folder a Delta table
-METADATA, ICEBERG = "metadata", ".metadata.json"  # the folder, and how its files end, of an Iceberg table
 VERSION = re.compile(r"(.+)@v([0-9]{1,19})", re.DOTALL)
-ROW_NUMBER_BYTES = 8
-FIELD_ID = b"PARQUET:field_id"
 
 
-@dataclass(frozen=True, repr=False)
-class TableFile:
-    """How a version of a table reads one of its Parquet files.
+@dataclass(frozen=True)
+class TableFormat:
+    """A format of tables: its package, and what returns a version's number and files, by a metadata file or None."""
 
-    Attributes:
-        schema: the table's columns, by the names and types that they have in this version.
-        names: of each column that files hold, its name or its field id in the file.
-        values: of columns that the file may lack, such as partition columns, the value that all its rows have.
-        unnumbered: of files without field ids, the field ids of columns by their names there.
-        deleted: the numbers of rows that are deleted, as bytes of ascending 64-bit integers.
-        bytes, records: the file's size, and how many rows it holds, the deleted ones included; None: not stated.
-    """
-
-    schema: pa.Schema
-    names: Mapping[str, str | int]
-    values: Mapping[str, pa.Scalar] = field(default_factory=dict)
-    unnumbered: Mapping[str, int] = field(default_factory=dict)
-    deleted: bytes = b""
-    bytes: int | None = None
-    records: int | None = None
-
-    def columns_in(self, file: pa.Schema) -> dict[str, str]:
-        """Return the name in a file of each of the table's columns that it holds; the others have one value each.
-
-        Raises PlanError, which begins with the column, where a file's column cannot be the table's.
-        """
-        numbers = [_id(each) for each in file]
-        if all(number is None for number in numbers):
-            numbers = [self.unnumbered.get(each.name) for each in file]
-        by_number = any(isinstance(known, int) for known in self.names.values())
-        if by_number and all(number is None for number in numbers):
-            raise PlanError("a file of the table numbers no column, and the table has no names for it; write it anew")
-        keys: list[str | int | None] = [*(numbers if by_number else file.names)]
-        found: dict[str, str] = {}
-        for name, known in self.names.items():
-            if keys.count(known) > 1 or (known not in keys and _in_another_case(known, file)):
-                raise PlanError(f"column {name} cannot be told apart in a file of the table; write the table anew")
-            if known in keys:
-                column = file.field(keys.index(known))
-                if not _widened(column.type, self.schema.field(name).type):
-                    raise PlanError(f"column {name} is of another type in a file of the table; write the table anew")
-                found[name] = column.name
-        return found
-
-    def value(self, name: str) -> pa.Scalar:
-        """Return the value of a column that a file lacks: null, where the column was added after the file."""
-        return self.values.get(name, pa.scalar(None, self.schema.field(name).type))
-
-    def is_deleted(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of the file's rows of these numbers are deleted."""
-        return np.isin(rows, np.frombuffer(self.deleted, np.int64))
+    name: str
+    package: str
+    listing: Callable[[Location, int | None, Location | None], tuple[int, Listing]]
+    unreadable: str
 
 
-@dataclass(frozen=True, repr=False)
-class Listing:
-    """The files of a version by their locations, and what tells it apart from every other version of every table."""
-
-    identity: Sequence[str | int]
-    files: Sequence[tuple[Location, TableFile]]
+DELTA_TABLE = TableFormat(
+    "a Delta table",
+    "deltalake",
+    delta.listing,
+    "the package deltalake cannot read this version of the Delta table; check that the version and its "
+    "log are there, and are of no newer form than the package knows",
+)
+ICEBERG_TABLE = TableFormat(
+    "an Iceberg table",
+    "pyiceberg",
+    iceberg.listing,
+    "the package pyiceberg cannot read this snapshot of the Iceberg table; check that all files of its "
+    "metadata are there",
+)
 
 
 class TableVersion:
@@ -109,16 +69,21 @@ class TableVersion:
     @cached_property
     def listing(self) -> Listing:
         """The files of the version; raises PlanError where they cannot be known, or rows could be counted twice."""
-        if self._metadata is not None or is_iceberg(self.at):
-            from pipeline.microdata import iceberg  # noqa: PLC0415 — for such a table alone
-
-            self.version, made = iceberg.listing(self.at, self.version, self._metadata)
-        elif _is_delta(self.at):
-            from pipeline.microdata import delta  # noqa: PLC0415
-
-            self.version, made = delta.listing(self.at, self.version)
-        else:
+        form = ICEBERG_TABLE if self._metadata is not None else format_of(self.at)
+        if form is None:
             raise PlanError(f"microdata {self}: no Delta or Iceberg table lies there; set dataset.path or --data")
+        require_package(form.package, f"microdata {self.at}: {form.name}")
+        made, problem = None, form.unreadable
+        try:
+            self.version, made = form.listing(self.at, self.version, self._metadata)
+        except Unread as error:
+            problem = str(error)
+        except MemoryError:
+            raise
+        except Exception:  # its message may hold values, which stand in logs
+            pass
+        if made is None:
+            raise PlanError(f"microdata {self}: {problem}")
         if len({file.key for file, _ in made.files}) < len(made.files):
             raise PlanError(f"microdata {self}: the table lists a file twice, whose rows would count twice; restore it")
         if not made.files:
@@ -138,10 +103,29 @@ def microdata_at(location: Location) -> Place:
             location = _moved(location, location.key.removesuffix(location.name) + named[1])
         if location.name.endswith(ICEBERG) and location.parts[-2] == METADATA:
             return TableVersion(_moved(location, location.key.rpartition(f"/{METADATA}/")[0]), version, location)
-        table = version is not None or _is_delta(location) or is_iceberg(location)
+        table = version is not None or format_of(location) is not None
         return TableVersion(location, version) if table else location
     except OSError:
         return location  # what reads it says why it cannot
+
+
+def names_of(location: Location) -> tuple[str, ...]:
+    """Return by what names a ledger may know what a location names; nothing is looked at but links.
+
+    The first is the location as it is written. The others are without links, and of a version or of a metadata file
+    the table's folder.
+    """
+    named = [location]
+    with suppress(PlanError):  # links in a circle lead nowhere
+        named.append(location.resolve())
+    for each in tuple(named):
+        version = VERSION.fullmatch(each.name)
+        key = each.key if version is None else each.key.removesuffix(each.name) + version[1]
+        folder, _, name = key.rpartition("/")
+        table = folder.removesuffix(f"/{METADATA}") if name.endswith(ICEBERG) else key
+        with suppress(PlanError):
+            named += [_moved(each, key), _moved(each, table)]
+    return tuple(dict.fromkeys(map(str, named)))
 
 
 def folders_above(location: Location) -> Iterator[Location]:
@@ -157,51 +141,8 @@ def _moved(location: Location, key: str) -> Location:
     return replace(location, path=key) if isinstance(location, StorePath) else LocalPath(Path(key)).resolve("microdata")
 
 
-def _is_delta(at: Location) -> bool:
-    return (at / LOG).exists()
-
-
-def is_iceberg(at: Location) -> bool:
-    """Whether it is an Iceberg table, and no Delta table that other readers may take for one."""
-    return not _is_delta(at) and any(name.endswith(ICEBERG) for name in (at / METADATA).children())
-
-
-def address(at: Location) -> str:
-    """Return a location as the libraries of tables want it: a path, or a URI without options."""
-    return f"{at.root}/{at.key}" if isinstance(at, StorePath) else str(at)
-
-
-def store_options(at: Location) -> dict[str, str]:
-    """Return the endpoint and region of a store, as far as its URI names them; credentials are the environment's."""
-    options = dict(parse_qsl(at.query)) if isinstance(at, StorePath) else {}
-    reached = {name: options[name] for name in ("region",) if name in options}
-    if "endpoint_override" in options:
-        reached["endpoint"] = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
-    return reached
-
-
-def _id(column: pa.Field) -> int | None:
-    stated = (column.metadata or {}).get(FIELD_ID)
-    return None if stated is None else int(stated)
-
-
-def _in_another_case(name: str | int, file: pa.Schema) -> bool:
-    return isinstance(name, str) and name.casefold() in {each.casefold() for each in file.names}
-
-
-def _widened(was: pa.DataType, now: pa.DataType) -> bool:
-    """Return whether every value of one type is the same value in another, as when a column's type was widened."""
-    types = pa.types
-    inner = was.value_type if types.is_dictionary(was) else was
-    if _is_text(inner) and _is_text(now):
-        return True
-    if types.is_integer(inner):
-        whole = types.is_integer(now) and inner.bit_width <= now.bit_width
-        return bool(whole or types.is_decimal(now) or types.is_float64(now))
-    if types.is_decimal(inner) and types.is_decimal(now):
-        return bool(inner.scale <= now.scale and inner.precision - inner.scale <= now.precision - now.scale)
-    return bool(inner == now or (types.is_floating(inner) and types.is_float64(now)))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+def format_of(at: Location) -> TableFormat | None:
+    """Return the format of the table at a location, if any; one that other readers take for Iceberg may be Delta."""
+    if (at / LOG).exists():
+        return DELTA_TABLE
+    return ICEBERG_TABLE if any(name.endswith(ICEBERG) for name in (at / METADATA).children()) else None

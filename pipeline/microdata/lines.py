@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.microdata.columns import columns_line
 from pipeline.microdata.source import shown
 from pipeline.storage.location import Location

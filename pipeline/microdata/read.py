@@ -7,12 +7,11 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from pipeline.microdata import lines
 from pipeline.microdata.columns import require_columns
-from pipeline.microdata.lakehouse import TableFile
 from pipeline.microdata.source import Chunk, Piece, shown
+from pipeline.microdata.table_file import TableFile
 from pipeline.storage.location import Location
 from pipeline.storage.uri import locate
 from udfs.records.contract import NO_RECORDS
@@ -70,7 +69,10 @@ def _of_table(piece: Piece, view: TableFile, location: Location, spec: SumSpec) 
     def columns(file: pq.ParquetFile) -> dict[str, str]:
         nonlocal rows
         there.update((name, held) for name, held in view.columns_in(file.schema_arrow).items() if name in spec.columns)
-        rows = _row_numbers(file.metadata, piece.row_groups or ()) if view.deleted else rows
+        if view.deleted:
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+            ends = np.cumsum([0, *sizes])
+            rows = np.concatenate([np.arange(ends[group], ends[group + 1]) for group in piece.row_groups or ()])
         return {held: name for name, held in there.items()} or {file.schema_arrow.names[0]: ""}
 
     for batch in _parquet(piece, location, columns, spec):
@@ -102,11 +104,6 @@ def _parquet(
             yield from map(text_in_utf8, batches)
 
 
-def _row_numbers(footer: pq.FileMetaData, groups: Sequence[int]) -> NDArray[np.int64]:
-    ends = np.cumsum([0, *(footer.row_group(group).num_rows for group in range(footer.num_row_groups))])
-    return np.concatenate([np.arange(ends[group], ends[group + 1]) for group in groups])
-
-
 def _dictionary_readable(footer: pq.FileMetaData, keys: Iterable[str]) -> list[str]:
     """Return the key columns that Arrow can read as dictionaries: not those with delta encodings."""
     delta = {
@@ -122,16 +119,11 @@ def _csv(location: Location, values: Mapping[str, str | None], spec: SumSpec) ->
     names = lines.header(location, [column for column in spec.columns if column not in values])
     columns = _columns(location, names, values, spec)
     for batch, others in lines.records(location, columns):
-        if others:
-            yield _no_records(others, spec.columns)
+        if others:  # rows of nulls that stand for lines which are no records: each is a bad record of its own
+            schema = pa.schema([(column, pa.string()) for column in spec.columns], metadata={NO_RECORDS: b""})
+            yield pa.record_batch([pa.nulls(others, pa.string())] * len(spec.columns), schema=schema)
         if batch is not None:
             yield batch
-
-
-def _no_records(count: int, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return rows of nulls that stand for lines which are no records: each is a bad record of its own."""
-    schema = pa.schema([(column, pa.string()) for column in columns], metadata={NO_RECORDS: b""})
-    return pa.record_batch([pa.nulls(count, pa.string())] * len(columns), schema=schema)
 
 
 def _columns(location: Location, names: list[str], values: Mapping[str, str | None], spec: SumSpec) -> list[str]:
@@ -142,11 +134,8 @@ def _columns(location: Location, names: list[str], values: Mapping[str, str | No
 
 def _with_values(batch: pa.RecordBatch, values: Mapping[str, str | None], columns: Sequence[str]) -> pa.RecordBatch:
     """Return `columns` of the batch; a column that it lacks has one of `values` in every row."""
-    return pa.record_batch(
-        {
-            name: batch.column(name)
-            if name in batch.schema.names
-            else pa.repeat(pa.scalar(values[name], pa.string()), len(batch))
-            for name in columns
-        }
-    )
+    there = dict(zip(batch.schema.names, batch.columns, strict=True))
+    absent = {
+        name: pa.repeat(pa.scalar(values[name], pa.string()), len(batch)) for name in columns if name not in there
+    }
+    return pa.record_batch({name: (there | absent)[name] for name in columns})

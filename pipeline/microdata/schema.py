@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.microdata import lines
 from pipeline.microdata.columns import require_columns, require_types
-from pipeline.microdata.lakehouse import TableFile
 from pipeline.microdata.read import partition_values
 from pipeline.microdata.source import REQUESTS, Source, footer_of, not_as_listed, require_rows, shown, unreadable
+from pipeline.microdata.table_file import TableFile
 from pipeline.storage.location import Location
 from udfs.records.decoding import SumSpec
 

@@ -10,32 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.canonical import digest
-from pipeline.errors import PlanError
-from pipeline.microdata.lakehouse import (
-    ICEBERG,
-    LOG,
-    METADATA,
-    ROW_NUMBER_BYTES,
-    Place,
-    TableFile,
-    TableVersion,
-    folders_above,
-    is_iceberg,
-)
+from pipeline.base.canonical import digest
+from pipeline.base.errors import PlanError, StateError
+from pipeline.microdata.lakehouse import DELTA_TABLE, ICEBERG_TABLE, LOG, Place, TableVersion, folders_above, format_of
+from pipeline.microdata.table_file import ICEBERG, METADATA, ROW_NUMBER_BYTES, TableFile
+from pipeline.storage.folders import SYNTHETIC
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 
 FORMATS = ("parquet", "csv")
 REQUESTS = 16  # to a store at a time
 CHUNK_RECORDS = 1 << 21  # records a task reads: small beside memory, large beside a task's cost
-TABLE_LOGS = {LOG: "a Delta table", ".hoodie": "a Hudi table"}  # a folder in the table → what it is
-AN_ICEBERG_TABLE = "an Iceberg table"
+HUDI = ".hoodie"
+TABLE_LOGS = {LOG: DELTA_TABLE.name, HUDI: "a Hudi table"}  # a folder in the table → what it is
 
 
 @dataclass(frozen=True)
@@ -67,14 +59,11 @@ Chunk = tuple[Piece, ...]
 def find(path: Place) -> Source:
     """Return the microdata at `path`: a file or a folder, an object or a prefix of a store, or a version of a table.
 
-    Names that start with "." or "_" are passed over, as Parquet writers expect.
-
-    Raises:
-        PlanError: There is nothing at that path, no files of one format, or a link; or it is a table of which files
-            alone are no data, or a part of one.
+    Names that start with "." or "_" are passed over, as Parquet writers expect. Raises PlanError where files alone are
+    no data, as a part of a table.
     """
     if isinstance(path, TableVersion):
-        of_table = dict(sorted(path.listing.files, key=lambda each: each[0].parts))
+        of_table = dict(sorted(path.listing.files, key=lambda listed: listed[0].parts))
         return Source(path, "parquet", tuple(of_table), of_table)
     files = _data_files(path)
     _require_no_part(path)
@@ -91,8 +80,15 @@ def pin(source: Source) -> str:
     Of a table also its version, and which rows are deleted. Raises PlanError where a file is gone.
     """
     root = source.root.at if isinstance(source.root, TableVersion) else source.root
+
+    def fingerprint(file: Location) -> list[object]:
+        try:
+            return [file.relative_to(root) or ".", *file.fingerprint()]
+        except OSError:
+            raise unreadable(file) from None
+
     with ThreadPoolExecutor(REQUESTS if root.remote else 1) as pool:
-        held = digest(list(pool.map(_fingerprint, [root] * len(source.files), source.files)))
+        held = digest(list(pool.map(fingerprint, source.files)))
     if not isinstance(source.root, TableVersion):
         return held
     deleted = [sha256(view.deleted).hexdigest() for view in source.of_table.values()]
@@ -127,14 +123,14 @@ def table_format(keys: Sequence[str]) -> str | None:
         if log is not None:
             return TABLE_LOGS[log]
         if folders[-1:] == [METADATA] and name.endswith(ICEBERG):
-            return AN_ICEBERG_TABLE
+            return ICEBERG_TABLE.name
     return None
 
 
 def _require_plain(root: Location, keys: Sequence[str]) -> None:
     """Return if files of these names are all data: a table format's log says which of its files count."""
     kind = table_format(keys)
-    if kind in (TABLE_LOGS[LOG], AN_ICEBERG_TABLE):
+    if kind in (DELTA_TABLE.name, ICEBERG_TABLE.name):
         raise PlanError(f"microdata {root}: {kind} lies in it; name that table's own folder")
     if kind is not None:
         raise PlanError(
@@ -147,10 +143,9 @@ def _require_no_part(root: Location) -> None:
     """Return unless a table lies around `root`: its log says which files and rows count, and a file knows neither."""
     for above in folders_above(root):
         with suppress(PermissionError):  # who may not look there is not kept from their own files
-            kind = next((kind for log, kind in TABLE_LOGS.items() if (above / log).exists()), None)
-            if kind is None and is_iceberg(above):
-                kind = AN_ICEBERG_TABLE
-            if kind is not None:
+            form = format_of(above)
+            kind = form.name if form else TABLE_LOGS[HUDI]
+            if form is not None or (above / HUDI).exists():
                 raise PlanError(
                     f"microdata {shown(root)}: a part of {kind}, of whose files and rows some may no longer count; "
                     f"name that table's own folder, {above}"
@@ -184,13 +179,6 @@ def _visible(root: Location) -> Iterator[Location]:
         for name in names:
             if not any(part.startswith((".", "_")) for part in name.split("/")):
                 yield root / name if inside == "." else root / inside / name
-
-
-def _fingerprint(root: Location, file: Location) -> list[object]:
-    try:
-        return [file.relative_to(root) or ".", *file.fingerprint()]
-    except OSError:
-        raise unreadable(file) from None
 
 
 def footer_of(file: Location) -> tuple[pq.FileMetaData, pa.Schema]:
@@ -245,3 +233,64 @@ def _together(pieces: Iterable[tuple[Piece, int]]) -> Iterator[Chunk]:
         records += rows
     if chunk:
         yield tuple(chunk)
+
+
+# What files of microdata are, wherever they lie: fingerprints of their contents, and the mark of synthetic ones.
+
+BLOCK = 1 << 16  # bytes
+BLOCKS = 4  # of each file, the first and the last among them: few enough for a store, which is asked for each
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The content fingerprints of files with records, in order, and whether they carry the mark of synthetic ones."""
+
+    fingerprints: tuple[str, ...] = ()
+    synthetic: bool | None = None  # None: that cannot be known, of a table, and of a DataFrame without the mark
+
+
+def identity_of(files: Source) -> Identity:
+    """Return the identity of files; CSV files carry no mark, and files without a record have no part in it.
+
+    Raises PlanError where a file cannot be read, StateError where some are marked and others not.
+    """
+    with ThreadPoolExecutor(REQUESTS if files.root.remote else 1) as pool:
+        known = list(pool.map(_of_file, files.files, [files.format] * len(files.files)))
+    marks = {marked for _, marked in known}
+    if len(marks) > 1:
+        raise StateError(
+            f"microdata {files.root}: some of its files carry the mark of prdp generate and others do not: "
+            "keep synthetic and other microdata apart"
+        )
+    return Identity(tuple(name for name, _ in known if name is not None), marks == {True})
+
+
+def is_marked(metadata: dict[bytes, bytes] | None) -> bool:
+    """Return whether the metadata of a schema carry the mark of synthetic microdata."""
+    return metadata is not None and metadata.items() >= SYNTHETIC.items()
+
+
+def _of_file(file: Location, form: str) -> tuple[str | None, bool]:
+    footer = footer_of(file)[0] if form == "parquet" else None
+    marked = footer is not None and is_marked(footer.metadata)
+    if footer is not None and not footer.num_rows:
+        return None, marked
+    try:
+        with file.open() as raw:
+            size = raw.size()
+            blocks = list(_blocks(raw, size))
+    except OSError:
+        raise unreadable(file) from None
+    if footer is None and size <= BLOCK and len(blocks[0].strip().splitlines()) < 2:
+        return None, marked  # a header alone
+    return sha256(b"".join([size.to_bytes(8), *blocks])).hexdigest(), marked
+
+
+def _blocks(raw: Any, size: int) -> Iterator[bytes]:
+    """Yield all bytes of a small file, else blocks that are evenly spread over it."""
+    if size <= BLOCK * BLOCKS:
+        yield raw.read()
+        return
+    for block in range(BLOCKS):
+        raw.seek((size - BLOCK) * block // (BLOCKS - 1))
+        yield raw.read(BLOCK)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from udfs.numbers.wide import LARGEST, Wide
 from udfs.records.codes import MOST_CELLS, NOWHERE
 

@@ -7,8 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pipeline.canonical import canonical_json
-from udfs.mechanisms.designed import WeightTable
+from pipeline.base.canonical import canonical_json
+from pipeline.base.plain import plain_json
+from pipeline.storage.inputs import read_input
+from udfs.mechanisms.heavy_tailed import WeightTable
 from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json
 
@@ -35,9 +37,7 @@ def read_weights(path: Path, parameter: str, step: Fraction) -> Mapping[str, Any
     was made for a measure of another step than `step`.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        document = json.loads(text) if len(text) <= MOST_BYTES else None
+        document = plain_json(read_input(path, MOST_BYTES))
     except OSError as error:
         raise ParameterError(parameter, f"a file that can be read; {path.name}: {error.strerror}") from None
     except ValueError:

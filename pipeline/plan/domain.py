@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import canonical
-from pipeline.canonical import FrozenMap
-from pipeline.errors import PlanError, in_a_line
-from pipeline.names import ALIKE, hint, likeness
+from pipeline.base import canonical
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.names import ALIKE, hint, likeness
 from pipeline.plan.cells import Axis, Base, Int32s, Needed, QueryCells, bases_of, read_only
 from pipeline.plan.keys import Dimension, Masks, Where
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES

@@ -4,20 +4,17 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 
-from pipeline.names import hint, nearest
+from pipeline.base.names import hint, nearest
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, MeasureSpec
+from pipeline.plan.plan_schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, MeasureSpec
 from pipeline.plan.values import level_name_rule
 from udfs.numbers.wide import LARGEST
 from udfs.records.codes import LEVELS
 
 
-def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec | None) -> Iterator[Mistake]:
-    """Yield what is wrong with the choice of keys and files; what has a wrong shape is absent, and was reported."""
-    columns: Mapping[str, str] | None = getattr(dataset, "keys", None)
-    if columns is None or not is_readable(spec, dataset):
-        return
-    codes = spec.codes
+def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec) -> Iterator[Mistake]:
+    """Yield what is wrong with the choice of keys and files."""
+    columns, codes = dataset.keys, spec.codes
     lists = {key: each for key, each in codes.items() if isinstance(each, ListSpec)}
     for key in columns:
         if key in lists and spec.cells is not None:
@@ -41,7 +38,7 @@ def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec | None) -> Iterator[M
         yield Mistake(("domain", next(iter(lists)), "optional"), "some key must have a code for every record")
     yield from _other_mistakes(spec, lists)
     yield from _level_mistakes(lists, codes)
-    yield from _class_mistakes(codes, getattr(dataset, "measures", None))
+    yield from _class_mistakes(codes, dataset.measures)
 
 
 def _other_mistakes(spec: DomainSpec, lists: Mapping[str, ListSpec]) -> Iterator[Mistake]:
@@ -71,7 +68,7 @@ def _level_mistakes(lists: Mapping[str, ListSpec], codes: Mapping[str, object]) 
             owner.setdefault(level, key)
 
 
-def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureSpec] | None) -> Iterator[Mistake]:
+def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
     for key, each in codes.items():
         if not isinstance(each, ClassesSpec):
             continue
@@ -80,7 +77,7 @@ def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureS
             yield Mistake(path, f"the key's name {rule}")
         if key in LEVELS:
             yield Mistake(path, f"{key} is a key of codes; give the classes another name")
-        if measures is not None and each.of not in measures:
+        if each.of not in measures:
             yield Mistake((*path, "of"), f"unknown measure{hint(each.of, measures, 'measure')}")
             continue
         if each.classes[0] != 0:
@@ -88,13 +85,7 @@ def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureS
         for i, (low, high) in enumerate(pairwise(each.classes), 1):
             if not low < high:
                 yield Mistake((*path, "classes", i), "must be above the one before it")
-        step = measures[each.of].step or Fraction(1) if measures else Fraction(1)
+        step = measures[each.of].step or Fraction(1)
         for i, low in enumerate(each.classes):
             if (low / step).denominator != 1 or low / step > LARGEST:
                 yield Mistake((*path, "classes", i), f"must be a whole multiple of {each.of}'s step, below 2⁶³ of it")
-
-
-def is_readable(spec: DomainSpec, dataset: DatasetSpec | None) -> bool:
-    """Return whether all that decides the public cells has the right shape."""
-    needed = (*LEVELS, "cells", "other")
-    return all(hasattr(spec, key) for key in needed) and hasattr(dataset, "keys") and hasattr(dataset, "measures")

@@ -1,6 +1,7 @@
 """The public domain as CSV files: lists of codes, or one list of cells; every error names file and line."""
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,13 +14,16 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.canonical import FrozenMap
-from pipeline.errors import PlanError, in_a_line
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.plain import rule_of_name
 from pipeline.plan.cells import Int32s, read_only
 from pipeline.plan.domain import Domain, rank
 from pipeline.plan.keys import Classes, Dimension, built_in_levels, level_of
 from pipeline.plan.messages import KeyPath, Mistake
-from pipeline.plan.schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec
+from pipeline.plan.named_files import public_file
+from pipeline.plan.plan_schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec
+from pipeline.storage.inputs import LARGEST_LIST, input_lines, open_input
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 
 T = TypeVar("T")
@@ -29,7 +33,7 @@ CHUNK_ROWS = 1 << 12  # of a cells file, held as text at a time; more would fall
 def files_of(spec: DomainSpec, dataset: DatasetSpec, folder: Path) -> dict[str, Path]:
     """Return the file of each key's codes, of a spec without mistakes; paths in it are relative to `folder`."""
     lists = {key: each.list for key, each in spec.codes.items() if isinstance(each, ListSpec)}
-    return {key: folder / (spec.cells or lists[key]) for key in dataset.keys}
+    return {key: public_file(folder, spec.cells or lists[key]) for key in dataset.keys}
 
 
 class UnreadableFile(PlanError):
@@ -46,8 +50,7 @@ class WrongFiles(PlanError):
 
 def read_domain(spec: DomainSpec, dataset: DatasetSpec, folder: Path) -> Domain:
     """Return the domain that a spec without mistakes names; raises WrongFiles."""
-    years = dict(spec.vintage) if hasattr(spec, "vintage") else {}
-    vintage = {key: year for key, year in years.items() if year is not None}
+    vintage = {key: year for key, year in spec.vintage if year is not None}
     files = files_of(spec, dataset, folder)
     classes = {
         key: Dimension.of_classes(key, Classes(each.of, tuple(each.classes), _step(dataset, each.of)))
@@ -68,7 +71,9 @@ def read_domain(spec: DomainSpec, dataset: DatasetSpec, folder: Path) -> Domain:
 
     domains: list[Domain] = []
     if spec.cells is not None:
-        domains = read(("domain", "cells"), lambda: read_cells(folder / str(spec.cells), vintage, files, classes))
+        domains = read(
+            ("domain", "cells"), lambda: read_cells(public_file(folder, str(spec.cells)), vintage, files, classes)
+        )
     else:
         dimensions = []
         for key, each in spec.codes.items():
@@ -120,7 +125,9 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
             for level, code in found.items():
                 parents[level].append(_parent(path, rows.line_num, row[0], level, code))
             if named is not None and row[named].strip():
-                names[row[0]] = row[named].strip()
+                names[row[0]] = re.sub(r"\r?\n", " ", row[named].strip())  # a cell that a spreadsheet wrapped
+                if rule := rule_of_name(names[row[0]]):
+                    _refuse(path, rows.line_num, rule)
     if not numbering:
         raise PlanError(f"{path}: holds no code; list at least one below the header")
     further = {
@@ -249,8 +256,8 @@ def _sorted_cells(codes: Sequence[NDArray[np.int64]], path: Path) -> tuple[Int32
 def _opened(path: Path) -> Iterator[Any]:
     """Give a CSV reader of a UTF-8 file; whatever goes wrong with the file becomes a PlanError."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, strict=True)
+        with input_lines(path) as lines:
+            rows = csv.reader(lines, strict=True)
             try:
                 yield rows
             except csv.Error as error:
@@ -264,7 +271,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _undecodable_line(path: Path) -> int:
-    with path.open("rb") as file:
+    with open_input(path, LARGEST_LIST) as file:
         for line, text in enumerate(file, 1):
             try:
                 text.decode()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.canonical import FrozenMap
-from pipeline.errors import in_a_line
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import in_a_line
 from pipeline.plan.cells import Axis, Int32s, read_only
 from udfs.numbers.exact import as_json, exact
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES, is_code, is_text_code, roll_up

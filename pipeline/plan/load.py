@@ -1,41 +1,38 @@
 """From the text of a plan to the frozen plan: read, check its shape, read the domain, check the rest, resolve.
 
-All mistakes come out together: of a broken plan the parts of the right shape are salvaged and checked too.
+All mistakes in the shape come out together; of a plan of the right shape, all that its parts say wrongly of each other.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from pipeline.accounting.references import Limit, Reference
-from pipeline.canonical import FrozenMap
-from pipeline.errors import PlanError
-from pipeline.plan.calibration import Use, mechanism_of
-from pipeline.plan.check import plan_mistakes
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import PlanError
+from pipeline.plan.calibrated_parameters import Use, mechanism_of
 from pipeline.plan.domain import Domain, rank
-from pipeline.plan.domain_check import domain_mistakes, is_readable
+from pipeline.plan.domain_check import domain_mistakes
 from pipeline.plan.domain_files import WrongFiles, files_of, read_domain
+from pipeline.plan.meaning import plan_mistakes
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import OTHERS, RECORD, Dataset, Measure, Part, Plan, Query, Texts
-from pipeline.plan.schema import (
-    MOST_PARTS,
+from pipeline.plan.named_files import confidential_files
+from pipeline.plan.plan_schema import (
     DatasetSpec,
-    DomainSpec,
     LimitSpec,
-    MechanismSpec,
     PartsSpec,
     PlanSpec,
     QuerySpec,
-    is_by_parts,
 )
-from pipeline.plan.text import PlanText, read_text
+from pipeline.plan.plan_text import PlanText, read_text
 from pipeline.plan.values import Spec
 from pipeline.plan.variables import filled
 from pipeline.plan.vintages import foreign_codes, vintage_mistakes
@@ -43,13 +40,9 @@ from pipeline.storage.uri import locate
 from udfs.mechanisms.base import Mechanism
 
 MOST_SHOWN = 20  # mistakes
-DRAFT = "this is a draft: run prdp calibrate {} --out FILE, which writes the plan with its scales, and use that one"
+DRAFT = "this is a draft: write the plan with its scales, and use that one: prdp calibrate {}"
 NOTHING: Mapping[str, str] = {}
 MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands
-
-_PARTS: Mapping[str, type[Spec]] = {"dataset": DatasetSpec, "domain": DomainSpec}
-_MECHANISM: TypeAdapter[Spec] = TypeAdapter(MechanismSpec)
-_LISTS: Mapping[str, type[Spec]] = {"queries": QuerySpec, "budget": LimitSpec}
 
 
 def load_plan(path: Path, given: Mapping[str, str] = NOTHING) -> Plan:
@@ -68,7 +61,9 @@ def plan_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> P
     """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
     plan, spec = draft_of(text, path, given)
     if spec.calibrate is not None:
-        raise PlanError(*_lines([Mistake(("calibrate",), DRAFT.format(path))], (), text, path))
+        values = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+        call = shlex.join([str(path), *values, "--out", str(path.with_stem(f"{path.stem}-calibrated"))])
+        raise PlanError(*_lines([Mistake(("calibrate",), DRAFT.format(call))], (), text, path))
     return plan
 
 
@@ -78,36 +73,32 @@ def draft_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> 
     Where the plan's own calibrate is to choose a scale, it has one that means nothing.
     """
     text = filled(text, path, given)
-    mistakes: list[Mistake] = []
     try:
         spec = PlanSpec.model_validate(text.data)
     except ValidationError as error:
-        mistakes += islice(shape_mistakes(error.errors(include_url=False)), MOST_SOUGHT)
-        spec = _salvage_plan(text.data)
-    domain, wrong_files = _domain(spec, path.parent, mistakes)
-    mistakes += islice(plan_mistakes(spec, domain, path.parent), MOST_SOUGHT)
+        broken = islice(shape_mistakes(error.errors(include_url=False)), MOST_SOUGHT)
+        raise PlanError(*_lines(broken, (), text, path)) from None
+    hidden = list(confidential_files(spec, path.parent))
+    if hidden:
+        raise PlanError(*_lines(hidden, (), text, path))
+    domain, wrong, wrong_files = _domain(spec, path.parent)
+    mistakes = [*wrong, *islice(plan_mistakes(spec, domain, path.parent), MOST_SOUGHT)]
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
     return _resolve(spec, domain, path), spec
 
 
-def _domain(spec: PlanSpec, folder: Path, mistakes: list[Mistake]) -> tuple[Domain | None, list[str]]:
-    """Return the domain, if it can be read, and a line for each of its files that is wrong; add to `mistakes`."""
-    files, dataset = getattr(spec, "domain", None), getattr(spec, "dataset", None)
-    if files is None or dataset is None:
-        return None, []
-    wrong = list(domain_mistakes(files, dataset))
-    mistakes += wrong
-    if hasattr(files, "vintage"):
-        mistakes += vintage_mistakes(files.vintage)
-    if wrong or not is_readable(files, dataset):
-        return None, []
+def _domain(spec: PlanSpec, folder: Path) -> tuple[Domain | None, Sequence[Mistake], Sequence[str]]:
+    """Return the domain, if it can be read, the mistakes in it, and a line for each of its files that is wrong."""
+    wrong, years = list(domain_mistakes(spec.domain, spec.dataset)), vintage_mistakes(spec.domain.vintage)
+    mistakes = [*wrong, *years]
+    if wrong:
+        return None, mistakes, ()
     try:
-        domain = read_domain(files, dataset, folder)
+        domain = read_domain(spec.domain, spec.dataset, folder)
     except WrongFiles as error:
-        mistakes += error.mistakes
-        return None, list(error.lines)
-    return domain, list(foreign_codes(domain, files_of(files, dataset, folder)))
+        return None, [*mistakes, *error.mistakes], error.lines
+    return domain, mistakes, list(foreign_codes(domain, files_of(spec.domain, spec.dataset, folder)))
 
 
 def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
@@ -116,61 +107,6 @@ def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanTe
     return (
         lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"{path}: and more mistakes: correct these first"]
     )
-
-
-def _salvage_plan(data: Mapping[str, Any]) -> PlanSpec:
-    """Return the plan of `data` without the keys whose values have a wrong shape; these are no attributes of it."""
-    plain = {key: value for key, value in data.items() if key not in _PARTS and key not in _LISTS}
-    plan = cast(PlanSpec, _salvage(PlanSpec, plain))
-    for key, kind in _PARTS.items():
-        if key in data:
-            plan.__dict__[key] = _salvage(kind, data[key])
-    for key, kind in _LISTS.items():
-        if isinstance(data.get(key), list):
-            plan.__dict__[key] = [_salvage(kind, part) for part in data[key]]
-    return plan
-
-
-def _salvage_parts(data: Mapping[str, Any]) -> Spec:
-    """Return a mechanism by parts; of a part with a wrong shape the code alone is kept, with None."""
-    partition = _salvage(PartsSpec, data)
-    if isinstance(data.get("parts"), dict) and 0 < len(data["parts"]) <= MOST_PARTS:
-        partition.__dict__["parts"] = {code: _salvage_mechanism(part) for code, part in data["parts"].items()}
-    return partition
-
-
-def _salvage_mechanism(data: object) -> Spec | None:
-    try:
-        return _MECHANISM.validate_python(data)
-    except ValidationError:
-        return None
-
-
-def _salvage(kind: type[Spec], data: object) -> Spec:
-    """Return a spec with the keys of `data` whose values have the right shape; others are no attributes of it."""
-    part = kind.model_construct()
-    if not isinstance(data, dict):
-        part.__dict__.clear()  # of what is no mapping nothing is known
-        return part
-    for key in kind.model_fields.keys() & data.keys():
-        try:
-            setattr(part, key, data[key])
-        except ValidationError:
-            part.__dict__.pop(key, None)  # a default must not stand in for a broken value
-    if kind is DomainSpec:
-        _salvage_codes(part, data)
-    if kind is QuerySpec and is_by_parts(data.get("mechanism")):
-        part.__dict__["mechanism"] = _salvage_parts(data["mechanism"])
-    return part
-
-
-def _salvage_codes(domain: Spec, data: Mapping[str, Any]) -> None:
-    """Add the codes of further keys to a salvaged domain; where some have a wrong shape, the domain is unreadable."""
-    for key in data.keys() - DomainSpec.model_fields.keys():
-        try:
-            setattr(domain, str(key), data[key])
-        except ValidationError:
-            domain.__dict__.pop("cells", None)
 
 
 def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Tag
 from pydantic_core import ErrorDetails
 
-from pipeline.errors import in_a_line
-from pipeline.names import hint, nearest
-from pipeline.plan.schema import DomainSpec, KeyCodes, PlanSpec
-from pipeline.plan.text import PlanText
+from pipeline.base.errors import in_a_line
+from pipeline.base.names import hint, nearest
+from pipeline.plan.plan_schema import DomainSpec, KeyCodes, PlanSpec
+from pipeline.plan.plan_text import PlanText
 from pipeline.plan.values import NAME, OWN_RULE, Spec
-from udfs.mechanisms import groupwise_direct
+from udfs.mechanisms import groupwise
 
 KeyPath = tuple[str | int, ...]
 
@@ -30,7 +30,7 @@ _RULES = {
 }
 
 NEVER_RELEASED = {
-    groupwise_direct.KIND: f"no plan can release it: {groupwise_direct.WARNING}; choose groupwise_log",
+    groupwise.KIND: f"no plan can release it: {groupwise.WARNING}; choose groupwise_log",
 }
 
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import canonical
 from pipeline.accounting.references import Limit
-from pipeline.canonical import FrozenMap
+from pipeline.base import canonical
+from pipeline.base.canonical import FrozenMap
 from pipeline.plan.domain import Domain
 from pipeline.storage.location import Location
 from udfs.mechanisms.base import Mechanism

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
+from pipeline.base.plain import plain_json
 from pipeline.plan.cells import QueryCells
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Plan, Query
+from pipeline.storage.staging import STRUCTURE
 from udfs.numbers.exact import as_json, exact
 from udfs.records.statistics import Statistic, statistic_of
-
-STRUCTURE = "structure.json"  # beside policy.json, in every attempt since there is one
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Structure:
     def from_json(cls, text: str | bytes, file: str = STRUCTURE) -> "Structure":
         """Return what `to_json` wrote; PlanError names `file` where it is something else."""
         try:
-            read = json.loads(text)
+            read = plain_json(text)
             steps = {name: exact(measure["step"]) for name, measure in read["measures"].items()}
             domain = Domain.from_json(read["domain"], steps)
             tables = {each["name"]: _table(each) for each in read["tables"]}

@@ -168,6 +168,6 @@ ReferenceValue = Annotated[
 
 
 class Spec(BaseModel):
-    """A mapping of known keys; assignments are checked too, so that a broken one's right keys can be kept."""
+    """A mapping of known keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", strict=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from pipeline.errors import PlanError, in_a_line
-from pipeline.names import hint
+from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, lines_of, missing, shape_mistakes
-from pipeline.plan.schema import VariableSpec
-from pipeline.plan.text import PlanText
+from pipeline.plan.plan_schema import VariableSpec
+from pipeline.plan.plan_text import PlanText
 from pipeline.plan.values import VARIABLE_NAME, Spec, VariableName, matches
 
 PLACEHOLDER = re.compile(r"\{\{\s*(.*?)\s*\}\}", re.DOTALL)

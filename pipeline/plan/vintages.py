@@ -16,7 +16,7 @@ from zipfile import Path as Zipped
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Dimension
 from pipeline.plan.messages import Mistake
-from pipeline.plan.schema import VintageSpec
+from pipeline.plan.plan_schema import VintageSpec
 from udfs.records.codes import LEVELS, roll_up
 
 HOME = Path(__file__).resolve().parents[2]  # the checkout, the installation, or the file that jobs.pack made
@@ -96,7 +96,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 def vintage_mistakes(spec: VintageSpec) -> Iterator[Mistake]:
     """Yield the years that have no list, and two years that cannot be those of the same data."""
-    years = {key: year for key in LEVELS if (year := getattr(spec, key, None)) is not None}
+    years = {key: year for key in LEVELS if (year := getattr(spec, key)) is not None}
     declared = {key: vintage_of(key, year) for key, year in years.items()}
     for key, vintage in declared.items():
         if vintage is None:

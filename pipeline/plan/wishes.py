@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from pipeline.accounting.sizes import grouped, read_sizes
-from pipeline.accounting.targets import Accuracy, QuantileTarget, ShareTarget, target_of
-from pipeline.names import hint
+from pipeline.accounting.targets import Target
+from pipeline.base.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, missing
-from pipeline.plan.model import OTHERS, Plan
-from pipeline.plan.schema import BY_PLAN, ERRORS, WISHES, AllocationSpec, PartsSpec, QuerySpec, WishSpec
+from pipeline.plan.model import Plan
+from pipeline.plan.named_files import public_file
+from pipeline.plan.plan_schema import BY_PLAN, ERRORS, WISHES, AllocationSpec, QuerySpec, WishSpec
 from pipeline.plan.values import Spec
 from udfs.mechanisms.catalogue import CATALOGUE
 
@@ -22,13 +24,8 @@ DEFAULT = WishSpec(weight=Fraction(1))
 
 
 def open_parts(query: QuerySpec) -> Open:
-    """Return the mechanisms of a query that say `calibrate: plan`; parts of a wrong shape are absent."""
-    spec = getattr(query, "mechanism", None)
-    if not isinstance(spec, PartsSpec):
-        parts: dict[str | None, Spec | None] = {None: spec}
-    else:
-        parts = {**(getattr(spec, "parts", None) or {}), OTHERS: getattr(spec, "others", None)}
-    return {name: part for name, part in parts.items() if part is not None and getattr(part, "calibrate", 0) == BY_PLAN}
+    """Return the mechanisms of a query that say `calibrate: plan`."""
+    return {name: part for name, part in query.mechanisms if getattr(part, "calibrate", None) == BY_PLAN}
 
 
 def wish_of(draft: AllocationSpec, name: str) -> WishSpec:
@@ -38,26 +35,22 @@ def wish_of(draft: AllocationSpec, name: str) -> WishSpec:
     return wish if any(each is not None for each in asked) else wish.model_copy(update={"weight": Fraction(1)})
 
 
-def error_of(draft: AllocationSpec, wish: WishSpec, plan: Plan) -> Accuracy:
+def error_of(draft: AllocationSpec, wish: WishSpec, plan: Plan) -> Target:
     """Return what the errors of a query are measured by, and where no weight is given, what they are to be at most.
 
     Raises PlanError where the file of its cells' sizes cannot be read.
     """
     if wish.within is not None and wish.share is not None and wish.sizes is not None:
-        sizes = read_sizes(plan.path.parent / wish.sizes)
-        return ShareTarget(share=wish.share, within=wish.within, sizes=grouped(sizes))
+        sizes = read_sizes(public_file(plan.path.parent, wish.sizes))
+        return Target.of("share", share=wish.share, within=wish.within, sizes=grouped(sizes))
     name = next((each for each in ERRORS if getattr(wish, each) is not None), draft.minimise)
-    given = {name: getattr(wish, name) or Fraction(1), "total": wish.total, "coverage": plan.interval}
-    if wish.quantile is not None:
-        return QuantileTarget(
-            relative_error=wish.relative_error or Fraction(0), quantile=wish.quantile, total=wish.total or Fraction(0)
-        )
-    return target_of(name, given)  # type: ignore[return-value]
+    wanted: dict[str, Any] = {name: getattr(wish, name) or Fraction(1)}
+    return Target.of(name, total=wish.total, coverage=plan.interval, quantile=wish.quantile, **wanted)
 
 
 def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], limited: bool) -> Iterator[Mistake]:
     """Yield what contradicts itself or the plan's queries; `limited`: the plan has a budget."""
-    known = {query.name: open_parts(query) for query in queries if hasattr(query, "name")}
+    known = {query.name: open_parts(query) for query in queries}
     chosen = {name: parts for name, parts in known.items() if parts}
     if not chosen:
         yield Mistake(("calibrate",), f"no mechanism says calibrate: {BY_PLAN}, in place of its scale")

@@ -1,23 +1,115 @@
-"""Locate and remove staged attempts, and finish the one that the ledger chose.
+"""Staged attempts: whose their location is, where they lie, how they end; and the chosen one is finished.
 
-An attempt lies where the ledger says, whatever staging folder a later run names.
+A private file in a staging location names one ledger, and no other reserves, stages or removes there:
+
+    root/.ledger    the hash of the ledger's first entry, which stays the same wherever the ledger is moved or restored
+
+The mark is made right after a reservation, since an empty ledger has no entry to name it, and before anything is drawn:
+of two ledgers that come to one place at the same moment, one is refused and its charge is given back.
 """
 
-from contextlib import suppress
+import re
+import uuid
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PrdpError, StateError
+from pipeline.base.errors import PrdpError, StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
-from pipeline.release.mark import is_own, require_own
+from pipeline.release.pinned import FOLDER
 from pipeline.release.publish import build_manifest, copy_to_output, published_attempt, put_front_page
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location
+from pipeline.storage.location import Location, file_errors
 from pipeline.storage.staging import AttemptContents, Staging, other_attempts
 from pipeline.storage.uri import locate
 
 if TYPE_CHECKING:
-    from pipeline.release.signing import SigningKey
+    from pipeline.publication.signing import SigningKey
+
+MARK = ".ledger"  # no release's name
+NOBODYS = (f"{FOLDER}-", "check-")  # sealed rests of killed runs, also of releases that were never reserved
+_ATTEMPT = re.compile(r"[0-9a-f]{16}")
+
+
+def is_own(ledger: Ledger, root: Location) -> bool:
+    """Return whether `root` is marked as this ledger's, or has no mark and nothing that is not this ledger's.
+
+    True also for a folder that this user may not read: nothing in it can be removed. Raises StateError where the
+    location cannot be used.
+    """
+    with _unusable(root):
+        try:
+            mark = _read(root)
+            return _holds_nothing_else(ledger, root) if mark is None else mark == ledger.identity()
+        except PermissionError:
+            if root.remote:  # who may not read objects may remove them all the same
+                raise
+            return True
+
+
+def require_own(ledger: Ledger, root: Location) -> None:
+    """Return if `is_own`; raises StateError otherwise, and changes nothing."""
+    if not is_own(ledger, root):
+        raise StateError(
+            f"the staging location {root} is another ledger's: give --staging of its own; if that ledger is no more, "
+            f"remove what lies there, {MARK} too"
+        )
+
+
+def require_markable(root: Location) -> None:
+    """Raise StateError, before anything is charged, where `root` cannot be marked."""
+    if root.conditional:
+        root.require_create("the staging location")
+
+
+def mark(ledger: Ledger, root: Location) -> None:
+    """Mark `root` as this ledger's, which has an entry; raises StateError where it is, or becomes, another's.
+
+    Guarantee: of several ledgers at once one succeeds, except in a store without conditional puts, where the others are
+    refused by their next step.
+    """
+    require_own(ledger, root)
+    identity = ledger.identity() or ""
+    with _unusable(root):
+        if _read(root) is None:
+            root.make_private()
+            if root.conditional:
+                (root / MARK).create(identity.encode(), uuid.uuid4().hex, private=True)
+            else:
+                (root / MARK).write_durably(identity.encode())
+    require_own(ledger, root)  # another ledger may have been first
+
+
+def _read(root: Location) -> str | None:
+    try:
+        return (root / MARK).read().decode(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _holds_nothing_else(ledger: Ledger, root: Location) -> bool:
+    """Whether all that is staged in a place without a mark, such as earlier versions left, is this ledger's."""
+    names = [
+        (release, name)
+        for release in root.children()
+        if not release.startswith(".")
+        for name in (root / release).children()
+        if not name.startswith(NOBODYS)
+    ]
+    if not names:
+        return True
+    attempts = {(entry.release, entry.attempt) for entry in ledger.entries()}
+    releases = {release for release, _ in attempts}
+    return all(
+        release in releases and (not _ATTEMPT.fullmatch(name) or (release, name) in attempts) for release, name in names
+    )
+
+
+def _unusable(root: Location) -> AbstractContextManager[None]:
+    return file_errors(f"the staging location {root} cannot be used: ")
+
+
+# Locate and remove staged attempts, and finish the one that the ledger chose.
 
 
 def name_of_root(ledger: Ledger, root: Location) -> str | None:

@@ -10,28 +10,35 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from pipeline.errors import PlanError, StateError
-from pipeline.ledger.datasets import REFUSALS, Budget
+from pipeline.base.errors import PlanError, StateError
+from pipeline.base.names import hint
+from pipeline.ledger.datasets import OF_OFFICERS, REFUSALS, Budget
 from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import PUBLIC, ReleaseState
+from pipeline.ledger.microdata_rules import require_one_kind
 from pipeline.ledger.store import Ledger
-from pipeline.ledger.synthetic import require_one_kind
 from pipeline.microdata.lakehouse import microdata_at
-from pipeline.names import hint
-from pipeline.plan.check import dataset_mistakes
 from pipeline.plan.load import limit_of, resolved_dataset
+from pipeline.plan.meaning import dataset_mistakes
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import RECORD
-from pipeline.plan.schema import DatasetSpec, LimitSpec
-from pipeline.plan.text import BUDGET, read_text
+from pipeline.plan.plan_schema import DatasetSpec, LimitSpec
+from pipeline.plan.plan_text import BUDGET, read_text
 from pipeline.plan.values import Name, Spec, Text
-from pipeline.preparation.pinned import FOLDER, Table, identity, source_of
-from pipeline.preparation.same_files import require_new_files
-from pipeline.release.attempts import attempt_of, finish, live_staging, names_of_roots, require_staged, root_of_name
-from pipeline.release.mark import is_own, require_own
+from pipeline.release.attempts import (
+    attempt_of,
+    finish,
+    is_own,
+    live_staging,
+    names_of_roots,
+    require_own,
+    require_staged,
+    root_of_name,
+)
+from pipeline.release.installation import site
+from pipeline.release.pinned import FOLDER, Table, identity, require_new_files, source_of
 from pipeline.release.publish import retract
-from pipeline.release.site import site
-from pipeline.storage.location import Location
+from pipeline.storage.location import Location, file_errors
 from pipeline.storage.staging import Staging, other_attempts
 from pipeline.storage.uri import locate
 
@@ -65,7 +72,7 @@ def _files_of(ledger: Ledger, budget: Budget) -> tuple[str, ...]:
     require_new_files(ledger, budget.name, budget.source)
     files = identity(microdata_at(locate(budget.source)))
     if files.synthetic is not None:
-        require_one_kind(budget.name, files.synthetic, budget, ())
+        require_one_kind(budget.name, files.synthetic, budget, (), f"; or correct synthetic in {OF_OFFICERS}")
     return files.fingerprints
 
 
@@ -80,14 +87,11 @@ def unseen(budget: Budget) -> str | None:
         there = locate(budget.source).exists()
     except (OSError, StateError, PlanError):
         there = False
-    return (
-        None
-        if there
-        else (
-            f"dataset.path: {budget.source} is not there, as far as this user sees: until the first release "
-            "prdp ledger correct can change it"
-        )
+    missing = (
+        f"dataset.path: {budget.source} is not there, as far as this user sees: until the first release "
+        f"prdp ledger correct {budget.name} --budget FILE can change it"
     )
+    return None if there else missing
 
 
 def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseState:
@@ -95,12 +99,11 @@ def approve(ledger: Ledger, release: str, record_only: bool = False) -> ReleaseS
 
     Where the ledger asks for approvals by several, it stays held before the last. `record_only`: only the approval is
     recorded, and the next run of the release publishes; for officers who cannot read the staging folder or the site's
-    signing key. Raises StateError where nothing is held, another run is alive, the approval does not count, or files
-    are incomplete, PlanError where the site's signing key cannot be read; nothing is recorded then.
+    signing key. Whatever it raises, nothing is recorded then.
     """
     signing = None if record_only else site().signing()
     with ledger.lock(release):
-        state = _known(ledger, release)
+        state = known_state(ledger, release)
         if state.status == "held":
             if not record_only:
                 require_staged(state, live_staging(ledger, state))
@@ -120,7 +123,7 @@ def revoke(ledger: Ledger, release: str) -> ReleaseState:
 def reject(ledger: Ledger, release: str, reason: str) -> ReleaseState:
     """Reject the held attempt of a release and destroy what is staged; the charge stays, nothing more is drawn."""
     with ledger.lock(release):
-        state = _known(ledger, release)
+        state = known_state(ledger, release)
         if state.status != "rejected":
             state = _held(ledger, release)
             live_staging(ledger, state)  # raises where it is another ledger's, before anything is recorded
@@ -135,7 +138,7 @@ def withdraw(ledger: Ledger, release: str, reason: str) -> ReleaseState:
     `reason` is published in the note.
     """
     with ledger.lock(release):
-        state = _known(ledger, release)
+        state = known_state(ledger, release)
         if state.status != "withdrawn":
             if state.status not in PUBLIC:
                 raise StateError(f"release {release}: is {state.status}: what is not published cannot be withdrawn")
@@ -149,8 +152,7 @@ def purge(ledger: Ledger, release: str | None = None) -> list[Purged]:
     """Remove, and record, what lies in staging of releases and is no live attempt; return what was removed.
 
     `release` None: of all releases in the ledger, and of those that a killed run sealed a DataFrame for before they
-    were reserved. Raises StateError where a run works on one of them, or where it was drawn lies another ledger's
-    staging, after the others.
+    were reserved. StateError, after the others, of one that a run works on or that lies in another ledger's staging.
     """
     purged: list[Purged] = []
     busy: StateError | None = None
@@ -187,7 +189,6 @@ def _purge(ledger: Ledger, state: ReleaseState) -> list[Purged]:
 
 
 def _frames_alone(ledger: Ledger) -> list[str]:
-    """Return the releases that the ledger does not know, of which sealed DataFrames lie beside it."""
     root, known = ledger.staging_root, {state.release for state in ledger.states()}
     if not is_own(ledger, root_of_name(ledger, None)):
         return []
@@ -199,7 +200,7 @@ def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
     root = root_of_name(ledger, None)
     frames = [leftover for leftover in other_attempts(root, release, None) if leftover.attempt.startswith(f"{FOLDER}-")]
     if not frames:
-        _known(ledger, release)
+        known_state(ledger, release)
     require_own(ledger, root)
     for leftover in frames:
         leftover.destroy()
@@ -207,7 +208,6 @@ def _purge_frames(ledger: Ledger, release: str) -> list[Purged]:
 
 
 def _leftovers(ledger: Ledger, state: ReleaseState) -> dict[str | None, list[Staging]]:
-    """Return by root what is staged of a release and not needed, but for roots of other ledgers."""
     leftovers = _staged(ledger, state, names_of_roots(state))
     return {name: staged for name, staged in leftovers.items() if staged and is_own(ledger, root_of_name(ledger, name))}
 
@@ -218,25 +218,22 @@ def _staged(ledger: Ledger, state: ReleaseState, roots: set[str | None]) -> dict
 
 
 def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:
-    try:
+    what = f"release {state.release}: is {state.status}, but what is staged cannot be removed: "
+    with file_errors(what, ": run prdp ledger staging purge as its owner"):
         for staged in _leftovers(ledger, state).values():
             for leftover in staged:
                 leftover.destroy()
-    except OSError as error:
-        raise StateError(
-            f"release {state.release}: is {state.status}, but what is staged cannot be removed: {error.strerror}: "
-            "run prdp ledger staging purge as its owner"
-        ) from None
 
 
 def _held(ledger: Ledger, release: str) -> ReleaseState:
-    state = _known(ledger, release)
+    state = known_state(ledger, release)
     if state.status != "held":
         raise StateError(f"release {release}: is {state.status}, and not held for approval")
     return state
 
 
-def _known(ledger: Ledger, release: str) -> ReleaseState:
+def known_state(ledger: Ledger, release: str) -> ReleaseState:
+    """Return the state of a release; StateError where the ledger knows none."""
     state = ledger.state(release)
     if state is None:
         raise unknown("release", release, (state.release for state in ledger.states()))
@@ -247,6 +244,7 @@ def _known(ledger: Ledger, release: str) -> ReleaseState:
 
 
 Limits = Annotated[list[LimitSpec], Field(min_length=1)]
+Refusals = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class DatasetBudgetSpec(Spec):
@@ -256,7 +254,7 @@ class DatasetBudgetSpec(Spec):
     family: Name | None = None
     synthetic: bool = False
     limits: Limits
-    refusals: Annotated[int, Field(ge=0, le=1_000_000)] = REFUSALS
+    refusals: Refusals = REFUSALS
 
 
 class FamilyBudgetSpec(Spec):
@@ -264,6 +262,7 @@ class FamilyBudgetSpec(Spec):
 
     unit: Text
     limits: Limits
+    refusals: Refusals = REFUSALS
 
 
 def load_budget(path: Path, name: str) -> Budget:
@@ -292,7 +291,7 @@ def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator
     unit = spec.unit if isinstance(spec, FamilyBudgetSpec) else spec.dataset.unit
     if isinstance(spec, DatasetBudgetSpec):
         measures = spec.dataset.measures
-        yield from dataset_mistakes(spec.dataset, measures)
+        yield from dataset_mistakes(spec.dataset)
         if spec.dataset.name != name:
             yield Mistake(("dataset", "name"), f"must be {name}, as in the command")
         if spec.dataset.family not in (None, spec.family):
@@ -311,7 +310,8 @@ def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator
 
 def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path) -> Budget:
     if isinstance(spec, FamilyBudgetSpec):
-        return Budget(name=name, unit=spec.unit, limits=[limit_of(limit, spec.unit) for limit in spec.limits])
+        limits = [limit_of(limit, spec.unit) for limit in spec.limits]
+        return Budget(name=name, unit=spec.unit, limits=limits, refusals=spec.refusals)
     dataset = resolved_dataset(spec.dataset, folder)
     at = None if dataset.path is None else microdata_at(dataset.path.resolve("dataset.path"))
     return Budget(

@@ -6,36 +6,39 @@ and the files are removed.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import StateError
+from pipeline.base.canonical import readable_json
+from pipeline.base.errors import StateError
+from pipeline.base.log import counted
 from pipeline.ledger.fold import ReleaseState
-from pipeline.log import counted
 from pipeline.plan.model import owner_of
-from pipeline.release.manifest import NOTE, named_signer
-from pipeline.report.policy_document import guarantee
-from pipeline.report.site.facts import METADATA
-from pipeline.report.site.pages import published_page, withdrawn_page
-from pipeline.report.site.write import FRONT, SITE
-from pipeline.storage.location import FileDigest, Location
-from pipeline.storage.staging import MANIFEST, SIGNATURE, AttemptContents, Staging, safe_name
-from pipeline.storage.together import together
+from pipeline.publication.manifest import NOTE, named_signer
+from pipeline.publication.policy_document import guarantee
+from pipeline.publication.site.facts import METADATA
+from pipeline.publication.site.site_files import FRONT, SITE
+from pipeline.publication.site.site_pages import published_page, withdrawn_page
+from pipeline.storage.folders import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
+from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.storage.staging import MANIFEST, SIGNATURE, AttemptContents, Staging, safe_name, together
 
 if TYPE_CHECKING:
-    from pipeline.release.signing import SigningKey
+    from pipeline.publication.signing import SigningKey
 
 
 def require_publishable(out: Location, release: str, staging_root: Location, attempt: str | None) -> None:
-    """Return if `release` can be published under `out`; changes nothing, and is called before anything is reserved.
+    """Raise StateError where `release` cannot be published under `out`; called before anything is reserved.
 
-    `attempt` is the one that the ledger has published, None where there is none. Raises StateError where `out`
-    cannot be written, lies in the staging root or holds it, or has another attempt at this release; of a store also
-    where it cannot create a manifest without replacing one.
+    `attempt` is the one that the ledger has published, if any. `out` must be writable, lie in no folder that prdp
+    marked, not overlap the staging root, have no other attempt, and create a manifest without replacing one.
     """
     if out.overlaps(staging_root):
         raise StateError(f"the output {out} and the staging folder {staging_root} overlap: give another --out")
     folder = out.resolve("--out") / safe_name("release", release)
-    folder.require_create("the output")
+    folder.require_create("the output")  # a store that does not answer says so here, once
+    if attempt is None:  # what the ledger has published is finished where it lies
+        require_not_in({**PUBLIC_MARKS, **CONFIDENTIAL_MARKS}, out)
     present = published_attempt(folder)
     unknown = MANIFEST if present is not None and present != attempt else None
     if present is None and attempt is None and (folder / SIGNATURE).exists():
@@ -50,8 +53,9 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
     """Return release.json: facts that do not depend on the microdata, the same however often it is built.
 
     `contents.about` holds `engine` ({"name": …, "versions": {package: version}}) and `tables` ([{"query": …,
-    "rows": …}] in plan order). Paths are relative to the manifest's folder; the date is a UTC day. Raises StateError
-    unless `contents` are those that the ledger published.
+    "rows": …}] in plan order), and `classes` where they decide what a unit loses (of older attempts the policy says
+    it). Paths are relative to the manifest's folder; the date is a UTC day. Raises StateError unless `contents` are
+    those that the ledger published.
     """
     if state.contents != contents.digest:
         raise StateError(f"release {state.release}: the staged files are not those that the ledger published")
@@ -78,7 +82,7 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
             owner,
             state.reservation["plan"]["dataset"]["duplicates"],
             state.test,
-            classes="spans" in state.reservation["policy"],
+            classes=contents.about.get("classes", "spans" in state.reservation["policy"]),
         ),
         "ledger_head": state.head,
     } | approvals_named(state)
@@ -110,16 +114,21 @@ def copy_to_output(
     present = published_attempt(folder)
     if present not in (None, staging.attempt):
         raise StateError(f"{folder / MANIFEST} names another attempt, {present}: nothing was copied")
-    try:
+    with _unwritable(folder):
         _copy_files(staging, contents, target)
-        _sign(folder, _json(manifest), staging.attempt, signing)
-        if not (folder / MANIFEST).create(_json(manifest), staging.attempt) and (
-            published_attempt(folder) != manifest["attempt"]  # another's, not our own of an earlier try
+        written = readable_json(manifest).encode()
+        _sign(folder, written, staging.attempt, signing)
+        # One that is there may be our own, of an earlier try.
+        if (
+            not (folder / MANIFEST).create(written, staging.attempt)
+            and published_attempt(folder) != manifest["attempt"]
         ):
             raise StateError(f"{folder / MANIFEST} names another attempt: this one is not published here")
-    except OSError as error:
-        raise StateError(f"the output {folder} cannot be written: {error.strerror}: run again") from None
     return folder
+
+
+def _unwritable(folder: Location) -> AbstractContextManager[None]:
+    return file_errors(f"the output {folder} cannot be written: ", ": run again")
 
 
 def _sign(folder: Location, manifest: bytes, attempt: str, signing: "SigningKey | None") -> None:
@@ -149,15 +158,11 @@ def put_front_page(folder: Location, notes: Sequence[str] = ()) -> None:
     attempt = published_attempt(folder)
     if attempt is None:
         raise StateError(f"{folder / MANIFEST} is not there: nothing is published in this folder")
-    try:
+    with _unwritable(folder), suppress(FileNotFoundError):
         manifest = json.loads((folder / MANIFEST).read())
         facts = json.loads((folder / attempt / SITE / METADATA).read())
         page = published_page(facts, f"{attempt}/{SITE}/", manifest, notes, named_signer(folder))
         (folder / FRONT).write_durably(page.encode(), private=False)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StateError(f"the output {folder} cannot be written: {error.strerror}: run again") from None
 
 
 def _copy_files(staging: Staging, contents: AttemptContents, target: Location) -> None:
@@ -192,11 +197,9 @@ def _copy_files(staging: Staging, contents: AttemptContents, target: Location) -
 def published_attempt(folder: Location) -> str | None:
     """Return the attempt that the release.json in `folder` names; None where there is no release.json."""
     try:
-        return str(json.loads((folder / MANIFEST).read())["attempt"])
-    except (FileNotFoundError, NotADirectoryError):
+        with file_errors(f"{folder / MANIFEST} cannot be read: "), suppress(FileNotFoundError, NotADirectoryError):
+            return str(json.loads((folder / MANIFEST).read())["attempt"])
         return None
-    except OSError as error:
-        raise StateError(f"{folder / MANIFEST} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise StateError(f"{folder / MANIFEST} is no manifest of prdp: give another --out") from None
 
@@ -226,9 +229,10 @@ def retract(out: Location, state: ReleaseState) -> None:
     present = published_attempt(folder)
     if present not in (None, state.attempt):
         raise StateError(f"{folder / MANIFEST} names another attempt, {present}: nothing was removed")
-    try:
+    with file_errors(f"the withdrawal is recorded, but {folder} cannot be changed: ", ": run again"):
         folder.make_folder()
-        (folder / NOTE).write_durably(_json(withdrawal_note(state)), private=False)  # first: readers always find one
+        note = readable_json(withdrawal_note(state)).encode()
+        (folder / NOTE).write_durably(note, private=False)  # first: readers always find one
         if (folder / FRONT).is_file():
             page = withdrawn_page(state.release, withdrawal_note(state))
             (folder / FRONT).write_durably(page.encode(), private=False)
@@ -236,11 +240,3 @@ def retract(out: Location, state: ReleaseState) -> None:
         (folder / SIGNATURE).delete()
         (folder / str(state.attempt)).delete_tree()
         folder.sync_folders()
-    except OSError as error:
-        raise StateError(
-            f"the withdrawal is recorded, but {folder} cannot be changed: {error.strerror}: run again"
-        ) from None
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()

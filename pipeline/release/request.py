@@ -1,26 +1,31 @@
 """What is asked of a release before any record is read: the request, what it reserves, and where it may lie."""
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import StateError
+from pipeline.engines.writers import FORMATS
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
-from pipeline.microdata.identity import Identity
+from pipeline.microdata.source import Identity
 from pipeline.plan.model import Plan
-from pipeline.plan.placements import loss_found
-from pipeline.plan.policy import left_out_test_of, limits_of, policy_of
+from pipeline.plan.plan_placements import loss_found
 from pipeline.plan.size import MOST_CELLS, require_size
-from pipeline.preparation.pinned import Microdata, identity, source_of
-from pipeline.preparation.same_files import require_own_files
-from pipeline.release.attempts import name_of_root
-from pipeline.release.mark import require_own
+from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
+from pipeline.publication.manifest import Manifest
+from pipeline.release.attempts import name_of_root, require_own
+from pipeline.release.pinned import Microdata, identity, require_own_files, source_of
 from pipeline.release.publish import require_publishable
+from pipeline.storage.folders import PUBLIC_MARKS, require_not_in
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
 
 TO_DRAW = ("reserved", "drawn")  # statuses in which a run stages tables, or destroys what is staged incomplete
 
@@ -75,14 +80,14 @@ def reservation_of(request: Request) -> Reservation:
 def require_places(request: Request) -> None:
     """Return if the release can be staged and published where it is to be.
 
-    Raises StateError as `require_publishable`, and where the staging location is another ledger's; PlanError where the
-    release is too large.
+    Raises StateError as `require_publishable`, and where staging is another ledger's or lies in a public folder.
     """
     require_size(request.plan, request.most_cells)
     state = request.ledger.state(request.plan.release)
     chosen = state.attempt if state and state.status in PUBLIC else None
     require_publishable(request.out, request.plan.release, request.staging_root, chosen)
     if state is None or state.refunded or state.status in TO_DRAW:
+        require_not_in(PUBLIC_MARKS, request.staging_root, "--staging")
         require_own(request.ledger, request.staging_root)
 
 
@@ -95,3 +100,79 @@ def check(request: Request) -> ReleaseState | None:
     require_places(request)
     require_own_files(request.ledger, request.plan.dataset.name, request.microdata)
     return request.ledger.check(reservation_of(request), request.registered_only)
+
+
+# What a run came to: what was done, what was done before it, and what of the call is not.
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run."""
+
+    release: str
+    attempt: str
+    state: str
+    out: Location
+    tables: Mapping[str, Mapping[str, Any]]  # by query, its folder (held: where it is staged) and number of rows
+    page: Location  # the public site's, of a held release as it is staged; an earlier build may have made none
+    already: bool  # published, or held, before this run, which read and drew nothing
+    not_done: tuple[str, ...]  # what was asked, and not done because the release was drawn before this run
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as `prdp release --json` prints it."""
+        names = ("release", "attempt", "state", "out", "tables", "already", "not_done")
+        data = {name: getattr(self, name) for name in names}
+        return data | {"out": str(self.out), "tables": dict(self.tables), "not_done": list(self.not_done)}
+
+
+def left_behind(release: str, state: ReleaseState | None) -> str:
+    """Return what an interrupted run leaves in the ledger, and what to run next, in one line."""
+    again = "run the same command again"
+    if state is None or state.refunded:
+        return f"interrupted: nothing is reserved for release {release}; {again}"
+    left = {
+        "reserved": f"nothing was drawn; {again}, or prdp ledger abort {release} to give its charge back",
+        "drawn": f"{again}: a complete draw is published, an incomplete one destroyed and drawn anew",
+        "settled": f"nothing is left to do; prdp verify {state.out}/{release}",
+    }
+    what = left.get(state.status, f"{again} to finish")
+    return f"interrupted: release {release} is {state.status} in the ledger: {what}"
+
+
+def not_done(before: str, state: ReleaseState, microdata: str, engine: str, hold: bool) -> tuple[str, ...]:
+    """Return what a call asks for and a release that was drawn before it, and was in the state `before`, has otherwise.
+
+    `microdata` is their name in the ledger. A format that is missing is refused: `require_formats`.
+    """
+    lines = []
+    made = state.reservation["source"]
+    if microdata != made:
+        lines.append(f"the microdata {microdata} were not read: the release was made from {made}")
+    elif before == "drawn":
+        lines.append("the microdata were not read again: an earlier run drew and staged these tables, which stand")
+    if state.status in PUBLIC:
+        used = Manifest.read(locate(state.out) / state.release)["engine"]["name"]
+        if engine != used:
+            lines.append(f"the engine {engine} was not used: the release was made with {used}")
+        if hold and not state.hold:
+            lines.append("it was not held for approval: it was published before that was asked")
+    return tuple(lines)
+
+
+def require_formats(formats: Collection[str], plan: Plan, state: ReleaseState, folder: Location) -> None:
+    """Return if `folder`, published or staged, has every table in `formats`; raises StateError that says what to do."""
+    for name in formats:
+        files = [folder / "tables" / file for query, rows in sizes(plan) for file in FORMATS[name].files(query, rows)]
+        if not all(file.is_file() for file in files):
+            held = state.status == "held"
+            when = "when an officer has approved it, " if held else ""
+            raise StateError(
+                f"release {state.release}: is {'held' if held else 'published'}, but was drawn without {name}: {when}"
+                f"run prdp export {locate(state.out) / state.release} --to {name}"
+            )
+
+
+def sizes(plan: Plan) -> Iterator[tuple[str, int]]:
+    """Yield each query's name and number of public cells."""
+    for query in plan.queries:
+        yield query.name, plan.domain.query_cells(query.by, query.where).size

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, final
 
-from pipeline.errors import PlanError, StateError
-from pipeline.storage.location import FileDigest, Location
+from pipeline.base.errors import PlanError
+from pipeline.storage.location import FileDigest, Location, file_errors
 
 _PARTIAL = ".partial"  # ends the name of a file that is being written
 
@@ -56,9 +56,11 @@ class LocalPath(Location):
     def as_path(self) -> Path:
         return self.path
 
+    def above(self) -> list["LocalPath"]:
+        return [LocalPath(path) for path in self.path.parents]
+
     def exists(self) -> bool:
-        """Whether something is there, a link that leads nowhere included."""
-        return os.path.lexists(self.path)
+        return os.path.lexists(self.path)  # also of a link that leads nowhere
 
     def is_file(self) -> bool:
         return self.path.is_file()
@@ -73,7 +75,6 @@ class LocalPath(Location):
         return self.name.startswith(".") and self.name.endswith(_PARTIAL)
 
     def is_exposed(self) -> bool:
-        """Whether something is there that is no folder of this user alone."""
         if not self.exists():
             return False
         facts = self.path.lstat()
@@ -126,7 +127,6 @@ class LocalPath(Location):
         os.replace(aside, self.path)
 
     def write_durably(self, data: bytes, *, private: bool = True) -> None:
-        """Write a file of mode 0600, or of 0644 less the umask, complete or not at all."""
         os.replace(write_partial(self.path, data, 0o600 if private else 0o644), self.path)
         if private:
             self.path.chmod(0o600)  # the umask may have taken our own rights
@@ -152,12 +152,9 @@ class LocalPath(Location):
         return created
 
     def require_create(self, what: str) -> None:
-        """Return if a file can be written in the nearest folder that exists."""
         nearest = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
-        try:
+        with file_errors(f"{what} {self} cannot be written ({nearest}: ", ")"):
             LocalPath(nearest).try_writing()
-        except OSError as error:
-            raise StateError(f"{what} {self} cannot be written ({nearest}: {error.strerror})") from None
 
     def copy_from(self, source: Location, digest: FileDigest) -> bool:
         """Write the file under another name first: it appears complete, synced and compared."""
@@ -176,9 +173,8 @@ class LocalPath(Location):
         self.path.unlink(missing_ok=True)
 
     def delete_tree(self) -> None:
-        """Remove a folder and all that lies in it; of a link, the link alone."""
         if self.path.is_symlink():
-            self.path.unlink()
+            self.path.unlink()  # the link alone
         elif self.path.is_dir():
             shutil.rmtree(self.path)
 
@@ -186,7 +182,6 @@ class LocalPath(Location):
         make_folder(self.path, 0o755)
 
     def make_private(self) -> None:
-        """Make the folder, and what is missing above it, with mode 0700 exactly."""
         if not self.path.is_dir():
             LocalPath(self.path.parent).make_private()
             try:

@@ -2,16 +2,25 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, ClassVar, Self
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError, PrdpError, StateError
+
+
+@contextmanager
+def file_errors(before: str, after: str = "", kind: type[PrdpError] = StateError) -> Iterator[None]:
+    """Raise an OSError of the block as one line: the system's words between `before` and `after`."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{before}{error.strerror or type(error).__name__}{after}") from None
 
 
 class LocationError(PlanError):
-    """What is given as a location is none; `rule` is what it breaks, without what the location is for."""
+    """A path or URI names no location; `rule` is what it breaks, without what the location is for."""
 
     def __init__(self, what: str, rule: str) -> None:
         super().__init__(f"{what}: {rule}")
@@ -65,6 +74,10 @@ class Location(ABC):
     @abstractmethod
     def as_path(self) -> Path | None:
         """Return the path on this machine; None for a location in a store."""
+
+    @abstractmethod
+    def above(self) -> list[Self]:
+        """Return the folders or prefixes above this location, the nearest first."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -206,32 +219,26 @@ class Location(ABC):
     def delete_tree(self) -> None:
         """Remove everything at this location and below it; nothing happens where there is nothing."""
 
-    # Folders, which a store does not have
-
-    @abstractmethod
-    def make_folder(self) -> None:
-        """Make the folder, and what is missing above it, for everyone to read."""
-
-    @abstractmethod
-    def make_private(self) -> None:
-        """Make the folder, and what is missing above it, for this user alone; folders that are there are left alone."""
-
     @abstractmethod
     def try_writing(self) -> None:
         """Write something here and remove it: permission bits alone do not show whether that works."""
 
-    @abstractmethod
-    def secure_file(self) -> None:
+    # A store has no folders, its bucket's policy decides who reads, and what was put is durable: nothing is done there.
+
+    def make_folder(self) -> None:  # noqa: B027
+        """Make the folder, and what is missing above it, for everyone to read."""
+
+    def make_private(self) -> None:  # noqa: B027
+        """Make the folder, and what is missing above it, for this user alone; folders that are there are left alone."""
+
+    def secure_file(self) -> None:  # noqa: B027
         """Make a file durable, and this user's alone."""
 
-    @abstractmethod
-    def secure_folders(self) -> None:
+    def secure_folders(self) -> None:  # noqa: B027
         """Make the names in this folder and those below it durable, and the folders this user's alone."""
 
-    @abstractmethod
-    def sync_folders(self) -> None:
+    def sync_folders(self) -> None:  # noqa: B027
         """Make the names in this folder and those below it durable."""
 
-    @abstractmethod
-    def delete_if_empty(self) -> None:
+    def delete_if_empty(self) -> None:  # noqa: B027
         """Remove the folder if nothing lies in it; make the removal of what lay in it durable."""

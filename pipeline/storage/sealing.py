@@ -2,26 +2,25 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from pipeline.errors import StateError
-from pipeline.storage.location import Location
+from pipeline.storage.location import Location, file_errors
 
 KEY_BITS = 256
 NONCE_BYTES = 12
 
 
-def staging_failed(what: str, error: OSError) -> StateError:
-    """Return the error of a task that cannot write `what` to staging, in the system's words."""
-    reason = error.strerror or type(error).__name__
-    return StateError(f"{what}: writing to staging failed ({reason}): make room, or give another --staging; run again")
-
-
 Columns = Mapping[str, NDArray[np.int64]]
+
+
+def staging_errors(what: str) -> AbstractContextManager[None]:
+    """Raise the failure of a task to write `what` to staging, in the block, as StateError."""
+    return file_errors(f"{what}: writing to staging failed (", "): make room, or give another --staging; run again")
 
 
 class Seal:
@@ -60,10 +59,8 @@ class Seal:
 
     def write_batch(self, file: Location, batch: pa.RecordBatch) -> None:
         """Write a record batch of any columns, as `write` does; StateError where its place does not take it."""
-        try:
+        with staging_errors("what is summed"):
             file.write(self.encrypt(file.name, pack_batch(batch)))
-        except OSError as error:
-            raise staging_failed("what is summed", error) from None
 
     def read_batch(self, file: Location) -> pa.RecordBatch:
         """Return the record batch of a file, as `read` does."""

@@ -7,19 +7,35 @@ bucket: a put is durable and complete, and who may read, also older versions of 
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pipeline.canonical import canonical_json, digest
-from pipeline.errors import PlanError, StateError
-from pipeline.storage.location import FileDigest, Location
-from pipeline.storage.together import together
+from pipeline.base.canonical import canonical_json, digest
+from pipeline.base.errors import PlanError, StateError
+from pipeline.storage.location import FileDigest, Location, file_errors
+
+AT_ONCE = 8  # files: a disk syncs many in little more time than one, and cores share their digests
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def together(work: Callable[[Item], Result], items: Iterable[Item], *places: Location) -> Iterator[Result]:
+    """Yield the result of `work` for each item, in the items' order; raises the first failure in that order.
+
+    One after the other where one of `places` is a store, whose objects are read whole. After a failure no other item is
+    begun, and nothing goes on once it is raised.
+    """
+    with ThreadPoolExecutor(1 if any(place.remote for place in places) else AT_ONCE) as threads:
+        yield from threads.map(work, items)
+
 
 MANIFEST = "release.json"
 SIGNED = ".sig"  # after the name of a manifest: of its signature
 SIGNATURE = f"{MANIFEST}{SIGNED}"  # where a site signs its manifests
+STRUCTURE = "structure.json"  # beside policy.json, in every attempt since there is one
 _CONTENTS = "attempt.json"  # written last: with it an attempt is complete
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -50,19 +66,20 @@ class AttemptContents:
 
 
 def prepare_root(root: Location) -> None:
-    """Make the staging root ready; raises StateError where it is not ours, or others have access to it.
+    """Make the staging root, 0700, where absent; raises StateError where it is not ours, or others have access to it.
 
-    A folder is made with mode 0700 where absent. Call it before a draw is recorded: an attempt that others may have
-    seen costs a charge.
+    Call it before a draw is recorded: an attempt that others may have seen costs a charge.
     """
-    try:
+    with file_errors(f"the staging folder {root} cannot be made or written: "):
         root.make_private()
         exposed = root.is_exposed()
         root.try_writing()
-    except OSError as error:
-        raise StateError(f"the staging folder {root} cannot be made or written: {error.strerror}") from None
+    _require_private(root, exposed)
+
+
+def _require_private(folder: Location, exposed: bool) -> None:
     if exposed:
-        raise StateError(f"the staging folder {root} is open to others: make it yours alone, chmod 700")
+        raise StateError(f"the staging folder {folder} is open to others: make it yours alone, chmod 700")
 
 
 def other_attempts(root: Location, release: str, attempt: str | None) -> list["Staging"]:
@@ -91,12 +108,9 @@ class Staging:
             exists = self.path.exists()
         if exists:
             raise StateError(f"the staging folder {self.path} cannot be made: it exists already")
-        try:
+        with file_errors(f"the staging folder {self.path} cannot be made: "):
             self.path.make_private()
-        except OSError as error:
-            raise StateError(f"the staging folder {self.path} cannot be made: {error.strerror}") from None
-        if self.exposed():
-            raise StateError(f"the staging folder {self.path} is open to others: make it yours alone, chmod 700")
+        _require_private(self.path, self.exposed())
 
     def table_folder(self, query: str) -> Location:
         """Return the folder tables/<query>, made where absent, for the files of one table."""
@@ -152,13 +166,10 @@ class Staging:
 
     def destroy(self) -> None:
         """Remove the attempt and all its files; nothing happens where there are none. StateError where it cannot be."""
-        try:
-            with _store_errors(self.path):
-                self.path.delete_tree()
-                (self.root / self.release).delete_if_empty()
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise StateError(f"{self.path} cannot be removed ({why}): make staging writable, and run again") from None
+        failing = file_errors(f"{self.path} cannot be removed (", "): make staging writable, and run again")
+        with failing, _store_errors(self.path):
+            self.path.delete_tree()
+            (self.root / self.release).delete_if_empty()
 
     def _files(self) -> list[Location]:
         # Names with a dot are rests of tasks that were killed, or of ones that a worker still runs in vain.
@@ -169,7 +180,6 @@ class Staging:
         return files
 
     def _digests(self) -> dict[str, FileDigest]:
-        """Return the digest of every file by its path in the attempt."""
         files = self._files()
         digests = together(lambda file: file.digest(), files, self.root)
         return {file.relative_to(self.path): digest for file, digest in zip(files, digests, strict=True)}

@@ -11,12 +11,13 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, ClassVar, final
 from urllib.parse import parse_qsl, quote
 
-from pipeline.errors import StateError, require_package
+from pipeline.base.errors import StateError, require_package
 from pipeline.storage.location import FileDigest, Location, LocationError
 
 TRIES = 3  # of a transfer whose connection ended early
@@ -62,11 +63,13 @@ class StorePath(Location):
         return self.path
 
     def resolve(self, what: str = "the location") -> "StorePath":
-        """Return this location: a store has no links."""
         return self
 
     def as_path(self) -> None:
-        """Return None: it does not lie on this machine."""
+        return None
+
+    def above(self) -> list["StorePath"]:
+        return [replace(self, path="" if path.name == "" else str(path)) for path in PurePosixPath(self.path).parents]
 
     def exists(self) -> bool:
         return self.is_file() or bool(self.files())
@@ -95,7 +98,6 @@ class StorePath(Location):
         return sorted(self / info.path.removeprefix(path).lstrip("/") for info in listed if info.is_file)
 
     def children(self) -> list[str]:
-        """Return the next part of every key below this prefix, sorted."""
         return sorted({at.relative_to(self).partition("/")[0] for at in self.files()})
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -134,7 +136,6 @@ class StorePath(Location):
         writer.write(self.read())
 
     def write(self, *parts: Any) -> None:
-        """Put the object: readers see what was there before, or all of the new."""
         data = b"".join(parts)
         with self._opened() as (store, path):
             for _ in range(TRIES):
@@ -153,7 +154,6 @@ class StorePath(Location):
             yield file
 
     def create(self, data: bytes, writer: str, *, private: bool = False) -> bool:
-        """Put the object where there is none, by one conditional request; one's own lost answer may read False."""
         failure = (0, "")
         for _ in range(CREATE_TRIES):
             try:
@@ -186,7 +186,6 @@ class StorePath(Location):
             raise StateError(f"{what} {self}: its store replaces objects in spite of If-None-Match; give another one")
 
     def copy_from(self, source: Location, digest: FileDigest) -> bool:
-        """Put the object if the contents of `source` have the digest, and read it back."""
         data = source.read()
         if _digest(data) != digest:
             return False
@@ -201,7 +200,6 @@ class StorePath(Location):
                 return
 
     def delete_tree(self) -> None:
-        """Remove every object below this prefix; nothing happens where there are none."""
         with self._opened() as (store, path):
             store.delete_dir_contents(path, missing_dir_ok=True)
         for rest in self.files():  # what was put while the others were removed
@@ -211,24 +209,6 @@ class StorePath(Location):
         probe = self / f"probe-{uuid.uuid4().hex}"
         probe.write(b"1")
         probe.delete()
-
-    def make_folder(self) -> None:
-        """Do nothing: a store has no folders."""
-
-    def make_private(self) -> None:
-        """Do nothing: the bucket's policy decides."""
-
-    def secure_file(self) -> None:
-        """Do nothing: an object that was put is durable."""
-
-    def secure_folders(self) -> None:
-        """Do nothing: a store has no folders."""
-
-    def sync_folders(self) -> None:
-        """Do nothing: a store has no folders."""
-
-    def delete_if_empty(self) -> None:
-        """Do nothing: a store has no folders."""
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, str]]:

@@ -17,15 +17,9 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def locate(target: str | Path | Location, *, what: str = "the location", folder: Path | None = None) -> Location:
-    """Return the location that a path or URI names.
+    """Return the location that a path, relative to `folder`, or a URI names; one that is a location is returned.
 
-    Args:
-        target: a path, relative to `folder` or else the working folder; a URI; or a location, which is returned.
-        what: what the location is, for messages.
-        folder: the folder of relative paths.
-
-    Raises:
-        LocationError: the scheme is unknown, or the URI could hold a secret.
+    `what`: what it is, for messages. Raises LocationError where the scheme is unknown, or a URI could hold a secret.
     """
     if isinstance(target, Location):
         return target

@@ -14,14 +14,7 @@ from pipeline.accounting.allocation import FEWER, allocate, relaxed
 from pipeline.accounting.calibrate import decimal
 from pipeline.accounting.chains import Chain
 from pipeline.accounting.references import Limit, Reference
-from pipeline.accounting.targets import (
-    AbsoluteErrorTarget,
-    CalibrationError,
-    IntervalTarget,
-    QuantileTarget,
-    ShareTarget,
-    StandardErrorTarget,
-)
+from pipeline.accounting.targets import CalibrationError, Target
 from pipeline.accounting.unknowns import Bound, Problem, Unmet
 from tests.support.allocated import best_by_search, objective, problem
 from udfs.mechanisms.catalogue import build
@@ -48,7 +41,7 @@ def shares(asked: Problem, numbers: dict[int, int]) -> list[float]:
     data=st.data(),
     rho=st.fractions(Fraction(1, 100), 100, max_denominator=100),
 )
-@settings(derandomize=True, max_examples=12, deadline=None)
+@settings(derandomize=True, max_examples=12)
 def test_gaussian_scales_are_those_of_the_closed_form(influences: list[int], data: Any, rho: Fraction) -> None:
     """σ_t² = Δ_t/√w_t · Σ Δ√w/(2ρ): stationary where w_t = λΔ_t²/(2σ_t⁴), and all of rho is spent."""
     weights = [data.draw(st.integers(1, 50)) for _ in influences]
@@ -147,15 +140,15 @@ def test_years_and_the_test_of_a_firm_use_the_policys_own_total() -> None:
 
 
 WISHES = [
-    (GAUSSIAN, StandardErrorTarget(standard_error=Fraction(30))),
-    (HEAVY, AbsoluteErrorTarget(mean_absolute_error=Fraction(7))),
-    (LOG, StandardErrorTarget(standard_error=Fraction(30), total=Fraction(500))),
-    (STABLE, IntervalTarget(interval=Fraction(60), coverage=Fraction(9, 10))),
-    (LAPLACE, QuantileTarget(relative_error=Fraction(1, 10), quantile=Fraction(1, 2), total=Fraction(100))),
-    (LOG, QuantileTarget(relative_error=Fraction(1, 10), quantile=Fraction(9, 10), total=Fraction(100))),
-    (SPLITTING, StandardErrorTarget(standard_error=Fraction(30), total=Fraction(500))),
-    (LAPLACE, ShareTarget(share=Fraction(9, 10), within=Fraction(1, 10), sizes=CELLS)),
-    (LOG, ShareTarget(share=Fraction(3, 4), within=Fraction(1, 10), sizes=CELLS)),
+    (GAUSSIAN, Target.of("standard_error", standard_error=Fraction(30))),
+    (HEAVY, Target.of("mean_absolute_error", mean_absolute_error=Fraction(7))),
+    (LOG, Target.of("standard_error", standard_error=Fraction(30), total=Fraction(500))),
+    (STABLE, Target.of("interval", interval=Fraction(60), coverage=Fraction(9, 10))),
+    (LAPLACE, Target.of("quantile", relative_error=Fraction(1, 10), quantile=Fraction(1, 2), total=Fraction(100))),
+    (LOG, Target.of("quantile", relative_error=Fraction(1, 10), quantile=Fraction(9, 10), total=Fraction(100))),
+    (SPLITTING, Target.of("standard_error", standard_error=Fraction(30), total=Fraction(500))),
+    (LAPLACE, Target.of("share", share=Fraction(9, 10), within=Fraction(1, 10), sizes=CELLS)),
+    (LOG, Target.of("share", share=Fraction(3, 4), within=Fraction(1, 10), sizes=CELLS)),
 ]
 
 
@@ -170,14 +163,14 @@ def test_a_wish_is_met_by_the_most_noise(kind: Any, target: Any) -> None:
 
 def test_a_share_of_cells_is_that_of_scipys_laws() -> None:
     """Laplace noise of scale σ is within d with probability 1 − e^(−d/σ), on the lattice of steps far below σ."""
-    target = ShareTarget(share=Fraction(9, 10), within=Fraction(1, 10), sizes=CELLS)
+    target = Target.of("share", share=Fraction(9, 10), within=Fraction(1, 10), sizes=CELLS)
     mechanism = build({"kind": "laplace", "sigma": 300, "policy": "paper"}, Fraction(1))
     inside = sum(count * (1 - exp(-(0.1 * size + 0.5) / 300)) for size, count in CELLS) / 1200
     assert target.value(mechanism) == pytest.approx(1 - inside, rel=1e-5)
 
 
 def test_wishes_are_kept_and_the_rest_goes_to_the_weights() -> None:
-    wish = StandardErrorTarget(standard_error=Fraction(30))
+    wish = Target.of("standard_error", standard_error=Fraction(30))
     asked = problem([GAUSSIAN, GAUSSIAN], [None, 1], [([10, 10], 1)], errors=[wish, wish])
     found = allocate(asked)
     assert decimal(found[0]) == 30
@@ -186,7 +179,7 @@ def test_wishes_are_kept_and_the_rest_goes_to_the_weights() -> None:
 
 
 def test_wishes_beyond_the_limit_are_refused_with_what_could_be_had() -> None:
-    wish = StandardErrorTarget(standard_error=Fraction(10))
+    wish = Target.of("standard_error", standard_error=Fraction(10))
     asked = problem([GAUSSIAN] * 3, [None, None, 1], [([10, 10, 1], "0.75")], errors=[wish] * 3)
     with pytest.raises(Unmet) as caught:
         allocate(asked)
@@ -205,7 +198,7 @@ def test_wishes_beyond_the_limit_are_refused_with_what_could_be_had() -> None:
 
 
 def test_what_noise_cannot_have_is_told() -> None:
-    asked = problem([STABLE], [None], [], errors=[StandardErrorTarget(standard_error=Fraction(30))])
+    asked = problem([STABLE], [None], [], errors=[Target.of("standard_error", standard_error=Fraction(30))])
     with pytest.raises(CalibrationError, match="the noise has no standard error"):
         allocate(asked)
 

@@ -11,7 +11,7 @@ import prdp
 from pipeline.accounting import best_alpha as searched
 from pipeline.accounting.best_alpha import ALPHAS, KIND, Least, best_alpha
 from pipeline.accounting.calibrate import solve
-from pipeline.accounting.targets import AbsoluteErrorTarget, CalibrationError, LossTarget, PureTarget, Target
+from pipeline.accounting.targets import CalibrationError, Target
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 
@@ -21,12 +21,12 @@ INTERVAL = Least(what="interval", coverage=Fraction("0.9"))
 LOSS = Least(what="loss", influence=Fraction(1000))
 
 
-def pure(epsilon: str) -> PureTarget:
-    return PureTarget(epsilon=Fraction(epsilon), influence=Fraction(1000))
+def pure(epsilon: str) -> Target:
+    return Target.of("epsilon", epsilon=Fraction(epsilon), influence=Fraction(1000))
 
 
-def accuracy(error: str) -> AbsoluteErrorTarget:
-    return AbsoluteErrorTarget(mean_absolute_error=Fraction(error))
+def accuracy(error: str) -> Target:
+    return Target.of("mean_absolute_error", mean_absolute_error=Fraction(error))
 
 
 @cache
@@ -88,7 +88,7 @@ def best_alpha_near(mechanism: Mechanism, shift: int) -> Mechanism:
 @pytest.mark.parametrize("rho", ["0.1", "1", "8"])
 @pytest.mark.parametrize("least", [ERROR, INTERVAL], ids=["error", "interval"])
 def test_no_alpha_at_all_is_better_than_the_best_at_a_tight_loss(rho: str, least: Least) -> None:
-    target = LossTarget(loss=Fraction(rho), influence=Fraction(100))
+    target = Target.of("loss", loss=Fraction(rho), influence=Fraction(100))
     assert least.score(best(target, least)) == min(scores(target, least, ALPHAS))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.gaussian import classical_scale, closed_scale, exact_scale, gaussian_scales
-from pipeline.accounting.targets import ApproximateTarget, CalibrationError, ClosedTarget, PureTarget
-from pipeline.study.gaussian_scales import DELTAS, exact_margin, ratio, ratio_bounds, sufficient_margin
+from pipeline.accounting.targets import CalibrationError, Target
+from pipeline.planning.study.gaussian_scales import DELTAS, exact_margin, ratio, ratio_bounds, sufficient_margin
 from tests.accounting.test_calibrate import next_door
 from tests.losses.test_gaussian_delta import summed
 from udfs.losses.distribution import bounds_of
@@ -24,8 +24,8 @@ GAUSSIAN_KINDS: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-def approximate(influence: int, kind: type[ApproximateTarget] = ApproximateTarget) -> ApproximateTarget:
-    return kind(epsilon=ONE, delta=DELTA, influence=Fraction(influence))
+def approximate(influence: int, quantity: str = "delta") -> Target:
+    return Target.of(quantity, epsilon=ONE, delta=DELTA, influence=Fraction(influence))
 
 
 @pytest.mark.parametrize(("kind", "fixed", "influence"), GAUSSIAN_KINDS)
@@ -34,33 +34,33 @@ def test_delta_on_the_lattice_is_kept_and_not_with_a_digit_less(
 ) -> None:
     found = solve(kind, fixed, ONE, approximate(influence))
     less = next_door(found, more=False)
-    assert summed(found.form.noise.scale, influence, ONE) <= mpmath.mpf(1) / 100_000
-    assert summed(less.form.noise.scale, influence, ONE) > mpmath.mpf(1) / 100_000
+    assert summed(found.lattice_noise.scale, influence, ONE) <= mpmath.mpf(1) / 100_000
+    assert summed(less.lattice_noise.scale, influence, ONE) > mpmath.mpf(1) / 100_000
 
 
 def test_the_scale_of_continuous_noise_is_too_small_for_one_step() -> None:  # the twin
-    assert exact_scale(1, 1e-5) < float(solve("gaussian", {}, ONE, approximate(1)).form.noise.scale)
+    assert exact_scale(1, 1e-5) < float(solve("gaussian", {}, ONE, approximate(1)).lattice_noise.scale)
     assert summed(Fraction(exact_scale(1, 1e-5)), 1, ONE) > mpmath.mpf(1) / 100_000
 
 
 @pytest.mark.parametrize(("kind", "fixed"), [("log", {"a": 1}), ("root", {"k": 4, "a": 1})])
 def test_transformations_have_the_scale_of_what_a_record_moves(kind: str, fixed: dict[str, Any]) -> None:
     found = solve(kind, fixed, ONE, approximate(10))
-    shift = float(found.form.shift_at(Fraction(10)))
-    assert float(found.form.noise.scale) == pytest.approx(exact_scale(1, 1e-5) * shift, rel=1e-7)
+    shift = float(found.shift_at(Fraction(10)))
+    assert float(found.lattice_noise.scale) == pytest.approx(exact_scale(1, 1e-5) * shift, rel=1e-7)
     pair = found.pair_at(Fraction(10))
     assert pair is not None
     assert bounds_of([pair], 1e-5, 0.05).epsilon == pytest.approx(1, rel=1e-3)
 
 
 def test_the_closed_form_is_taken_where_it_is_asked_for() -> None:
-    found = solve("gaussian", {}, ONE, approximate(10, ClosedTarget))
+    found = solve("gaussian", {}, ONE, approximate(10, "closed"))
     least = closed_scale(1, 1e-5, 10)
-    assert least <= float(found.form.noise.scale) <= least * (1 + 1e-7)
-    coarse = solve("gaussian", {}, ONE, ClosedTarget(epsilon=Fraction(5), delta=Fraction("1e-9"), influence=ONE))
-    assert summed(coarse.form.noise.scale, 1, Fraction(5)) <= mpmath.mpf(10) ** -9  # its condition, on whole numbers
+    assert least <= float(found.lattice_noise.scale) <= least * (1 + 1e-7)
+    coarse = solve("gaussian", {}, ONE, Target.of("closed", epsilon=Fraction(5), delta=Fraction("1e-9"), influence=ONE))
+    assert summed(coarse.lattice_noise.scale, 1, Fraction(5)) <= mpmath.mpf(10) ** -9  # its condition, on whole numbers
     with pytest.raises(CalibrationError, match="Gaussian noise"):
-        solve("laplace", {}, ONE, approximate(10, ClosedTarget))
+        solve("laplace", {}, ONE, approximate(10, "closed"))
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_the_closed_form_is_taken_where_it_is_asked_for() -> None:
     [("laplace", {}), ("generalized_gaussian", {"p": "0.5"}), ("exponential_polylog", {"p": 2, "d": "1.5", "a": 3})],
 )
 def test_other_noise_keeps_delta_by_its_distribution_and_pure_losses_exactly(kind: str, fixed: dict[str, Any]) -> None:
-    large = ApproximateTarget(epsilon=ONE, delta=Fraction(1, 20), influence=Fraction(10))
+    large = Target.of("delta", epsilon=ONE, delta=Fraction(1, 20), influence=Fraction(10))
     found = solve(kind, fixed, ONE, large)
-    weights, pure = found.form.noise.weights, found.pure_loss_at(Fraction(10))
+    weights, pure = found.log_weights, found.pure_loss_at(Fraction(10))
     assert pure is not None
     assert pure > 1.05
     x = np.arange(-(10**6), 10**6 + 11)
     p = np.exp(weights.fast(np.abs(x).astype(float)))
     spent = np.maximum(p - np.e * np.exp(weights.fast(np.abs(x - 10).astype(float))), 0).sum() / p.sum()
     assert 0.05 * (1 - 2e-3) <= spent <= 0.05
-    exactly = solve(kind, fixed, ONE, PureTarget(epsilon=ONE, influence=Fraction(10)))
+    exactly = solve(kind, fixed, ONE, Target.of("epsilon", epsilon=ONE, influence=Fraction(10)))
     kept, less = (m.pure_loss_at(Fraction(10)) for m in (exactly, next_door(exactly, more=False)))
     assert kept is not None
     assert less is not None
@@ -86,7 +86,7 @@ def test_other_noise_keeps_delta_by_its_distribution_and_pure_losses_exactly(kin
 
 def test_what_has_no_pure_loss_is_told() -> None:
     with pytest.raises(CalibrationError, match="no pure loss; name a delta"):
-        solve("gaussian", {}, ONE, PureTarget(epsilon=ONE, influence=ONE))
+        solve("gaussian", {}, ONE, Target.of("epsilon", epsilon=ONE, influence=ONE))
 
 
 def test_the_papers_remarks_and_figures() -> None:

@@ -8,7 +8,7 @@ import mpmath
 import pytest
 
 from pipeline.accounting.calibrate import solve
-from pipeline.accounting.targets import CalibrationError, GroupTarget, RelativeErrorTarget, target_of
+from pipeline.accounting.targets import CalibrationError, Target
 from tests.accounting.test_calibrate import next_door
 from udfs.mechanisms.groupwise import sigma_for_relative_error
 
@@ -26,26 +26,31 @@ def group_loss(m: Any, group: int) -> float:
     return log1p(1 / (group - 1 + float(m.a))) ** 2 / (2 * float(m.sigma) ** 2)
 
 
-def grouped(loss: str, group: int, total: int = 10) -> GroupTarget:
-    return GroupTarget(relative_error=TENTH, total=Fraction(total), group_loss=Fraction(loss), group=Fraction(group))
+ERROR_AT_10 = Target.of("relative_error", relative_error=TENTH, total=Fraction(10))
+
+
+def grouped(loss: str, group: int, total: int = 10) -> Target:
+    return Target.of(
+        "group_loss", relative_error=TENTH, total=Fraction(total), group_loss=Fraction(loss), group=Fraction(group)
+    )
 
 
 @pytest.mark.parametrize(("a", "total"), [("0.1", 1), ("1", 1), ("10", 10), ("100", 3)])
 def test_the_relative_error_is_below_at_every_count_and_not_with_a_digit_more(a: str, total: int) -> None:
-    target = RelativeErrorTarget(relative_error=TENTH, total=Fraction(total))
+    target = Target.of("relative_error", relative_error=TENTH, total=Fraction(total))
     found = solve("groupwise_log", {"a": a}, ONE, target)
     assert all(relative(found, count) < 0.1 for count in (total, total + 1, 10 * total, 10**6))
     assert relative(next_door(found, more=True), total) >= 0.1 * (1 - 1e-12)
     assert total == 1 or relative(found, total - 1) > 0.1  # the twin: an error that is met one count too early
     if total == 1:
-        assert float(found.form.noise.scale) == pytest.approx(
+        assert float(found.lattice_noise.scale) == pytest.approx(
             float(sigma_for_relative_error(TENTH, Fraction(a))), rel=2e-6
         )
 
 
 def test_other_kinds_have_relative_errors_too() -> None:
     for kind, fixed in (("gaussian", {}), ("laplace", {}), ("groupwise_noisy", {"r": "0.05"}), ("log", {"a": 5})):
-        found = solve(kind, fixed, ONE, RelativeErrorTarget(relative_error=TENTH, total=Fraction(100)))
+        found = solve(kind, fixed, ONE, Target.of("relative_error", relative_error=TENTH, total=Fraction(100)))
         assert 9.99 < found.mean_absolute_error(100.0) < 10
         assert found.mean_absolute_error(1000.0) < 100
 
@@ -61,8 +66,8 @@ def test_a_groups_loss_is_kept_with_its_error_and_not_with_a_digit_more(loss: st
     assert float(kept) == pytest.approx(float(loss), rel=1e-4)
     assert group_loss(found, group) == pytest.approx(float(loss), rel=1e-4)
     assert relative(found, 10) < 0.1
-    step = Fraction(1, 10**5) * (1 if target.rises else -1)
-    beyond: Any = solve("groupwise_log", {"a": found.a * (1 + step)}, ONE, target.of_error)
+    step = Fraction(1, 10**5) * (1 if target["group"] > target.total else -1)
+    beyond: Any = solve("groupwise_log", {"a": found.a * (1 + step)}, ONE, ERROR_AT_10)
     assert beyond.group_loss_at(Fraction(group)) > Fraction(loss)
 
 
@@ -72,7 +77,7 @@ def test_the_offset_that_is_taken_spares_the_others_most() -> None:
         solve("groupwise_log", {}, ONE, grouped("0.01", 100)),
     )
     for m, a in ((by_small, 1.5), (by_large, 0.5)):  # more, or less, than was taken also keeps the target
-        other: Any = solve("groupwise_log", {"a": Fraction(m.a) * Fraction(a)}, ONE, grouped("1", 1).of_error)  # type: ignore[attr-defined]
+        other: Any = solve("groupwise_log", {"a": Fraction(m.a) * Fraction(a)}, ONE, ERROR_AT_10)  # type: ignore[attr-defined]
         spared = 1000 if a > 1 else 1
         assert other.group_loss_at(Fraction(spared)) > m.group_loss_at(Fraction(spared))
 
@@ -85,4 +90,4 @@ def test_what_cannot_be_had_is_told() -> None:
     with pytest.raises(CalibrationError, match="a is what calibration solves for"):
         solve("groupwise_log", {"a": 1}, ONE, grouped("1", 1))
     with pytest.raises(CalibrationError, match="total: must be above 0"):
-        target_of("relative_error", {"relative_error": TENTH, "total": Fraction(0)})
+        Target.of("relative_error", relative_error=TENTH, total=Fraction(0))

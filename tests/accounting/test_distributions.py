@@ -10,7 +10,7 @@ from pipeline.accounting.distributions import bounds_at
 from pipeline.accounting.gaussian import exact_scale
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import QuerySet, Reference
-from pipeline.plan.policy import located, parse_at, policy_of
+from pipeline.plan.total_policy import located, parse_at, policy_of
 from tests.support.firms import COARSE, loaded
 from tests.support.kinds import STAIRS
 from udfs.losses.atoms import Response

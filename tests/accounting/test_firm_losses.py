@@ -14,7 +14,7 @@ from pipeline.accounting.references import Reference
 from pipeline.diagnostics import records as kernel
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
-from pipeline.plan.policy import located, policy_of
+from pipeline.plan.total_policy import located, policy_of
 from tests.support import firms
 from tests.support.diagnostics import diagnosed, in_files, read, rows
 from tests.support.losses import economy, firm_losses, in_domain, whole, wrong

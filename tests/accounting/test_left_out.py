@@ -1,10 +1,10 @@
 """The test of records left out: what it costs, how often it refuses by chance, and what it lets through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from itertools import product
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from mpmath import mpf
 
 from pipeline.accounting.left_out import (
+    SHARE,
     LeftOutTest,
     left_out_test_alone,
     with_left_out_test,
@@ -19,8 +20,11 @@ from pipeline.accounting.left_out import (
 )
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Reference
+from pipeline.base.errors import StateError
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.noise.keystream import SecretKey
+from udfs.noise.keystream import CellBits, SecretKey
+from udfs.numbers.arrays import Int64s
 from udfs.records.statistics import Count, Sum
 
 RARE = mpf("1e-6")
@@ -29,14 +33,15 @@ SHARES = [Fraction(text) for text in ("0", "0.01", "0.3", "0.9", "0.999")]
 
 @dataclass(frozen=True)
 class Discrete:
-    """The discrete Gaussian on the integers, and its tails, in 30 digits: mass beyond 14σ is below 10⁻⁴²."""
+    """Noise on the integers, and its tails, in 30 digits: Gaussian mass beyond 14σ, Laplace beyond 80σ is < 10⁻³⁴."""
 
     sigma: int
+    laplace: bool = False
 
     def __post_init__(self) -> None:
         with mpmath.workdps(30):
-            reach = 14 * self.sigma
-            weights = [mpmath.exp(-mpf(k * k) / (2 * self.sigma**2)) for k in range(-reach, reach + 1)]
+            reach = (80 if self.laplace else 14) * self.sigma
+            weights = [mpmath.exp(self.log_weight(k)) for k in range(-reach, reach + 1)]
             whole = mpmath.fsum(weights)
             mass = {k: w / whole for k, w in zip(range(-reach, reach + 1), weights, strict=True)}
             above, sums = mpf(0), {}
@@ -47,8 +52,21 @@ class Discrete:
         object.__setattr__(self, "above", sums)  # the probability of more than k
         object.__setattr__(self, "reach", reach)
 
+    def log_weight(self, k: int) -> mpf:
+        return -mpf(abs(k)) / self.sigma if self.laplace else -mpf(k * k) / (2 * self.sigma**2)
+
 
 NOISE = Discrete(100)
+SMALL = Discrete(10, laplace=True)
+
+
+def laplace_test(share: Fraction = SHARE, **changes: Any) -> LeftOutTest:
+    """The test of a release whose queries are all pure."""
+    return replace(LeftOutTest.beside([mechanism("laplace")], share), **changes)
+
+
+def mechanism(kind: str, **parameters: Any) -> Mechanism:
+    return build({"kind": kind, "sigma": 50, **parameters}, Fraction(1))
 
 
 def refused(test: LeftOutTest, kept: int, left_out: int, noise: Discrete = NOISE) -> mpf:
@@ -76,6 +94,21 @@ def test_chance_refuses_as_often_as_the_document_says() -> None:
     assert mpmath.exp(-(mpf("5.3") ** 2) / 2) < RARE  # for every share and scale: sub-Gaussian tails
 
 
+@pytest.mark.parametrize("share", [*SHARES, Fraction("0.45"), Fraction("0.5")])
+def test_laplace_noise_refuses_a_share_that_is_kept_less_than_once_in_a_million_too(share: Fraction) -> None:
+    """At a scale of 10, for the multiple goes for every scale; the twin has the Gaussian multiple."""
+    left_out = share * 1_000_000
+    counts = int(1_000_000 - left_out), int(left_out)
+    assert refused(laplace_test(share, sigma=Fraction(10)), *counts, SMALL) < RARE
+    twin = laplace_test(share, sigma=Fraction(10), multiple=Fraction("5.3"))
+    assert refused(twin, *counts, SMALL) > RARE
+
+
+def test_laplace_chance_refuses_as_often_as_the_document_says() -> None:
+    assert refused(laplace_test(sigma=Fraction(10)), 990_000, 10_000, SMALL) == pytest.approx(4.2e-7, rel=0.1)
+    assert mpmath.exp(-14) < RARE
+
+
 @pytest.mark.parametrize("share", [Fraction(0), Fraction("0.3")])
 def test_a_smaller_multiple_would_refuse_too_often(share: Fraction) -> None:
     twin = LeftOutTest(share, multiple=Fraction(4))
@@ -100,15 +133,15 @@ def test_trials_pass_and_what_is_beyond_chance_does_not(kept: int, left_out: int
     assert refusal < RARE if passes else refusal > 1 - RARE
 
 
-def divergence(order: float, shifts: tuple[int, ...], sigma: int) -> float:
-    """D_α of independent discrete Gaussians shifted by whole numbers, by direct sums."""
+def divergence(order: float, shifts: tuple[int, ...], noise: Discrete) -> mpf:
+    """D_α of independent discrete noises shifted by whole numbers, by direct sums."""
     total = mpf(0)
     for shift in shifts:
-        reach = range(-20 * sigma, 20 * sigma + 1)
-        log = [(-mpf(k * k) / (2 * sigma**2), -mpf((k - shift) ** 2) / (2 * sigma**2)) for k in reach]
+        reach = range(-20 * noise.sigma - shift, 20 * noise.sigma + 2 * shift + 1)
+        log = [(noise.log_weight(k), noise.log_weight(k - shift)) for k in reach]
         whole = mpmath.fsum(mpmath.exp(p) for p, _ in log)
         total += mpmath.log(mpmath.fsum(mpmath.exp(order * p + (1 - order) * q) for p, q in log) / whole) / (order - 1)
-    return float(total)
+    return total
 
 
 def moves_one_count(n: int) -> list[tuple[int, int]]:
@@ -121,19 +154,93 @@ def moves_the_whole_too(n: int) -> list[tuple[int, int]]:
     return [(n, left_out) for left_out in range(n + 1)]
 
 
-def losses_hold(moves: Callable[[int], list[tuple[int, int]]], sigma: int = 3) -> bool:
-    policy = with_left_out_test(PolicySum((), (frozenset(),)), LeftOutTest(sigma=Fraction(sigma)))
+def closed_form(n: int, noise: Discrete) -> mpf:
+    """What n records lose in one count: n²/(2σ²), or x − (s/sinh s)·(1 − e^(−x)) with x = n/σ and s = 1/σ."""
+    x, s = mpf(n) / noise.sigma, mpf(1) / noise.sigma
+    return x - s / mpmath.sinh(s) * (1 - mpmath.exp(-x)) if noise.laplace else x**2 / 2
+
+
+def losses_hold(moves: Callable[[int], list[tuple[int, int]]], noise: Discrete) -> bool:
+    test = replace(laplace_test() if noise.laplace else LeftOutTest(), sigma=Fraction(noise.sigma))
+    policy = with_left_out_test(PolicySum((), (frozenset(),)), test)
     for n, order in product((1, 2, 5), (1.5, 2.0, 8.0)):
         stated = policy.loss_at(Reference.of([{}] * n))
-        assert stated == Fraction(n * n, 2 * sigma**2)
-        if any(divergence(order, shifts, sigma) > order * float(stated) * (1 + 1e-9) for shifts in moves(n)):
+        with mpmath.workdps(40):
+            above = mpf(stated.numerator) / stated.denominator - closed_form(n, noise)
+            assert mpf("-1e-38") < above < mpf("1e-11")
+        if any(divergence(order, shifts, noise) > order * float(stated) * (1 + 1e-9) for shifts in moves(n)):
             return False
     return True
 
 
-def test_records_lose_no_more_than_is_stated_however_they_are_counted() -> None:
-    assert losses_hold(moves_one_count)
-    assert not losses_hold(moves_the_whole_too)
+@pytest.mark.parametrize("noise", [Discrete(3), Discrete(3, laplace=True)])
+def test_records_lose_no_more_than_is_stated_however_they_are_counted(noise: Discrete) -> None:
+    assert losses_hold(moves_one_count, noise)
+    assert not losses_hold(moves_the_whole_too, noise)
+
+
+def largest_ratio(shifts: tuple[int, ...], noise: Discrete) -> mpf:
+    """The max divergence of independent noises, by looking at all outputs that are near."""
+    return mpmath.fsum(
+        max(noise.log_weight(k) - noise.log_weight(k - shift) for k in range(-9 * noise.sigma, 9 * noise.sigma))
+        for shift in shifts
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_pure_loss_is_the_largest_ratio_however_records_are_counted(n: int) -> None:
+    noise = Discrete(3, laplace=True)
+    policy = with_left_out_test(PolicySum((), (frozenset(),)), laplace_test(sigma=Fraction(3)))
+    stated = policy.pure_loss_at(Reference.of([{}] * n))
+    assert stated == Fraction(n, 3)
+    assert all(largest_ratio(shifts, noise) <= float(stated) * (1 + 1e-12) for shifts in moves_one_count(n))
+    assert largest_ratio((n, 0), noise) == pytest.approx(float(stated))
+    assert max(largest_ratio(shifts, noise) for shifts in moves_the_whole_too(n)) > float(stated) * 1.5
+    assert with_left_out_test(PolicySum((), ()), LeftOutTest()).queries[0].mechanism.pure_loss_at(Fraction(n)) is None
+
+
+def hockey_stick(shifts: tuple[int, ...], noise: Discrete, epsilon: float) -> float:
+    """The least δ of (ε, δ) for independent noises, over all pairs of near outputs."""
+    laws = []
+    for shift in shifts:
+        k = np.arange(-12 * noise.sigma, 12 * noise.sigma + shift + 1)
+        mass = np.exp([[float(noise.log_weight(int(i) - m)) for i in k] for m in (0, shift)])
+        laws.append(mass / mass.sum(axis=1, keepdims=True))
+    p, q = (np.multiply.outer(laws[0][side], laws[1][side]) for side in (0, 1))
+    return float(np.maximum(p - np.exp(epsilon) * q, 0).sum())
+
+
+def test_two_counts_are_told_apart_no_better_than_one() -> None:
+    """Every test of an attacker's: δ(ε) of (k, l) is at most that of (n, 0) at all ε; (n, n) would be above."""
+    noise = Discrete(3, laplace=True)
+    for n, epsilon in product((2, 5), np.linspace(0, 2, 9)):
+        one = hockey_stick((n, 0), noise, epsilon) + 1e-5  # the masses that are cut off
+        assert all(hockey_stick(shifts, noise, epsilon) <= one for shifts in moves_one_count(n))
+        assert hockey_stick((n, n), noise, 0.0) > hockey_stick((n, 0), noise, 0.0) + 0.02
+
+
+def far_from_laplace(drawn: Int64s, scale: int = 100) -> bool:
+    """Whether draws are farther from discrete Laplace noise than chance is but once in 10⁹ (Massart's DKW bound)."""
+    values, counts = np.unique(drawn, return_counts=True)
+    q = np.exp(-1 / scale)
+    stated = np.where(values < 0, q ** (-values.astype(float)), 1 + q - q ** (values + 1.0)) / (1 + q)  # P(Z ≤ k)
+    apart = np.abs(np.cumsum(counts) / len(drawn) - stated).max()
+    return bool(apart > np.sqrt(np.log(2e9) / (2 * len(drawn))))
+
+
+def test_the_laplace_noise_is_of_its_law_and_drawn_by_key_and_count() -> None:
+    test, key, count = laplace_test(), SecretKey(bytes(range(32))), 60_000
+
+    def drawn(noise: Mechanism) -> Int64s:
+        bits = CellBits(key=key, query=0, cells=np.arange(count, dtype=np.uint64))
+        return noise.release(np.zeros(count, dtype=np.int64), bits, Fraction(1, 2)).value
+
+    noise = drawn(test.mechanism)
+    assert test.draw(1000, 30, key) == (1000 + noise[0], 30 + noise[1])
+    assert not far_from_laplace(noise)
+    assert abs(np.corrcoef(noise.reshape(-1, 2).T)[0, 1]) < 6 / (count / 2) ** 0.5
+    assert far_from_laplace(drawn(mechanism("laplace", sigma=90)))
+    assert far_from_laplace(drawn(mechanism("gaussian", sigma=141, policy="paper")))
 
 
 def test_the_noise_of_the_two_counts_is_independent_and_of_its_scale() -> None:
@@ -146,10 +253,9 @@ def test_the_noise_of_the_two_counts_is_independent_and_of_its_scale() -> None:
 
 
 def test_a_policy_takes_the_test_and_gives_it_back() -> None:
-    gaussian = partial(build, step=Fraction(1))
     queries = (
-        QueryPolicy("establishments", Count(), gaussian({"kind": "gaussian", "sigma": 2, "policy": "paper"})),
-        QueryPolicy("employment", Sum("employment"), gaussian({"kind": "gaussian", "sigma": 50, "policy": "paper"})),
+        QueryPolicy("establishments", Count(), mechanism("gaussian", sigma=2)),
+        QueryPolicy("employment", Sum("employment"), mechanism("gaussian")),
     )
     plain = PolicySum(queries, (frozenset({0}), frozenset({1})))
     tested = with_left_out_test(plain)
@@ -160,3 +266,24 @@ def test_a_policy_takes_the_test_and_gives_it_back() -> None:
     assert tested.loss_at(at) == plain.loss_at(at) + Fraction(1, 20_000)
     assert left_out_test_alone(tested).loss_at(at) == Fraction(1, 20_000)
     assert LeftOutTest.from_json(LeftOutTest(Fraction("0.3")).to_json()) == LeftOutTest(Fraction("0.3"))
+
+
+PURE = [mechanism("laplace"), mechanism("log", a=1, noise="laplace", sigma=1, estimator="median")]
+
+
+@pytest.mark.parametrize(
+    ("beside", "noise"), [([], "gaussian"), ([mechanism("gaussian")], "gaussian"), (PURE, "laplace")]
+)
+def test_the_noise_is_laplace_where_all_queries_are_pure(beside: list[Mechanism], noise: str) -> None:
+    mechanisms = [*PURE, mechanism("log", a=1, sigma=1), *beside] if noise == "gaussian" else beside
+    test = LeftOutTest.beside(mechanisms)
+    assert (test.noise, test.pure, test.mechanism.kind) == (noise, noise == "laplace", noise)
+    assert LeftOutTest.from_json(test.to_json()) == test
+    assert test.to_json().get("noise") == (None if noise == "gaussian" else noise)  # as older versions wrote it
+    policy = PolicySum(tuple(QueryPolicy(str(i), Count(), each) for i, each in enumerate(mechanisms)), (frozenset(),))
+    assert with_left_out_test(policy).queries[-1].mechanism == test.mechanism
+
+
+def test_a_later_versions_noise_is_not_taken_for_another() -> None:
+    with pytest.raises(StateError, match="the noise cauchy is unknown"):
+        LeftOutTest.from_json(LeftOutTest().to_json() | {"noise": "cauchy"})

@@ -51,7 +51,7 @@ def found(exposures: Sequence[Exposure], sets: frozenset[frozenset[int]], record
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(derandomize=True, max_examples=12, deadline=None)
+@settings(derandomize=True, max_examples=12)
 @given(sizes=SIZES, room=st.sampled_from([1, 2, 3, None]))
 def test_one_query_is_exact(kind: str, sizes: list[int], room: int | None) -> None:
     bound = found([exposure(KINDS[kind], sizes, room)], ONE, len(sizes))
@@ -92,7 +92,7 @@ def most_of_nested(kinds: Sequence[str], sizes: Sequence[Sequence[int]], states:
 NESTED = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 500)), min_size=2, max_size=5)
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=40)
 @given(pairs=NESTED, kinds=st.tuples(*[st.sampled_from(sorted(KINDS))] * 2), states=st.sampled_from([1, 2, 9]))
 def test_nested_tables_are_exact(pairs: list[tuple[int, int]], kinds: tuple[str, str], states: int) -> None:
     sizes = list(zip(*pairs, strict=True))
@@ -123,7 +123,7 @@ def test_the_curve_of_nested_tables_is_exact_at_every_order(kinds: tuple[str, st
     assert (curve <= most * (1 + ROUNDING)).all()
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=40)
 @given(pairs=NESTED, kinds=st.tuples(*[st.sampled_from(sorted(KINDS))] * 2))
 def test_prices_of_nested_tables_are_bounds(pairs: list[tuple[int, int]], kinds: tuple[str, str]) -> None:
     sizes = list(zip(*pairs, strict=True))
@@ -154,7 +154,7 @@ def test_tables_nested_the_wrong_way_round_are_too_small(monkeypatch: pytest.Mon
     assert found(tables, both, 3) < true
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(derandomize=True, max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 300), min_size=2, max_size=4), kinds=st.tuples(*[st.sampled_from(sorted(KINDS))] * 3)
 )

@@ -89,7 +89,7 @@ SIZES = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(derandomize=True, max_examples=15, deadline=None)
+@settings(derandomize=True, max_examples=15)
 @given(sizes=SIZES, room=st.sampled_from([1, 2, 3, None]))
 def test_the_bound_is_certified_and_nearly_attained(kind: str, sizes: list[int], room: int | None) -> None:
     (bound,) = most_lost([exposure(KINDS[kind], sizes, room)], [ONE] * len(sizes))
@@ -122,7 +122,7 @@ def by_search(loss: Callable[[Floats], Floats], sizes: Sequence[int], room: int)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@settings(derandomize=True, max_examples=4, deadline=None)
+@settings(derandomize=True, max_examples=4)
 @given(seed=st.integers(0, 10**6), records=st.integers(10, 30), room=st.sampled_from([2, 3000]))
 def test_many_records_lose_nearly_what_is_stated(kind: str, seed: int, records: int, room: int) -> None:
     """Beyond all partitions: at most 1.1 times what a search finds, but of a policy that rises by steps."""
@@ -132,7 +132,7 @@ def test_many_records_lose_nearly_what_is_stated(kind: str, seed: int, records: 
     assert found * (1 - 1e-9) <= stated <= found * (LARGEST_OF_STEPS if kind == "steps" else LARGEST)
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(derandomize=True, max_examples=25)
 @given(sizes=SIZES, kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=2, max_size=3), scale=st.integers(1, 9))
 def test_tables_of_the_same_cells_are_bounded_together(sizes: list[int], kinds: list[str], scale: int) -> None:
     mechanisms = [KINDS[kind] for kind in kinds]

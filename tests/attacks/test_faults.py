@@ -1,7 +1,13 @@
 """The judge of `python -m tests.faults` rejects what must not come of a fault; the drill itself takes too long here."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +16,10 @@ import pytest
 
 from tests.faults.acts import signalled
 from tests.faults.judge import Seen, differences, leaks, look
-from tests.faults.scene import RELEASE, Ended, with_canaries
+from tests.faults.scene import RELEASE, ROOT, Ended, with_canaries
 from tests.faults.table import ENGINES, FAULTS, Fault
 from tests.support.ledgers import append, entries
+from tests.support.patience import PATIENCE
 from tests.support.submit import Place, submit
 from tests.support.world import write_world
 
@@ -105,3 +112,22 @@ def test_the_judge_rejects_what_ran_or_was_recorded_otherwise(place: Place) -> N
 def test_the_table_names_each_fault_once_on_every_engine() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 40
     assert {fault.engine for fault in FAULTS} == set(ENGINES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_drill_that_is_ended_leaves_no_process_and_no_folder(tmp_path: Path, number: int) -> None:
+    """In the middle of a command; a second signal, as make passes one on, changes nothing."""
+    call = [sys.executable, "-m", "tests.faults", "--only", "driver killed, at settle, dask"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(call, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True) as drill:
+        while drill.poll() is None and not [*tmp_path.glob("prdp-faults-*/000/logs/1.err")]:
+            time.sleep(0.02)
+        drill.send_signal(number)
+        drill.send_signal(number)
+        error = drill.communicate(timeout=PATIENCE)[1]
+    assert (drill.returncode, error) == (1, "error: ended before all was done; what was started has ended\n")
+    assert [*tmp_path.iterdir()] == []
+    mark = f"FAULT_CUES={tmp_path}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            assert mark not in (process / "environ").read_bytes()

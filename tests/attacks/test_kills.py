@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.release.manifest import verify_release
+from pipeline.publication.manifest import verify_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 from tests.support.cases import cases, sizes

@@ -14,16 +14,16 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.diagnostics.check import CheckJob, Outcome, check
-from pipeline.diagnostics.check_codes import CodeJudge, Wrong
+from pipeline.base.errors import PlanError, StateError
+from pipeline.diagnostics.check_microdata import CheckJob, Outcome, check
+from pipeline.diagnostics.check_scan import CodeJudge, Wrong
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.errors import PlanError, StateError
+from pipeline.engines.totals import layout_of
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.plan.vintages import vintage_of
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import layout_of
 from tests.support import firms
 from tests.support.leaks import forms, found
 from tests.support.spark import PYSPARKS_OWN, shared_engine
@@ -112,6 +112,16 @@ def kinds(made: dict[str, Any]) -> dict[str, Counter[str]]:
 
 
 # -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_where_no_column_matches_the_report_lists_those_there(tmp_path: Path) -> None:
+    rows = frame().rename(columns=lambda name: f"x_{name}")
+    made = report(checked(modern(tmp_path), written(tmp_path / "raw", rows), tmp_path))
+    assert made["columns_found"] == list(rows.columns)
+    assert {column["nearest"] for column in made["columns"]} == set(rows.columns)
+    headless = tmp_path / "headless.csv"
+    frame().to_csv(headless, index=False, header=False)
+    assert report(checked(modern(tmp_path), headless, tmp_path))["columns_found"] is None  # they may be a record's
 
 
 def test_each_row_that_is_wrong_is_found_once(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.base.errors import MicrodataError, StateError
+from pipeline.base.html import QUANTILES
 from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
-from pipeline.diagnostics.losses import SIZES, size_labels
-from pipeline.errors import MicrodataError, StateError
+from pipeline.diagnostics.record_losses import SIZES, size_labels
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
-from pipeline.report.html import QUANTILES
 from tests.support import firms, parity, world
 from tests.support.diagnostics import QUERIES, diagnosed, in_files, microdata, read, rows
-from tests.support.guarantee import CASES, named
+from tests.support.guarantee import named, three
 from tests.support.logs import log_for
 from tests.support.losses import in_domain, record_losses, whole, wrong
 from tests.support.submit import Place, submit
@@ -230,7 +230,7 @@ def test_without_a_release_the_mechanisms_errors_stand_alone(plan: Path, tmp_pat
     assert row["expected_standard_error"] == pytest.approx(4, rel=1e-9)
 
 
-@pytest.mark.parametrize("mechanism", CASES, ids=named)
+@pytest.mark.parametrize("mechanism", three(), ids=named)
 def test_interpolated_variances_are_near_the_mechanisms(mechanism: Mechanism) -> None:
     curve = VarianceCurve.of(mechanism)
     totals = np.array([0, 1, 5, 37, 1234, 99_999, 3_141_592], dtype=np.float64) * float(mechanism.step)

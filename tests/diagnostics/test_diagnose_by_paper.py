@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from pipeline.diagnostics.page import draw_shares
+from pipeline.base.html import QUANTILES
+from pipeline.diagnostics.diagnostics_page import draw_shares
 from pipeline.plan.load import load_plan
-from pipeline.report.html import QUANTILES
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read
 from tests.support.losses import in_domain, met, whole
@@ -103,7 +103,7 @@ def test_lines_in_pairs_share_their_colour() -> None:
 def test_without_matplotlib_the_page_has_its_tables_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.diagnostics.page.can_draw", lambda: False)
+    monkeypatch.setattr("pipeline.diagnostics.diagnostics_page.can_draw", lambda: False)
     plan = write_world(tmp_path / "world", microdata(), queries=MANY)
     page = (diagnosed(plan, tmp_path / "out") / "report.html").read_text(encoding="utf-8")
     assert "Plots are left out" in page

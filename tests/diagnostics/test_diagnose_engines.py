@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata import source
 from tests.support import firms, parity
 from tests.support.dask_cluster import local_cluster

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipeline.diagnostics.page import CLOSE, SPOKEN, diagnostics_page, lying_together
+from pipeline.diagnostics.diagnostics_page import CLOSE, SPOKEN, diagnostics_page, lying_together
 from tests.support import many_keys
 from tests.support.devtools import MODES, browser
 from tests.support.diagnostics import diagnosed, read

@@ -12,9 +12,9 @@ import pyarrow.csv
 import pytest
 
 from jobs.cli import main
-from pipeline.diagnostics import run as steps
+from pipeline.base.errors import MicrodataError, PrdpError, StateError
+from pipeline.diagnostics import diagnose as steps
 from pipeline.engines.dask import DaskEngine
-from pipeline.errors import MicrodataError, PrdpError, StateError
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan

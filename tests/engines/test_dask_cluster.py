@@ -18,11 +18,11 @@ import pytest
 import yaml
 from distributed import Client
 
+from pipeline.base.errors import PlanError, PrdpError
 from pipeline.engines import dask_cluster
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.dask_cluster import Cluster
 from pipeline.engines.protocol import TaskFailed
-from pipeline.errors import PlanError, PrdpError
 from tests.support.cells import blocks
 from tests.support.dask_cluster import Processes, dask_processes, local_cluster, progress, with_tls
 from tests.support.parity import released

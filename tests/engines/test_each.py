@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from pipeline.base.errors import MicrodataError
+from pipeline.base.log import Log
 from pipeline.engines.buckets import Segment, grouped
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine, TaskFailed
-from pipeline.errors import MicrodataError
-from pipeline.log import Log
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support import tasks
@@ -58,8 +58,8 @@ def test_no_items_have_no_results(engine: Engine) -> None:
 
 def test_how_many_are_done_is_told_where_they_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
-    monkeypatch.setattr("pipeline.log.PATIENCE", 0.0)
-    monkeypatch.setattr("pipeline.log.TICK", 0.02)
+    monkeypatch.setattr("pipeline.base.log.PATIENCE", 0.0)
+    monkeypatch.setattr("pipeline.base.log.TICK", 0.02)
     monkeypatch.setattr(engine, "log", Log(told))
     engine.each(patient, range(8), "reading")
     engine.each(patient, range(3))

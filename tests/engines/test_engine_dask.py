@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.base.errors import StateError
+from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
-from pipeline.errors import StateError
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.storage.uri import locate
-from pipeline.tables.files import Block
 from tests.support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, same, spec, write
 from tests.support.dask_cluster import local_cluster
 from udfs.noise.keystream import SecretKey

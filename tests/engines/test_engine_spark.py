@@ -12,19 +12,19 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import rand
 
+from pipeline.base.errors import PrdpError, StateError
 from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
 from pipeline.engines.spark_session import JAVA_OPTIONS, private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
-from pipeline.errors import PrdpError, StateError
+from pipeline.engines.totals import Layout, layout_of
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.storage.sealing import pack
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import Layout, layout_of
 from tests.support.leaks import forms
 from tests.support.ledgers import staged_files
 from tests.support.parity import RELEASE, full, released
@@ -53,7 +53,7 @@ def totals(engine: SparkEngine, cut: list[Chunk], layout: Layout, folder: Path) 
 
 
 def opened(held: SealedTotals, index: int) -> list[int]:
-    _, _, first, end = held.files.at(index)
+    _, _, first, end = held.files.all[index]
     if index not in held.sealed:
         return [0] * (end - first)
     values: list[int] = held.vault.read("totals", index)["total"].tolist()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
+from pipeline.base.errors import StateError
 from pipeline.engines.buckets import grouped
-from pipeline.errors import StateError
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate

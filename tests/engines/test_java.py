@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.base.errors import PrdpError
 from pipeline.engines import spark_session as java
 from pipeline.engines.spark_session import DROPPED, java_home
-from pipeline.errors import PrdpError
 
 
 def planted(home: Path, version: str) -> Path:

@@ -16,8 +16,8 @@ import pyspark
 import pytest
 import yaml
 
+from pipeline.base.errors import PlanError
 from pipeline.engines.spark_session import java_home, require_secret
-from pipeline.errors import PlanError
 from tests.support.parity import RELEASE
 from tests.support.spark import ROOT
 from tests.support.submit import Place

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.base.errors import MicrodataError, PlanError
+from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.engines.spark import SparkEngine
-from pipeline.errors import MicrodataError, PlanError
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.preparation.duplicates import records_of
+from pipeline.release.duplicates import records_of
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.files import Block
 from tests.support.dask_cluster import local_cluster
 from tests.support.ledgers import staged_files
 from tests.support.parity import PLANS, RELEASE, attempt_of, holds_figures, on_cluster, released
@@ -152,7 +152,7 @@ def test_bad_input_is_told_in_the_same_words(
     tmp_path: Path, spark: SparkEngine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, words = BAD[name]
-    monkeypatch.setattr("pipeline.release.run.require_readable", lambda *_: None)  # it is met in the scan
+    monkeypatch.setattr("pipeline.release.steps.require_readable", lambda *_: None)  # it is met in the scan
     plan = write_world(tmp_path, table, queries=BY_PAYROLL)
     told = []
     for engine in (None, spark):

@@ -9,14 +9,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SealedTotals, SparkEngine
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.engines.totals import layout_of
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import layout_of
 from tests.support.parity import RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, ROOT
 from tests.support.submit import Place, submit
@@ -41,7 +41,7 @@ def totals(engine: SparkEngine, table: str, plan: Path, folder: Path) -> list[li
 
 
 def opened(held: SealedTotals, place: int) -> list[int]:
-    _, _, first, end = held.files.at(place)
+    _, _, first, end = held.files.all[place]
     found: list[int] = held.vault.read("totals", place)["total"].tolist() if place in held.sealed else []
     return found or [0] * (end - first)
 

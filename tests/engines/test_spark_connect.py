@@ -9,13 +9,13 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.engines import spark_executors
+from pipeline.base.errors import PlanError, PrdpError
+from pipeline.base.log import Log
+from pipeline.engines import spark_driver
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
-from pipeline.engines.spark_connect import PROXIES, TOKEN, ConnectDriver, require_address
+from pipeline.engines.spark_driver import PROXIES, TOKEN, ConnectDriver, require_address
 from pipeline.engines.spark_failures import job_error
-from pipeline.errors import PlanError, PrdpError
-from pipeline.log import Log
 from tests.support.ledgers import is_bare, ledger_file
 from tests.support.parity import PLANS, released
 from tests.support.patience import PATIENCE
@@ -113,7 +113,7 @@ def test_a_users_session_is_held_to_the_same() -> None:
 
 def test_jobs_whose_tasks_find_no_executor_are_ended_and_others_not(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOST_SECONDS", "LOOK_SECONDS"):
-        monkeypatch.setattr(spark_executors, name, 0.01)
+        monkeypatch.setattr(spark_driver, name, 0.01)
 
     def run(session: Session, running: int, patience: float) -> None:
         with ConnectDriver(session).working(Log(), ()):

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from pipeline.base.log import Log
 from pipeline.engines.spark import SparkEngine
-from pipeline.engines.spark_progress import GROUP
-from pipeline.log import Log
+from pipeline.engines.spark_driver import GROUP
+from pipeline.engines.totals import layout_of
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import layout_of
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.tasks import squared
 from tests.support.terminal import Told
@@ -27,8 +27,8 @@ def test_tasks_are_counted_and_the_callers_group_of_jobs_stays(
     spark: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, context = Told(), spark.session.sparkContext
-    monkeypatch.setattr("pipeline.log.PATIENCE", 0.0)
-    monkeypatch.setattr("pipeline.log.TICK", 0.02)
+    monkeypatch.setattr("pipeline.base.log.PATIENCE", 0.0)
+    monkeypatch.setattr("pipeline.base.log.TICK", 0.02)
     monkeypatch.setattr(spark, "log", Log(told))
     spark.each(squared, range(6), "reading")
     assert told.counts == {("reading", "6")}

@@ -13,16 +13,16 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
+from pipeline.base.errors import PlanError
+from pipeline.engines.blocks import VALUES, Block
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_udf import NoiseKey, ReleaseCells, mechanism_udf
-from pipeline.errors import PlanError
-from pipeline.tables.files import VALUES, Block
-from pipeline.tables.writers import write_block
+from pipeline.engines.writers import write_block
 from tests.support.leaks import forms
 from tests.support.spark import PYSPARKS_OWN, shared_engine
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.gaussian import Gaussian
+from udfs.mechanisms.light_tailed import Gaussian
 from udfs.mechanisms.log import Log
 from udfs.noise.keystream import SecretKey
 
@@ -95,8 +95,8 @@ def test_tables_are_built_on_the_driver_and_shipped() -> None:
     made = ReleaseCells(
         "code", build({"kind": "symmetric_stable", "alpha": 1.5, "gamma": 3}, Fraction(1)), KEY, 0, NINE, True
     )
-    shipped = vars(pickle.loads(pickle.dumps(made)).mechanism.form.noise)
-    assert {"table", "half_widths", "variance"} <= shipped.keys()
+    shipped = vars(pickle.loads(pickle.dumps(made)).mechanism.lattice_noise)
+    assert {"table", "half_widths", "noise_variance"} <= shipped.keys()
     assert shipped["half_widths"].keys() == {NINE}
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from jobs.cli import main
-from pipeline.engines import spark_executors
+from pipeline.base.log import Log
+from pipeline.engines import spark_driver
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark_driver import OwnDriver
-from pipeline.log import Log
 from pipeline.microdata import source
 from tests.support.ledgers import ledger_file
 from tests.support.patience import PATIENCE
@@ -178,10 +178,10 @@ def test_the_last_worker_is_lost_in_the_middle(tmp_path: Path, at: str) -> None:
     (tmp_path / "cluster").mkdir()
     with standalone(tmp_path / "cluster", workers=1) as cluster:
         before = f"""import os
-from pipeline.engines import spark_executors
+from pipeline.engines import spark_driver
 from pipeline.engines.spark import SparkEngine
 from tests.support.spark import descendants
-spark_executors.LOST_SECONDS, spark_executors.LOOK_SECONDS = 3, 0.5
+spark_driver.LOST_SECONDS, spark_driver.LOOK_SECONDS = 3, 0.5
 done, worker = SparkEngine._{"outcomes" if at == "sums" else "numbers"}, [{cluster.workers[0].pid}]
 def killing(engine, *arguments):
     if worker and {at == "sums" or "len(arguments) == 2 and sys._getframe(1).f_code.co_name == 'stage'"}:
@@ -231,7 +231,7 @@ class Tracked:
 
 def test_jobs_are_ended_where_no_executor_is_left_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOST_SECONDS", "LOOK_SECONDS"):
-        monkeypatch.setattr(spark_executors, name, 0.01)
+        monkeypatch.setattr(spark_driver, name, 0.01)
 
     def run(context: Any, ends_itself: bool) -> None:
         with OwnDriver(context).working(Log(), ()):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.coverage import FAMILIES, LEVELS, WIDTHS, Drawn, drawn
-from udfs.estimates.multipliers import Law, multiplier
+from udfs.estimates.intervals import Law, multiplier
 
 DRAWS = 4_000
 SURE = 5.3  # standard deviations of a share of misses: a false alarm in 10⁷ checks, in 10⁵ runs of all of them here

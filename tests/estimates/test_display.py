@@ -10,14 +10,13 @@ from scipy.optimize import minimize
 
 from tests.estimates.test_solve import any_group, nested
 from tests.support.estimates import matrix, nothing, table
-from udfs.estimates.display import projected
-from udfs.estimates.rounding import carried
+from udfs.estimates.rounding import carried, projected
 from udfs.estimates.solve import reconcile
 from udfs.estimates.tables import Along
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @example(5911064)  # fractions of one half, and nothing after them
 def test_display_is_whole_not_negative_and_adds_up(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -32,7 +31,7 @@ def test_display_is_whole_not_negative_and_adds_up(seed: int) -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_parts_are_the_nearest_and_whole_ones_within_one_of_them(seed: int) -> None:
     random = np.random.default_rng(seed)
     along = Along(random.permutation(np.arange(9, dtype=np.int32) % 3), 3)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.support.estimates import Dense, nothing, observed, table
-from udfs.estimates.errors import ABOVE, alike
 from udfs.estimates.group import Group
 from udfs.estimates.solve import Estimates, reconcile
 from udfs.estimates.tables import Observed
+from udfs.estimates.variances import ABOVE, alike
 
 COUNTIES = np.arange(12)
 STATES = np.repeat(np.arange(3), [3, 3, 6])  # two states alike, one larger

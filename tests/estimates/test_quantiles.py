@@ -9,9 +9,9 @@ from scipy.stats import binom, expon
 
 from benchmarks.coverage import FAMILIES, POSITIONS, WIDTHS, drawn
 from tests.support.estimates import matrix, nothing, observed, table
-from udfs.estimates.multipliers import Law, multiplier
-from udfs.estimates.quantiles import ENDS, Pool, order_of
+from udfs.estimates.intervals import Law, multiplier
 from udfs.estimates.solve import reconcile
+from udfs.estimates.variances import ENDS, Pool, order_of
 from udfs.numbers.arrays import Floats
 
 RUNS = 200

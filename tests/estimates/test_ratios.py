@@ -10,9 +10,18 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from tests.support.bits import cell_bits
-from udfs.estimates.laws import law_of
-from udfs.estimates.multipliers import Law, combined, multiplier
-from udfs.estimates.ratios import Statistics, Totals, difference, ratio, ratio_of_intervals, relative_change
+from udfs.estimates.intervals import (
+    Law,
+    Statistics,
+    Totals,
+    combined,
+    difference,
+    law_of,
+    multiplier,
+    ratio,
+    ratio_of_intervals,
+    relative_change,
+)
 from udfs.mechanisms.base import Released
 from udfs.mechanisms.catalogue import build
 

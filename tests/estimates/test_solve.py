@@ -41,7 +41,7 @@ def any_group(seed: int) -> list[Observed]:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @example(60898130)  # base cells that coarse tables alone see, beside cells of finer ones
 def test_any_group_agrees_with_dense_least_squares(seed: int) -> None:
     tables = any_group(seed)
@@ -63,7 +63,7 @@ def test_any_group_agrees_with_dense_least_squares(seed: int) -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_tables_add_up_to_the_unit_and_fixed_totals_stand(seed: int) -> None:
     tables = any_group(seed)
     estimates = reconcile(tables, unit=0.001)
@@ -80,7 +80,7 @@ def test_tables_add_up_to_the_unit_and_fixed_totals_stand(seed: int) -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_true_totals_stay_and_estimates_do_not_change_again(seed: int) -> None:
     """Estimates are linear in the values, so that A·x going in as A·x coming out makes them unbiased."""
     tables = any_group(seed)
@@ -238,7 +238,7 @@ def test_a_sum_that_crossing_tables_do_not_determine() -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example(2)  # it was answered with a variance of 10¹⁴
 def test_sums_are_told_where_tables_determine_them_and_there_alone(seed: int) -> None:
     tables, random = any_group(seed), np.random.default_rng(seed)
@@ -252,7 +252,7 @@ def test_sums_are_told_where_tables_determine_them_and_there_alone(seed: int) ->
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @example(33)  # cells of crossing tables that fixed totals alone make up
 @example(139)
 def test_every_cell_is_told_beside_fixed_totals(seed: int) -> None:

@@ -10,9 +10,9 @@ from scipy.optimize import minimize
 from scipy.signal import fftconvolve
 
 from tests.support.bits import cell_bits
-from udfs.estimates.stable import Term, best_weights, half_width, scale_of
+from udfs.estimates.stable_sums import Term, best_weights, half_width, scale_of
 from udfs.mechanisms.catalogue import build
-from udfs.noise.stable import CauchyWeights, StableWeights
+from udfs.noise.heavy_weights import CauchyWeights, StableWeights
 from udfs.noise.weights import LogWeights
 from udfs.numbers.arrays import Floats
 

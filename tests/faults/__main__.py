@@ -9,6 +9,7 @@ As root it first takes a mount namespace of its own, so that full disks and fals
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from tests.faults.scene import HOSTS, LOCALHOST, Scene, opened
 from tests.faults.table import FAULTS, Fault
 from tests.support.postgres import PostgresServer
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 APART = "PRDP_FAULTS_APART"  # set in the process that has mounts of its own
 WAIT = 20.0  # seconds for the processes of a killed driver to end
 WIDTH = 120  # characters of a line that the table repeats
@@ -42,18 +44,37 @@ def main() -> int:
     if asked.list:
         print(*(fault.name for fault in wanted), sep="\n")
         return 0
-    apart()
+    for number in ENDING:
+        signal.signal(number, end)
+    try:
+        apart()
+        rows = all_done(wanted, asked.keep)
+    except KeyboardInterrupt:
+        print("error: ended before all was done; what was started has ended", file=sys.stderr)
+        return 1
+    print(table(wanted, rows))
+    return int(any(verdict == "DIFFERENT" for verdict, *_ in rows))
+
+
+def end(*_: object) -> None:
+    """End the drill once: make, and a terminal, may both send its signal, and what was started is yet to be ended."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def all_done(wanted: list[Fault], keep: Path | None) -> list["Row"]:
+    """Do the faults one after the other; whatever ends this, nothing that was started is left, nor its files."""
     began, rows = time.monotonic(), []
     with ExitStack() as stack:
-        folder = asked.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prdp-faults-")))
+        folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prdp-faults-")))
         server = shared_server(stack)
         for number, fault in enumerate(wanted):
             rows.append(row(fault, folder / f"{number:03}", server))
             print(f"[{time.monotonic() - began:6.0f} s] {rows[-1][0]:9} {fault.name}", flush=True)
             for line in rows[-1][3]:
                 print(f"             {line}", flush=True)
-    print(table(wanted, rows))
-    return int(any(verdict == "DIFFERENT" for verdict, *_ in rows))
+    return rows
 
 
 def apart() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import PrdpError
+from pipeline.base.errors import PrdpError
 from pipeline.ledger.store import Ledger
-from pipeline.release.manifest import verify_release
+from pipeline.publication.manifest import verify_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 from tests.faults.scene import CANARIES, RELEASE, Ended, Scene

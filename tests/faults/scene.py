@@ -199,6 +199,12 @@ class Scene:
                 continue
         return found
 
+    def end_others(self) -> None:
+        """Kill them, and wait until they are gone."""
+        while others := self.others():
+            ends(*others)
+            time.sleep(0.02)
+
 
 def with_canaries(count: int) -> pa.Table:
     """Records of which each id, each name and one payroll must never be told."""
@@ -230,7 +236,7 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
         (folder / "clock").write_text("+0")
         (folder / "cues" / "wanted").write_text("")
         scene = Scene(fault, folder, stack)
-        stack.callback(lambda: ends(*scene.others()))
+        stack.callback(scene.end_others)
         for name, value in fault.settings.items():
             patch.setenv(name, value)
         if fault.store:

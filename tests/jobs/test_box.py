@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.base.errors import PlanError
 from pipeline.engines.spark_session import require_safe
-from pipeline.errors import PlanError
 from tests.support.box import faults, of_dockerfile
 
 ROOT = Path(__file__).parents[2]
@@ -140,14 +140,15 @@ def test_hadolint_sees(change: tuple[str, str]) -> None:
     assert linted(replaced(DOCKERFILE, change)) != []
 
 
-def made(target: str, folder: Path, engine: str) -> subprocess.CompletedProcess[str]:
+def made(target: str, folder: Path, engine: str, *variables: str) -> subprocess.CompletedProcess[str]:
     """Run a target of the Makefile where `docker` and `podman` are the given script."""
     for name in ("docker", "podman"):
         (folder / name).write_text(f"#!/bin/sh\n{engine}\n")
         (folder / name).chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "COMPOSE" and "MAKE" not in name}
+    environment["PATH"] = f"{folder}:{environment['PATH']}"
     return subprocess.run(
-        ["make", "-f", ROOT / "Makefile", target], env=environment | {"PATH": f"{folder}:{os.environ['PATH']}"},
+        ["make", "-f", ROOT / "Makefile", target, *variables], env=environment,
         capture_output=True, text=True, check=False, cwd=folder,
     )  # fmt: skip
 
@@ -166,6 +167,20 @@ def test_without_an_engine_the_box_says_so(target: str, tmp_path: Path) -> None:
 def test_with_an_engine_the_box_is_stopped(tmp_path: Path) -> None:
     done = made("down", tmp_path, engine="")
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "docker compose --profile people down\n")
+
+
+def test_podman_without_the_program_of_its_init_says_so(tmp_path: Path) -> None:
+    """The init is looked for where podman looks for it."""
+    init = tmp_path / "libexec" / "own-init"
+    podman = (f"COMPOSE={tmp_path}/podman", f"INIT={init.name}", f"INIT_HOMES={init.parent}")
+    error, makes_own = (done := made("down", tmp_path, "", *podman)).stderr.splitlines()
+    assert error == "error: podman needs own-init for a container's first process (init: true): install own-init"
+    assert makes_own.startswith("make: ***")
+    assert done.returncode != 0
+    init.parent.mkdir()
+    init.symlink_to("/bin/true")
+    assert made("down", tmp_path, "", *podman).returncode == 0
+    assert "\nINIT ?= catatonit\n" in (ROOT / "Makefile").read_text()
 
 
 def test_nothing_enters_an_image_but_what_is_named() -> None:

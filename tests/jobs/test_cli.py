@@ -77,17 +77,8 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_explain_json_has_the_contracts_shape(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explained = run_json(capsys, "explain", plan, "--at", "employment=10,payroll=500", "--at", "employment=0,payroll=0")
-    assert list(explained) == [
-        "verdict",
-        "plan_digest",
-        "unit",
-        "size",
-        "queries",
-        "left_out_test",
-        "total",
-        "total_means",
-        "paper",
-    ]
+    keys = "verdict plan_digest unit size queries left_out_test total total_means paper"
+    assert " ".join(explained) == keys
     assert explained["unit"] == "record"
     establishments, employment, payroll = explained["queries"]
     assert employment["mechanism"] == {"kind": "laplace", "sigma": 10, "policy": "tight", "lattice": "measure"}
@@ -116,10 +107,14 @@ def test_a_reference_counts_the_queries_of_its_place_only(tmp_path: Path, capsys
     anywhere = run_json(capsys, "explain", plan, "--at", reference)
     alone = anywhere["queries"][0]["losses"][0]["rho"]
     assert anywhere["total"][0]["rho"] == pytest.approx(alone + 1 / 20_000)  # the filters exclude each other
+    assert anywhere["total"][0]["epsilon"] == pytest.approx(1.01, rel=1e-15)  # 10 under 10, and the test's 1/100
     sold = run_json(capsys, "explain", plan, "--at", f"naics3=441,{reference}")
     assert [query["losses"][0]["influence"] for query in sold["queries"]] == [0, 10]
     nowhere = run_json(capsys, "explain", plan, "--at", f"naics2=72,{reference}")
-    assert nowhere["total"][0]["rho"] == pytest.approx(1 / 20_000)
+    assert nowhere["total"][0]["rho"] == pytest.approx(1 / 20_000, rel=1e-5)
+    test = {"share": 0.01, "sigma": 100, "multiple": 14, "noise": "laplace"}
+    assert {name: nowhere["left_out_test"][name] for name in test} == test
+    assert nowhere["left_out_test"]["losses"][0]["epsilon"] == nowhere["total"][0]["epsilon"] == 0.01
 
 
 def test_explain_reads_no_microdata_and_speaks_to_people(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,8 +125,7 @@ def test_explain_reads_no_microdata_and_speaks_to_people(plan: Path, capsys: pyt
     assert main(["explain", str(plan), "--detail"]) == 0
     detailed = capsys.readouterr().out
     assert detailed.startswith(text)
-    text = detailed
-    assert "rho 11.9938" in text  # 11.99373…, rounded up
+    assert "rho 11.9938" in detailed  # likewise
 
 
 WRONG_CALLS = [
@@ -178,12 +172,8 @@ def test_a_wrong_call_is_told_in_one_plain_line(
 def test_exit_codes_of_refusals(tmp_path: Path) -> None:
     def release(name: str, **changes: Any) -> int:
         folder = tmp_path / name
-        bad = changes.pop("bad", False)
         microdata = records(50)
-        if bad:
-            microdata = microdata.set_column(
-                3, "employment", records(50)["employment"].cast("float64").combine_chunks()
-            )
+        if changes.pop("bad", False):
             microdata = microdata.set_column(3, "employment", [[0.5] * 50])
         plan = write_world(folder, microdata, **changes)
         return main(["release", str(plan), "--ledger", ledger_file(folder / "ledger" / "l.sqlite"), "--json"])

@@ -1,13 +1,12 @@
 """What people read on a terminal of 80 columns: no line is wider, but for a path or a digest that cannot be broken."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.cli import main
-from pipeline.report.text import WIDTH, wrapped
+from pipeline.base.columns import WIDTH, wrapped
 from tests.support.corpus import build
 from tests.support.ledgers import ledger_file
 from tests.support.terminal import COLUMNS
@@ -28,24 +27,22 @@ def test_a_release_and_its_ledger_fit(tmp_path: Path, capsys: pytest.CaptureFixt
     plan, out = folder / "plan.yaml", folder / "releases"
     plan.write_text(plan.read_text().replace("release: corpus", f"release: {name}"))
     at = ("--ledger", ledger_file(tmp_path / "state" / "ledger.sqlite"))
-    calls: Iterator[tuple[str, ...]] = iter(
-        [
-            ("explain", str(plan)),
-            ("explain", str(plan), "--detail", "--change", "employment=10:12", "--factor", "1.1"),
-            ("check", str(plan), "--report", str(tmp_path / "report.txt"), *at),
-            ("ledger", "check", str(plan), *at),
-            ("release", str(plan), "--hold", "--out", str(out), *at),
-            ("ledger", "show", *at),
-            ("ledger", "show", name, *at),
-            ("ledger", "show", "--at", "employment=10,payroll=500", *at),
-            ("ledger", "show", "--at", "employment=10000,payroll=500000", *at),
-            ("ledger", "approve", name, *at),
-            ("release", str(plan), "--out", str(out), *at),
-            ("verify", str(out / name)),
-            ("ledger", "verify", "--release", str(out / name), *at),
-            ("export", str(out / name), "--to", "csv", "--out", str(tmp_path / "csv")),
-        ]
-    )
+    calls: list[tuple[str, ...]] = [
+        ("explain", str(plan)),
+        ("explain", str(plan), "--detail", "--change", "employment=10:12", "--factor", "1.1"),
+        ("check", str(plan), "--report", str(tmp_path / "report.txt"), *at),
+        ("ledger", "check", str(plan), *at),
+        ("release", str(plan), "--hold", "--out", str(out), *at),
+        ("ledger", "show", *at),
+        ("ledger", "show", name, *at),
+        ("ledger", "show", "--at", "employment=10,payroll=500", *at),
+        ("ledger", "show", "--at", "employment=10000,payroll=500000", *at),
+        ("ledger", "approve", name, *at),
+        ("release", str(plan), "--out", str(out), *at),
+        ("verify", str(out / name)),
+        ("ledger", "verify", "--release", str(out / name), *at),
+        ("export", str(out / name), "--to", "csv", "--out", str(tmp_path / "csv")),
+    ]
     for call in calls:
         assert main([*call, "--quiet"]) == 0, call
         told = capsys.readouterr().out

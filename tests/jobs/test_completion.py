@@ -1,6 +1,5 @@
-"""Completion as real shells do it: commands, acts, options and choices; what the parser knows and nothing else."""
+"""Shells and docs/commands.md know what the parser knows; `python -m tests.jobs.test_completion` writes the page."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -8,7 +7,14 @@ import pytest
 
 from jobs.cli import main
 from jobs.commands import COMMANDS
+from jobs.commands.completion import places
+from jobs.parser import parser_with
+from tests.support.needs import program
+from tests.support.patience import PATIENCE
 
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+MARK = "<!-- generated -->\n"
+EVERYWHERE = {"--help", "--version", "--json", "--quiet", "--debug", "--log-json"}
 BASH = (
     'source "$1"; complete -p prdp >&2; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _prdp;'
     ' printf "%s\\n" "${COMPREPLY[@]}"'
@@ -25,33 +31,27 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("scripts")
-
-
 def script(folder: Path, shell: str, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["completion", shell]) == 0
-    at = folder / shell
-    at.write_text(capsys.readouterr().out)
-    return at
+    (folder / shell).write_text(capsys.readouterr().out)
+    return folder / shell
 
 
 def completed(shell: str, at: Path, *words: str) -> set[str]:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed: its completion is not tested")
     call = {
-        "bash": ["bash", "--norc", "-c", BASH, "bash", str(at), *words],
-        "fish": ["fish", "--no-config", "-c", FISH, str(at), *words],
+        "bash": ["--norc", "-c", BASH, "bash", str(at), *words],
+        "fish": ["--no-config", "-c", FISH, str(at), *words],
     }[shell]
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60, cwd=at.parent)
+    done = subprocess.run(
+        [program(shell), *call], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=at.parent
+    )
     assert "rror" not in done.stderr
     return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_a_shell_completes_what_the_parser_knows(shell: str, scripts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    at = script(scripts, shell, capsys)
+def test_a_shell_completes_what_is_known(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = script(tmp_path, shell, capsys)
     assert {words: completed(shell, at, *words) for words in CALLS} == CALLS
     assert completed(shell, at, "prdp", "") >= set(COMMANDS)
 
@@ -59,11 +59,33 @@ def test_a_shell_completes_what_the_parser_knows(shell: str, scripts: Path, caps
 def test_zsh_reads_what_bash_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body, whole = (script(tmp_path, shell, capsys).read_text() for shell in ("bash", "zsh"))
     assert whole.endswith(body)
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed: its reading of the script is not tested")
-    subprocess.run(["zsh", "-n", tmp_path / "zsh"], check=True, timeout=60)
+    subprocess.run([program("zsh"), "-n", tmp_path / "zsh"], check=True, timeout=PATIENCE)
 
 
 def test_the_shell_is_one_of_those_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bsh"]) == 2
     assert "nearest known: bash" in capsys.readouterr().err
+
+
+def options() -> str:
+    """Return a table of the options of every command and act."""
+    commands: dict[tuple[str, str], list[str]] = {}
+    for place in places(parser_with(COMMANDS)):
+        for option in place.options:
+            name = option.option_strings[-1]
+            value = option.metavar or "|".join(map(str, option.choices or ()))
+            shown = f"{name} {value}" if option.nargs != 0 else name
+            meaning = (option.help or "").replace("%%", "%")
+            commands.setdefault((shown.replace("|", "\\|"), meaning), []).append(place.path.removeprefix("prdp "))
+    rows = [(name, ", ".join(of), about) for (name, about), of in commands.items() if name not in EVERYWHERE]
+    lines = [f"| `{name}` | {of} | {about} |\n" for name, of, about in rows]
+    return "".join(["| option | of | meaning |\n|---|---|---|\n", *lines])
+
+
+def test_the_page_names_every_option() -> None:
+    assert PAGE.read_text().split(MARK)[1] == options()
+
+
+if __name__ == "__main__":
+    before, _, after = PAGE.read_text().split(MARK)
+    PAGE.write_text(MARK.join((before, options(), after)))

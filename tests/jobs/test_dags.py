@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 from jobs.cli import main
 from jobs.dags import prdp_steps as steps
 from jobs.dags.prdp_steps import Done, End, Refused, Site, Unfinished, end_of, relay, require_released, run
-from pipeline import errors
+from pipeline.base import errors
+from pipeline.base.log import plain_log
 from pipeline.ledger import fold
-from pipeline.log import plain_log
 from tests.support.ledgers import ledger_file
+from tests.support.patience import PATIENCE
 from tests.support.world import records, write_world
 
 ROOT = Path(__file__).parents[2]
@@ -195,7 +196,7 @@ TWO = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'im
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_task_that_is_ended_ends_all_of_its_processes(stubborn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark's, a command of two processes; one that ignores SIGTERM is killed."""
-    monkeypatch.setattr(steps, "TIDY_SECONDS", 0.5)
+    monkeypatch.setattr(steps, "TIDY_SECONDS", 0.5 if stubborn else PATIENCE)
     ignore = "import signal; signal.signal(15, signal.SIG_IGN); " if stubborn else ""
     program = TWO.format(f"{ignore}print('[   0.1 s] here', file=sys.stderr, flush=True); time.sleep(600)")
     running, group = steps.Running(), []
@@ -207,7 +208,7 @@ def test_a_task_that_is_ended_ends_all_of_its_processes(stubborn: bool, monkeypa
 
     done = run([sys.executable, "-c", program], {}, end, running)
     assert done.code == (-9 if stubborn else -15)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             os.killpg(group[0], 0)

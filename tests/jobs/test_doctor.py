@@ -14,8 +14,8 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.health.doctor import LEAST_FILES, Asked, doctor
 from pipeline.ledger.store import create_ledger, open_ledger
+from pipeline.operations.doctor import LEAST_FILES, Asked, doctor
 from pipeline.storage.uri import locate
 from tests.support.collector import collector
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation
@@ -259,7 +259,7 @@ def test_places_of_the_site_that_cannot_be_written_or_reached(
 ) -> None:
     metrics, lineage = tmp_path / "prom", tmp_path / "lineage.jsonl"
     monkeypatch.setenv("PRDP_SITE", str(tmp_path / "site.yaml"))
-    monkeypatch.setattr("pipeline.release.site.FILE", tmp_path / "absent.yaml")
+    monkeypatch.setattr("pipeline.release.installation.FILE", tmp_path / "absent.yaml")
     with collector() as server:
         (tmp_path / "site.yaml").write_text(f"metrics: prom\ntraces: {server.url}\nlineage: lineage.jsonl\n")
         assert found().keys() == {"metrics"}

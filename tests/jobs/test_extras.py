@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import EXTRAS
+from pipeline.base.errors import EXTRAS
 from tests.support.ledgers import ledger_file
+from tests.support.patience import PATIENCE
 from tests.support.world import records, write_world
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ CALL = f"{HIDDEN}from jobs.cli import main\nsys.exit(main(sys.argv[2:]))"
 def without(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a process in which these packages cannot be imported."""
     command = [sys.executable, "-c", CALL, packages, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=ROOT)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import pipeline.release.run
+import pipeline.release.steps
 from jobs.cli import main
 from pipeline.engines.protocol import Totals
 from tests.support.leaks import found
@@ -57,7 +57,7 @@ def plan(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a stage may last long enough to tell of its tasks: tests/jobs/test_terminal.py."""
-    monkeypatch.setattr("pipeline.log.PATIENCE", 3600.0)
+    monkeypatch.setattr("pipeline.base.log.PATIENCE", 3600.0)
 
 
 def logged(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[dict[str, Any]]]:
@@ -149,7 +149,7 @@ def test_a_wrong_call_and_an_unexpected_error_are_lines_too(
     def leak(*_: object, **__: object) -> None:
         raise ValueError("payroll 58274913 of CANARY-KIWI")
 
-    monkeypatch.setattr("jobs.commands.release.load_plan", leak)
+    monkeypatch.setattr("prdp.plans.load_plan", leak)
     code, (line,) = logged(capsys, "release", plan)
     assert code == 1
     assert line["message"].startswith("unexpected ValueError at test_log.py:")
@@ -161,13 +161,13 @@ def test_a_wrong_call_and_an_unexpected_error_are_lines_too(
 def test_what_a_stage_tells_of_records_would_be_found(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = pipeline.release.run._sum
+    right = pipeline.release.steps._sum
 
     def counting(job: Any, *arguments: Any) -> Totals:
         job.log.warning(f"{COUNT} records were read")
         return right(job, *arguments)
 
-    monkeypatch.setattr("pipeline.release.run._sum", counting)
+    monkeypatch.setattr("pipeline.release.steps._sum", counting)
     with pytest.raises(AssertionError, match=str(COUNT)):
         logged(capsys, "release", plan)
 

@@ -19,7 +19,7 @@ from tests.support.world import records, write_world
 # The process sends the signal to itself when a stage begins, and is then at work on that stage.
 PROGRAM = """
 import os, sys
-from pipeline.log import Log
+from pipeline.base.log import Log
 log = Log._log
 def and_kill(self, level, event, message=None, **facts):
     log(self, level, event, message, **facts)
@@ -32,7 +32,7 @@ sys.exit(main({words!r}))
 UNRESERVED = "interrupted: nothing is reserved for release small-release; run the same command again"
 UNDRAWN = (
     "interrupted: release small-release is reserved in the ledger: nothing was drawn; run the same command again, or "
-    "prdp ledger abort small-release to give its charge back"
+    "prdp ledger abort --ledger {ledger} small-release to give its charge back"
 )
 DRAWN = (
     "interrupted: release small-release is drawn in the ledger: run the same command again: a complete draw is "
@@ -80,7 +80,11 @@ def test_a_signal_ends_a_release_with_one_line(tmp_path: Path, stage: str, numbe
     place = Place(write_world(tmp_path, records(50)), tmp_path)
     done, left = stopped(place, stage, number)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("[") and not line.startswith("ledger ")]
-    assert (done.returncode, lines, done.stdout) == (1, [f"error: {says}"], "")
+    assert (done.returncode, lines, done.stdout) == (
+        1,
+        [f"error: {says.format(ledger=ledger_file(place.ledger_path))}"],
+        "",
+    )
     assert left == []
 
 
@@ -104,7 +108,10 @@ def test_while_java_starts_and_works_a_signal_leaves_a_line_and_nothing_else(tmp
     place = Place(write_world(tmp_path, records(50)), tmp_path)
     program = IN_A_MOMENT.replace("{delay}", str(delay))
     done, left = stopped(place, "scan", signal.SIGTERM, "--engine", "spark", program=program)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"error: {UNDRAWN}")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        f"error: {UNDRAWN.format(ledger=ledger_file(place.ledger_path))}",
+    )
     assert [name for name in left if not name.startswith("hsperfdata")] == []
     running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert running.stdout == ""
@@ -115,7 +122,11 @@ def test_on_spark_every_line_is_json_and_nothing_is_left(tmp_path: Path) -> None
     place = Place(write_world(tmp_path, records(50)), tmp_path)
     done, left = stopped(place, "scan", signal.SIGTERM, "--engine", "spark", "--log-json")
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert (done.returncode, lines[-1]["event"], lines[-1]["message"]) == (1, "error", UNDRAWN)
+    assert (done.returncode, lines[-1]["event"], lines[-1]["message"]) == (
+        1,
+        "error",
+        UNDRAWN.format(ledger=ledger_file(place.ledger_path)),
+    )
     assert [name for name in left if not name.startswith("hsperfdata")] == []
     running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert running.stdout == ""  # neither Java nor its workers

@@ -15,6 +15,21 @@ PROGRAM = (
     "import sys; from jobs.cli import main; code = main(sys.argv[1:]); "
     "print(code, *{name.partition('.')[0] for name in sys.modules}, *sys.modules, file=sys.stderr)"
 )
+ARROW = """
+import sys
+from jobs.arrow import do_without_pandas
+do_without_pandas()
+import numpy as np, pyarrow as pa
+table = pa.table({"a": pa.array(np.arange(3)), "b": pa.array(["x", None, "z"])})
+assert table["a"].to_numpy().tolist() == [0, 1, 2]
+assert "pandas" not in sys.modules
+assert table.to_pandas()["b"].isna().tolist() == [False, True, False]
+import pandas as pd
+assert pa.array(pd.array([1, None], dtype="Int64")).null_count == 1
+before = sys.meta_path[:]
+do_without_pandas()
+assert sys.meta_path == before
+"""
 CLUSTERS = {"airflow", "distributed", "duckdb", "polars", "psycopg", "pyspark", "dask.dataframe", "dask.array"}
 TABLES = {"dask", "pandas", "scipy", "jinja2", "pyarrow.dataset"}
 PLANS = {"pydantic", "yaml", "numpy", "mpmath"}
@@ -69,3 +84,13 @@ def test_commands_load_what_they_need_alone(world: Path) -> None:
     assert {name: found[name] & NOT_LOADED[name] for name in calls} == {name: set() for name in calls}
     assert {"sqlalchemy", "pydantic", "mpmath"} <= found["ledger check"]  # it sees what is loaded
     assert {"dask", "pyarrow.parquet", "jinja2"} <= found["release"]
+
+
+def test_frames_are_had_afterwards() -> None:
+    subprocess.run([sys.executable, "-c", ARROW], check=True)
+
+
+def test_arrow_loads_pandas_otherwise() -> None:
+    """The reason for all this; once Arrow is better, jobs/arrow.py can go."""
+    program = "import sys, pyarrow as pa\npa.array([0])\nassert 'pandas' in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,17 +1,14 @@
 """The units of conf/systemd: systemd itself finds nothing wrong with them."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.support.needs import program
 
 UNITS = sorted((Path(__file__).parents[2] / "conf" / "systemd").glob("*.service"))
-ANALYZE = shutil.which("systemd-analyze")
 
 
-@pytest.mark.skipif(ANALYZE is None, reason="systemd is not installed: its units are not checked")
 def test_systemd_takes_the_units_and_not_broken_ones(tmp_path: Path) -> None:
     assert len(UNITS) == 4
     here = {unit.name: unit.read_text().replace("/opt/prdp/bin", str(Path(sys.executable).parent)) for unit in UNITS}
@@ -19,6 +16,6 @@ def test_systemd_takes_the_units_and_not_broken_ones(tmp_path: Path) -> None:
         for broken in (text, text.replace("UMask", "Umsk"), text.replace("ExecStart=/", "ExecStart=/nowhere/")):
             (tmp_path / name).write_text(broken)
             done = subprocess.run(
-                [str(ANALYZE), "verify", tmp_path / name], capture_output=True, text=True, check=False
+                [program("systemd-analyze"), "verify", tmp_path / name], capture_output=True, text=True, check=False
             )
             assert ((done.returncode, done.stderr) == (0, "")) == (broken == text), done.stderr

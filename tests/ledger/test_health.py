@@ -7,10 +7,9 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.health.findings import MEND, certificates, disks
-from pipeline.health.ledger import RECENT, health
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
-from pipeline.report.officer import HELD_LONG
+from pipeline.operations.ledger_health import MEND, RECENT, certificates, disks, health
+from pipeline.operations.officer_page import HELD_LONG
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation, stage, staged
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.tls import certificates as made

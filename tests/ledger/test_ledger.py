@@ -6,13 +6,15 @@ from functools import reduce
 
 import pytest
 
-from pipeline.errors import BudgetRefused, StateError
+from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import fold
 from pipeline.ledger.entries import GENESIS
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import limits_of
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import FACTS, drawn_and_destroyed, entries, policy, reservation
+
+EVERY_DATABASE = True
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PlanError, PrdpError, StateError
-from pipeline.ledger.server_address import server_url, shown
+from pipeline.base.errors import PlanError, PrdpError, StateError
+from pipeline.ledger.server import server_url, shown
 from pipeline.ledger.store import create_ledger
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.tls import certificates, tls_in_front_of
@@ -75,7 +75,7 @@ def test_verification_is_the_default_there_whatever_the_environment_says(monkeyp
 )
 def test_a_wrong_address_is_told_in_one_line_without_its_password(url: str, told: str) -> None:
     with pytest.raises(PrdpError, match=told) as error:
-        create_ledger(url)
+        create_ledger(url, wait=0.1)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ import pytest
 
 from jobs.cli import main
 from jobs.dags.prdp_steps import approved, release_in
-from pipeline.errors import PlanError, StateError
+from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
+from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger import fold
 from pipeline.ledger.approvals import Required
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.entries import Act, next_entry
+from pipeline.ledger.history import approval_lines
 from pipeline.ledger.store import Ledger, create_ledger, import_ledger, migrate_ledger
-from pipeline.release.verify import require_in_chain
+from pipeline.release.verify_releases import require_in_chain
 from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_roles import ROLES
-from tests.support.ledgers import append, raw, reservation
+from tests.support.ledgers import append, policy, raw, reservation
 from tests.support.postgres import PostgresServer
 from tests.support.world import records, write_world
 
@@ -100,6 +103,23 @@ def test_two_roles_publish_and_neither_twice_nor_who_ran_it(at: Ledgers) -> None
         ledgers["q_bob"].approve("r", attempt)
     assert ledgers["q_run"].publish("r", attempt, "sha256:files").status == "published"
     ledgers["q_bob"].verify()
+
+
+def test_who_ran_a_test_that_stands_approves_nothing_after_another_takes_over(at: Ledgers) -> None:
+    test = LeftOutTest(sigma=Fraction(1))
+    wanted = reservation("r", test=test, policy=with_left_out_test(policy(), test))
+    both, run = at.of("q_both"), at.of("q_run")
+    both.require_approvals(TWO)
+    both.reserve(wanted)
+    both.test("r", "sha256:pin", 5000, 0)
+    both.abort("r")
+    run.reserve(wanted)
+    attempt = run.draw("r", "sha256:pin")  # of the test that passed: none is drawn twice
+    run.hold("r", attempt, "sha256:files")
+    with pytest.raises(StateError, match="q_both ran it: only other roles"):
+        both.approve("r", attempt)
+    assert approval_lines(both.state("r"))[-1].endswith("other than q_both and q_run")  # type: ignore[arg-type]
+    both.verify()
 
 
 def test_a_role_is_text(at: Ledgers) -> None:

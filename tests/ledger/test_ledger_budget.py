@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pipeline.accounting.accountant import Charged, LimitExceeded, check, first_exceeded
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
-from pipeline.canonical import FrozenMap
-from pipeline.errors import BudgetRefused, PlanError, StateError
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import BudgetRefused, PlanError, StateError
+from pipeline.ledger.admission import accounts
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.history import spendings
-from pipeline.ledger.limits import accounts
 from pipeline.ledger.reservation import certified_of, charged
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import FACTS, UNIT, drawn_and_destroyed, entries, policy, reservation
@@ -65,7 +65,9 @@ def test_a_refusal_crosses_processes_with_what_it_carries(ledger: Ledger) -> Non
 def test_the_datasets_limit_binds_every_plan_and_a_plans_own_on_top(ledger: Ledger) -> None:
     ledger.register(budget(3))
     ledger.reserve(wanted("a"))
-    with pytest.raises(BudgetRefused, match=r"at any record: requested rho 2, spent 2 by a 2, limit 2;"):
+    with pytest.raises(
+        BudgetRefused, match=r"at any record \(the plan's own budget\): requested rho 2, spent 2 by a 2, limit 2;"
+    ):
         ledger.reserve(wanted("b", draws=1))
     ledger.reserve(wanted("b", draws=2))
     ledger.reserve(wanted("c"))  # the limit of plan b was b's own: the dataset's record rules
@@ -93,7 +95,7 @@ def test_a_budget_is_raised_by_an_explicit_act_with_a_reason_alone(ledger: Ledge
         ledger.reserve(wanted("b"))
     with pytest.raises(StateError, match="registered already"):
         ledger.register(budget(9))
-    with pytest.raises(StateError, match="gives a reason"):
+    with pytest.raises(PlanError, match="a reason of 1 to 1,000 characters"):
         ledger.raise_limits(budget(9), "")
     ledger.signed("chief").raise_limits(budget(2), "second table agreed on")
     ledger.reserve(wanted("b"))
@@ -120,7 +122,7 @@ def test_a_dataset_may_be_registered_late_where_what_was_released_fits_it(ledger
     ledger.reserve(wanted("a", draws=2))
     with pytest.raises(BudgetRefused, match="spent already"):
         ledger.register(budget(Fraction(1, 2)))
-    with pytest.raises(StateError, match=r"unit is firm in the ledger, but record"):
+    with pytest.raises(StateError, match=r"unit is record in the ledger, but firm in the budget's file"):
         ledger.register(budget(9, facts=FACTS | {"unit": "firm"}))
     ledger.register(budget(9))
     ledger.reserve(wanted("b"))
@@ -237,7 +239,7 @@ def test_only_datasets_of_one_unit_and_like_measures_make_a_family(ledger: Ledge
     with pytest.raises(StateError, match="is the name of a family"):
         ledger.reserve(wanted("a", "g"))
     ledger.reserve(wanted("a", "taken"))
-    with pytest.raises(StateError, match="is the name of a dataset"):
+    with pytest.raises(StateError, match="has the name of a dataset"):
         ledger.register(family(3, "taken"))
     for changed in (budget(1), budget(1, family="g", source="/moved"), family(1, "d")):
         with pytest.raises(StateError, match="only limits are stated anew"):
@@ -269,6 +271,7 @@ def test_a_hundred_releases_of_a_hundredth_fit_one_and_never_more(ledger: Ledger
     ledger.register(budget(Fraction(1, 2)))  # a limit of 1
     for i in range(100):
         ledger.reserve(wanted(f"r{i}", policy=splitting(0.01), limits=()))
+        ledger.draw(f"r{i}", "sha256:pin")
     with pytest.raises(BudgetRefused, match=r"requested rho 1e-30, spent 1 by .* and 90 others, limit 1"):
         ledger.reserve(wanted("tiny", policy=splitting(1e-30), limits=()))
     # Doubles refuse the last one that fits, and let ten tenths and more pass a limit of one.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.entries import GENESIS, Act, next_entry
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import append, drawn_and_destroyed, entries, raw, reservation

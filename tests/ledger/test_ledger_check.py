@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
-from pipeline.errors import BudgetRefused, StateError
+from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger.store import create_ledger
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.world import BUDGET, records, write_world
@@ -47,7 +47,10 @@ def test_it_refuses_what_a_release_would_be_refused_in_the_same_words(prdp: Prdp
     checked = prdp("ledger", "check", plan)
     assert checked == prdp("release", plan)
     assert checked[0] == 3
-    assert "refused by the budget at employment=10, payroll=500: requested rho 11.9938" in checked[1]
+    assert (
+        "refused by the budget at employment=10, payroll=500 (the plan's own budget): requested rho 11.9938"
+        in checked[1]
+    )
     assert prdp("ledger", "check", write_world(tmp_path, None, budget=[BUDGET[0] | {"rho": 12}]))[0] == 0
 
 

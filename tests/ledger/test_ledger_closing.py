@@ -15,12 +15,12 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.canonical import canonical_json
-from pipeline.errors import StateError
+from pipeline.base.canonical import canonical_json
+from pipeline.base.errors import StateError
 from pipeline.ledger import store
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
-from pipeline.release.reopening import reopen
+from pipeline.release.verify_releases import reopen
 from pipeline.storage.uri import locate
 from tests.jobs.test_cli import run_json
 from tests.support.ledgers import append, drawn_and_destroyed, reservation, stage
@@ -73,8 +73,8 @@ def test_entries_after_a_closing_one_break_the_chain(address: str) -> None:
     """Whoever goes around prdp is found."""
     ledger = create_ledger(address)
     ledger.reserve(reservation("r"))
-    ledger.close("restored\nby hand")
-    with pytest.raises(StateError, match=r"\(restored\\nby hand\): nothing"):
+    ledger.close("restored by hand")
+    with pytest.raises(StateError, match=r"\(restored by hand\): nothing"):
         ledger.reserve(reservation("s"))
     append(ledger, next_entry(*ledger.head(), Act("aborted", "d", "r", None, {})))
     with pytest.raises(StateError, match=r"breaks its own rules at entry 3: the ledger is closed"):
@@ -177,7 +177,7 @@ def test_the_commands_close_and_open(
     (closed,) = (told for told in run_json(capsys, "ledger", "show", *at) if told["state"] == "closed")
     assert closed["reason"] == "restored"
     assert main(["ledger", "show", *at]) == 0
-    assert "restored; prdp ledger reopen opens it" in capsys.readouterr().out
+    assert "restored; prdp ledger reopen --ledger" in capsys.readouterr().out
     told = run_json(capsys, "ledger", "reopen", "--out", out, *at)
     assert told == {"closed": False, "found": ["r"]}
     assert main(["ledger", "reopen", *at]) == 5
@@ -319,7 +319,7 @@ def test_a_server_recovered_to_a_point_in_time_stays_closed_where_it_forgot_a_re
 
 @pytest.mark.drill
 def test_a_standby_shows_and_takes_over_with_the_same_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe of docs/ledger-databases.md: a synchronous standby for readers, which is promoted and then checked."""
+    """The recipe of docs/ledger.md: a synchronous standby for readers, which is promoted and then checked."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     first = archiving(Path("/dev/null"))
     try:

@@ -138,7 +138,8 @@ def test_what_is_left_at_a_smaller_record_is_what_the_limit_leaves(prdp: Prdp, w
     assert smaller["spent"] < same["spent"] < larger["spent"]
     assert smaller["left"] == same["left"]
     assert (larger["left"], larger["limit"]) == (None, None)
-    assert "must also name payroll" in prdp("ledger", "show", "--at", "employment=10", code=2)
+    assert prdp("ledger", "show", "--at", "employment=10")[0] == same | {"assumed": {"payroll": 500}}
+    assert "must also name payroll" in prdp("ledger", "show", "--at", "employment=11", code=2)
     assert "give one, without ;" in prdp("ledger", "show", "--at", f"{AT};{AT}", code=2)
     assert "nearest known: employment" in prdp("ledger", "show", "--at", "employmint=10", code=5)
     assert "dataset other: is not in the ledger" in prdp("ledger", "show", "--dataset", "other", "--at", AT, code=5)

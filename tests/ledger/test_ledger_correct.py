@@ -6,7 +6,7 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from tests.support.ledgers import ledger_file
 from tests.support.world import budget_file, records, write_world
 
@@ -37,7 +37,10 @@ def test_a_mistyped_path_is_told_and_corrected_until_the_first_release(
     assert "warning" not in capsys.readouterr().err
     assert main(release) == 0
     assert main(["ledger", "correct", *act, right]) == 5
-    assert "has a release, small-release: state limits anew" in capsys.readouterr().err
+    assert (
+        "has a release, small-release: only its limits are stated anew, by prdp ledger raise --ledger"
+        in capsys.readouterr().err
+    )
     ledger = prdp.open_ledger(address)
     assert ledger.budgets()["small-world"]["limits"][0]["rho"] == 30
     assert ledger.verify()["entries"] == len(ledger.entries())

@@ -8,7 +8,7 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger.store import create_ledger, open_ledger
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.postgres import PostgresServer
@@ -141,7 +141,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(unknown: Unknown) -> None:
     assert "--at employmnt: unknown measure of the dataset; nearest known: employment" in unknown(
         "show", "--at", "employmnt=10,payroll=500"
     )
-    assert "must also name payroll" in unknown("show", "--at", "employment=10", code=2)
+    assert "must also name payroll" in unknown("show", "--at", "employment=11", code=2)  # which no limit covers
 
 
 def test_an_empty_ledger_spends_nothing_at_no_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

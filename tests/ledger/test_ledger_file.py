@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import child, raw, reservation
 from tests.support.patience import PATIENCE

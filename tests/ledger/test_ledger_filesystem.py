@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger import sqlite as filesystem
 from pipeline.ledger.sqlite import kind_of, require_local
 from pipeline.ledger.store import create_ledger

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs.cli import main
 from pipeline.accounting.references import Reference
-from pipeline.errors import BudgetRefused, StateError
+from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import database
 from pipeline.ledger.address import database_at
 from pipeline.ledger.database import SCHEMA_VERSION, WRITERS
@@ -89,7 +90,9 @@ def test_an_older_version_becomes_this_one_and_its_chain_stays(
     with pytest.raises(StateError, match=f"version {version}, and this prdp knows {SCHEMA_VERSION}: run prdp ledger"):
         create_ledger(old)
     number, states = LEFT[version]
-    told = run_json(capsys, "ledger", "migrate", "--ledger", old)
+    assert main(["ledger", "migrate", "--ledger", old]) == 5
+    assert "drawn, destroyed is drawn, and another build of prdp may not finish it" in capsys.readouterr().err
+    told = run_json(capsys, "ledger", "migrate", "--leave-drawn", "--ledger", old)
     assert (told["from"], told["to"], told["entries"]) == (version, SCHEMA_VERSION, number)
     ledger = create_ledger(old)
     assert ledger.verify() == (number, told["head"])
@@ -101,7 +104,7 @@ def test_an_older_version_becomes_this_one_and_its_chain_stays(
 
 
 def test_releases_of_an_older_version_go_on_from_every_state(old: str) -> None:
-    _, ledger = migrate_ledger(old)
+    _, ledger = migrate_ledger(old, leave_drawn=True)
     for state in ledger.states():
         attempt = state.attempt
         if state.test is not None and state.status == "reserved":
@@ -126,12 +129,13 @@ def test_releases_of_an_older_version_go_on_from_every_state(old: str) -> None:
 
 def test_what_an_older_version_charged_is_charged(old: str) -> None:
     """The limit of 20 draws binds what follows, whether summaries are kept already or not."""
-    _, ledger = migrate_ledger(old)
+    _, ledger = migrate_ledger(old, leave_drawn=True)
     spent = sum((counted(state).loss_at(Reference.of({})) for state in ledger.states() if state.counts), Fraction(0))
     room = int(20 - spent / UNIT)
     for number in range(room):
         ledger.reserve(limited(f"new {number}"))
-    with pytest.raises(BudgetRefused):
+        ledger.draw(f"new {number}", "sha256:pin")
+    with pytest.raises(BudgetRefused, match="refused by the budget"):
         ledger.reserve(limited("one more"))
     ledger.verify()
 

@@ -9,14 +9,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import Connection
 
 from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
-from pipeline.errors import BudgetRefused, PrdpError, StateError
+from pipeline.base.errors import BudgetRefused, PrdpError, StateError
 from pipeline.ledger import admission, fold, summaries
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
@@ -36,7 +36,7 @@ CAPACITY = {"one": Fraction(2), "two": Fraction(5, 4), "three": Fraction(5), "ki
 ENDED = ("aborted", "rejected", "withdrawn")
 TESTED = "deh"  # releases that are reserved with a test of records left out
 TEST = LeftOutTest(sigma=Fraction(1))
-REFUSALS = 4
+REFUSALS = {"one": 10, "two": 4, "three": 4, "kin": 6}
 PIN, OTHER_PIN = "sha256:pin", "sha256:other"
 OUTCOMES: Counter[tuple[str, type[PrdpError] | None]] = Counter()
 
@@ -71,11 +71,11 @@ class LedgerModel(RuleBasedStateMachine):
     def budget(self, name: str, draws: Fraction | int) -> Budget:
         limits = [Limit(Reference.of({}), draws * UNIT, "any record")]
         if name == "kin":
-            return Budget(name=name, unit="record", limits=limits)
+            return Budget(name=name, unit="record", limits=limits, refusals=REFUSALS[name])
         source = f"/micro/{name}"
         kin = FAMILY[name]
         return Budget(
-            name=name, unit="record", limits=limits, facts=FACTS, source=source, family=kin, refusals=REFUSALS
+            name=name, unit="record", limits=limits, facts=FACTS, source=source, family=kin, refusals=REFUSALS[name]
         )
 
     def spent(self, owner: str) -> Fraction:
@@ -83,8 +83,8 @@ class LedgerModel(RuleBasedStateMachine):
         return sum((m.cost for other, m in self.models.items() if owner in self.owners(other)), Fraction(0))
 
     def refused_enough(self, name: str) -> bool:
-        dataset = DATASETS[name]
-        return self.refusals[dataset] >= (REFUSALS if dataset in FAMILY else 10)
+        open_in = Counter(o for other, m in self.models.items() if m.open and other != name for o in self.owners(other))
+        return any(self.refusals[owner] + open_in[owner] >= REFUSALS[owner] for owner in self.owners(name))
 
     def owners(self, name: str) -> set[str]:
         """The dataset of a release, and its family if it has one."""
@@ -156,7 +156,7 @@ class LedgerModel(RuleBasedStateMachine):
             model.found[pin] = passed
             model.paid += 1
             if not passed:
-                self.refusals[DATASETS[name]] += 1
+                self.refusals.update(self.owners(name))
                 model.end_undrawn("refused")
 
     @rule(name=st.sampled_from(TESTED))
@@ -175,7 +175,7 @@ class LedgerModel(RuleBasedStateMachine):
         model = self.models[name]
         self.expect(None if model.open else StateError, "refuse", name)
         if model.open:
-            self.refusals[DATASETS[name]] += 1
+            self.refusals.update(self.owners(name))
             model.end_undrawn("refused")
 
     @rule(names=st.permutations(sorted(DATASETS)))
@@ -318,7 +318,7 @@ class LedgerModel(RuleBasedStateMachine):
             model.status, model.live = "aborted", None
             model.end_undrawn("aborted")
 
-    @rule(words=st.sampled_from(["{}", '{"about":[],"references":[],"refusals":0,"rows":[]}']))
+    @rule(words=st.sampled_from(["{}", '{"about":[],"references":[],"refusals":[],"rows":[]}']))
     def change_the_summaries(self, words: str) -> None:
         with closing(raw(self.ledger)) as connection:
             changed = connection.execute("UPDATE summaries SET content = ?", [words]).rowcount
@@ -358,11 +358,9 @@ class LedgerModel(RuleBasedStateMachine):
 QUIET = settings(
     max_examples=100,
     stateful_step_count=40,
-    deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -397,8 +395,7 @@ def without_its_test(state: ReleaseState, entry: Entry) -> ReleaseState:
 
 
 def trusting(connection: Connection) -> Kept | None:
-    last = summaries._last_reserved(connection)
-    return None if last is None else Kept(last.seq, last.previous, summaries._texts(connection))
+    return summaries.what_is_kept(connection)[0]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
 """Several processes on one ledger, on either database: budgets, locks, and who may publish."""
 
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
+from pipeline.ledger.database import release_lock
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import UNIT, child, entries, reservation
 from tests.support.patience import PATIENCE
@@ -60,6 +64,59 @@ def test_processes_that_make_the_ledger_at_once_make_one(address: str) -> None:
 # Locks
 
 
+def test_a_lock_leaves_no_file_behind(tmp_path: Path) -> None:
+    ledger = create_ledger(str(tmp_path / "ledger.sqlite"))
+    with ledger.lock("r"), ledger.lock("s"):
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "locks").iterdir()]
+        assert modes == [0o600] * 2
+    assert [*(tmp_path / "locks").iterdir()] == []
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(
+    tmp_path: Path, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the opening of the file and its lock its holder ends, and removes it; another may come at once."""
+    flock, others, removed = fcntl.flock, ExitStack(), []
+
+    def after_the_holder_ended(descriptor: int, how: int) -> None:
+        if not removed:
+            (path,) = tmp_path.iterdir()
+            removed.append(path.unlink())
+            if taken:
+                others.enter_context(release_lock(tmp_path, "r"))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_the_holder_ended)
+    with others:
+        if taken:
+            with pytest.raises(StateError, match="under way"), release_lock(tmp_path, "r"):
+                pass
+        else:
+            with release_lock(tmp_path, "r"), pytest.raises(StateError, match="under way"), release_lock(tmp_path, "r"):
+                pass
+    assert [*tmp_path.iterdir()] == []
+
+
+def hold_alone(folder: Path, times: int) -> None:
+    """Hold the lock so many times, each time alone."""
+    held = 0
+    while held < times:
+        with suppress(StateError), release_lock(folder / "locks", "r"):
+            (folder / "alone").touch(exist_ok=False)
+            (folder / "alone").unlink()
+            held += 1
+
+
+def test_processes_hold_a_lock_that_is_removed_again_and_again_one_at_a_time(tmp_path: Path) -> None:
+    runs = [get_context("spawn").Process(target=hold_alone, args=(tmp_path, 200)) for _ in range(4)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [run.exitcode for run in runs] == [0] * 4
+
+
 def test_one_attempt_at_a_release_at_a_time(ledger: Ledger) -> None:
     with ledger.lock("r"):
         with pytest.raises(StateError, match="another attempt at release r is under way"), ledger.lock("r"):
@@ -69,9 +126,7 @@ def test_one_attempt_at_a_release_at_a_time(ledger: Ledger) -> None:
     with ledger.lock("r"):
         ledger.draw("r", "sha256:pin")
     if ledger.path is not None:
-        folder = ledger.path.parent / "locks"
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
+        assert stat.S_IMODE((ledger.path.parent / "locks").stat().st_mode) == 0o700
 
 
 def wait_for_lock(ledger: Ledger, release: str) -> None:

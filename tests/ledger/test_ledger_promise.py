@@ -14,10 +14,10 @@ from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.history import spendings
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.report.interpretation import interpretation_text
+from pipeline.plan.interpretation import interpretation_text
 from tests.support.ledgers import FACTS, UNIT, reservation
 from tests.support.world import budget_file, records, write_world
-from udfs.numbers.exact import exact, meant, up_probability, up_text
+from udfs.numbers.exact import exact, up_probability, up_text
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_every_bound_that_is_printed_is_rounded_up() -> None:
         if bound < 0.9:
             told = interpretation_text({"epsilon": bound, "delta": bound, "power": bound})
             epsilon, delta, power = re.findall(r"[0-9.]+(?:e[-+]?\d+)?", told)
-            assert Fraction(epsilon) >= meant(bound)
-            assert Fraction(delta) >= meant(bound)
+            assert Fraction(epsilon) >= exact(bound)
+            assert Fraction(delta) >= exact(bound)
             assert Fraction(power) >= Fraction(bound)
 
 

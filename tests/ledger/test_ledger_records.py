@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger
@@ -24,7 +24,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def told_of(changes: dict[str, str]) -> str:
     ((key, value),) = changes.items()
-    return f"{key} is {TRUST[key]} in the ledger, but {value} in the plan: change the plan, or name another dataset"
+    return f"{key} is {TRUST[key]} in the ledger, but {value} in the plan: change the plan"
 
 
 # Of this version
@@ -49,9 +49,13 @@ def test_a_registered_dataset_says_what_a_record_is(changes: dict[str, str], tmp
     write_world(tmp_path, records(20))
     ledger.register(load_budget(budget_file(tmp_path), "small-world"))
     plan = write_world(tmp_path, None, release="second", budget=[], dataset=changes)
-    with pytest.raises(StateError, match=told_of(changes)):
+    correct = "nothing was released under it yet, .*: prdp ledger correct small-world --budget FILE$"
+    with pytest.raises(StateError, match=f"{told_of(changes)}; or, as {correct}"):
         submit(Place(plan, tmp_path))
     submit(Place(write_world(tmp_path, None, release="first", budget=[]), tmp_path))
+    plan = write_world(tmp_path, None, release="second", budget=[], dataset=changes)
+    with pytest.raises(StateError, match=f"{told_of(changes)}$"):
+        submit(Place(plan, tmp_path))
 
 
 def test_the_digest_of_a_plan_holds_no_more_than_before(tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_older_releases_that_disagree_are_the_last(ledger: Ledger) -> None:
             ledger.reserve(newer("c", **rules))
         assert str(refused.value) == (
             "dataset d: duplicates is trust in release a, but reject in release b: "
-            "their losses are of different records and do not add up: name another dataset"
+            "their losses are of different records and do not add up: nothing more is released under it"
         )
     assert ledger.reserve(older("b", **TRUST | {"duplicates": "reject"})).status == "reserved"
     with pytest.raises(StateError, match="duplicates is"):

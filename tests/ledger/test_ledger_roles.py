@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.fold import _EVENTS
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger

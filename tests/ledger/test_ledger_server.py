@@ -3,9 +3,11 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -13,13 +15,12 @@ import pytest
 from sqlalchemy import event, text
 
 from jobs.cli import main
-from pipeline.errors import PrdpError, StateError
+from pipeline.base.errors import PrdpError, StateError
 from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
-from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.release.attempts import give_up
-from pipeline.release.manifest import verify_release
-from pipeline.release.mark import mark
+from pipeline.ledger.store import Ledger, create_ledger, open_ledger
+from pipeline.publication.manifest import verify_release
+from pipeline.release.attempts import give_up, mark
 from pipeline.storage.local import LocalPath
 from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
@@ -237,7 +238,7 @@ def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: Postgr
         with told("cannot be reached any more", 1):
             ledger.publish("r", attempt, "sha256:contents")
     with told("cannot be opened: connection", 1):
-        create_ledger(url)
+        create_ledger(url, wait=0.1)
     own.start()
     again = create_ledger(url)
     assert again.verify() == head
@@ -351,6 +352,44 @@ def test_a_run_before_its_draw_waits_for_a_server_that_starts_again(own: Postgre
             ledger.publish("r", attempt, "sha256:contents")
 
 
+clock = partial(SimpleNamespace, monotonic=time.monotonic)
+
+
+def full(server: PostgresServer) -> Callable[[], None]:
+    """Take all connections of a server; return what gives them back."""
+    taken = ExitStack()
+    with suppress(psycopg.OperationalError):
+        while True:
+            taken.enter_context(closing(psycopg.connect(server.conninfo())))
+    return taken.close
+
+
+def away(server: PostgresServer) -> Callable[[], None]:
+    """Crash a server; return what starts it."""
+    server.crash()
+    return server.start
+
+
+@pytest.mark.parametrize("trouble", [full, away])
+def test_an_opening_waits_for_a_server_that_is_full_or_starts_again(
+    trouble: Callable[[PostgresServer], Callable[[], None]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    server = PostgresServer(max_connections="5", superuser_reserved_connections="1", max_wal_senders="0")
+    try:
+        create_ledger(server.url("postgres")).reserve(reservation("r"))
+        end = trouble(server)
+        with monkeypatch.context() as patch:
+            patch.setattr(postgres_module, "time", clock(sleep=lambda seconds: end()))
+            ledger = open_ledger(server.url("postgres"))
+        assert ledger.state("r") is not None
+        monkeypatch.setattr(postgres_module, "time", clock(sleep=lambda seconds: pytest.fail("nothing to wait for")))
+        with told("cannot be opened: .*does not exist"):
+            open_ledger(server.url("absent"))
+    finally:
+        server.stop()
+
+
 def test_a_run_before_its_draw_gives_up_on_a_server_that_stays_away(own: PostgresServer) -> None:
     ledger = create_ledger(own.url("postgres"), wait=0.5)
     with ledger.lock("r"):
@@ -382,7 +421,7 @@ def test_who_stood_still_while_its_draw_was_destroyed_leaves_nothing_of_it(
             (folder / min(names)).write(b"noise that was drawn and destroyed")
 
     if at == "inside a table":
-        monkeypatch.setattr("pipeline.release.run.sweep", written_by_workers)
+        monkeypatch.setattr("pipeline.release.steps.sweep", written_by_workers)
     with told("the connection that kept its lock was lost"):
         submit(place, key=None, say=others_go_on)
     assert stood

@@ -10,8 +10,8 @@ from sqlalchemy import insert
 from pipeline.accounting.accountant import Charged, check, tightest
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
-from pipeline.canonical import FrozenMap
-from pipeline.errors import BudgetRefused
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import BudgetRefused
 from pipeline.ledger import summaries
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, next_entry
@@ -43,7 +43,7 @@ def refuses(limits: list[Limit], spent: int) -> bool:
     return False
 
 
-@settings(deadline=None, derandomize=True, database=None)
+@settings(derandomize=True, database=None)
 @given(limits=st.lists(LIMITS, max_size=8), spent=st.integers(0, 11))
 def test_the_tightest_limits_refuse_what_all_limits_refuse(limits: list[Limit], spent: int) -> None:
     kept = tightest(limits)

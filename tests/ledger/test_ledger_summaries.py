@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
-from pipeline.errors import BudgetRefused, StateError
+from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import summaries, summary
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger, create_ledger
@@ -76,8 +76,7 @@ def test_nobody_is_admitted_by_changing_what_is_kept(address: str, change: Calla
 
 
 def trusting(connection: Connection) -> Kept | None:
-    last = summaries._last_reserved(connection)
-    return None if last is None else Kept(last.seq, last.previous, summaries._texts(connection))
+    return summaries.what_is_kept(connection)[0]
 
 
 def test_the_edits_would_admit_where_they_are_trusted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

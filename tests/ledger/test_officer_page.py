@@ -10,11 +10,11 @@ import pytest
 import prdp
 from jobs.cli import main
 from pipeline.accounting.references import Limit, Reference
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
+from pipeline.ledger.admission import accounts
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.limits import accounts
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.report.officer import HELD_LONG, MOST_BARS, officer_page
+from pipeline.operations.officer_page import HELD_LONG, MOST_BARS, officer_page
 from tests.support.devtools import MODES, browser
 from tests.support.ledgers import FACTS, UNIT, reservation, staged
 
@@ -107,15 +107,16 @@ def test_a_closed_ledger_is_stuck_until_it_is_opened(ledger: Ledger) -> None:
 
 def test_a_dataset_without_refusals_left_is_stuck(ledger: Ledger) -> None:
     ledger.register(Budget(**{**vars(of_dataset("d", 9)), "refusals": 1}))
-    assert "refusals: prdp ledger raise d" not in shown(ledger)
+    assert "refusals: prdp ledger raise" not in shown(ledger)
     reserve(ledger, "first", "d")
     ledger.refuse("first")
-    assert "refusals: prdp ledger raise d" in shown(ledger)
+    assert f"refusals: prdp ledger raise --ledger {ledger.address} d --budget FILE" in shown(ledger)
 
 
 def test_many_releases_share_a_bar_and_text_is_escaped(ledger: Ledger) -> None:
     for number in range(MOST_BARS + 2):
         ledger.signed("<b>ann</b>").reserve(reservation(f"r{number}"))
+        ledger.draw(f"r{number}", "sha256:pin")
     page = shown(ledger)
     assert page.count("<li><span>") == MOST_BARS + 1
     assert "3 earlier releases" in page

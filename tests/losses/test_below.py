@@ -14,8 +14,8 @@ from tests.support.lattice import CTX, real
 from tests.support.mechanisms import KINDS, ONE, example
 from tests.support.stable import Stable
 from tests.support.tight import HALF, SQUARE, some_noise
-from udfs.losses import below
-from udfs.losses.below import loss_below
+from udfs.losses import curve
+from udfs.losses.curve import loss_below
 from udfs.losses.tight import best_order, pure_above, tight_loss
 from udfs.mechanisms.catalogue import build
 from udfs.noise.weights import LaplaceWeights
@@ -50,13 +50,13 @@ def test_losses_from_below_are_below_a_divergence_and_near_the_stated_ones(noise
 def test_masses_at_the_nearer_ends_of_blocks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     noise, weights = HALF, weights_of(HALF)
     grid = np.array([0.0, 1.0, *np.round(1.3 ** np.arange(1, 80) + 1)])
-    monkeypatch.setattr(below, "GRID", np.unique(grid))
-    least = below._distances.__wrapped__(weights)
-    monkeypatch.setattr(below, "_distances", lambda weights: least)
+    monkeypatch.setattr(curve, "GRID", np.unique(grid))
+    least = curve._distances.__wrapped__(weights)
+    monkeypatch.setattr(curve, "_distances", lambda weights: least)
     most = at_most(noise, 700, best_order(weights, 700, pure_above(weights, 700)))
     assert loss_below.__wrapped__(weights, 700) < most
     k, density = least
-    monkeypatch.setattr(below, "_distances", lambda weights: (k, np.append(density[:1], density[:-1])))
+    monkeypatch.setattr(curve, "_distances", lambda weights: (k, np.append(density[:1], density[:-1])))
     assert loss_below.__wrapped__(weights, 700) > most
 
 

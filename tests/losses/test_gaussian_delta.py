@@ -7,8 +7,7 @@ import mpmath
 import pytest
 
 from udfs.losses.atoms import Shifted
-from udfs.losses.distribution import delta_of
-from udfs.losses.gaussian import SUMMED, delta_above
+from udfs.losses.distribution import SUMMED, delta_above, delta_of
 from udfs.noise.weights import GaussianWeights
 
 MP = mpmath.mp.clone()

@@ -11,13 +11,12 @@ import pytest
 from tests.support.divergence import max_divergence, renyi
 from tests.support.kinds import FLAT, NARROW, STAIRS, random_table
 from tests.support.piecewise import Piecewise, of_table
-from udfs.losses import below
-from udfs.losses.below import loss_below
-from udfs.losses.curve import curve_at, tight_curve
-from udfs.losses.piecewise import log_moment, pure_exactly, pure_of
+from udfs.losses import curve
+from udfs.losses.curve import curve_at, loss_below, tight_curve
+from udfs.losses.piecewise_losses import log_moment, pure_exactly, pure_of
 from udfs.losses.tight import renyi_curve, tight_loss
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.designed import WeightTable
+from udfs.mechanisms.heavy_tailed import WeightTable
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.numbers.arrays import Floats
 
@@ -55,15 +54,15 @@ def test_the_stated_loss_is_the_least_that_bounds_every_order(noise: Piecewise) 
 
 
 def test_sums_over_few_distances_are_below_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(below, "moment_below", lambda *given: 0.0)
-    monkeypatch.setattr(below, "GRID", np.unique([0.0, 1.0, *np.round(1.3 ** np.arange(1, 60) + 1)]))
-    weights, known = [weights_of(noise) for noise in tables()], below._probabilities
+    monkeypatch.setattr(curve, "moment_below", lambda *given: 0.0)
+    monkeypatch.setattr(curve, "GRID", np.unique([0.0, 1.0, *np.round(1.3 ** np.arange(1, 60) + 1)]))
+    weights, known = [weights_of(noise) for noise in tables()], curve._probabilities
 
     def largest_share() -> float:
         return max(loss_below.__wrapped__(w, n) / tight_loss(w, n) for w in weights for n in SHIFTS)
 
     assert 0.99 < largest_share() <= 1
-    monkeypatch.setattr(below, "_probabilities", lambda *given: _nearer(*known(*given)))
+    monkeypatch.setattr(curve, "_probabilities", lambda *given: _nearer(*known(*given)))
     assert largest_share() > 1  # the twin: each block has the mass of its nearer end
 
 

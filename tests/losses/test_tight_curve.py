@@ -16,10 +16,8 @@ from tests.support.tight import HALF, SQUARE
 from udfs.losses import curve as of_curves
 from udfs.losses.curve import KNOTS_A_RISE, TightCurve, curve_at, knots, tight_curve
 from udfs.losses.tight import pure_above, tight_loss
-from udfs.mechanisms import noise
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
-from udfs.noise.stable import StableWeights
+from udfs.noise.heavy_weights import GeneralizedGaussianWeights, PolylogWeights, StableWeights
 from udfs.noise.weights import LaplaceWeights
 from udfs.numbers.exact import exact, up_float
 from udfs.records.influence import QueryLoss
@@ -133,18 +131,16 @@ def test_arrays_and_single_influences_lose_the_same(spec: dict[str, Any], step: 
     steps = [0, 1, 2, 3, *(random.randrange(1 << random.randint(1, 62)) for _ in range(300))]
     single = [m.loss_at(n * unit) for n in steps]
     few = np.array([float(n * unit) for n in steps[:60]])
-    assert "loss_curve" not in vars(m.form.noise)  # single losses and short arrays need no curve
+    assert "loss_curve" not in vars(m.lattice_noise)  # single losses and short arrays need no curve
     assert m.loss(few).tolist() == pytest.approx([float(x) for x in single[:60]], rel=1e-11)
-    assert "loss_curve" not in vars(m.form.noise)
+    assert "loss_curve" not in vars(m.lattice_noise)
     whole = m.loss(np.array([float(n * unit) for n in steps]))
-    assert m.loss_curve == tight_curve(m.form.noise.weights)
+    assert m.loss_curve == tight_curve(m.log_weights)
     assert whole[:60].tolist() == m.loss(few).tolist()
     paper = build({**spec, "sigma": exact(spec["sigma"]) * unit, "policy": "paper"}, unit)
     for n, loss, array in zip(steps, single, whole.tolist(), strict=True):
         bound = paper.loss_at(n * unit)
-        assert loss == min(
-            bound, Fraction(curve_at(m.form.noise.weights, n)) if n <= knots(m.form.noise.weights)[-1] else bound
-        )
+        assert loss == min(bound, Fraction(curve_at(m.log_weights, n)) if n <= knots(m.log_weights)[-1] else bound)
         assert loss <= Fraction(array) <= loss * (1 + Fraction(1, 10**11))
     assert single[1] < paper.loss_at(unit)
 
@@ -163,7 +159,7 @@ def test_influences_between_two_steps_lose_what_the_next_one_does(spec: dict[str
 def test_a_stored_curve_is_read_and_travels(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     m = build(spec, ONE).with_curve(STEPPED)
     paper = build(spec | {"policy": "paper"}, ONE)
-    monkeypatch.setattr(noise, "tight_curve", None)  # whatever computes one fails
+    monkeypatch.setattr(of_curves, "tight_curve", None)  # whatever computes one fails
     query = QueryLoss("q", 0, "x", ONE, {}, (m,))
     there = pickle.loads(pickle.dumps(query)).mechanisms[0]
     assert there == m

@@ -43,7 +43,7 @@ def test_the_papers_rows_are_its_formula(kind: str) -> None:
 
 @pytest.mark.parametrize("policy", ["tight", FINE])
 def test_laplace_noise_loses_its_closed_form(policy: str) -> None:
-    s = CTX.mpf(1) / 20 / example(NAMES["laplace"], policy).form.noise.fineness
+    s = CTX.mpf(1) / 20 / example(NAMES["laplace"], policy).lattice_noise.fineness
     for influence, loss in losses("laplace", policy).items():
         p = CTX.mpf(influence) / 20
         assert loss == pytest.approx(float(p - s / CTX.sinh(s) * (1 - CTX.exp(-p))), rel=DIGITS)
@@ -58,7 +58,7 @@ def test_heavy_tailed_noise_loses_the_supremum_over_sums(kind: str, influence: i
 
 
 def test_a_finer_lattice_loses_the_supremum_over_its_own_sums() -> None:
-    finer = example(NAMES["generalized_gaussian"], FINE).form.noise.fineness
+    finer = example(NAMES["generalized_gaussian"], FINE).lattice_noise.fineness
     fine = GeneralizedGaussian(Fraction(1, 2), Fraction(5 * finer))
     assert wrong_bound(losses("generalized_gaussian", FINE)[1] * (1 + DIGITS), fine, finer) is None
     assert wrong_bound(losses("generalized_gaussian", "tight")[1], fine, finer) == "above"

@@ -13,8 +13,8 @@ from tests.support.stable import Stable
 from tests.support.tight import COARSE, FINE, divergence, falls_somewhere, order_at
 from udfs.losses import tight as loss
 from udfs.losses.curve import TightCurve, tight_curve
-from udfs.losses.stable_bends import bends_of
-from udfs.losses.stable_nodes import StableNodes, stable_nodes
+from udfs.losses.nodes import StableNodes, stable_nodes
+from udfs.losses.stable_policy import bends_of
 from udfs.losses.tight import pure_above, renyi_curve, tight_loss
 from udfs.mechanisms.catalogue import build
 

@@ -12,7 +12,7 @@ from mpmath import MPContext
 from pipeline.plan.messages import NEVER_RELEASED
 from tests.support.mistakes import PLAN, lines, write_domain
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.groupwise_direct import KIND, GroupwiseDirect, infinite_from
+from udfs.mechanisms.groupwise import KIND, GroupwiseDirect, infinite_from
 from udfs.mechanisms.parameters import ParameterError
 
 MP: Any = MPContext()

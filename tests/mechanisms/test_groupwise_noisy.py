@@ -14,7 +14,7 @@ from tests.support.lattice import Noise
 from tests.support.mechanisms import INTERVAL
 from tests.support.mixture import masses, ranks
 from tests.support.statistics import chi_square, dependence, level
-from udfs.mechanisms.groupwise import GroupwiseNoisy, told_share
+from udfs.mechanisms.groupwise import GroupwiseNoisy, share_revealed
 from udfs.noise.keystream import MAX_DRAWS, SECOND, CellBits, SecondNoise
 from udfs.noise.lattice import draw_noise
 from udfs.numbers.wide import LARGEST
@@ -64,7 +64,7 @@ class Shared:
 def parts_of(m: GroupwiseNoisy, x: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Z, drawn as any integer noise is, and W/2⁻³⁰, from what was released."""
     value = m.release(np.full(SIZE, x), cell_bits(SIZE), INTERVAL).value
-    distance, negative = draw_noise(m.form.noise.table, cell_bits(SIZE), SIZE)
+    distance, negative = draw_noise(m.lattice_noise.table, cell_bits(SIZE), SIZE)
     z = np.where(negative, -1, 1) * distance.astype(np.int64)
     return z, np.rint((value / (x + z) - 1) / float(m.r) * 2**30).astype(np.int64)
 
@@ -105,7 +105,7 @@ def test_values_depend_on_key_query_and_cell_alone() -> None:
 
 def released(m: GroupwiseNoisy, x: int, z: int, w: int) -> Any:
     """What is released when the noises happen to be z steps and w·2⁻³⁰."""
-    words = {False: words_that_draw(m.form.noise.table, z), True: words_that_draw(m.form.factor.table, w)}
+    words = {False: words_that_draw(m.lattice_noise.table, z), True: words_that_draw(m.factor.table, w)}
 
     class Chosen(Injected):
         def words(self, rows: Any, draw: int) -> Any:
@@ -217,7 +217,7 @@ def told(x: int, shift: int, r: Fraction, sigma: str, factor: int) -> tuple[Floa
 @pytest.mark.parametrize(("r", "sigma", "shift"), [("0.1", "0.5", 1), ("0.062675964", "1.5", 1), ("1", "0.8", 3)])
 def test_at_large_counts_values_lose_what_the_noisy_count_loses(r: str, sigma: str, shift: int) -> None:
     x, factor = 200_000, 1 << 12
-    share = told_share(shift, Fraction(sigma), x, Fraction(factor))
+    share = share_revealed(shift, Fraction(sigma), x, Fraction(factor))
     p, q, of_x = told(x, shift, Fraction(r), sigma, factor)
     stated = float(mechanism(r, sigma).loss_at(Fraction(shift)))
     assert 0.9 < share < 1
@@ -231,13 +231,13 @@ def test_at_large_counts_values_lose_what_the_noisy_count_loses(r: str, sigma: s
     # at small counts W hides something: the bound is needed, and a claim that it hides nothing would be wrong
     p, q, of_x = told(30, shift, Fraction(1), sigma, 4)
     assert float(np.sum(p * np.log(p / q))) < 0.999 * float(np.sum(of_x[0] * np.log(of_x[0] / of_x[1])))
-    assert told_share(shift, Fraction(sigma), 30, Fraction(4)) == 0
+    assert share_revealed(shift, Fraction(sigma), 30, Fraction(4)) == 0
 
 
 def test_released_doubles_tell_the_noisy_count() -> None:
     m, x = mechanism("0.1", "3"), 1_000_000
     value = m.release(np.full(SIZE, x), cell_bits(SIZE), INTERVAL).value
-    distance, negative = draw_noise(m.form.noise.table, cell_bits(SIZE), SIZE)
+    distance, negative = draw_noise(m.lattice_noise.table, cell_bits(SIZE), SIZE)
     counts = np.arange(x - 20, x + 21)
     w = (value[:, None] / counts - 1) * (2.0**30 / float(m.r))
     off = np.abs(w - np.rint(w))

@@ -4,6 +4,7 @@ import pickle
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.support.bits import TEST_KEY, Injected, cell_bits, words_that_draw
@@ -12,7 +13,7 @@ from tests.support.kinds import REGISTRY
 from tests.support.lattice import CTX, real
 from tests.support.mechanisms import ADDITIVE, INTERVAL, KINDS, example
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.release import release_cells, release_parts
+from udfs.mechanisms.release import release_cells, release_frame
 from udfs.noise.lattice import CHUNK, draw_noise
 from udfs.numbers.wide import LARGEST
 
@@ -20,11 +21,11 @@ from udfs.numbers.wide import LARGEST
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pickled_mechanism_carries_its_table_and_draws_the_same(kind: str) -> None:
     m = example(kind)
-    table = m.form.noise.table
+    table = m.lattice_noise.table
     again = pickle.loads(pickle.dumps(m))
     assert again == m
     assert hash(again) == hash(m)
-    assert vars(again.form.noise)["table"] == table
+    assert vars(again.lattice_noise)["table"] == table
     totals = np.arange(500, dtype=np.int64) ** 3
     one, two = (x.release(totals, cell_bits(500), INTERVAL) for x in (m, again))
     for name in ("value", "lower", "upper", "standard_error"):
@@ -40,8 +41,8 @@ def test_a_cell_is_released_the_same_whatever_is_released_with_it(kind: str) -> 
     order = np.random.default_rng(1).permutation(size)[:300]
 
     def released(cells: np.ndarray) -> list[np.ndarray]:
-        given = {"query": 0, "interval": INTERVAL, "integer": True}
-        columns = release_cells(m, key=TEST_KEY, cells=cells.astype(np.uint64), totals=totals[cells], **given)
+        frame = {"cell": cells, "total": totals[cells]}
+        columns = release_cells(frame, (m,), key=TEST_KEY, query=0, interval=INTERVAL, integer=True)
         return list(vars(columns).values())
 
     whole = released(np.arange(size))
@@ -57,7 +58,7 @@ def test_additive_values_are_totals_plus_the_drawn_noise(kind: str, step: str) -
     noise = noise_of(m)
     totals = np.random.default_rng(9).integers(-(1 << 62), 1 << 62, size)
     released = m.release(totals, cell_bits(size), INTERVAL)
-    distance, negative = draw_noise(m.form.noise.table, cell_bits(size), size)
+    distance, negative = draw_noise(m.lattice_noise.table, cell_bits(size), size)
     drawn = np.where(negative, -distance.astype(np.int64), distance.astype(np.int64))
     assert released.value.dtype == np.int64
     np.testing.assert_array_equal(released.value - totals, drawn)
@@ -77,7 +78,7 @@ def test_additive_values_and_intervals_saturate_and_still_cover(kind: str) -> No
     ends = np.array([LARGEST, LARGEST, LARGEST - 1, -LARGEST, -LARGEST, 1 - LARGEST], dtype=np.int64)
     noise = [1, -3, 5, -1, 3, -5]
     released = m.release(
-        ends, Injected([[words_that_draw(m.form.noise.table, k) for k in noise]], lambda *_: 0), INTERVAL
+        ends, Injected([[words_that_draw(m.lattice_noise.table, k) for k in noise]], lambda *_: 0), INTERVAL
     )
     assert released.value.tolist() == [LARGEST, LARGEST - 3, LARGEST, -LARGEST, 3 - LARGEST, -LARGEST]
     assert np.all(released.lower <= ends)
@@ -91,9 +92,8 @@ def test_additive_values_and_intervals_saturate_and_still_cover(kind: str) -> No
 @pytest.mark.parametrize("integer", [True, False])
 def test_released_columns_have_their_types_and_units(kind: str, step: str, integer: bool) -> None:
     m, totals = example(kind, Fraction(step)), np.arange(0, 50_000, 100, dtype=np.int64)
-    released = release_parts(
-        (m,), None, key=TEST_KEY, query=4, first=1000, totals=totals, interval=INTERVAL, integer=integer
-    )
+    how = {"key": TEST_KEY, "query": 4, "interval": INTERVAL, "integer": integer}
+    released = release_cells({"cell": np.arange(1000, 1500), "total": totals}, (m,), **how)
     whole = m.additive and integer
     for column in (released.value, released.lower, released.upper):
         assert column.dtype == (np.int64 if whole else np.float64)
@@ -107,13 +107,13 @@ def test_released_columns_have_their_types_and_units(kind: str, step: str, integ
     assert inside > 0.89  # 500 cells at 95 %: fewer than 446 with probability 10⁻⁷
     if m.additive and not integer:
         assert all(Fraction(str(v)) % Fraction(step) == 0 for v in released.value.tolist())
-    # The same cells in another block: the same values.
-    cells = np.arange(1200, 1300, dtype=np.uint64)
-    part = release_cells(
-        m, key=TEST_KEY, query=4, cells=cells, totals=totals[200:300], interval=INTERVAL, integer=integer
-    )
-    assert part.value.tobytes() == released.value[200:300].tobytes()
-    assert part.standard_error.tobytes() == released.standard_error[200:300].tobytes()
+    # The same cells in another partition, as a pandas frame: the same values.
+    frame = pd.DataFrame({"cell": np.arange(1200, 1300), "total": totals[200:300]}, index=np.arange(7, 107))
+    part = release_frame(frame, (m,), **how)
+    assert part.index.equals(frame.index)
+    assert list(part) == list(vars(released))
+    for name, column in vars(released).items():
+        assert part[name].to_numpy().tobytes() == column[200:300].tobytes()
 
 
 def test_what_each_kind_asks_of_the_data_is_declared() -> None:

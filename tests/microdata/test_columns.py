@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prdp
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
+from pipeline.engines.totals import layout_of
 from pipeline.microdata.columns import columns_line, require_columns, require_types
 from pipeline.microdata.lines import header
 from pipeline.microdata.schema import mistakes, require_schema
 from pipeline.microdata.source import find
 from pipeline.plan.load import load_plan
 from pipeline.storage.local import LocalPath
-from pipeline.tables.totals import layout_of
 from tests.support.leaks import told
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world

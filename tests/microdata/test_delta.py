@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.base.errors import MicrodataError, PlanError, StateError
 from pipeline.engines.protocol import Engine
 from pipeline.engines.registry import open_engine
-from pipeline.errors import MicrodataError, PlanError, StateError
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
 from pipeline.microdata.schema import require_schema
-from pipeline.preparation.pinned import pinned, source_of
+from pipeline.release.pinned import pinned, source_of
 from pipeline.storage.uri import locate
 from tests.support.cells import keys
 from tests.support.delta import add, column, columns_of, commit, vector
@@ -103,7 +103,7 @@ def test_deleted_rows_are_not_read(tmp_path: Path, rows: list[int], monkeypatch:
     assert read_of(tmp_path) == kept
     monkeypatch.setattr("pipeline.microdata.source.CHUNK_RECORDS", 100)  # each row group a chunk
     assert read_of(tmp_path) == kept
-    monkeypatch.setattr("pipeline.microdata.lakehouse.TableFile.is_deleted", lambda view, numbers: numbers < 0)
+    monkeypatch.setattr("pipeline.microdata.table_file.TableFile.is_deleted", lambda view, numbers: numbers < 0)
     with pytest.raises(AssertionError):  # a reader that takes no notice is seen
         read_of(tmp_path)
 

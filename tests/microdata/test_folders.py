@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.microdata.read import partition_values
 from pipeline.microdata.source import shown, table_format
 from pipeline.storage.store import StorePath

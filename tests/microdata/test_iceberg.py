@@ -14,11 +14,11 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
-from pipeline.preparation.pinned import source_of
+from pipeline.release.pinned import source_of
 from pipeline.storage.uri import locate
 from tests.microdata.test_delta import CANARY, MICRODATA, SPEC, read_of, refusal
 from tests.support.iceberg import at, catalog, data_files, with_deletes

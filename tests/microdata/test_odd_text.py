@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.base.errors import MicrodataError
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_tasks import Shared, SumRecords
-from pipeline.errors import MicrodataError
+from pipeline.engines.totals import layout_of
 from pipeline.plan.load import load_plan
 from pipeline.storage.sealing import unpack
-from pipeline.tables.totals import layout_of
 from tests.support.counted import counted
 from tests.support.diagnostics import diagnosed, read
 from tests.support.prepare import prepared

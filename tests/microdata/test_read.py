@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.base.errors import MicrodataError, PlanError
 from tests.support.cells import (
     GOOD,
     HEADER,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import PlanError, PrdpError
+from pipeline.base.errors import PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.read import read
 from pipeline.microdata.source import CHUNK_RECORDS, chunks, find, pin

@@ -87,7 +87,7 @@ def test_the_generalized_gaussian_is_the_integral_of_its_density(p: float) -> No
     assert error(noise.survival(noise.tail_quantile(1e-300)), off.survival(float(noise.tail_quantile(1e-300)))) > CLOSE
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=150)
 @given(
     p=st.floats(0.05, 5),
     log_sigma=st.floats(-3, 9),

@@ -49,7 +49,7 @@ def test_integrals_of_the_density(p: float, d: float) -> None:
     agrees(ExponentialPolylog(p=p, d=d, a=a, sigma=sigma), polylog(p, d, a, sigma), TAILS)
 
 
-@settings(derandomize=True, max_examples=20, deadline=None)
+@settings(derandomize=True, max_examples=20)
 @given(
     p=st.floats(1.2, 5),
     log_d=st.floats(-0.3, 3),

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.densities import CTX, error
-from udfs.noise.continuous import Gaussian, Laplace
-from udfs.noise.continuous_transformed import LogEstimate, RootEstimate
+from udfs.noise.continuous import Gaussian, Laplace, LogEstimate, RootEstimate
 
 CLOSE = 1e-12
 Real = Any
@@ -142,7 +141,7 @@ def lognormal(x: float, q: float, a: float, sigma: float, tilt: float = 0.5) -> 
     return CTX.npdf(z) / (s * xx), CTX.erfc(-z / CTX.sqrt(2)) / 2, CTX.erfc(z / CTX.sqrt(2)) / 2
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=150)
 @given(
     q=st.one_of(st.just(0.0), st.floats(1e-3, 1e15)),
     log_a=st.floats(-3, 6),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.bits import TEST_KEY, cell_bits
-from tests.support.families import HEAVY, noise_fit, tail_bins, weights_of
+from tests.support.families import HEAVY, noise_fit, tail_bins, three, weights_of
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import LatticeNoise, Noise
 from tests.support.stable import Stable
@@ -69,7 +69,7 @@ def test_wide_noise_has_its_exact_distribution(noise: Noise) -> None:
     assert chi_square(np.bincount(values & 15), np.full(16, 1 / 16)) > level(1)
 
 
-@pytest.mark.parametrize("noise", HEAVY, ids=str)
+@pytest.mark.parametrize("noise", three(HEAVY), ids=str)
 def test_heavy_tailed_noise_has_its_exact_distribution(noise: GeneralizedGaussian | Polylog | Stable) -> None:
     values, ends = draws(noise), tail_bins(noise, range(-6, 6))
     assert noise_fit(values, noise, ends) > level(1)
@@ -150,7 +150,7 @@ POINTS = st.one_of(st.integers(-LARGEST, LARGEST), st.sampled_from([-LARGEST, 1 
 DISTANCES = st.one_of(st.integers(0, REACH), st.sampled_from([0, 1, LARGEST, LARGEST + 1, REACH - 2, REACH - 1, REACH]))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.tuples(POINTS, DISTANCES, st.booleans()), max_size=40))
 @example([(sign * LARGEST, REACH, minus) for sign in (-1, 0, 1) for minus in (False, True)])
 @example(

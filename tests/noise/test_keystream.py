@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.bits import cell_bits
@@ -16,7 +16,7 @@ from udfs.noise.keystream import FAST_PARTS, MAX_DRAWS, MAX_PARTS, MAX_QUERIES, 
 
 RAW = bytes(range(200, 232))
 Address = tuple[int, int, int, int]  # cell, query, draw, part
-deterministic = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+deterministic = settings(derandomize=True)
 
 # (key, plain, cipher): FIPS-197 appendix C.3, then NIST SP 800-38A F.1.5 (ECB-AES256), four blocks under one key.
 VECTORS = [

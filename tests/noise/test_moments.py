@@ -9,106 +9,99 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.noise.test_heavy_weights import least_a, weights_of
-from tests.support.heavy_sums import MP, Family, beyond, moment, normaliser, sum_from
+from tests.noise.test_heavy_weights import least_a
+from tests.support.families import three, weights_of
+from tests.support.heavy import GeneralizedGaussian, Polylog
+from tests.support.lattice import CTX, LatticeNoise, Noise
 from udfs.mechanisms.catalogue import build
 from udfs.mechanisms.parameters import ParameterError
 from udfs.noise import weights as measured
-from udfs.noise.weights import ERROR, FARTHEST, RANGE, GaussianWeights, LaplaceWeights, LogWeights
+from udfs.noise.weights import ERROR, FARTHEST, RANGE
 
-SCALES = ["0.1", "1", "37.5", "12345.6", "1e9", "1e15"]
+SCALES = ["0.1", "12345.6", "1e15", "1", "37.5", "1e9"]
 POLYLOGS = [("1", "1.5", "1"), ("1", "3.01", "2"), ("1", "30", "100"), ("2", "1", "2.72"), ("2", "50", "1000")]
 POLYLOGS += [("1.5", "3", "1.65"), ("3", "0.2", "8"), ("5", "0.01", "55")]
 FAMILIES = [
-    *(Family(name, Fraction(s)) for name, s in product(("gaussian", "laplace"), SCALES)),
-    *(Family("generalized", Fraction(s), p=Fraction(p)) for p, s in product(("0.1", "0.5", "0.9"), SCALES)),
-    *(
-        Family("polylog", Fraction(s), p=Fraction(p), d=Fraction(d), a=Fraction(a))
-        for (p, d, a), s in product(POLYLOGS, SCALES[::2])
-    ),
+    *(Noise(name, Fraction(s)) for name, s in product((2, 1), SCALES)),
+    *(GeneralizedGaussian(Fraction(p), Fraction(s)) for p, s in product(("0.1", "0.5", "0.9"), SCALES)),
+    *(Polylog(Fraction(p), Fraction(d), Fraction(a), Fraction(s)) for (p, d, a), s in product(POLYLOGS, SCALES[::2])),
 ]
-
-
-def product_of(family: Family) -> LogWeights:
-    if family.name in ("gaussian", "laplace"):
-        return {"gaussian": GaussianWeights, "laplace": LaplaceWeights}[family.name](scale=family.scale)
-    return weights_of(family)
 
 
 def off(found: float, exact: Any) -> float:
     """Relative error; an infinite or vanishing figure must be one."""
-    if MP.isinf(exact) or exact < 1e-300:
+    if CTX.isinf(exact) or exact < 1e-300:
         return 0.0 if found == exact or found <= 1e-300 >= exact else inf
-    return float(abs(MP.mpf(found) / exact - 1))
+    return float(abs(CTX.mpf(found) / exact - 1))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=str)
-def test_moments_are_the_sums(family: Family) -> None:
-    found = product_of(family).moments
-    variance = sum_from(family, 1, 2)
+@pytest.mark.parametrize("family", three(FAMILIES), ids=str)
+def test_moments_are_the_sums(family: LatticeNoise) -> None:
+    found = weights_of(family).moments
+    variance = family.total(1, 2)
     exact = {
-        "log_normaliser": MP.log(normaliser(family)),
-        "mean_abs": moment(family, 1),
-        "variance": moment(family, 2),
-        "beyond": beyond(family, RANGE),
-        "variance_beyond": sum_from(family, RANGE + 1, 2) / variance if MP.isfinite(variance) else MP.mpf(1),
+        "log_normaliser": CTX.log(family.normaliser),
+        "mean_abs": family.moment(1),
+        "variance": family.moment(2),
+        "beyond": family.beyond(RANGE),
+        "variance_beyond": family.total(RANGE + 1, 2) / variance if CTX.isfinite(variance) else CTX.mpf(1),
     }
     errors = {name: off(getattr(found, name), value) for name, value in exact.items()}
     assert max(errors.values()) < ERROR, errors
     # The broken twin: the same sums without what Euler and Maclaurin correct, an integral from the first step on.
     if 1 < family.scale < 10**4:
-        assert off(found.log_normaliser, MP.log(2 * family.integral(1, 0))) > ERROR
+        assert off(found.log_normaliser, CTX.log(2 * family.integral(1, 0))) > ERROR
 
 
-@pytest.mark.parametrize("family", FAMILIES[::3], ids=str)
-def test_quantiles_cover_and_are_the_smallest(family: Family) -> None:
-    weights = product_of(family)
+@pytest.mark.parametrize("family", three(FAMILIES[::3]), ids=str)
+def test_quantiles_cover_and_are_the_smallest(family: LatticeNoise) -> None:
+    weights = weights_of(family)
     for beta in map(Fraction, ("0.9", "0.5", "0.05", "0.001", "1e-9")):
         c = measured.quantile(weights, beta)
         if c == FARTHEST:
-            assert beyond(family, FARTHEST - 1) > float(beta) * (1 - 1e-9)
+            assert family.beyond(FARTHEST - 1) > float(beta) * (1 - 1e-9)
             continue
-        assert beyond(family, c) <= float(beta)
+        assert family.beyond(c) <= float(beta)
         if c:
-            assert beyond(family, c - 1) > float(beta) * (1 - 1e-10)
-            assert measured.beyond(weights, c - 1) == pytest.approx(float(beyond(family, c - 1)), rel=ERROR)
+            assert family.beyond(c - 1) > float(beta) * (1 - 1e-10)
+            assert measured.beyond(weights, c - 1) == pytest.approx(float(family.beyond(c - 1)), rel=ERROR)
 
 
 @pytest.mark.parametrize("scale", ["0.5", "7", "1e6", "1e12"])
 @pytest.mark.parametrize("a", ["1", "10"])
 def test_power_tails_have_the_moments_they_should(scale: str, a: str) -> None:
     for d in ("1.001", "1.999", "2", "2.001", "2.999", "3", "3.001", "4", "3.1"):
-        family = Family("polylog", Fraction(scale), d=Fraction(d), a=Fraction(a))
+        family = Polylog(Fraction(1), Fraction(d), Fraction(a), Fraction(scale))
         found = weights_of(family).moments
         assert isfinite(found.mean_abs) == (Fraction(d) > 2)
         assert isfinite(found.variance) == (Fraction(d) > 3)
         assert isfinite(found.log_normaliser)
         if isfinite(found.variance):
-            assert off(found.variance, moment(family, 2)) < ERROR
+            assert off(found.variance, family.moment(2)) < ERROR
 
 
 @pytest.mark.parametrize(
     ("family", "variance"),
     [
-        (Family("generalized", Fraction("0.1291"), p=Fraction("0.5")), 0.855),
-        (Family("generalized", Fraction("0.17735"), p=Fraction("0.5")), 2),
-        (Family("polylog", Fraction("0.57511"), p=Fraction(2), d=Fraction(1), a=least_a(Fraction(2))), 2),
+        (GeneralizedGaussian(Fraction("0.5"), Fraction("0.1291")), 0.855),
+        (GeneralizedGaussian(Fraction("0.5"), Fraction("0.17735")), 2),
+        (Polylog(Fraction(2), Fraction(1), least_a(Fraction(2)), Fraction("0.57511")), 2),
     ],
     ids=str,
 )
-def test_the_lattice_variances_of_math_section_10(family: Family, variance: float) -> None:
+def test_the_lattice_variances_of_math_section_10(family: LatticeNoise, variance: float) -> None:
     assert weights_of(family).variance() == pytest.approx(variance, rel=6e-4 if variance < 1 else 5e-5)
 
 
 def test_wide_noise_is_as_the_continuous_noise() -> None:
     s = 1e9
     for p in (0.3, 0.5, 1.0):
-        found = product_of(Family("generalized", Fraction(10**9), p=Fraction(str(p)))).moments
+        found = weights_of(GeneralizedGaussian(Fraction(str(p)), Fraction(10**9))).moments
         assert found.variance == pytest.approx(s**2 * gamma(3 / p) / gamma(1 / p), rel=1e-8)
         assert found.mean_abs == pytest.approx(s * gamma(2 / p) / gamma(1 / p), rel=1e-8)
         assert found.log_normaliser == pytest.approx(log(2 * s * gamma(1 / p) / p), rel=1e-10)
     a, d = 3.0, 4.5  # docs/mathematics.md, section 3, p = 1
-    found = product_of(Family("polylog", Fraction(10**9), d=Fraction("4.5"), a=Fraction(3))).moments
+    found = weights_of(Polylog(Fraction(1), Fraction("4.5"), Fraction(3), Fraction(10**9))).moments
     assert found.variance == pytest.approx(2 * s**2 * a**2 / ((d - 2) * (d - 3)), rel=1e-8)
     assert found.mean_abs == pytest.approx(s * a / (d - 2), rel=1e-8)
 
@@ -137,13 +130,13 @@ def test_every_allowed_extreme_is_fast_and_never_undefined() -> None:
         except ParameterError:
             continue
         built += 1
-        found = mechanism.form.noise.weights.moments
+        found = mechanism.log_weights.moments
         figures = (found.log_normaliser, found.mean_abs, found.variance, found.beyond, found.variance_beyond)
         assert not any(map(isnan, figures)), spec
         assert min(figures) >= 0, spec
-        assert 0 <= mechanism.form.noise.weights.quantile(Fraction(1, 20)) <= FARTHEST
+        assert 0 <= mechanism.log_weights.quantile(Fraction(1, 20)) <= FARTHEST
         assert not isnan(mechanism.variance(0.0))
-        mechanism.form.noise.table  # noqa: B018 — building it must not fail either
-        assert np.all(np.diff(mechanism.form.noise.weights.fast(np.array([0.0, 1, 2.0**30, 2.0**64]))) <= 0)
+        mechanism.lattice_noise.table  # noqa: B018 — building it must not fail either
+        assert np.all(np.diff(mechanism.log_weights.fast(np.array([0.0, 1, 2.0**30, 2.0**64]))) <= 0)
         assert process_time() - start < 5, spec
     assert built > 15

@@ -13,8 +13,8 @@ from mpmath import MPContext
 
 from tests.support.stable import Stable
 from udfs.noise import stable_series as series
+from udfs.noise.heavy_weights import StableWeights
 from udfs.noise.lattice import REACH
-from udfs.noise.stable import StableWeights
 from udfs.noise.stable_density import Curve, curve
 from udfs.noise.stable_series import far_terms, log_ratio, tail_integral
 from udfs.numbers.exact import context

@@ -22,7 +22,7 @@ def exactly(pair: Pair) -> Fraction:
     return Fraction(float(pair[0][0])) + Fraction(float(pair[1][0]))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(NUMBERS, NUMBERS)
 def test_sums_and_products_are_free_of_error(a: float, b: float) -> None:
     assert exactly(dd.two_sum(array(a), array(b))) == Fraction(a) + Fraction(b)
@@ -31,13 +31,13 @@ def test_sums_and_products_are_free_of_error(a: float, b: float) -> None:
     assert abs(low[0]) <= np.spacing(abs(high[0])) / 2
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_whole_numbers_are_exact(n: int) -> None:
     assert exactly(dd.integers(np.array([n], dtype=np.int64))) == n
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.fractions(), st.fractions())
 def test_pairs_add_and_multiply_to_a_hundred_digits(x: Fraction, y: Fraction) -> None:
     a, b = ((array(float(high)), array(float(low))) for high, low in map(dd.pair_of, (x, y)))
@@ -50,7 +50,7 @@ def test_pairs_add_and_multiply_to_a_hundred_digits(x: Fraction, y: Fraction) ->
         assert abs(Fraction(float(a[0][0] * b[0][0])) - exact_product) <= abs(exact_product) / 2**50
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(ROOTS, st.integers(1, 33))
 def test_powers(a: float, n: int) -> None:
     exact = Fraction(a) ** n

@@ -14,7 +14,7 @@ from tests.support.bits import cell_bits
 from tests.support.guarantee import adds
 from tests.support.kinds import REGISTRY
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.groupwise import NoiseOnNoise
+from udfs.mechanisms.groupwise import GroupwiseNoisy
 from udfs.noise.lattice import build_table
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.floating import exp
@@ -40,9 +40,9 @@ def driven() -> bytes:
     mechanisms = [build(spec, Fraction(1)) for spec in SPECS]
     for m in mechanisms:
         m.release(np.zeros(1, dtype=np.int64), cell_bits(1), INTERVAL)
-        noises = [m.form.noise, *([m.form.factor] if isinstance(m.form, NoiseOnNoise) else [])]
+        noises = [m.lattice_noise, *([m.factor] if isinstance(m, GroupwiseNoisy) else [])]
         assert all({"table", "half_widths"} <= set(vars(noise)) for noise in noises)
-        assert "variance" in vars(m.form.noise) or not adds(m)
+        assert "noise_variance" in vars(m.lattice_noise) or not adds(m)
     return pickle.dumps(mechanisms)
 
 

@@ -35,10 +35,8 @@ def test_unbiased_polynomials(n: int) -> None:
 
 def test_the_papers_square_and_fourth_root() -> None:
     x, sigma, a = np.array([0.3, 2.5, -1.0]), 2.0, 3.0
-    np.testing.assert_allclose(root_of(2, "3").form.curve.estimate(x), x**2 - sigma**2 - a, rtol=1e-14)
-    np.testing.assert_allclose(
-        root_of(4, "3").form.curve.estimate(x), x**4 - 6 * x**2 * sigma**2 + 3 * sigma**4 - a, rtol=1e-13
-    )
+    np.testing.assert_allclose(root_of(2, "3").estimate(x), x**2 - sigma**2 - a, rtol=1e-14)
+    np.testing.assert_allclose(root_of(4, "3").estimate(x), x**4 - 6 * x**2 * sigma**2 + 3 * sigma**4 - a, rtol=1e-13)
 
 
 def expectation(noise: str, sigma: float, function: Any) -> Any:
@@ -71,14 +69,12 @@ def test_mean_estimators_and_their_errors(noise: str, k: int, total: int) -> Non
     assert m.variance(total) == pytest.approx(float(variance), rel=1e-10)
     points = np.linspace(float(v) - 3, float(v) + 5, 9)
     expected = [float(polynomial(m, CTX.mpf(x)) - 2) for x in points]
-    np.testing.assert_allclose(m.form.curve.estimate(points), expected, rtol=1e-10, atol=1e-9)
+    np.testing.assert_allclose(m.estimate(points), expected, rtol=1e-10, atol=1e-9)
 
     def unfloored(z: Any) -> Any:
         x = np.array([float(v + z)])
         return CTX.mpf(
-            float(
-                sum(c * unbiased_estimate(x, 2 * i, 0.5, noise)[0] for i, c in enumerate(m.form.curve.variance_terms))
-            )
+            float(sum(c * unbiased_estimate(x, 2 * i, 0.5, noise)[0] for i, c in enumerate(m.variance_terms)))
         )
 
     assert float(expectation(noise, 0.5, unfloored)) == pytest.approx(float(variance), rel=1e-8)
@@ -92,7 +88,7 @@ def test_mean_estimators_and_their_errors(noise: str, k: int, total: int) -> Non
 def test_median_estimators_and_their_errors(noise: str, k: int, total: int) -> None:
     m = root_of(k, "1", "0.7", noise=noise, estimator="median")
     v = CTX.root(total + 1, k)
-    found = m.form.curve.estimate(np.array([float(v) - 1e-9, float(v), float(v) + 1e-9, -50.0]))
+    found = m.estimate(np.array([float(v) - 1e-9, float(v), float(v) + 1e-9, -50.0]))
     assert found[0] < total + 1e-6
     assert found[1] == pytest.approx(total, abs=1e-9 * (1 + total))
     assert np.all(np.diff(found[:3]) > 0)
@@ -123,7 +119,7 @@ def test_the_variance_of_math_10_and_the_rows_of_the_papers_table() -> None:
 def test_standard_errors_are_floored_at_those_of_an_empty_cell() -> None:
     for k, noise in ((2, "gaussian"), (4, "laplace"), (5, "gaussian")):
         m = root_of(k, "3", "1.5", noise=noise)
-        errors = m.form.curve.error_estimate(np.linspace(-20, 20, 401))
+        errors = m.error_estimate(np.linspace(-20, 20, 401))
         assert errors.min() == pytest.approx(sqrt(m.variance(0)), rel=1e-12)
         assert np.all(np.isfinite(errors))
 
@@ -132,10 +128,10 @@ def test_intervals_hold_the_total_exactly_as_often_as_promised() -> None:
     """Over the noise in steps: the ends move with it, so an interval holds the total for one stretch of noise."""
     for noise, total in (("gaussian", 0), ("gaussian", 12_345), ("laplace", 12_345), ("laplace", 2**60)):
         m = root_of(3, "1", "0.5", noise=noise)
-        width = m.form.noise.weights.quantile(1 - INTERVAL)
+        width = m.log_weights.quantile(1 - INTERVAL)
         far = width + 2 + width // 2**20  # an end is moved out by what doubles make of it
         noises = [-far, -width, width, far]
-        words = [[words_that_draw(m.form.noise.table, k) for k in noises]]
+        words = [[words_that_draw(m.lattice_noise.table, k) for k in noises]]
         released = m.release(np.full(4, total, dtype=np.int64), Injected(words, lambda *_: 0), INTERVAL)
         held = (released.lower <= total) & (total <= released.upper)
         assert held.tolist() == [total == 0, True, True, False]  # at 0 both ends are cut at 0
@@ -152,7 +148,7 @@ def test_what_is_no_root_mechanism_is_refused(given: dict[str, Any]) -> None:
 
 def test_the_hundredth_root_releases_finite_values() -> None:
     m = root_of(100, "0", "0.5")
-    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in (2**33, -(2**33))]], lambda *_: 0)
+    bits = Injected([[words_that_draw(m.lattice_noise.table, k) for k in (2**33, -(2**33))]], lambda *_: 0)
     released = m.release(np.array([0, LARGEST]), bits, INTERVAL)
     columns = (released.value, released.lower, released.upper, released.standard_error)
     assert all(bool(np.all(np.isfinite(column))) for column in columns)

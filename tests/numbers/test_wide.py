@@ -15,7 +15,7 @@ POWERS = (0, 31, 32, 62, 63, 64, 95, 96, 125)
 ENDS = [sign * (2**power + near) for power in POWERS for near in (-1, 0, 1) for sign in (1, -1)]
 NUMBERS = st.lists(st.sampled_from(ENDS) | st.integers(-(2**125), 2**125), min_size=1, max_size=6)
 
-checked = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+checked = settings(max_examples=300, derandomize=True, database=None)
 Sum = Callable[[Wide], Wide]
 
 

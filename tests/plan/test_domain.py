@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.canonical import FrozenMap
-from pipeline.errors import PlanError
+from pipeline.base.canonical import FrozenMap
+from pipeline.base.errors import PlanError
 from pipeline.plan.domain import ALL_LEVELS, Domain
 from tests.support.domains import (
     FIXED,

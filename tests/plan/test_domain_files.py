@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain_files import CHUNK_ROWS, read_cells, read_list
 

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.accounting.references import Reference
-from pipeline.errors import BudgetRefused, MicrodataError, PlanError
+from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError
+from pipeline.engines.totals import layout_of, totals_of
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import limits_of, parse_at, policy_of
-from pipeline.report.explain import explain
-from pipeline.report.page import OF_OTHER as OF_OTHER_CODES
-from pipeline.report.page import oddities
-from pipeline.tables.totals import layout_of, totals_of
+from pipeline.plan.total_policy import limits_of, parse_at, policy_of
+from pipeline.planning.explain.explanation import explain
+from pipeline.publication.site.report_page import OF_OTHER as OF_OTHER_CODES
+from pipeline.publication.site.report_page import oddities
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 from udfs.records.decoding import SumSpec

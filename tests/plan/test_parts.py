@@ -11,22 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 from mpmath import mp
 
-import pipeline.tables.files
+import pipeline.engines.blocks
 from pipeline.accounting.left_out import NAME, LeftOutTest
 from pipeline.accounting.policy import PolicySum
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.plan.policy import limits_of, parse_at, policy_of
-from pipeline.report.explain import explain
-from pipeline.report.explain_text import render
-from pipeline.report.policy_document import public_policy
+from pipeline.plan.total_policy import limits_of, parse_at, policy_of
+from pipeline.planning.explain.explain_text import render
+from pipeline.planning.explain.explanation import explain
+from pipeline.publication.policy_document import public_policy
 from tests.support.mistakes import without_numbers
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, figures, records, tree, write_world
-from udfs.mechanisms.gaussian import Gaussian
-from udfs.mechanisms.laplace import Laplace
-from udfs.mechanisms.release import release_parts
+from udfs.mechanisms.light_tailed import Gaussian, Laplace
+from udfs.mechanisms.release import release_cells
 from udfs.noise.keystream import SecretKey
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 500}
@@ -68,7 +67,7 @@ def rows(folder: Path, name: str = "employment") -> list[dict[str, Any]]:
 def test_parts_with_one_mechanism_give_the_bytes_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: dict[str, Any], cells: int
 ) -> None:
-    monkeypatch.setattr(pipeline.tables.files, "FILE_CELLS", cells)
+    monkeypatch.setattr(pipeline.engines.blocks, "FILE_CELLS", cells)
     parted = {"by": "naics2", "parts": {"31-33": mechanism, "44-45": mechanism}, "others": mechanism}
     by_county = {"by": "state", "parts": {"06": mechanism}, "others": mechanism}
     whole = tables(tmp_path / "whole", employment(mechanism))
@@ -101,10 +100,11 @@ def test_noise_that_numbered_the_cells_of_a_part_anew_would_be_seen() -> None:
     key, mechanism = SecretKey(bytes(32)), Gaussian(sigma=Fraction(50))
     part_of = np.array([1, 0, 0, 1, 0, 1], dtype=np.int32)
     facts: dict[str, Any] = {"key": key, "query": 2, "interval": Fraction(9, 10), "integer": True}
-    totals = np.arange(6)
-    whole = release_parts((mechanism,), None, first=100, totals=totals, **facts)
-    parted = release_parts((mechanism, mechanism), part_of, first=100, totals=totals, **facts)
-    broken = [release_parts((mechanism,), None, first=100, totals=totals[part_of == part], **facts) for part in (0, 1)]
+    totals, cells = np.arange(6), np.arange(100, 106)
+    whole = release_cells({"cell": cells, "total": totals}, (mechanism,), **facts)
+    parted = release_cells({"cell": cells, "total": totals, "part": part_of}, (mechanism, mechanism), **facts)
+    anew = [{"cell": 100 + np.arange(3), "total": totals[part_of == part]} for part in (0, 1)]
+    broken = [release_cells(frame, (mechanism,), **facts) for frame in anew]
     assert parted.value.tolist() == whole.value.tolist()
     assert parted.value.tolist() != np.concatenate([part.value for part in broken]).tolist()
     assert parted.value[part_of == 0].tolist() != broken[0].value.tolist()
@@ -261,11 +261,14 @@ MISTAKES = [
     (
         f"{{by: naics2, parts: {{'99': {ONE}, '72': {{kind: log, sgima: 1, a: 0}}}}, others: {{kind: lgo}}}}",
         [
-            '.parts.99: the domain has no code "99" at level naics2',
             ".parts.72.sgima: unknown key; nearest known key: sigma",
             ".parts.72.a: must be above 0",
             ".others.kind: unknown kind; nearest known kind: log",
         ],
+    ),
+    (
+        f"{{by: naics2, parts: {{'99': {ONE}}}, others: {ONE}}}",
+        ['.parts.99: the domain has no code "99" at level naics2'],
     ),
     (f"{{by: naics2, parts: {{'72': {{sigma: 1}}}}, others: {ONE}}}", [".parts.72.kind: missing key"]),
     (

@@ -14,16 +14,15 @@ import yaml
 
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.references import Reference
-from pipeline.canonical import canonical_json
-from pipeline.canonical import digest as digest_of
+from pipeline.base.canonical import canonical_json
+from pipeline.base.canonical import digest as digest_of
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Measure
-from pipeline.plan.schema import export_schema
+from pipeline.plan.plan_schema import export_schema
 from pipeline.storage.local import LocalPath
 from tests.support.plans import DATA, NAICS, load
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.gaussian import Gaussian
-from udfs.mechanisms.laplace import Laplace
+from udfs.mechanisms.light_tailed import Gaussian, Laplace
 from udfs.mechanisms.log import Log
 from udfs.records.statistics import Count, Sum
 

@@ -9,13 +9,13 @@ import yaml
 
 import prdp
 from jobs.cli import main
-from pipeline.errors import BudgetRefused, PlanError
-from pipeline.plan.allocation import allocation_of
+from pipeline.base.errors import BudgetRefused, PlanError
 from pipeline.plan.load import draft_of, load_plan
-from pipeline.plan.policy import limits_of, losses_at, policy_of
-from pipeline.plan.schema import export_schema
-from pipeline.plan.text import read_text
-from pipeline.report.allocated import allocated_plan
+from pipeline.plan.plan_schema import export_schema
+from pipeline.plan.plan_text import read_text
+from pipeline.plan.shares import allocation_of
+from pipeline.plan.total_policy import limits_of, losses_at, policy_of
+from pipeline.planning.explain.allocated import allocated_plan
 from tests.support.many_keys import write
 from tests.support.mistakes import PLAN, lines, without_numbers, write_domain
 
@@ -207,7 +207,9 @@ def test_a_draft_is_no_plan(folder: Path) -> None:
     with pytest.raises(PlanError) as caught:
         load_plan(folder / "draft.yaml")
     (line,) = caught.value.lines
-    assert line.startswith(f"{folder}/draft.yaml: line 13: calibrate: this is a draft: run prdp calibrate ")
+    draft = f"{folder}/draft.yaml"
+    assert line.startswith(f"{draft}: line 13: calibrate: this is a draft: write the plan with its scales")
+    assert line.endswith(f"prdp calibrate {draft} --out {folder}/draft-calibrated.yaml")
 
 
 def test_wishes_that_cannot_be_met_say_what_could(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +217,9 @@ def test_wishes_that_cannot_be_met_say_what_could(folder: Path, capsys: pytest.C
     path.write_text(DRAFT.replace("standard_error: 3000", "standard_error: 300"))
     assert main(["calibrate", str(path), "--out", str(folder / "plan.yaml")]) == 3
     told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("error: refused by the budget at employment=10, payroll=500: the accuracies asked for")
+    assert told[0].startswith(
+        "error: refused by the budget at employment=10, payroll=500 (the plan's own budget): the accuracies asked for"
+    )
     assert any("it would hold with payroll: standard error 6" in line and "in place of 300" in line for line in told)
     assert not (folder / "plan.yaml").exists()
     with pytest.raises(BudgetRefused, match="in place of 300"):

@@ -1,5 +1,6 @@
 """Every mistake in a plan is one plain line; all of them come out together, in the order of the file."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,11 @@ import pytest
 import yaml
 
 import prdp
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan
+from pipeline.planning.study.study_spec import load_study
 from pipeline.release.officers import load_budget
-from pipeline.study.spec import load_study
 from tests.support.mistakes import PLAN, lines, write_domain
 from udfs.mechanisms.catalogue import CATALOGUE
 
@@ -47,7 +48,7 @@ CASES = [
     ("release: cbp-2023-county", "release: true", "release: must be text; put it in quotes"),
     ("release: cbp-2023-county", "release:", "release: must be text"),
     ("release: cbp-2023-county\n", "", "release: missing key"),
-    ("supersedes: cbp-2023-first", "supersedes: cbp-2023-county", "supersedes: must name another release"),
+    ("supersedes: cbp-2023-first", "supersedes: cbp-2023-county", "supersedes: must name an earlier release"),
     ("name: cbp-2023\n", "name: CBP 2023\n", f"dataset.name: {NAME}"),
     ("name: payroll\n", "name: a/../b\n", f"queries[2].name: {NAME}"),
     ("name: payroll\n", "name: employment\n", "queries[2].name: another query has this name"),
@@ -308,45 +309,37 @@ def test_one_mistake_is_one_line(folder: Path, old: str, new: str, expected: str
     assert lines(folder, PLAN.replace(old, new, 1)) == [f"plan.yaml: {expected}"]
 
 
-def test_all_mistakes_come_out_together_in_the_order_of_the_file(folder: Path) -> None:
-    edits = [
-        ("release: cbp-2023-county", "release: CBP"),
-        ("  path: data/microdata\n", ""),
-        ("step: 0.5", "step: -1"),
-        ("interval: 0.9", "interval: 2"),
-        ("[naics4, county]", "[naics9, conty]"),
-        ("mechanism: {kind: gaussian", "mechansim: {kind: gaussian"),
-        ('["01", "02"]', '[01, "99"]'),
-        ("a: 1, sigma: 0.5", "a: -1, sigma: none"),
-        ("employment: 10, payroll: 500}, rho: 2.0", "emp: 10}, rho: low"),
-    ]
-    text = PLAN
-    for old, new in edits:
-        text = text.replace(old, new, 1)
-    assert lines(folder, text) == [
-        f"plan.yaml: release: {NAME}",
-        f"plan.yaml: dataset: {FILES_OR_TABLE}",
-        "plan.yaml: dataset.measures.payroll.step: must be above 0",
-        "plan.yaml: interval: must be above 0 and below 1",
-        f"plan.yaml: queries[establishments].by[0]: unknown level; {LEVELS}",
-        "plan.yaml: queries[establishments].by[1]: unknown level; nearest known level: county",
-        "plan.yaml: queries[establishments].mechansim: unknown key; nearest known key: mechanism",
-        "plan.yaml: queries[employment].where.state[0]: must be text; put it in quotes",
-        "plan.yaml: queries[employment].mechanism.a: must be above 0",
-        "plan.yaml: queries[employment].mechanism.sigma: must be a number",
-        "plan.yaml: budget[0].rho: must be a number",
-    ]
+SHAPE = [
+    ("release: cbp-2023-county", "release: CBP", f"release: {NAME}"),
+    ("step: 0.5", "step: -1", "dataset.measures.payroll.step: must be above 0"),
+    ("interval: 0.9", "interval: 2", "interval: must be above 0 and below 1"),
+    (
+        "mechanism: {kind: gaussian",
+        "mechansim: {kind: gaussian",
+        "queries[establishments].mechansim: unknown key; nearest known key: mechanism",
+    ),
+    ('["01", "02"]', '[01, "99"]', "queries[employment].where.state[0]: must be text; put it in quotes"),
+    ("a: 1, sigma", "a: -1, sigma", "queries[employment].mechanism.a: must be above 0"),
+    ("rho: 2.0", "rho: low", "budget[0].rho: must be a number"),
+]
+MEANING = [
+    ("  path: data/microdata\n", "", f"dataset: {FILES_OR_TABLE}"),
+    ("[naics4, county]", "[naics9, county]", f"queries[establishments].by[0]: unknown level; {LEVELS}"),
+    ('["01", "02"]', '["01", "99"]', 'queries[employment].where.state[1]: the domain has no code "99" at level state'),
+    ("10, payroll: 500", "10", "budget[0].at: must also name payroll, which a query sums"),
+]
 
 
-def test_references_are_checked_where_the_measures_are_sound(folder: Path) -> None:
-    text = PLAN.replace("interval: 0.9", "interval: 2").replace(
-        "employment: 10, payroll: 500", "employment: 10, size: 1"
-    )
-    assert lines(folder, text) == [
-        "plan.yaml: interval: must be above 0 and below 1",
-        "plan.yaml: budget[0].at: must also name payroll, which a query sums",
-        f"plan.yaml: budget[0].at.size: unknown measure or level; known: employment, payroll, {', '.join(ALL_LEVELS)}",
-    ]
+def test_all_mistakes_in_the_shape_then_all_in_the_meaning_come_out_in_the_order_of_the_file(folder: Path) -> None:
+    def edited(text: str, edits: Iterable[tuple[str, str, str]]) -> str:
+        for old, new, _ in edits:
+            assert old in text
+            text = text.replace(old, new, 1)
+        return text
+
+    both = edited(PLAN, (MEANING[0], MEANING[3], *SHAPE))
+    for text, edits in ((both, SHAPE), (edited(PLAN, MEANING), MEANING)):
+        assert lines(folder, text) == [f"plan.yaml: {expected}" for _, _, expected in edits]
 
 
 def test_a_mistake_names_the_line_of_its_file_and_its_query(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Classes, Dimension
 from pipeline.plan.load import load_plan

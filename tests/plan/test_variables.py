@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prdp
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan import variables
 from pipeline.plan.load import load_plan
-from pipeline.plan.schema import VariableSpec, export_schema
+from pipeline.plan.plan_schema import VariableSpec, export_schema
 from pipeline.plan.values import matches
 from tests.support.plans import DATA, at, load
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.vintages import TABLE, vintage_of, vintages
 from tests.support.mistakes import without_numbers
 from tests.support.world import write_world
-from udfs.records.codes import is_county, is_naics
+from udfs.records.codes import is_code
 
 CONNECTICUT = {f"{code:05d}" for code in range(9001, 9016, 2)}
 PLANNING_REGIONS = {f"{code:05d}" for code in range(9110, 9191, 10)}
@@ -60,7 +60,8 @@ def test_lists_are_sorted_well_formed_and_named(path: Path) -> None:
     codes = [code for code, _ in lines]
     assert header == ["code", "name"]
     assert codes == sorted(set(codes))
-    assert all(map(is_naics if path.name.startswith("naics") else is_county, codes))
+    level = "naics6" if path.name.startswith("naics") else "county"
+    assert all(is_code(code, level) for code in codes)
     assert all(name and name == " ".join(name.split()) for _, name in lines)
 
 

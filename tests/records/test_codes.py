@@ -2,47 +2,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udfs.records.codes import (
-    NAICS_LEVELS,
-    SECTOR_RANGES,
-    is_code,
-    is_county,
-    is_naics,
-    roll_up,
-)
+from udfs.records.codes import NAICS_LEVELS, SECTOR_RANGES, is_code, roll_up
 
 RECORD_NAICS = st.from_regex(r"[0-9]{6}", fullmatch=True).filter(lambda code: code[:2] != "00")
 PARTS = {"31-33": {"31", "32", "33"}, "44-45": {"44", "45"}, "48-49": {"48", "49"}}
 
 
-@pytest.mark.parametrize("code", ["311111", "999999", "110000", "010000"])
-def test_well_formed_naics(code: str) -> None:
-    assert is_naics(code)
-
-
 # Arabic digits, a superscript and a full-width digit are digits to str.isdigit.
 @pytest.mark.parametrize(
-    "code",
-    ["", "31111", "3111111", "31-333", "00111", "001111", " 11111", "11111 ", "1111\n1", "٣١١١١١", "31111²", "31111x"],
-)
-def test_malformed_naics(code: str) -> None:
-    assert not is_naics(code)
-
-
-@pytest.mark.parametrize(
-    ("code", "whether"),
+    ("level", "well_formed", "malformed"),
     [
-        ("01001", True),
-        ("00000", True),
-        ("1001", False),
-        ("010011", False),
-        ("0100a", False),
-        ("٠١٠٠١", False),
-        ("", False),
+        (
+            "naics6",
+            ["311111", "999999", "110000", "010000"],
+            ["", *["31111", "3111111", "31-333", "00111", "001111", "31111x"], " 11111", "11111 ", "1111\n1"],
+        ),
+        ("naics6", [], ["٣١١١١١", "31111²", "31111１"]),
+        ("county", ["01001", "00000"], ["1001", "010011", "0100a", "٠١٠٠١", ""]),
     ],
 )
-def test_county(code: str, whether: bool) -> None:
-    assert is_county(code) is whether
+def test_codes_of_records(level: str, well_formed: list[str], malformed: list[str]) -> None:
+    assert [code for code in well_formed + malformed if is_code(code, level)] == well_formed
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ DECIMALS = (
 CANARY = 777_123_456_789
 Whole = Callable[[pa.Array, MeasureColumn], tuple[Any, list[Fault]]]
 
-checked = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+checked = settings(max_examples=150, derandomize=True, database=None)
 steps = st.sampled_from(STEPS)
 
 

@@ -12,7 +12,7 @@ from udfs.records.statistics import STATISTICS, Statistic, statistic_of
 
 EACH = tuple(each("x") if each.reads_measure else each() for each in STATISTICS.values())
 STEPS = st.integers(-(10**6), 10**6)
-FIXED = settings(derandomize=True, max_examples=100, deadline=None)
+FIXED = settings(derandomize=True, max_examples=100)
 
 
 def at(value: Fraction) -> Mapping[str, Fraction]:

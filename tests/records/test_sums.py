@@ -40,7 +40,7 @@ BASES = (FINEST, COARSE, NATION, BY_STATE, LISTED, ONE_LISTED)
 MALFORMED = (None, "", "3111", "3111111", "001111", "31111x", " 311111", "311111 ", "３１１１１１", "0100", "31-33")
 OUTSIDE = {"naics": ("999999", "311113"), "county": ("00000", "72001", "99999")}
 
-checked = settings(max_examples=120, deadline=None, derandomize=True, database=None)
+checked = settings(max_examples=120, derandomize=True, database=None)
 Kernel = Callable[[list[pa.RecordBatch], SumSpec], Frame]
 
 

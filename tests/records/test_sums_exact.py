@@ -25,7 +25,7 @@ SUMMED = replace(
     spec(), measures=(MeasureColumn("a", "a", Fraction(1), False), MeasureColumn("b", "b", Fraction(1), False))
 )
 
-checked = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+checked = settings(max_examples=150, derandomize=True, database=None)
 Rows = Sequence[tuple[int, int]]  # cell, value
 Summed = Callable[[Sequence[Rows]], list[int]]
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import pipeline.release.officers
 import pipeline.release.request
 from jobs.cli import main
-from pipeline.errors import StateError
-from pipeline.ledger.copies import salted, same_files
+from pipeline.base.errors import StateError
+from pipeline.ledger.microdata_rules import salted, same_files
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.microdata import identity, source
-from pipeline.microdata.identity import Identity, identity_of
+from pipeline.microdata import source
+from pipeline.microdata.source import Identity, identity_of
 from pipeline.plan.load import load_plan
 from pipeline.release.request import Request, reservation_of
 from pipeline.storage.location import Location
@@ -197,11 +197,11 @@ def test_files_are_known_by_what_they_hold(
     folder = tmp_path_factory.mktemp("files")
     data = b"h\n1\n2\n3" + rows + b"4"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identity, "BLOCK", draw.draw(st.sampled_from([4, 1 << 16])))
+        patch.setattr(source, "BLOCK", draw.draw(st.sampled_from([4, 1 << 16])))
         whole = print_of(folder, data)
         assert whole == print_of(folder, bytes(data))
         assert whole != print_of(folder, data + b"x")
-        at = draw.draw(st.integers(0, 3)) if identity.BLOCK == 4 else draw.draw(st.integers(0, len(data) - 1))
+        at = draw.draw(st.integers(0, 3)) if source.BLOCK == 4 else draw.draw(st.integers(0, len(data) - 1))
         for place in (at, -1 - at):  # the first and last bytes are always read; of a small file all are
             changed = bytearray(data)
             changed[place] ^= 1
@@ -216,9 +216,9 @@ def test_files_without_records_are_no_copies(tmp_path: Path) -> None:
     assert prints_at(tmp_path / "none.parquet") == ()
 
 
-@pytest.mark.parametrize("block", [64, identity.BLOCK])
+@pytest.mark.parametrize("block", [64, source.BLOCK])
 def test_a_copy_in_a_store_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(identity, "BLOCK", block)
+    monkeypatch.setattr(source, "BLOCK", block)
     write_world(tmp_path, records(300))
     with running() as store:
         there = upload(tmp_path / "microdata", store.bucket())

@@ -9,8 +9,8 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.errors import PlanError, StateError
-from pipeline.product.export import export
+from pipeline.base.errors import PlanError, StateError
+from pipeline.publication.product.exports import export
 from pipeline.storage.uri import locate
 from tests.support.submit import Place, officer, submit
 from tests.support.world import records, write_world

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.bits import Injected, words_that_draw
-from tests.support.guarantee import CASES, centres, named, noise_of
+from tests.support.guarantee import CASES, centres, named, noise_of, three
 from tests.support.lattice import real
 from udfs.mechanisms.base import Mechanism, Released
 from udfs.noise.lattice import draw_noise
@@ -30,7 +30,7 @@ def steps() -> list[int]:
     )
 
 
-@pytest.mark.parametrize("m", CASES, ids=named)
+@pytest.mark.parametrize("m", three(), ids=named)
 def test_policies_start_at_zero_and_never_fall(m: Mechanism) -> None:
     points = [d * m.step for d in steps()]
     array = np.array([float(x) for x in points])
@@ -48,7 +48,7 @@ def below(arrays: np.ndarray, exactly: list[Fraction]) -> list[int]:
     return [i for i, (up, least) in enumerate(zip(arrays.tolist(), exactly, strict=True)) if Fraction(up) < least]
 
 
-@pytest.mark.parametrize("m", CASES, ids=named)
+@pytest.mark.parametrize("m", three(), ids=named)
 def test_losses_of_arrays_are_upper_bounds_and_close(m: Mechanism) -> None:
     points = [d * m.step for d in steps()][1:]
     array = np.array([float(x) for x in points])
@@ -64,39 +64,39 @@ def test_losses_of_arrays_are_upper_bounds_and_close(m: Mechanism) -> None:
         assert below(arrays * (1 - 2.0**-38), exactly)  # the broken twin, without what FLOAT_SLACK adds
 
 
-@pytest.mark.parametrize("m", CASES, ids=named)
+@pytest.mark.parametrize("m", three(), ids=named)
 def test_signs_are_fair_and_noise_is_centred_on_the_total(m: Mechanism) -> None:
     """Of the words of a draw one bit is the sign; so additive values are unbiased whatever their variance."""
     noise = noise_of(m)
     distances = [0, 1, 2, 3, *(int(noise.scale * z) for z in (0.5, 1, 3) if noise.scale * z > 1)]
-    plus = [words_that_draw(m.form.noise.table, k) for k in distances]
+    plus = [words_that_draw(m.lattice_noise.table, k) for k in distances]
     minus = [(*words[:3], 1) for words in plus]
     minus[0] = plus[0]  # minus zero is a rejection
     (k, positive), (same, negative) = (
-        draw_noise(m.form.noise.table, Injected([words], lambda *_: 0), len(words)) for words in (plus, minus)
+        draw_noise(m.lattice_noise.table, Injected([words], lambda *_: 0), len(words)) for words in (plus, minus)
     )
     assert k.tolist() == same.tolist() == distances
     assert not positive.any()
     assert negative.tolist() == [False, *[True] * (len(distances) - 1)]
     if m.additive:
         up, down = (release(m, 12_345, [sign * d for d in distances], SHARE) for sign in (1, -1))
-        n = m.form.noise.fineness  # noise of a finer lattice is rounded to whole steps
+        n = m.lattice_noise.fineness  # noise of a finer lattice is rounded to whole steps
         moved = [(2 * d + n) // (2 * n) for d in distances]
         assert (up.value - 12_345).tolist() == (12_345 - down.value).tolist() == moved
 
 
 def release(m: Mechanism, total: int, noise: list[int], interval: Fraction) -> Released:
-    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in noise]], lambda *_: 0)
+    bits = Injected([[words_that_draw(m.lattice_noise.table, k) for k in noise]], lambda *_: 0)
     return m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
 
 
-@pytest.mark.parametrize("m", ONE_NOISE, ids=named)
+@pytest.mark.parametrize("m", three(ONE_NOISE), ids=named)
 def test_what_is_released_depends_on_the_noisy_total_alone(m: Mechanism) -> None:
     """All columns are post-processing: two totals whose noise makes up the difference release the same bytes."""
     totals = np.array([0, 1, 2, 5, 7], dtype=np.int64)
     middles = centres(m, totals)
     meeting = int(middles.max()) + 1
-    words = [words_that_draw(m.form.noise.table, meeting - int(middle)) for middle in middles]
+    words = [words_that_draw(m.lattice_noise.table, meeting - int(middle)) for middle in middles]
     released = m.release(totals, Injected([words], lambda *_: 0), SHARE)
     for column in COLUMNS:
         assert len({value.tobytes() for value in getattr(released, column)}) == 1
@@ -121,7 +121,7 @@ def coverage(m: Mechanism, total: int, interval: Fraction) -> float:
     return 1 - missed
 
 
-@pytest.mark.parametrize("m", ONE_NOISE, ids=named)
+@pytest.mark.parametrize("m", three(ONE_NOISE), ids=named)
 @pytest.mark.parametrize("total", [0, 1, 12_345])
 def test_intervals_cover(m: Mechanism, total: int) -> None:
     noise = noise_of(m)
@@ -130,13 +130,13 @@ def test_intervals_cover(m: Mechanism, total: int) -> None:
         assert (found.lower.tolist(), found.upper.tolist()) == ([-LARGEST] * 2, [LARGEST] * 2)
         return
     assert coverage(m, total, SHARE) >= float(SHARE)
-    if total and noise.scale > 100 * m.form.noise.fineness:
+    if total and noise.scale > 100 * m.lattice_noise.fineness:
         assert coverage(m, total, SHARE * Fraction(98, 100)) < float(SHARE)  # the broken twin
 
 
-@pytest.mark.parametrize("m", ADDITIVE, ids=named)
+@pytest.mark.parametrize("m", three(ADDITIVE), ids=named)
 def test_additive_intervals_are_no_wider_than_needed(m: Mechanism) -> None:
-    n = m.form.noise.fineness  # |Z/n|, rounded, is above c where |Z| is above n·c + (n − 1)/2
+    n = m.lattice_noise.fineness  # |Z/n|, rounded, is above c where |Z| is above n·c + (n − 1)/2
     noise, released = noise_of(m), release(m, 5, [0, 3 * n], SHARE)
     c = int(released.upper[0]) - 5
     if c < LARGEST - 5:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.base.errors import StateError
 from pipeline.engines.dask import DaskEngine
-from pipeline.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.load import load_plan
-from pipeline.release.manifest import NOTE, verify_release
+from pipeline.publication.manifest import NOTE, verify_release
 from pipeline.release.officers import approve, purge, reject, withdraw
 from pipeline.release.request import reservation_of
-from pipeline.release.run import Job
-from pipeline.release.verify import published_folders, require_in_chain
+from pipeline.release.steps import Job
+from pipeline.release.verify_releases import published_folders, require_in_chain
 from pipeline.storage.staging import MANIFEST, Staging
 from pipeline.storage.uri import locate
 from tests.support.submit import EVERY, Place, officer_in_child, submit, submit_in_child
@@ -94,7 +94,7 @@ def test_a_rejection_keeps_the_charge_and_forbids_another_draw(place: Place) -> 
     assert (state.status, state.charges, state.attempt, state.reason) == ("rejected", 1, None, "cells too thin")
     assert not staged(place)
     for hold in (True, False):
-        with pytest.raises(StateError, match="rejected by an officer and stays charged: choose another name"):
+        with pytest.raises(StateError, match="rejected by an officer and stays charged: nothing more is drawn"):
             submit(place, key=None, hold=hold)
     for act in (lambda: approve(place.ledger(), RELEASE), lambda: place.ledger().draw(RELEASE, "sha256:pin")):
         with pytest.raises(StateError, match="is rejected"):

@@ -11,19 +11,25 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import prdp
 from jobs.cli import main
+from pipeline.accounting.left_out import SHARE, LeftOutTest
 from pipeline.accounting.references import Reference
+from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, PrdpError
 from pipeline.engines.dask import DaskEngine
-from pipeline.errors import BudgetRefused, MicrodataError, PlanError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.history import spendings
+from pipeline.ledger.store import create_ledger
+from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
-from pipeline.plan.policy import policy_of
+from pipeline.plan.total_policy import policy_of
+from pipeline.release.request import Request, reservation_of
+from pipeline.storage.uri import locate
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit, submit_in_child
-from tests.support.world import budget_file, plan, records, write_world
+from tests.support.world import QUERIES, budget_file, plan, records, write_world
 
 RELEASE, AT = "small-release", "employment=10,payroll=500"
 TEST = Fraction(1, 20_000)
@@ -277,3 +283,110 @@ def test_the_site_states_the_share_of_plans_that_state_none(
     assert "left_out_test" not in plan()
     assert main(["explain", str(write_world(tmp_path, None, max_left_out=1)), "--json"]) == 2
     assert "max_left_out: must be at least 0 and below 1" in capsys.readouterr().err
+
+
+PURE_QUERIES = [
+    QUERIES[1],
+    {**QUERIES[2], "mechanism": {"kind": "log", "a": 50, "sigma": 0.5, "noise": "laplace", "estimator": "median"}},
+]
+
+
+def test_a_release_of_pure_queries_states_a_pure_loss_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = world(tmp_path, records(300), queries=PURE_QUERIES)
+    assert main(["explain", str(place.plan), "--at", AT, "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    (total,) = explained["total"]
+    parts = [query["losses"][0]["epsilon"] for query in explained["queries"]]
+    assert explained["left_out_test"]["losses"][0]["epsilon"] == 0.01
+    assert total["epsilon"] == pytest.approx(sum(parts) + 0.01, rel=1e-12)
+    published = submit(place)
+    policy = json.loads((place.out / RELEASE / published.attempt / "policy.json").read_text())
+    assert policy["left_out_test"]["policy"]["epsilon"] == "Δ/σ"
+    assert [at["total"]["epsilon"] for at in policy["references"]] == [total["epsilon"]]
+    guarantee = json.loads((place.out / RELEASE / "release.json").read_text())["guarantee"]
+    assert guarantee == policy["guarantee"]
+    assert "(per-record pure differential privacy)" in guarantee["words"]
+    assert "D_∞" in guarantee["formula"]
+    assert sum("discrete Laplace noise of scale 100" in text for text in guarantee["assumptions"]) == 1
+    spending = spendings(place.ledger(), AT)[0].to_json()
+    assert spending["epsilon"] == spending["releases"][0]["epsilon"] == total["epsilon"]
+    assert spending["left_out_tests"] == explained["left_out_test"]["losses"][0]["rho"] < TEST
+    assert main(["ledger", "show", "--at", AT, "--ledger", str(place.ledger_path)]) == 0
+    assert "of it 0.0000499996 by tests of records left out; pure epsilon " in capsys.readouterr().out
+
+
+def gaussian_test(cls: type[LeftOutTest], queries: Any, share: Fraction = SHARE) -> LeftOutTest:
+    """The test of older versions, whatever the queries."""
+    return cls(share)
+
+
+def killed(*arguments: Any) -> Any:
+    raise PrdpError("killed")
+
+
+def test_what_older_versions_tested_with_gaussian_noise_stays_charged_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a version left a refusal by its test, then a complete draw that was not published."""
+    place = world(tmp_path, with_retired(3000, 2000), queries=PURE_QUERIES)
+    with monkeypatch.context() as older:
+        older.setattr(LeftOutTest, "beside", classmethod(gaussian_test))
+        with pytest.raises(MicrodataError, match="about 1,997"):
+            submit(place)
+        assert spent(place) == TEST
+        pq.write_table(records(3000), tmp_path / "microdata" / "part-0.parquet")
+        older.setattr("pipeline.release.steps._hold_or_publish", killed)
+        with pytest.raises(PrdpError, match="killed"):
+            submit(place)
+        charged = spent(place)
+    assert spent(place) == charged
+    assert submit(place, key=None).state == "settled"  # published as it was drawn, by this version
+    assert events(place) == ["reserved", "tested", "reserved", "tested", "drawn", "published", "settled"]
+    assert spent(place) == charged
+    assert [spendings(place.ledger(), AT)[0].to_json()[name] for name in ("epsilon", "left_out_tests")] == [None, 1e-4]
+    guarantee = json.loads((place.out / RELEASE / "release.json").read_text())["guarantee"]
+    assert sum("discrete Gaussian noise of scale 100" in text for text in guarantee["assumptions"]) == 1
+    assert "pure" not in guarantee["words"]
+    place.ledger().verify()
+
+
+def fitting(folder: Path, mechanism: dict[str, Any], **changes: Any) -> int:
+    """How many of four releases, of a plan as `prdp calibrate` writes it, a limit of 2 lets be reserved."""
+    at = {"at": {"employment": 10}, "rho": 2}
+    queries = [{**QUERIES[1], "mechanism": mechanism}]
+    path = write_world(folder, records(20), queries=queries, budget=[at], **changes)
+    assert main(["calibrate", str(path), "--out", str(folder / "written.yaml")]) == 0
+    ledger = create_ledger(str(folder / "state" / "ledger.sqlite"))
+    for number in range(4):
+        written = yaml.safe_load((folder / "written.yaml").read_text())
+        (folder / "next.yaml").write_text(yaml.safe_dump(written | {"release": f"year-{number}"}))
+        request = Request(
+            plan=load_plan(folder / "next.yaml"),
+            microdata=microdata_at(locate(folder / "microdata")),
+            out=locate(folder / "out"),
+            ledger=ledger,
+        )
+        try:
+            ledger.reserve(reservation_of(request))
+        except BudgetRefused:
+            return number
+    return 4
+
+
+DRAFTS = [
+    {"limits": [{"at": {"employment": 10}, "rho": 0.5}]},
+    {"limits": [{"at": {"employment": 10}, "rho": 2}], "years": 4},
+]
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+def test_four_releases_of_a_half_fit_a_limit_of_two_where_room_is_left_for_their_tests(
+    tmp_path: Path, kind: str
+) -> None:
+    for number, draft in enumerate(DRAFTS):
+        assert fitting(tmp_path / str(number), {"kind": kind, "calibrate": "plan"}, calibrate=draft) == 4
+    half = {"loss": 0.5, "at": {"employment": 10}}
+    assert fitting(tmp_path / "with", {"kind": kind, "calibrate": half | {"with_test": True}}) == 4
+    assert fitting(tmp_path / "alone", {"kind": kind, "calibrate": half}) == 3  # the twin: of the table alone

@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
 from jobs.cli import main
+from pipeline.operations.lineage import RUN_EVENT, append_new, run_events, run_id
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
-from pipeline.release.lineage import RUN_EVENT, append_new, run_events, run_id
 from pipeline.release.officers import reject
 from pipeline.storage.store import StorePath
 from tests.support.collector import collector
@@ -147,7 +147,7 @@ def test_a_destroyed_attempt_failed_and_the_next_one_completes(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr("pipeline.tables.writers.Csv.write", fail)
+        broken.setattr("pipeline.engines.writers.Csv.write", fail)
         assert release(place, "--csv") == 5
     assert [event["eventType"] for event in events(place)] == ["START", "FAIL"]
     assert release(place) == 0
@@ -169,7 +169,7 @@ def test_a_server_is_sent_all_events_also_of_failed_attempts_and_what_it_missed(
         raise OSError("no space")
 
     with collector() as server, monkeypatch.context() as broken:  # as Marquez takes events, one a request
-        broken.setattr("pipeline.tables.writers.Csv.write", fail)
+        broken.setattr("pipeline.engines.writers.Csv.write", fail)
         assert release(place, "--csv", to=server.url) == 5
         assert [json.loads(each.body)["eventType"] for each in server.received] == ["START", "FAIL"]
         server.answer = 500

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from jobs.cli import main
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.release.attempts import give_up
-from pipeline.release.mark import MARK, is_own, mark, require_own
+from pipeline.release.attempts import MARK, give_up, is_own, mark, require_own
 from pipeline.release.officers import approve, purge, reject
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import main
-from pipeline.errors import MicrodataError, PlanError
+from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.ledger.history import spendings
 from pipeline.ledger.reservation import charged
 from tests.support.firms import owned, world

@@ -389,7 +389,7 @@ def test_old_budgets_and_facts_bind_new_releases(by_another: Old) -> None:
     count = {**plan["queries"][0], "mechanism": {"kind": "gaussian", "sigma": 0.4}}
     code, _, errors = release(queries=[count])
     assert code == 3, errors
-    assert "requested rho 3.12505, spent 1.71659 by reserved 0.245227" in errors
+    assert "requested rho 3.12506, spent 1.71659 by reserved 0.245227" in errors
     measures = {**plan["dataset"]["measures"], "payroll": {"column": "payroll", "type": "decimal", "step": 0.5}}
     assert release(dataset={**plan["dataset"], "measures": measures})[0] == 5
     assert release(dataset={**plan["dataset"], "name": "another-name"})[0] == 5

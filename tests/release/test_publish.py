@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.release.manifest import verify_release
+from pipeline.publication.manifest import verify_release
+from pipeline.publication.policy_document import guarantee
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
-from pipeline.report.policy_document import guarantee
 from pipeline.storage.staging import AttemptContents, Staging
 from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, MEMORY, child, filled, modes, staged
@@ -221,6 +222,7 @@ def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path,
         (lambda folder, attempt: (attempt / "more.txt").write_text(""), r"more\.txt is not in the manifest"),
         (lambda folder, attempt: (attempt / "link").symlink_to(folder), "link is not in the manifest"),
         (lambda folder, attempt: (folder / "release.json").unlink(), "nothing is published"),
+        (lambda folder, attempt: shutil.rmtree(folder), "nothing is published"),
         (lambda folder, attempt: (folder / "release.json").write_text("{"), "no JSON"),
         (lambda folder, attempt: (folder / "release.json").write_text("{}"), "lacks"),
         (lambda folder, attempt: (folder / "release.json").write_text("[]"), "lacks"),
@@ -247,8 +249,3 @@ def edit(folder: Path, **changes: object) -> None:
 
 def listed(path: str) -> dict[str, object]:
     return {"path": path, "sha256": "0" * 64, "bytes": 0}
-
-
-def test_nothing_is_published_where_there_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="nothing is published"):
-        verify_release(locate(tmp_path / "r"))

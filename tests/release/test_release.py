@@ -12,8 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.engines.dask import DaskEngine
-from pipeline.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.ledger.fold import MAX_DRAWS
 from tests.support.ledgers import staged_files
 from tests.support.submit import KEY, Place, submit
@@ -141,7 +141,7 @@ def test_a_budget_that_is_too_small_refuses_before_the_data_are_read(tmp_path: P
     broken = tmp_path / "microdata" / "broken.parquet"
     pq.write_table(records(10), broken, compression="none")
     broken.write_bytes(b"PAR1" + b"\xff" * 100 + broken.read_bytes()[104:])  # but its footer
-    message = r"employment=10, payroll=500: requested rho .*, spent 0 .*, limit 0\.5"
+    message = r"employment=10, payroll=500 \(the plan's own budget\): requested rho .*, spent 0 .*, limit 0\.5"
     with pytest.raises(BudgetRefused, match=message):
         submit(place)
     assert place.ledger().state(RELEASE) is None

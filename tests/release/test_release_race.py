@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipeline.ledger.store import create_ledger
-from pipeline.release.manifest import verify_release
+from pipeline.publication.manifest import verify_release
 from pipeline.storage.staging import MANIFEST
 from pipeline.storage.uri import locate
 from tests.support.ledgers import UNIT

@@ -12,23 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from dask.base import tokenize
 
+from pipeline.base.errors import StateError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark_failures import Failure
 from pipeline.engines.tasks import SumTask
-from pipeline.errors import StateError
+from pipeline.engines.totals import layout_of
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.plan.load import load_plan
+from pipeline.publication.manifest import verify_release
 from pipeline.release.attempts import give_up
-from pipeline.release.manifest import verify_release
 from pipeline.release.officers import approve
 from pipeline.release.request import reservation_of
-from pipeline.release.run import Job, run
+from pipeline.release.steps import Job, run
 from pipeline.storage.local import LocalPath
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import layout_of
 from tests.support.ledgers import staged_files
 from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_in_child
@@ -158,7 +158,7 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool
 ) -> None:
     if not marked:  # the broken twin, and a store without conditional puts
-        monkeypatch.setattr("pipeline.release.mark.is_own", lambda ledger, root: True)
+        monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
         monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
     job, theirs = job_of_mine(tmp_path)
     plan, mine = job.plan, job.ledger

@@ -9,8 +9,8 @@ import pytest
 
 import pipeline.release.request
 from jobs.cli import main
-from pipeline.microdata.identity import Identity
-from pipeline.preparation import same_files
+from pipeline.microdata.source import Identity
+from pipeline.release import pinned as same_files
 from tests.support.ledgers import ledger_file
 from tests.support.world import budget_file, records, write_world
 

@@ -12,12 +12,12 @@ import yaml
 
 import prdp
 from jobs.cli import main
-from pipeline.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
-from pipeline.release import site as site_module
-from pipeline.release.manifest import verify_release
+from pipeline.publication.manifest import verify_release
+from pipeline.publication.signing import create_key, load_public_key, load_signing_key
+from pipeline.release import installation as site_module
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
-from pipeline.release.signing import create_key, load_public_key, load_signing_key
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support.ledgers import staged
@@ -132,6 +132,16 @@ def extended(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\n")
 
 
+def reworded(**words: str) -> Callable[[Path, Path, Path], object]:
+    """Other words around a signature that is right."""
+
+    def write(folder: Path, other: Path, new: Path) -> None:
+        at = folder / "release.json.sig"
+        at.write_text(json.dumps(json.loads(at.read_text()) | words, indent=2) + "\n")
+
+    return write
+
+
 def renamed(folder: Path, other: Path) -> None:
     """The signature by another key, which says that it is by the site's."""
     at = folder / "release.json.sig"
@@ -153,6 +163,10 @@ def renamed(folder: Path, other: Path) -> None:
             ),
             "is by another key",
         ),
+        (reworded(signs="product.json"), "is not what prdp writes around its signature"),
+        (reworded(algorithm="none"), "is not what prdp writes"),
+        (reworded(signed_by="the agency"), "is not what prdp writes"),
+        (lambda folder, other, new: extended(folder / "release.json.sig"), "is not what prdp writes"),
         (lambda folder, other, new: (folder / "release.json.sig").unlink(), "is not signed"),
         (lambda folder, other, new: (folder / "release.json.sig").write_bytes(b"\xff"), "no signature of prdp"),
         (lambda folder, other, new: (folder / "release.json.sig").write_text("[]"), "no signature of prdp"),

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from jobs.cli import main
-from pipeline.errors import PlanError
-from pipeline.release import site as site_module
-from pipeline.release.site import operator_named
+from pipeline.base.errors import PlanError
+from pipeline.release import installation as site_module
+from pipeline.release.installation import operator_named
 from tests.support.world import budget_file, records, write_world
 
 

@@ -1,5 +1,6 @@
 """Synthetic microdata carry a mark: they are released under no dataset of other microdata, nor the other way round."""
 
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -8,14 +9,14 @@ import yaml
 
 import prdp
 from jobs.cli import main
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
+from pipeline.ledger.microdata_rules import REHEARSE
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.ledger.synthetic import OWN_LEDGER
 from pipeline.microdata import source
-from pipeline.microdata.identity import identity_of
-from pipeline.preparation.frames import frame_of
-from pipeline.preparation.pinned import identity
-from pipeline.storage.new_folder import SYNTHETIC
+from pipeline.microdata.source import identity_of
+from pipeline.release.pinned import identity
+from pipeline.release.sealed_frames import frame_of
+from pipeline.storage.folders import SYNTHETIC
 from pipeline.storage.uri import locate
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.world import budget_file, records, write_world
@@ -63,7 +64,7 @@ def test_a_registered_dataset_takes_no_synthetic_microdata(
     mark(tmp_path)
     for call in (["release", str(plan)], ["ledger", "check", str(plan)]):
         assert main([*call, "--ledger", address]) == 5
-        assert OWN_LEDGER in capsys.readouterr().err
+        assert REHEARSE in capsys.readouterr().err
     assert create_ledger(address).states() == []
 
 
@@ -76,7 +77,7 @@ def test_a_dataset_registered_as_synthetic_takes_marked_microdata_alone(
     mark(tmp_path)
     init = ["ledger", "init", "small-world", "--ledger", address, "--budget"]
     assert main([*init, str(budget_file(tmp_path))]) == 5  # it does not say so
-    assert OWN_LEDGER in capsys.readouterr().err
+    assert REHEARSE in capsys.readouterr().err
     assert main([*init, str(budget_file(tmp_path, synthetic=True))]) == 0
     assert "unit record, synthetic" in capsys.readouterr().out
     file.write_bytes(unmarked)
@@ -106,7 +107,7 @@ def test_charged_releases_of_one_kind_refuse_the_other(
     else:
         mark(tmp_path)
     assert main(["release", str(plan), "--ledger", address]) == 5
-    assert OWN_LEDGER in capsys.readouterr().err
+    assert ("the two do not mix" if first else REHEARSE) in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -139,3 +140,42 @@ def test_marked_and_other_files_do_not_mix(tmp_path: Path, address: str, capsys:
     pq.write_table(table.slice(0, 5), tmp_path / "microdata" / "part-1.parquet")
     assert main(["release", str(plan), "--ledger", address]) == 5
     assert "keep synthetic and other microdata apart" in capsys.readouterr().err
+
+
+def test_a_copied_mark_opens_no_microdata_to_a_study(
+    tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A schema that is copied from a synthetic file carries the mark along: the ledger's fingerprints decide."""
+    plan = write_world(tmp_path / "world", records(60))
+    mark(tmp_path / "world")
+    shutil.copytree(tmp_path / "world", tmp_path / "copy")
+    study = ["evaluate", "--firm", "establishment_id", "--suppression"]
+    copied = [*study, str(tmp_path / "copy" / "plan.yaml"), "--ledger", address, "--out"]
+    assert main([*copied, str(tmp_path / "before")]) == 0  # the twin: nobody knows them
+    assert main(["release", str(plan), "--ledger", address]) == 0
+    capsys.readouterr()
+    assert main([*copied, str(tmp_path / "after")]) == 5
+    assert "a file of them is one of dataset small-world in the ledger" in capsys.readouterr().err
+    assert not (tmp_path / "after").exists()
+    budget = budget_file(tmp_path / "world", synthetic=True)
+    assert main(["ledger", "init", "small-world", "--budget", str(budget), "--ledger", address]) == 0
+    here = [*study, str(plan), "--ledger", address, "--out", str(tmp_path / "here")]
+    assert main(here) == 5
+    assert "the microdata of dataset small-world lie there" in capsys.readouterr().err
+
+
+def test_the_first_release_of_marked_microdata_warns(
+    tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warning = "warning: dataset small-world: its microdata carry the mark of prdp generate"
+    plan = write_world(tmp_path, records(30))
+    mark(tmp_path)
+    said = []
+    for release in ("first", "second"):
+        plan = write_world(tmp_path, None, release=release)
+        assert main(["release", str(plan), "--ledger", address, "--quiet"]) == 0
+        said.append(warning in capsys.readouterr().err)
+    assert said == [True, False]
+    other = write_world(tmp_path / "other", records(30, first=500), dataset={"name": "unmarked"}, release="third")
+    assert main(["release", str(other), "--ledger", address]) == 0
+    assert "mark of prdp generate" not in capsys.readouterr().err

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError
 from pipeline.release.publish import require_publishable
 from pipeline.storage.local import LocalPath
-from pipeline.storage.staging import Staging, prepare_root
-from pipeline.storage.together import together
+from pipeline.storage.staging import Staging, prepare_root, together
 from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, filled, modes
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import PlanError, PrdpError, StateError
+from pipeline.base.errors import PlanError, PrdpError, StateError
 from pipeline.microdata.source import find, pin
 from pipeline.storage.local import LocalPath
 from pipeline.storage.store import StorePath

@@ -14,17 +14,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from jobs.cli import main
+from pipeline.base.errors import MicrodataError, StateError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
-from pipeline.errors import MicrodataError, StateError
 from pipeline.ledger.fold import ReleaseState
-from pipeline.release.attempts import give_up
-from pipeline.release.manifest import verify_release
-from pipeline.release.mark import MARK
+from pipeline.publication.manifest import verify_release
+from pipeline.publication.signing import SigningKey
+from pipeline.release.attempts import MARK, give_up
 from pipeline.release.officers import approve, withdraw
 from pipeline.release.publish import MANIFEST, build_manifest, copy_to_output
-from pipeline.release.signing import SigningKey
-from pipeline.release.verify import require_in_chain
+from pipeline.release.verify_releases import require_in_chain
 from pipeline.storage.staging import SIGNATURE, Staging
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate

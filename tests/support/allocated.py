@@ -11,12 +11,12 @@ from pipeline.accounting.allocation import FEWER
 from pipeline.accounting.calibrate import Family, scale_of
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, QuerySet, Reference
-from pipeline.accounting.targets import Accuracy, StandardErrorTarget
+from pipeline.accounting.targets import Target
 from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.records.statistics import Sum
 
-AT_500 = StandardErrorTarget(standard_error=Fraction(1), total=Fraction(500))
+AT_500 = Target.of("standard_error", standard_error=Fraction(1), total=Fraction(500))
 Kind = Mapping[str, Any]
 
 
@@ -26,7 +26,7 @@ def problem(
     limits: Sequence[tuple[Sequence[int], int | str]],
     *,
     sets: Sequence[QuerySet] = (),
-    errors: Sequence[Accuracy] = (),
+    errors: Sequence[Target] = (),
     times: int = 1,
 ) -> Problem:
     """Return a problem of one unknown a query, the i-th on measure mi; a limit is the mi's values and rho."""

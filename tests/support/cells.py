@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
+from pipeline.engines.blocks import Block
 from pipeline.engines.tasks import SumTask
 from pipeline.microdata.source import chunks, find
 from pipeline.storage.uri import locate
-from pipeline.tables.files import Block
-from udfs.mechanisms.gaussian import Gaussian
+from udfs.mechanisms.light_tailed import Gaussian
 from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn
 from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec

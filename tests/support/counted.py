@@ -7,8 +7,8 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.preparation.duplicates import records_of
-from pipeline.preparation.prepared import prepared_for
+from pipeline.release.duplicates import records_of
+from pipeline.release.prepared import prepared_for
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support.submit import Place

@@ -18,11 +18,11 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from pipeline.errors import PrdpError
+from pipeline.base.errors import PrdpError
 from pipeline.ledger.store import create_ledger
-from pipeline.release.manifest import verify_release
+from pipeline.publication.manifest import verify_release
+from pipeline.publication.signing import SigningKey
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
-from pipeline.release.signing import SigningKey
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
 from tests.support.ledgers import reservation, stage

@@ -14,7 +14,7 @@ from traceback import print_exc
 import pyarrow as pa
 from distributed import Client, LocalCluster
 
-from pipeline.build import code_digest
+from pipeline.base.build import code_digest
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import chunks, find

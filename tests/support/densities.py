@@ -45,10 +45,6 @@ class Law:
         """E |Z|^order."""
         return self.unit**order * self._integral(CTX.mpf(LEFT), order) / self.mass
 
-    def distance_error(self, z: float, tail: float) -> float:
-        """The relative error of z as the solution of P(Z > z) = tail, to first order."""
-        return float(abs(self.survival(z) - CTX.mpf(tail)) / (self.density(z) * CTX.mpf(z)))
-
     @cached_property
     def mass(self) -> Any:
         return CTX.exp(LEFT) + self._integral(CTX.mpf(LEFT), 0)

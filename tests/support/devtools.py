@@ -3,24 +3,24 @@
 import asyncio
 import base64
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from tests.support.needs import program
+from tests.support.patience import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-AXE = Path(__file__).parents[1] / "site" / "axe-core" / "axe.min.js"
+AXE = Path(__file__).parents[1] / "publication" / "axe-core" / "axe.min.js"
 MODES: dict[str, list[dict[str, str]]] = {
     "light": [{"name": "prefers-color-scheme", "value": "light"}],
     "dark": [{"name": "prefers-color-scheme", "value": "dark"}],
     "forced": [{"name": "forced-colors", "value": "active"}],
 }
-LONGEST = 20.0  # seconds of one call, which takes less than one
 KEYS = {"Tab": 9, "Enter": 13, " ": 32, "ArrowDown": 40}
 
 
@@ -34,7 +34,7 @@ class Page:
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Call a method of the protocol; return its result."""
-        return self._runner.run(asyncio.wait_for(self._call(method, parameters), LONGEST))
+        return self._runner.run(asyncio.wait_for(self._call(method, parameters), PATIENCE))
 
     async def _call(self, method: str, parameters: dict[str, Any]) -> Any:
         self._number += 1
@@ -82,7 +82,7 @@ class Page:
         """Wait until a script comes to true."""
         look = f"if ({condition}) done(); else if (Date.now() > end) fail('too long'); else setTimeout(look, 20);"
         self.run(
-            f"new Promise((done, fail) => {{ const end = Date.now() + {1000 * LONGEST - 5000}; "
+            f"new Promise((done, fail) => {{ const end = Date.now() + {900 * PATIENCE}; "
             f"const look = () => {{ {look} }}; look(); }})"
         )
 
@@ -114,12 +114,9 @@ class Page:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Page]:
-    """Yield a tab for a block; the test is skipped where there is no Chromium."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("no Chromium is installed: pages are not looked at (apt-get install chromium)")
-    command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
-    command += [f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
+    """Yield a tab for a block, of a browser whose profile is in `folder`."""
+    command = [program(*NAMES), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=quiet, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -142,3 +139,12 @@ def browser(folder: Path) -> Iterator[Page]:
                 runner.run(closed())
         finally:
             process.kill()
+
+
+def evaluated(page: str, script: str, folder: Path) -> Any:
+    """Return what a script comes to on a page, as JSON."""
+    path = folder / "page.html"
+    path.write_text(page, encoding="utf-8")
+    with browser(folder / "profile") as tab:
+        tab.open(path)
+        return tab.run(script)

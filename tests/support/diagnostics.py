@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.diagnostics.run import DiagnosticsJob, diagnose
+from pipeline.diagnostics.diagnose import DiagnosticsJob, diagnose
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import create_ledger

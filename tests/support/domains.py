@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -22,7 +22,7 @@ Way = Callable[[Wide, Base, QueryCells], Totals]
 LARGEST = 2**63 - 1
 
 SECTORS = ("11", "21", "31", "32", "33", "42", "44", "45", "48", "49", "51")
-FIXED = settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FIXED = settings(derandomize=True, max_examples=150)
 
 
 @dataclass(frozen=True)

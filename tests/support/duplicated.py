@@ -12,13 +12,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.totals import layout_of
 from pipeline.microdata.read import read
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.model import Plan
-from pipeline.preparation import duplicates
+from pipeline.release import duplicates
 from pipeline.storage.staging import Staging
 from pipeline.storage.uri import locate
-from pipeline.tables.totals import layout_of
 from tests.support.world import COUNTIES, NAICS
 
 MOST = 2**63 - 1

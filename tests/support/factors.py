@@ -1,9 +1,9 @@
-"""Multiplicative noise, drawn: what the closed forms of pipeline.study are checked against."""
+"""Multiplicative noise, drawn: what the closed forms of pipeline.planning.study are checked against."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.study.model import FLAGS, HIGH, LOW, FactorNoise
+from pipeline.planning.study.study_model import FLAGS, HIGH, LOW, FactorNoise
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

@@ -12,7 +12,7 @@ import pytest
 
 import prdp
 from pipeline.ledger.store import Ledger
-from pipeline.release import run as module
+from pipeline.release import steps as module
 from tests.support.ledgers import ledger_file
 from udfs.noise.keystream import SecretKey
 

@@ -3,7 +3,7 @@
 import resource
 import sys
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.store import create_ledger
 
 path, release = sys.argv[1:]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.divergence import max_divergence, renyi
-from tests.support.kinds import REGISTRY
+from tests.support.kinds import REGISTRY, three_a_kind
 from tests.support.lattice import CTX, LatticeNoise, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
@@ -23,6 +23,11 @@ Policy = Callable[[Fraction], Fraction]
 
 PARAMETERS = {kind: known.guarantee for kind, known in REGISTRY.items()}
 CASES = [build({"kind": kind, **given}, exact(step)) for kind, sets in PARAMETERS.items() for given, step in sets]
+
+
+def three(cases: Iterable[Mechanism] = CASES) -> list[Any]:
+    """Three of each kind in every run of the tests, the rest in the drill."""
+    return three_a_kind(cases, lambda m: m.kind)
 
 
 def named(m: object) -> str:
@@ -52,10 +57,10 @@ class Neighbours:
 def neighbours(m: Mechanism) -> list[Neighbours]:
     """Every influence of a few steps, and larger ones; of transformations the widest shift that rounded totals show."""
     if adds(m):
-        scale = int(3 * noise_of(m).scale / m.form.noise.fineness)
+        scale = int(3 * noise_of(m).scale / m.lattice_noise.fineness)
         scale = min(1000, scale) if is_pure(m) else scale
         steps = sorted({0, 1, 2, 3, 4, 5, 8, 10, 11, scale + 1, 10 * scale + 7})
-        return [Neighbours(d * m.step, d * m.form.noise.fineness) for d in steps]
+        return [Neighbours(d * m.step, d * m.lattice_noise.fineness) for d in steps]
     random = Random(15)
     influences = [1, 2, 3, 10, 500, *(random.randrange(1, 1 << bits) for bits in (15, 30, 45, 60, 62))]
     totals = [*range(200), *(random.randrange(1 << bits) for bits in range(8, 62) for _ in range(5))]
@@ -75,7 +80,7 @@ def adds(m: Mechanism) -> bool:
 
 def centres(m: Any, totals: np.ndarray) -> np.ndarray:
     """Where the noise is centred, in lattice steps: the totals themselves, or what they are transformed to."""
-    return totals * m.form.noise.fineness if adds(m) else m.form.curve.on_lattice(totals)
+    return totals * m.lattice_noise.fineness if adds(m) else m.on_lattice(totals)
 
 
 def violations(noise: LatticeNoise, pairs: Iterable[Neighbours], policy: Policy) -> Iterator[str]:

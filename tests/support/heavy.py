@@ -1,30 +1,17 @@
 """Exact probabilities of heavy-tailed lattice noise: generalized Gaussian and exponential polylogarithmic
-(docs/mathematics.md, section 3).
-
-Sums are taken term by term up to some n, and from there on by Euler–Maclaurin, f(x) = x^j·exp(w(x)),
-
-    Σ_{k ≥ n} f(k) = ∫_n^∞ f + f(n)/2 − Σ_{m ≥ 1} B_{2m}/(2m)·c_{2m−1},    f(n + u) = Σ c_r·u^r.
-
-n is moved out until the first correction that is left out is nothing beside the sum; for completely monotone weights it
-bounds the error.
-"""
+(docs/mathematics.md, section 3)."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.lattice import CTX, LatticeNoise, real
+from tests.support.lattice import CORRECTIONS, CTX, LatticeNoise, Series, real
 
-CORRECTIONS = 12  # the last one is left out, and measures the error
-ERROR = CTX.mpf(10) ** -30
-NEAREST = 128
 Doubles = NDArray[np.float64]
-Series = list[Any]
 
 
 class HeavyNoise(LatticeNoise):
@@ -33,51 +20,6 @@ class HeavyNoise(LatticeNoise):
     @abstractmethod
     def log_weights(self, k: Doubles) -> Doubles:
         """w at distances k ≥ 0, in doubles: off by at most a few last bits of 1 + |w|."""
-
-    @abstractmethod
-    def series(self, n: int) -> Series:
-        """w(n + u) as a power series in u, 2·CORRECTIONS terms."""
-
-    @abstractmethod
-    def integral(self, n: int, order: int) -> Any:
-        """∫_n^∞ x^order·exp(w(x)) dx."""
-
-    def weight_from(self, k: int) -> Any:
-        """To 28 digits."""
-        return sum_from(self, k, 0)
-
-    def moment(self, order: int) -> Any:
-        return 2 * sum_from(self, 1, order) / self.normaliser
-
-
-@cache
-def sum_from(noise: HeavyNoise, n: int, order: int, first: int = NEAREST) -> Any:
-    """Σ k^order·exp(w(k)) over k ≥ n ≥ 1; terms up to `first` are added one by one in any case."""
-    total, start, end, further = CTX.mpf(0), n, max(n, first), 2 * NEAREST
-    while True:
-        total += CTX.fsum(noise.weight(k) * k**order for k in range(start, end))
-        rest = noise.integral(end, order)
-        if rest == CTX.inf:
-            return rest
-        corrections = _corrections(noise.series(end), end, order)
-        if abs(corrections[-1]) <= ERROR * (total + rest):
-            return total + rest + sum(corrections[:-1])
-        start, end, further = end, end + further, 2 * further
-
-
-def _corrections(log_weight: Series, n: int, order: int) -> Series:
-    f = exponential(log_weight)
-    for _ in range(order):  # times n + u
-        f = [n * c + before for c, before in zip(f, [0, *f], strict=False)]
-    return [f[0] / 2, *(-CTX.bernoulli(2 * m) / (2 * m) * f[2 * m - 1] for m in range(1, CORRECTIONS + 1))]
-
-
-def exponential(h: Series) -> Series:
-    """e^h:  r·g_r = Σ i·h_i·g_{r−i}."""
-    g = [CTX.exp(h[0])]
-    for r in range(1, len(h)):
-        g.append(CTX.fsum(i * h[i] * g[r - i] for i in range(1, r + 1)) / r)
-    return g
 
 
 def to_the_power(h: Series, p: Any) -> Series:
@@ -95,7 +37,7 @@ class GeneralizedGaussian(HeavyNoise):
     p: Fraction
     scale: Fraction
 
-    def log_weight(self, k: int) -> Any:
+    def log_weight(self, k: int | Fraction) -> Any:
         return -(real(abs(k) / self.scale) ** real(self.p)) if k else CTX.mpf(0)
 
     def log_weights(self, k: Doubles) -> Doubles:
@@ -124,7 +66,7 @@ class Polylog(HeavyNoise):
     def lift(self) -> Any:
         return real(self.d) * CTX.log(real(self.a)) ** real(self.p)
 
-    def log_weight(self, k: int) -> Any:
+    def log_weight(self, k: int | Fraction) -> Any:
         return self.lift - real(self.d) * CTX.log(real(abs(k) / self.scale + self.a)) ** real(self.p)
 
     def log_weights(self, k: Doubles) -> Doubles:

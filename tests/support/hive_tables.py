@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from pipeline.base.errors import PlanError
 from pipeline.engines import spark_session
-from pipeline.errors import PlanError
 from tests.support.spark import local_engine
 
 FORMATS = {"converted": "PARQUET", "text": "TEXTFILE", "sequence": "SEQUENCEFILE"}

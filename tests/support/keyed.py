@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from tests.support.plans import FRESH
@@ -22,6 +22,7 @@ SECTOR = {"311111": "31-33", "722511": "72"}
 FORMS = {"C": "firm", "S": "firm", "P": ""}  # a code of the list → its group: P is in none
 TEST = Fraction(1, 20_000)  # what the test of records left out costs a record; a firm's n records lose n² of it
 OUT = "elsewhere"  # a code in no list
+MOST = 8  # of a measure that a reference leaves out: beyond the last class
 
 Record = Mapping[str, Any]  # naics, form, employment, payroll
 Cell = tuple[str, ...]
@@ -172,6 +173,30 @@ def no_larger(values: Mapping[str, int | None], most: int) -> Iterator[dict[str,
 def largest(losses: Iterable[Fraction]) -> Fraction:
     """The largest loss; 0 of none."""
     return max(losses, default=Fraction(0))
+
+
+def smaller_firms(firm: Sequence[Mapping[str, int]]) -> Iterator[tuple[dict[str, int], ...]]:
+    """All firms whose records can be matched with records of this one that are as large: some may have gone."""
+    for records in product(*([None, *no_larger(values, MOST)] for values in firm)):
+        if any(records):
+            yield tuple(record for record in records if record)
+
+
+def most_lost(world: World, firms: Iterable[Sequence[Mapping[str, int]]]) -> Fraction:
+    """The most that any of the firms loses in any placement of its records."""
+    memory: dict[Any, list[Any]] = {}
+
+    def places(values: Mapping[str, int]) -> list[Any]:
+        key = tuple(values.items())
+        if key not in memory:
+            cells = {}
+            for record in world.places(values):
+                met = tuple((world.cell(query, record), world.sigma(query, record)) for query in world.asked)
+                cells[met] = record
+            memory[key] = list(cells.values())
+        return memory[key]
+
+    return largest(world.loss(placed) for firm in firms for placed in product(*map(places, firm)))
 
 
 CLASS_KEYS = st.sampled_from(

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from pipeline.log import Log
+from pipeline.base.log import Log
 
 
 def log_for(say: Callable[[str], None]) -> Log:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PlanError
+from pipeline.base.errors import PlanError
 from pipeline.plan.load import load_plan
 
 PLAN = """\

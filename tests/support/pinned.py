@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from pipeline.report.policy_document import ADDED
+from pipeline.publication.policy_document import ADDED
 from tests.support.pinned_plans import PLANS, RELEASE
 from tests.support.submit import Place, submit
 from tests.support.world import without_footer
@@ -236,7 +236,7 @@ def restored(root: Path, code: str | None = None) -> Path:
         path.write_text(
             manifest.replace(json.loads(manifest)["ledger_head"], heads[json.loads(manifest)["ledger_head"]])
         )
-    told("ledger", "migrate", "--ledger", ledger)
+    told("ledger", "migrate", "--leave-drawn", "--ledger", ledger)
     return ledger
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.plan.load import load_plan
-from pipeline.preparation.prepare import PrepareJob, prepare
+from pipeline.release.prepare import PrepareJob, prepare
 from pipeline.storage.uri import locate
 from tests.support.submit import FORK_SERVER, MOST_EVENTS, Place, die_at_event
 

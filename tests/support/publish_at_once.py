@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from pipeline.errors import PrdpError
+from pipeline.base.errors import PrdpError
 from pipeline.ledger import admission
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger

@@ -5,7 +5,7 @@ Prints "published", or the refusal. `without-lock-check`: a broken twin, which d
 
 import sys
 
-from pipeline.errors import StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger import postgres
 from pipeline.ledger.store import create_ledger
 from tests.support.ledgers import reservation

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.engines.blocks import ranges
+from pipeline.engines.writers import PARQUET
 from pipeline.storage.local import LocalPath
-from pipeline.tables.files import ranges
-from pipeline.tables.writers import PARQUET
 
 ATTEMPT = "0123456789abcdef"
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 path, release, user = sys.argv[1:]
-from pipeline.errors import StateError  # noqa: E402
+from pipeline.base.errors import StateError  # noqa: E402
 from pipeline.ledger.store import create_ledger  # noqa: E402
 
 if os.geteuid() == 0:

@@ -21,7 +21,7 @@ def noise_of(m: Any) -> Noise:
 
 def release(m: Any, total: int, noise: list[int], interval: Fraction = INTERVAL) -> Released:
     """What is released for one total at the given noises."""
-    bits = Injected([[words_that_draw(m.form.noise.table, k) for k in noise]], lambda *_: 0)
+    bits = Injected([[words_that_draw(m.lattice_noise.table, k) for k in noise]], lambda *_: 0)
     released: Released = m.release(np.full(len(noise), total, dtype=np.int64), bits, interval)
     return released
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mpmath import MPContext
 
-from tests.support.heavy import Doubles, HeavyNoise, Series
+from tests.support.heavy import Doubles, HeavyNoise
 from tests.support.lattice import CTX, real
 
 BITS = 290  # of log-weights
@@ -104,24 +104,14 @@ class Stable(HeavyNoise):
         found[~far] = [float(self.log_weight(int(j))) for j in k[~far]]
         return found
 
-    def weight_from(self, k: int) -> Any:
-        """To 35 digits."""
-        return self._sum(k, 0)
-
-    def moment(self, order: int) -> Any:
-        return CTX.inf if order >= self.alpha else 2 * self._sum(1, order) / self.normaliser
-
     def beside(self, shift: int) -> Iterable[int]:
         """The loss of a shift is largest inside, not at its end."""
         return {abs(shift) + round(self.scale * i / 16) for i in range(160)}
 
-    def series(self, n: int) -> Series:
-        raise NotImplementedError("sums are taken by zeta functions")
-
-    def integral(self, n: int, order: int) -> Any:
-        raise NotImplementedError("sums are taken by zeta functions")
-
-    def _sum(self, k: int, order: int) -> Any:
+    def total(self, k: int, order: int) -> Any:
+        """To 35 digits."""
+        if order >= self.alpha:
+            return CTX.inf
         if self.alpha == 1:  # s²/(j² + s²)
             s = real(self.scale)
             return s * CTX.im(CTX.digamma(k + 1j * s))

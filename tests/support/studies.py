@@ -1,18 +1,20 @@
 """Small studies for tests."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pipeline.base.plots import Picture
+from pipeline.diagnostics.synthetic_scan import aggregate
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.report.plots import Picture
-from pipeline.study import run
-from pipeline.study.run import StudyJob, evaluate
-from pipeline.study.spec import load_study
+from pipeline.planning.study import studies as run
+from pipeline.planning.study.studies import StudyJob, evaluate
+from pipeline.planning.study.study_spec import load_study
 
 POLYLOG = {"kind": "exponential_polylog", "p": 2, "d": 1, "a": 2.718281828459046}
 GENERALIZED = {"kind": "generalized_gaussian", "p": 0.5}
@@ -56,7 +58,7 @@ def evaluated(folder: Path, engine: Engine | None = None, **changes: Any) -> Map
     """Evaluate a small study into folder/out; return its document."""
     folder.mkdir(exist_ok=True)
     found = load_study(written(folder / "study.yaml", **changes))
-    return evaluate(StudyJob(study=found, out=folder / "out", engine=engine or DaskEngine(workers=2)))
+    return evaluate(StudyJob(study=found, out=folder / "out", scan=partial(aggregate, engine or DaskEngine(workers=2))))
 
 
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

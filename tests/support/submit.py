@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
+from pipeline.base.errors import PrdpError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.errors import PrdpError
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
-from pipeline.preparation.pinned import Table
 from pipeline.release import officers
-from pipeline.release.outcome import Outcome
-from pipeline.release.run import Job, run
-from pipeline.storage import together
+from pipeline.release.pinned import Table
+from pipeline.release.request import Outcome
+from pipeline.release.steps import Job, run
+from pipeline.storage import staging as together
 from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
 from pipeline.storage.uri import locate

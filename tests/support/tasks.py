@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.errors import MicrodataError
+from pipeline.base.errors import MicrodataError
 from udfs.records.contract import ContractBroken
 
 CANARY = "CANARY-735-00-1"

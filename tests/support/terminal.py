@@ -17,9 +17,9 @@ COLUMNS = 80
 # Tasks are told of at once, each takes a while, and files are not read together.
 SLOWLY = """
 import sys, time
-import pipeline.log, pipeline.microdata.source
+import pipeline.base.log, pipeline.microdata.source
 pipeline.microdata.source.CHUNK_RECORDS = 1
-pipeline.log.PATIENCE, pipeline.log.TICK = 0.0, 0.02
+pipeline.base.log.PATIENCE, pipeline.base.log.TICK = 0.0, 0.02
 from pipeline.engines.tasks import NoiseTask, SumTask
 for kind in (NoiseTask, SumTask):
     def slow(self, *given, run=kind.__call__, **more):

@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy import sparse
 
-from udfs.estimates.chain import Chain
-from udfs.estimates.fixed import Fixed
+from udfs.estimates.group import Fixed
+from udfs.estimates.preconditioners import Chain
 from udfs.estimates.tables import (
     Along,
     EstimateError,
@@ -59,9 +59,9 @@ class Units:
         """One of them."""
         return float(f"1e{-self.digits}")
 
-    def values(self, whole: Floats) -> Floats:
+    def values(self, integers: Floats) -> Floats:
         """Return whole units in the measure's unit: the doubles nearest to the decimals."""
-        return whole / 10.0**self.digits if self.digits >= 0 else whole * 10.0**-self.digits
+        return integers / 10.0**self.digits if self.digits >= 0 else integers * 10.0**-self.digits
 
 
 class Parts(NamedTuple):
@@ -98,23 +98,23 @@ def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units) -> Fl
         finer = [level for level in chain.levels if _finer(level.known.table, fixed.joint)]
         steps = [steps[0], *((Parts.of(level.known.table), None) for level in finer), (Parts.of(fixed.joint), None)]
     top = Sums(*steps[-1][0]).up(base) * units.per
-    whole = np.rint(top) if fixed is None else _meeting(top, fixed, units)
+    integers = np.rint(top) if fixed is None else _meeting(top, fixed, units)
 
-    def fill(whole: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
-        return carried(whole, real * units.per, free, along, axis)
+    def fill(integers: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
+        return carried(integers, real * units.per, free, along, axis)
 
     for (coarse, _), (fine, stays) in zip(steps[:0:-1], steps[-2::-1], strict=True):
         if stays is not None:
             stays = np.pad(stays, [(0, n - m) for n, m in zip(fine.widths, stays.shape, strict=True)])  # noqa: PLW2901
-        whole = expanded(whole, (coarse, fine), Sums(*fine).up(base), stays, fill)
-    return whole
+        integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), stays, fill)
+    return integers
 
 
 def _finer(table: Observed, other: Observed) -> bool:
     return sums_between(table, other) is not None and sums_between(other, table) is None
 
 
-def expanded(whole: Floats, parts: tuple[Parts, Parts], real: Floats, stays: Mask | None, fill: Fill) -> Floats:
+def expanded(integers: Floats, parts: tuple[Parts, Parts], real: Floats, stays: Mask | None, fill: Fill) -> Floats:
     """Return whole numbers for the finer cells, near `real`, that add up to those of the coarser cells.
 
     `fill` splits the sums of one axis: of (sums, real parts, parts that may differ from their nearest whole number,
@@ -135,28 +135,28 @@ def expanded(whole: Floats, parts: tuple[Parts, Parts], real: Floats, stays: Mas
         positions = (*rest, *(step.positions for step in steps[axis + 1 :]))
         between = Sums(positions, (*fine.widths[: axis + 1], *coarse.widths[axis + 1 :]))
         free = None if stays is None else between.up((~stays).astype(np.float64)) > 0
-        whole = _by_slabs(whole, between.up(real), free, (along, axis, fill))
-    return whole
+        integers = _by_slabs(integers, between.up(real), free, (along, axis, fill))
+    return integers
 
 
-def _by_slabs(whole: Floats, real: Floats, free: Mask | None, step: tuple[Along, int, Fill]) -> Floats:
+def _by_slabs(integers: Floats, real: Floats, free: Mask | None, step: tuple[Along, int, Fill]) -> Floats:
     along, axis, fill = step
     out = np.empty(real.shape)
 
     def work(rows: slice) -> None:
-        out[rows] = fill(whole[rows], real[rows], None if free is None else free[rows], along, axis)
+        out[rows] = fill(integers[rows], real[rows], None if free is None else free[rows], along, axis)
 
     for _ in in_order(work, row_slabs(real.shape) if axis else [slice(None)]):
         pass
     return out
 
 
-def carried(whole: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
+def carried(integers: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
     """Give each part along one axis its whole number, and one more where the carried fractions pass a half."""
     floor = np.floor(real) if free is None else np.where(free, np.floor(real), np.rint(real))
     rest = real - floor if free is None else np.where(free, real - floor, 0.0)
     counted = along.up(np.ones(real.shape) if free is None else free.astype(np.float64), axis)
-    missing = whole - along.up(floor, axis) - along.up(rest, axis)
+    missing = integers - along.up(floor, axis) - along.up(rest, axis)
     missing[np.abs(missing) < ROUNDOFF] = 0.0  # else a part of nothing might be given −1
     spread = along.down(missing / np.maximum(counted, 1.0), axis)
     rest += spread if free is None else np.where(free, spread, 0.0)
@@ -171,8 +171,8 @@ def _meeting(real: Floats, fixed: Fixed, units: Units) -> Floats:
     from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 — loaded where totals are fixed alone
 
     totals = fixed.totals * units.per
-    whole = np.rint(totals)
-    if (np.abs(totals - whole) > CLOSE).any():
+    integers = np.rint(totals)
+    if (np.abs(totals - integers) > CLOSE).any():
         raise EstimateError(f"{fixed.names}: a fixed total is no multiple of {units.unit:g}, the unit of the estimates")
     inner = tuple(slice(0, width) for width in fixed.joint.widths)
     result = np.rint(real)
@@ -180,13 +180,49 @@ def _meeting(real: Floats, fixed: Fixed, units: Units) -> Floats:
     floor = np.floor(cells + CLOSE / 2)
     rows = sparse.csr_array(fixed.rows)
     for more in (0, 1, 2):  # the parts may lie this much further from their real values
-        found = milp(
+        solved = milp(
             np.where(cells - floor > 0.5, -1.0, 1.0) * np.abs(1 - 2 * (cells - floor)),
             integrality=np.ones(len(cells)),
             bounds=Bounds(-more, 1 + more),
-            constraints=LinearConstraint(rows, whole - rows @ floor, whole - rows @ floor),
+            constraints=LinearConstraint(rows, integers - rows @ floor, integers - rows @ floor),
         )
-        if found.x is not None:
-            result[inner] = (floor + np.rint(found.x)).reshape(fixed.joint.widths)
+        if solved.x is not None:
+            result[inner] = (floor + np.rint(solved.x)).reshape(fixed.joint.widths)
             return result
     raise EstimateError(f"{fixed.names}: no whole multiples of {units.unit:g} meet all fixed totals")
+
+
+# Display columns: non-negative whole numbers that add up, beside the unbiased estimates and never instead of them.
+#
+# From the coarsest table of the chain to the base, one axis at a time: the parts of each displayed sum are the nearest
+# non-negative numbers that add up to it, then whole ones by carried fractions. What is displayed is biased upward where
+# estimates are negative, and downward beside them (docs/mathematics.md, section 14).
+
+
+def displayed(chain: Chain, base: Floats) -> Floats:
+    """Return whole numbers ≥ 0 for the base, each within 1 of its projection along its axis."""
+    steps = [Parts.base(base.shape), *(Parts.of(level.known.table) for level in chain.levels)]
+    integers = np.maximum(np.rint(Sums(*steps[-1]).up(base)), 0.0)
+    for coarse, fine in zip(steps[:0:-1], steps[-2::-1], strict=True):
+        integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), None, _nonnegative)
+    return integers
+
+
+def _nonnegative(integers: Floats, real: Floats, _: Mask | None, along: Along, axis: int) -> Floats:
+    return carried(integers, projected(integers, real, along, axis), None, along, axis)
+
+
+def projected(sums: Floats, real: Floats, along: Along, axis: int) -> Floats:
+    """Return the parts nearest to `real` in squared distance that are at least 0 and have these sums ≥ 0.
+
+    They are max(x − τ, 0) with one τ for each sum (Michelot 1986): parts below τ are left out until none is.
+    """
+    active = np.ones(real.shape, dtype=bool)
+    while True:
+        counts = along.up(active.astype(np.float64), axis)
+        above = along.up(np.where(active, real, 0.0), axis) - sums
+        shift = along.down(above / np.maximum(counts, 1.0), axis)
+        kept = active & (real > shift) & (along.down(sums, axis) > 0)
+        if np.array_equal(kept, active):
+            return np.where(active, real - shift, 0.0)
+        active = kept

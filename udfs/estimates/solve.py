@@ -8,15 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from udfs.estimates.chain import Chain
-from udfs.estimates.display import displayed
-from udfs.estimates.errors import Drawn, Draws, alike, signs
-from udfs.estimates.fixed import Fixed, require_agreement
-from udfs.estimates.group import Group, Known
-from udfs.estimates.lattice import Lattice
-from udfs.estimates.rounding import Units, rounded
+from udfs.estimates.group import Fixed, Group, Known, require_agreement
+from udfs.estimates.preconditioners import Chain, Lattice
+from udfs.estimates.rounding import Units, displayed, rounded
 from udfs.estimates.tables import SLAB, EstimateError, Int32s, Observed, Sums, in_order, sums_between
-from udfs.estimates.variances import Variances, combined
+from udfs.estimates.variances import Drawn, Draws, Variances, alike, combined, signs
 from udfs.numbers.arrays import Floats, Int64s
 
 TOLERANCE = 1e-4
@@ -33,7 +29,7 @@ FLAT = 1e-11  # a direction whose length in N is that much below its length in M
 class Solver:
     """Preconditioned conjugate gradients for N·x = right, N = Σ Aᵀ W A, in the space that fixed totals leave free.
 
-    The preconditioner takes crossing levels apart (udfs.estimates.lattice). With M the weight of the best chain of
+    The preconditioner takes crossing levels apart. With M the weight of the best chain of
     tables, e the error of x and r its residual, ‖e‖_N² = rᵀN⁻¹r ≤ rᵀM⁻¹r, and |cᵀe| ≤ √(cᵀN⁻¹c)·‖e‖_N for every
     contrast c: stopping at √(rᵀM⁻¹r) ≤ τ leaves every sum of cells within τ of its own standard errors of the
     least-squares estimate (docs/mathematics.md, section 14).
@@ -74,7 +70,7 @@ class Solver:
         """Return N⁻¹·right in the free space; raises EstimateError where the tables do not determine it."""
         if self.exact:
             return self.chain.solve(right)
-        found = np.zeros(self.group.shape)
+        solution = np.zeros(self.group.shape)
         alone = self.chain.start if self.fixed is None else self.fixed.metric  # above 0, also of fixed base cells
         least = NOTHING * dot(right, alone * right)  # a sum of fixed totals has no variance
         most = math.inf  # a sum that the tables do not determine grows beyond it: no residual is small beside it
@@ -82,17 +78,17 @@ class Solver:
             most = max(least, dot(right, self._preconditioned(self._reduced(right.copy()))) / UNBOUNDED)
 
         def residual() -> Floats:
-            out = self.group.normal(found)
+            out = self.group.normal(solution)
             return np.subtract(right, out, out=out)
 
         def scale() -> float:
-            variance = dot(right, found)
+            variance = dot(right, solution)
             if not variance <= most / UNBOUNDED:
                 raise EstimateError(f"{self._names}: these tables do not determine what is asked for")
             return max(min(variance, most), least)
 
-        self._improve(found, residual, scale)
-        return found
+        self._improve(solution, residual, scale)
+        return solution
 
     @property
     def _names(self) -> str:
@@ -208,15 +204,15 @@ class Estimates:
     def _rounded(self, estimate: Floats) -> tuple[Floats, float]:
         """Return the base in whole units, and the largest difference it makes, in standard errors."""
         solver = self._solver
-        whole = rounded(solver.chain, solver.fixed, estimate, self._units)
-        sums = solver.group.folded(estimate - self._units.values(whole))
+        units = rounded(solver.chain, solver.fixed, estimate, self._units)
+        sums = solver.group.folded(estimate - self._units.values(units))
         shares = [0.0]
         for known in solver.group.upper:
             error = np.sqrt(combined(self._variances.inside(known), self._variances.outside(known)))
             shares.append(
                 float(np.divide(np.abs(sums[known.name]), error, out=error, where=error > 0).max(initial=0.0))
             )
-        return whole, max(shares)
+        return units, max(shares)
 
     @cached_property
     def base(self) -> Floats:
@@ -271,7 +267,7 @@ class Estimates:
         yield from ((name, self._sums(name).up(base)) for name in names)
 
     def alike(self, name: str, parts: Mapping[str, Int32s]) -> tuple[Int32s, ...]:
-        """Return classes of the positions on each axis of a table that nothing tells apart (udfs.estimates.errors).
+        """Return classes of the positions on each axis of a table that nothing tells apart (udfs.estimates.variances).
 
         `parts`: of tables with noise of several laws, the law's number of each cell.
         """

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Int64s
 
 Int32s = NDArray[np.int32]
 Positions = tuple[Int32s, ...]
@@ -165,7 +165,8 @@ class Sums:
         if self.same:
             out += cells
             return
-        ends = [(0, int(axis.padded)) for axis in self._all()]
+        every = [self._first, *(axis for _, axis in sorted(self._rest, key=lambda one: one[0]))]
+        ends = [(0, int(axis.padded)) for axis in every]
         padded = np.pad(cells, ends) if any(end for _, end in ends) else cells
         if len(self.shape) == 1:
             out += padded.take(self._first.positions, mode="wrap")
@@ -180,13 +181,10 @@ class Sums:
             spread = along.down(spread, axis)
         out[part] += spread if len(met) == 1 or self._first.same else spread[inverse]
 
-    def _all(self) -> list[Along]:
-        return [self._first, *(axis for _, axis in sorted(self._rest, key=lambda one: one[0]))]
-
 
 def sums_between(finer: Observed, coarser: Observed) -> Positions | None:
     """Return where each position of `finer` lies in `coarser`; None where its cells do not make up the coarser ones."""
-    found = []
+    moved = []
     for own, other, width in zip(finer.positions, coarser.positions, finer.widths, strict=True):
         if bool(((own < 0) & (other >= 0)).any()):
             return None
@@ -195,8 +193,8 @@ def sums_between(finer: Observed, coarser: Observed) -> Positions | None:
         to[own[held]] = other[held]
         if not np.array_equal(to[own[held]], other[held]):
             return None
-        found.append(to)
-    return tuple(found)
+        moved.append(to)
+    return tuple(moved)
 
 
 def joint_positions(positions: Sequence[Int32s]) -> Int32s:
@@ -214,7 +212,7 @@ def joint_positions(positions: Sequence[Int32s]) -> Int32s:
     return classes
 
 
-def _paired(codes: NDArray[np.int64], positions: Int32s) -> NDArray[np.int64]:
+def _paired(codes: Int64s, positions: Int32s) -> Int64s:
     both = codes * (int(positions.max(initial=0)) + 2) + positions + 1
-    inverse: NDArray[np.int64] = np.unique(both, return_inverse=True)[1].astype(np.int64, copy=False)
+    inverse: Int64s = np.unique(both, return_inverse=True)[1].astype(np.int64, copy=False)
     return inverse

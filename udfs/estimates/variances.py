@@ -4,11 +4,24 @@ What the least-squares estimate knows of a cell is at least what any selection o
 (docs/mathematics.md, section 14): here the best that is found from inside the cell, and the best from outside it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
+from scipy.special import bdtrc, chdtri
 
 from udfs.estimates.group import Group, Known
-from udfs.estimates.tables import EstimateError, Observed, Positions, Sums, sums_between
-from udfs.numbers.arrays import Floats
+from udfs.estimates.tables import (
+    EstimateError,
+    Int32s,
+    Observed,
+    Positions,
+    Sums,
+    joint_positions,
+    row_slabs,
+    sums_between,
+)
+from udfs.numbers.arrays import Floats, Int64s
 
 
 def combined(one: Floats, other: Floats) -> Floats:
@@ -86,3 +99,177 @@ def _into(finer: Observed, coarser: Observed) -> Positions | None:
     """Return where positions of a strictly finer table lie in the coarser one; None where it is not finer."""
     to = sums_between(finer, coarser)
     return None if to is None or sums_between(coarser, finer) is not None else to
+
+
+# Variances of estimates of crossing tables from drawn signs, pooled over cells that are alike.
+#
+# Estimates are linear in the published values, so their variances depend on the variances of the noise alone, whatever
+# its law: in the place of noise of variance V stands ±√V, drawn (Hutchinson 1990), and is reconciled as values are.
+
+
+ABOVE = 0.99  # the probability with which an upper end lies above the variance
+LARGEST = 2**20  # among more cells whose variances differ, none are alike
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Of one table's cells: the variances that were seen, and upper ends that each holds with probability 0.99."""
+
+    variance: Floats
+    upper: Floats
+
+
+class Draws:
+    """Sums over draws of the squared errors of tables, pooled over cells that are alike."""
+
+    def __init__(self, group: Group, tables: Sequence[Observed]) -> None:
+        self._sums = {table.name: Sums(table.positions, table.widths) for table in tables}
+        self._classes = {table.name: alike(table, group.known) for table in tables}
+        self._pools = {
+            name: Sums(classes, tuple(int(axis.max()) + 1 for axis in classes))
+            for name, classes in self._classes.items()
+        }
+        self._seen: dict[str, list[Floats]] = {
+            name: [np.zeros(pool.widths), np.zeros(pool.widths)] for name, pool in self._pools.items()
+        }
+        self._draws = 0
+
+    def add(self, base: Floats) -> None:
+        """Count one more solution of drawn signs."""
+        self._draws += 1
+        for name, pool in self._pools.items():
+            squares = self._sums[name].up(base) ** 2
+            mean = pool.up(squares) / pool.up(np.broadcast_to(1.0, squares.shape))
+            self._seen[name][0] += mean
+            self._seen[name][1] += mean**2
+
+    def of(self, name: str) -> Drawn:
+        """Return what the draws say of a table.
+
+        A mean of squares of nearly Gaussian errors is like χ²/ν: ν follows from how much it varies between draws, and
+        half of it is taken, at least one a draw, which holds for cells that depend on each other entirely.
+        """
+        total, squares = self._seen[name]
+        mean = total / self._draws
+        spread = np.maximum(squares / self._draws - mean**2, 0.0) * self._draws / max(self._draws - 1, 1)
+        freedom = np.full(mean.shape, np.inf)
+        np.divide(2 * mean**2, spread, out=freedom, where=spread > 0)
+        degrees = self._draws * np.clip(freedom / 2, 1.0, 1e6)
+        upper = mean * degrees / chdtri(degrees, ABOVE)
+        cells = np.ix_(*self._classes[name])
+        return Drawn(mean[cells], upper[cells])
+
+
+def signs(group: Group, random: np.random.Generator) -> Floats:
+    """Return Aᵀ√W·z for signs z, of which N is the covariance: N⁻¹ of it is the error of the base in one draw."""
+
+    def drawn(known: Known) -> Floats:
+        cells = random.integers(0, 2, size=known.table.widths, dtype=np.int8).astype(np.float64)
+        cells -= 0.5
+        cells *= 2 * np.sqrt(known.weights)
+        return cells
+
+    out = np.zeros(group.shape) if group.base is None else drawn(group.base)
+    group.spread({known.name: drawn(known) for known in group.upper}, out)
+    return out
+
+
+def alike(table: Observed, known: Sequence[Known]) -> tuple[Int32s, ...]:
+    """Return classes of the positions on each axis of a table: those that no variance and no level tells apart.
+
+    Colour refinement: entries of the base have one colour where their positions on all tables have; positions, where
+    their variances are the same and they hold as many entries of each colour.
+    """
+    classes = []
+    for axis in range(len(table.widths)):
+        others = [(one.table.positions[axis], _kinds(one, axis)) for one in known]
+        colours = np.zeros(len(table.positions[axis]), dtype=np.int32)
+        while True:
+            keys = [_held(colours, positions, kinds)[positions] for positions, kinds in others]
+            finer = joint_positions([colours, *(np.where(p < 0, 0, k) for k, (p, _) in zip(keys, others, strict=True))])
+            if finer.max(initial=0) == colours.max(initial=0):
+                break
+            colours = finer
+        classes.append(_held(colours, table.positions[axis], np.zeros(table.widths[axis], dtype=np.int32)))
+    return tuple(classes)
+
+
+def _kinds(known: Known, axis: int) -> Int32s:
+    """Return the class of each position on an axis by the variances of its cells."""
+    variance, width = known.variance, known.table.widths[axis]
+    if variance.shape[axis] == 1:
+        return np.zeros(width, dtype=np.int32)
+    if variance.size > LARGEST:
+        return np.arange(width, dtype=np.int32)
+    rows = np.moveaxis(variance, axis, 0).reshape(width, -1)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int32)
+
+
+def _held(colours: Int32s, positions: Int32s, kinds: Int32s) -> Int32s:
+    """Return classes of positions: of one kind, and with as many entries of each colour.
+
+    Two sets of colours are told apart by the sums of random numbers of 64 bits, one a colour.
+    """
+    random = np.random.default_rng(0).integers(2**64, size=int(colours.max(initial=0)) + 1, dtype=np.uint64)
+    order = np.argsort(positions, kind="stable")
+    ends = np.searchsorted(positions[order], np.arange(len(kinds) + 1))
+    running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(random[colours[order]])])
+    sums = np.diff(running[ends])  # modulo 2⁶⁴
+    return joint_positions([kinds, np.unique(sums, return_inverse=True)[1].astype(np.int32)])
+
+
+# Multipliers from drawn errors: how many standard errors hold an error as often as is wanted, of cells that are alike.
+#
+# Counted in bins, so that memory does not grow with draws; every step rounds up (docs/mathematics.md, section 15).
+
+
+SURE = 0.99  # the probability with which the quantile is at least the wanted one
+MOST_CLASSES = 4096  # of a table: with more, few cells are alike, and counts take too much memory
+ENDS = np.append(np.geomspace(0.02, 50, 401), np.inf)  # of bins, in standard errors: each 2 % above the last
+
+
+def order_of(draws: int, coverage: float) -> int | None:
+    """Return the k for which the k-th smallest of so many draws is at least the quantile, nearly surely; None: too few.
+
+    It lies below with the probability that a binomial number, of `draws` and `coverage`, is at least k.
+    """
+    orders = np.arange(1, draws + 1)
+    able = orders[bdtrc(orders - 1, draws, coverage) <= 1 - SURE]
+    return int(able[0]) if able.size else None
+
+
+class Pool:
+    """The errors of one table's cells in some draws, in standard errors, cells that are alike together."""
+
+    def __init__(self, classes: tuple[Int32s, ...]) -> None:
+        self.classes = classes
+        self.widths = tuple(int(axis.max()) + 1 for axis in classes)
+        self._counts: Int64s = np.zeros((int(np.prod(self.widths)), len(ENDS)), dtype=np.int64)
+        self._draws = 0
+
+    @property
+    def able(self) -> bool:
+        """Whether there are few enough classes; no draw is counted where there are not."""
+        return len(self._counts) <= MOST_CLASSES
+
+    def add(self, errors: Floats) -> None:
+        """Count the errors of one draw, in standard errors; shape: the table's."""
+        self._draws += 1
+        counts = self._counts.reshape(-1)
+        for rows in row_slabs(errors.shape):
+            of_cell = np.ravel_multi_index(np.ix_(self.classes[0][rows], *self.classes[1:]), self.widths)
+            bins = of_cell * len(ENDS) + np.searchsorted(ENDS, np.abs(errors[rows]))
+            counts += np.bincount(bins.reshape(-1), minlength=len(counts))
+
+    def multipliers(self, coverage: float) -> Floats:
+        """Return each cell's multiplier, shape: the table's; infinite where draws are too few, or beyond all bins.
+
+        Cells of one draw depend on each other: the order is that of draws whose cells depend on each other entirely.
+        """
+        order = order_of(self._draws, coverage)
+        if order is None:
+            return np.full(tuple(map(len, self.classes)), np.inf)
+        below = self._counts.cumsum(axis=1)
+        reached = below * self._draws >= order * below[:, -1:]
+        ends: Floats = ENDS[reached.argmax(axis=1)].reshape(self.widths)[np.ix_(*self.classes)]
+        return ends

@@ -1,4 +1,4 @@
-"""Privacy losses of lattice noise as some thousand atoms, bounded from above (docs/loss-distributions.md, section 2).
+"""Privacy losses of lattice noise as some thousand atoms, bounded from above (docs/mathematics.md, section 16.2).
 
 Z and Z + n are the laws of a total with and without a record that moves it by n lattice steps; with p(x) ∝ e^{w(|x|)}
 the privacy loss at an outcome x is L(x) = w(|x|) − w(|x − n|). An atom (m, ℓ) stands for the outcomes of a block:
@@ -18,10 +18,10 @@ from functools import lru_cache
 import numpy as np
 
 from udfs.losses.nodes import GRID, Falling, normaliser
-from udfs.losses.stable import shape_of
+from udfs.losses.stable_policy import shape_of
 from udfs.losses.tight import LARGEST_ERROR
+from udfs.noise.heavy_weights import CauchyWeights, StableWeights
 from udfs.noise.piecewise import PiecewiseWeights
-from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context, up_float
@@ -97,16 +97,11 @@ def atoms_of(pair: Pair, beyond: float, coarseness: float, window: Window = EVER
     At most about `beyond` of the mass is left to each end: an end's loss is the largest there, infinite if need be.
     """
     if isinstance(pair, Response):
-        return _of_response(pair.pure)
+        lie = 1 / (1 + math.exp(min(pair.pure, 700.0)))  # the truth has the probability e^P/(1 + e^P)
+        return Atoms(np.array([lie * UP, (1 - lie) * UP]), np.array([-pair.pure, pair.pure]), 0.0, 0.0)
     if not pair.steps:
         return Atoms(np.ones(1), np.zeros(1), 0.0, 0.0)
     return _of_noise(pair, beyond, coarseness, window)
-
-
-def _of_response(pure: float) -> Atoms:
-    """Truth with probability e^P/(1 + e^P)."""
-    lie = 1 / (1 + math.exp(min(pure, 700.0)))
-    return Atoms(np.array([lie * UP, (1 - lie) * UP]), np.array([-pure, pure]), 0.0, 0.0)
 
 
 def _of_noise(pair: Shifted, beyond: float, coarseness: float, window: Window) -> Atoms:
@@ -160,8 +155,8 @@ def _left_of(pair: Shifted, reach: float, loss: float) -> float:
         return math.inf
     if isinstance(weights, PiecewiseWeights):  # L is straight between the knots of both, and level beyond the last
         knots = np.array(weights.steps, dtype=np.float64)
-        at = np.append(reach, np.concatenate([knots, knots - pair.steps]))
-        here, there = (weights.fast(np.maximum(at, reach) + shift) for shift in (0.0, float(pair.steps)))
+        points = np.append(reach, np.concatenate([knots, knots - pair.steps]))
+        here, there = (weights.fast(np.maximum(points, reach) + shift) for shift in (0.0, float(pair.steps)))
         return float((here - there + (np.abs(here) + np.abs(there)) * ROUNDING).max())
     if not isinstance(weights, CauchyWeights | StableWeights):
         return loss  # w is convex: L falls with the distance from 0

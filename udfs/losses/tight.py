@@ -12,22 +12,18 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udfs.losses.nodes import UP, Falling, nodes_of
-from udfs.losses.piecewise import PiecewiseMoments, pure_exactly
-from udfs.losses.stable import envelope
-from udfs.losses.stable_nodes import Stable, stable_nodes
-from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.losses.nodes import UP, Falling, Stable, nodes_of, stable_nodes
+from udfs.losses.piecewise_losses import PiecewiseMoments, pure_exactly
+from udfs.losses.stable_policy import envelope
+from udfs.noise.heavy_weights import CauchyWeights, GeneralizedGaussianWeights, PolylogWeights, StableWeights
 from udfs.noise.piecewise import PiecewiseWeights
-from udfs.noise.stable import CauchyWeights, StableWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.bounds import laplace_zcdp_above
 from udfs.numbers.exact import up_float
 
 Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights | PiecewiseWeights
-Ints = NDArray[np.int64]
 MOST_STEPS = 2**64
 AT_ONCE = 320  # shifts
 IN_CACHE = 24  # sums whose terms stay in the processor's cache
@@ -96,7 +92,7 @@ def renyi_curve(weights: LogWeights, steps: int, orders: Floats) -> Floats:
     return np.minimum(_log_moment(weights, steps, pure)(excess) / excess * UP, pure)
 
 
-def is_summable(weights: Summed, pure: Floats | float) -> NDArray[np.bool_]:
+def is_summable(weights: Summed, pure: Floats | float) -> Mask:
     """Return whether sums in doubles bound the losses, of these pure losses."""
     known = weights.fast_error <= LARGEST_ERROR and weights.scale <= WIDEST
     return known & (np.asarray(pure) >= LEAST_PURE) & (np.asarray(pure) <= MOST_PURE)
@@ -173,7 +169,7 @@ class LogMoments:
         sums = moments.reshape(len(t), -1)[:, 1:] @ terms + np.multiply.outer(self.rest, orders)
         return np.minimum(np.log1p(sums), np.multiply.outer(self.pure, orders))
 
-    def psi(self, rows: Ints, excess: Floats) -> Floats:
+    def psi(self, rows: Int64s, excess: Floats) -> Floats:
         """Return ψ̄ of each of these rows at its ε > 0."""
         result: Floats = excess * self.pure[rows]
         summed = np.flatnonzero(excess * self.largest[rows] <= LARGEST_EXPONENT)
@@ -195,11 +191,11 @@ def _moments(weights: Summed, steps: Sequence[int], pure: Floats) -> LogMoments 
     return LogMoments.of(weights, steps, pure)
 
 
-def _on_grid(moments: LogMoments | PiecewiseMoments) -> Callable[[Ints, Ints], Floats]:
+def _on_grid(moments: LogMoments | PiecewiseMoments) -> Callable[[Int64s, Int64s], Floats]:
     """Return ψ̄ of rows at places on the grid of orders, from the series as far as it reaches."""
     series = moments.series() if isinstance(moments, LogMoments) else np.zeros((len(moments.pure), 0))
 
-    def psi(rows: Ints, places: Ints) -> Floats:
+    def psi(rows: Int64s, places: Int64s) -> Floats:
         near, far = (np.flatnonzero(part) for part in (places < series.shape[1], places >= series.shape[1]))
         values = np.empty(len(places))
         values[near] = series[rows[near], places[near]]
@@ -235,13 +231,13 @@ ALMOST = 1 - 2.0**-10  # intervals with a bound so near the best quotient are lo
 LARGEST_ORDER = 1e60
 
 
-def excess_order(j: Ints) -> Floats:
+def excess_order(j: Int64s) -> Floats:
     """Return ε = α − 1 = sinh²(j/FINENESS)."""
     root: Floats = np.sinh(j / FINENESS)
     return root * root
 
 
-def supremum(psi: Callable[[Ints, Ints], Floats], pure: Floats) -> Floats:
+def supremum(psi: Callable[[Int64s, Int64s], Floats], pure: Floats) -> Floats:
     """Return max over fine intervals of the bound of D_α/α there, in each row, `pure` being the max divergences.
 
     `psi` gives upper bounds of ψ at an array of rows and of places > 0 on the grid of orders, none above ε·`pure`.
@@ -266,11 +262,11 @@ def supremum(psi: Callable[[Ints, Ints], Floats], pure: Floats) -> Floats:
 
 
 def _long_intervals(
-    psi: Callable[[Ints, Ints], Floats], pure: Floats, best: Floats
-) -> tuple[Ints, Ints, Floats, Floats]:
+    psi: Callable[[Int64s, Int64s], Floats], pure: Floats, best: Floats
+) -> tuple[Int64s, Int64s, Floats, Floats]:
     """Return rows, left ends and values at both ends of long intervals, up to where P/α decides; raise `best` D_α/α."""
     active, before, end = np.arange(len(pure)), np.zeros(len(pure)), 0
-    parts: list[tuple[Ints, Ints, Floats, Floats]] = []
+    parts: list[tuple[Int64s, Int64s, Floats, Floats]] = []
     while len(active):
         ends = np.arange(end + STRIDE, end + CHUNK + 1, STRIDE)
         order = excess_order(ends)
@@ -288,7 +284,7 @@ def _long_intervals(
     return rows, lefts, lows, highs
 
 
-def interval_bounds(lefts: Ints, rights: Ints, values_left: Floats, values_right: Floats, pure: Floats) -> Floats:
+def interval_bounds(lefts: Int64s, rights: Int64s, values_left: Floats, values_right: Floats, pure: Floats) -> Floats:
     """Return upper bounds of D_α/α on intervals of orders: of the chord, and of P/α.
 
     (u + v·ε)/(ε(1 + ε)) with u ≤ 0 is largest at ε = (−u + √(u² − u·v))/v, before it rises and after it falls.

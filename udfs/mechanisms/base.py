@@ -1,4 +1,4 @@
-"""The one abstract class of mechanisms, and the form that each of them has: how totals become released values."""
+"""The abstract class of mechanisms: what a record loses, how far off values are, totals in and released values out."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -7,29 +7,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from udfs.losses.atoms import Pair
-from udfs.losses.curve import TightCurve, of_pure, of_zcdp
-from udfs.mechanisms.noise import Noise
+from udfs.losses.curve import TightCurve
 from udfs.mechanisms.parameters import SMALLEST, Parameter, ParameterError, declared
 from udfs.noise.keystream import Bits
+from udfs.noise.weights import LogWeights
 from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.exact import as_json, exact, up_float, up_text
+from udfs.numbers.exact import as_json, exact, up_text
 
-WIDEST = 2**55
-MOST_BEYOND = 1 - 1e-9
 EXCESS_DIGITS = 3
-TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1, Z being the noise on its lattice (docs/tight.md); at most "
 ZERO, ONE = Fraction(0), Fraction(1)
 Losses = tuple[Fraction, Fraction | None]  # rho and epsilon
-
-
-def _as_json(value: Any) -> object:
-    if isinstance(value, Fraction):
-        return as_json(value)
-    return value if isinstance(value, str) else value.to_json()
 
 
 @dataclass(frozen=True)
@@ -47,82 +37,6 @@ class Released:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form(ABC):
-    """How totals become released values: what a record of some influence moves, the noise on it, and what follows.
-
-    Only what the noise protects depends on the microdata; all else is computed from it. Subclasses are final.
-    """
-
-    noise: Noise
-
-    def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
-        """Return how far a record can move the noise's centre, from above; 0 at no influence.
-
-        The totals concerned are at least `above` ≥ 0.
-        """
-        return influence
-
-    def least_shift_at(self, influence: Fraction) -> Fraction | None:
-        """Return how far a record of this influence moves the noise's centre at some totals; None where it may not."""
-        return None
-
-    def least_loss_at(self, influence: Fraction) -> float:
-        """Return a lower bound of the PRzCDP loss of what is drawn; 0 where none is known."""
-        shift = self.least_shift_at(influence)
-        return 0.0 if shift is None else self.noise.least_loss_at(shift)
-
-    def shift(self, influence: Floats) -> Floats:
-        """Return `shift_at` for whole arrays, within 2⁻⁴⁵ relatively."""
-        return influence
-
-    def shift_by_factor(self, factor: Fraction) -> Fraction | None:
-        """Return how far a value multiplied by up to `factor` > 1 can move it; None where there is no bound."""
-        return None
-
-    def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
-        """Return upper bounds of D_α that the losses do not imply; infinite where none are known."""
-        return np.full(np.shape(orders), np.inf)
-
-    @property
-    def too_narrow(self) -> bool:
-        """Whether rounding, which variances and standard errors leave out, shows beside the noise."""
-        return False
-
-    @property
-    def estimator(self) -> str | None:
-        """What of the estimates of a total is the total, `mean` or `median`; None where values are noisy totals."""
-        return None
-
-    @abstractmethod
-    def variance(self, total: float) -> float:
-        """Return the variance of the released value at a true total, in squared units; infinite where there is none."""
-
-    @abstractmethod
-    def mean_absolute_error(self, total: float) -> float:
-        """Return E|released value − total| at a true total ≥ 0; infinite where there is none."""
-
-    @abstractmethod
-    def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return what |released value − total| exceeds with probability 1 − `level` at most, at a true total ≥ 0."""
-
-    @abstractmethod
-    def error_share(self, total: float, most: float) -> float:
-        """Return P(|released value − total| ≤ most) at a true total ≥ 0."""
-
-    @abstractmethod
-    def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
-        """Return the interval that is released for a true total when the noise happens to be 0."""
-
-    @abstractmethod
-    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
-        """Return released values of `totals` (in steps), with intervals of coverage at least `interval`."""
-
-    def continuous(self) -> Any:
-        """Return the law that released values approach on finer lattices; None where it has no closed forms."""
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
     """A mechanism M for totals over disjoint cells, with its policy P.
 
@@ -132,16 +46,16 @@ class Mechanism(ABC):
     numbers of `step`, at most 2⁶³ − 1 in magnitude. Every public cell is released, with independent bits. A mechanism
     that is `counts_only` is for counts of records, not for sums of a measure.
 
-    A subclass is final. It declares its parameters as exact numbers (udfs.numbers.exact), states its formulas, and
-    says of which noise and which form it is made (`form`, a cached property, so that what is computed for the noise is
-    kept and pickled with the mechanism). All else is here. Construction raises ParameterError.
+    A kind is a final subclass of AdditiveMechanism or TransformedMechanism (GroupwiseNoisy draws two noises). It
+    declares its parameters as exact numbers (udfs.numbers.exact) and states its formulas; what is protected is drawn as
+    `lattice_noise`, an additive mechanism. Construction raises ParameterError.
     """
 
     step: Fraction = Fraction(1)
 
     kind: ClassVar[str]
     scale_parameter: ClassVar[str] = "sigma"
-    additive: ClassVar[bool] = True
+    additive: ClassVar[bool] = False
     needs_nonnegative: ClassVar[bool] = False
     counts_only: ClassVar[bool] = False
 
@@ -151,8 +65,7 @@ class Mechanism(ABC):
             raise ParameterError("step", "between 1e-50 and 1e50")
         for parameter in self.parameters().values():
             object.__setattr__(self, parameter.name, parameter.checked(getattr(self, parameter.name)))
-        if self.form.noise.steps > WIDEST:  # else hardly any released value would lie in the range of 63 bits
-            raise ParameterError(self.scale_parameter, "at most 2⁵⁵ steps of the measure")
+        _ = self.lattice_noise  # raises where it is too wide
 
     @classmethod
     def parameters(cls) -> Mapping[str, Parameter]:
@@ -166,48 +79,69 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def form(self) -> Form:
-        """How the mechanism is made."""
+    def lattice_noise(self) -> "Mechanism":
+        """The additive mechanism, with steps of λ, whose noise hides what a record moves."""
 
     @property
+    def log_weights(self) -> LogWeights:
+        """The log-weights of this noise, of a scale in lattice steps."""
+        return self.lattice_noise.log_weights
+
+    @property
+    @abstractmethod
     def formula(self) -> str:
         """The policy function in the parameters, the influence Δ and the lattice step λ."""
-        tight = TIGHT if self.form.noise.tabled else ""
-        return f"{tight}tanh(P/2)·P with the pure loss P = {self.pure_formula}"
 
     @property
     def pure_formula(self) -> str | None:
         """The pure loss likewise, or None where there is none."""
         return None
 
+    def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
+        """Return how far a record can move the noise's centre, from above; 0 at no influence.
+
+        The totals concerned are at least `above` ≥ 0.
+        """
+        return influence
+
+    def shift(self, influence: Floats) -> Floats:
+        """Return `shift_at` for whole arrays, within 2⁻⁴⁵ relatively."""
+        return influence
+
+    def shift_by_factor(self, factor: Fraction) -> Fraction | None:
+        """Return how far a value multiplied by up to `factor` > 1 can move it; None where there is no bound."""
+        return None
+
     def loss_at(self, influence: Fraction) -> Fraction:
         """Return P(influence), the PRzCDP loss: exact where it is rational, else an upper bound; P(0) = 0."""
-        return self.form.noise.loss_at(self.form.shift_at(influence))
+        return self.lattice_noise.loss_at(self.shift_at(influence))
 
     def pure_loss_at(self, influence: Fraction) -> Fraction | None:
-        """Return the PRDP loss as `loss_at` does, or None where the mechanism has none."""
-        return self.form.noise.pure_loss_at(self.form.shift_at(influence))
+        """Return the PRDP loss as `loss_at` does, or None where the mechanism has none; it never falls."""
+        return self.lattice_noise.pure_loss_at(self.shift_at(influence))
 
     def loss(self, influence: Floats) -> Floats:
         """Return upper bounds of P for whole arrays of influences ≥ 0, within one part in 10¹¹."""
-        return self.form.noise.loss(self.form.shift(influence))
+        return self.lattice_noise.loss(self.shift(influence))
 
     def pure_loss(self, influence: Floats) -> Floats:
         """Return the PRDP loss for whole arrays as `loss` does; infinite where there is none and influence > 0."""
-        return self.form.noise.pure_loss(self.form.shift(influence))
+        return self.lattice_noise.pure_loss(self.shift(influence))
 
     def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
         """Return upper bounds of D_α at the orders α > 1, in both directions, for a record of this influence."""
-        curve = np.minimum(of_zcdp(up_float(self.loss_at(influence)), orders), self.form.renyi_at(influence, orders))
-        pure = self.pure_loss_at(influence)
-        return curve if pure is None else np.minimum(curve, of_pure(up_float(pure), orders))
+        return self.lattice_noise.renyi_at(self.shift_at(influence), orders)
 
     def pair_at(self, influence: Fraction) -> Pair | None:
         """Return two laws of which every test between the outputs with and without such a record is one too.
 
         In both directions, and of all records of at most this influence (udfs.losses.atoms); None where none are known.
         """
-        return self.form.noise.pair_at(self.form.shift_at(influence))
+        return self.lattice_noise.pair_at(self.shift_at(influence))
+
+    @abstractmethod
+    def least_loss_at(self, influence: Fraction) -> float:
+        """Return a lower bound of the PRzCDP loss of what is drawn; 0 where none is known."""
 
     def excess_at(self, influence: Fraction) -> float | None:
         """Return by what share of it the stated loss may lie above the true one, at most; None where it is not known.
@@ -218,7 +152,7 @@ class Mechanism(ABC):
         stated = self.loss_at(influence)
         if not stated:
             return 0.0
-        least = self.form.least_loss_at(influence)
+        least = self.least_loss_at(influence)
         return float(up_text(stated / Fraction(least) - 1, EXCESS_DIGITS)) if least > 0 else None
 
     def change_losses_at(self, low: Fraction, high: Fraction) -> Losses:
@@ -227,22 +161,24 @@ class Mechanism(ABC):
         The totals are those of a record of the difference, present or absent. Transformations lose less than that:
         other contributions being ≥ 0, their totals are at least `low` (docs/mathematics.md, section 10).
         """
-        shift = self.form.shift_at(high - low, low)
-        return self.form.noise.loss_at(shift), self.form.noise.pure_loss_at(shift)
+        return self._losses_of(self.shift_at(high - low, low))
 
     def factor_losses_at(self, factor: Fraction) -> Losses | None:
         """Return the same for any value and any other within a `factor` ≥ 1 of it; None where there is no bound."""
-        shift = self.form.shift_by_factor(factor) if factor > 1 else ZERO
-        return None if shift is None else (self.form.noise.loss_at(shift), self.form.noise.pure_loss_at(shift))
+        shift = self.shift_by_factor(factor) if factor > 1 else ZERO
+        return None if shift is None else self._losses_of(shift)
+
+    def _losses_of(self, shift: Fraction) -> Losses:
+        return self.lattice_noise.loss_at(shift), self.lattice_noise.pure_loss_at(shift)
 
     def change_pair_at(self, low: Fraction, high: Fraction) -> Pair | None:
         """Return `pair_at` for a record's value that is `low` or `high` ≥ `low` ≥ 0, all else being equal."""
-        return self.form.noise.pair_at(self.form.shift_at(high - low, low))
+        return self.lattice_noise.pair_at(self.shift_at(high - low, low))
 
     def factor_pair_at(self, factor: Fraction) -> Pair | None:
         """Return the same for any value and any other within a `factor` ≥ 1 of it; None also without a bound."""
-        shift = self.form.shift_by_factor(factor) if factor > 1 else ZERO
-        return None if shift is None else self.form.noise.pair_at(shift)
+        shift = self.shift_by_factor(factor) if factor > 1 else ZERO
+        return None if shift is None else self.lattice_noise.pair_at(shift)
 
     def group_loss_at(self, total: Fraction, influence: Fraction = ONE) -> Fraction | None:
         """Return the zCDP loss in a cell of a true total, where larger cells lose less; None where they do not.
@@ -251,51 +187,61 @@ class Mechanism(ABC):
         """
         return None
 
+    @abstractmethod
     def variance(self, total: float) -> float:
         """Return the variance of the released value at a true total, in squared units; infinite where there is none.
 
         It is that of the noise before values saturate at the ends of their type.
         """
-        return self.form.variance(total)
 
+    @abstractmethod
     def mean_absolute_error(self, total: float) -> float:
         """Return E|released value − total| at a true total ≥ 0, in the measure's unit; infinite where there is none."""
-        return self.form.mean_absolute_error(total)
 
+    @abstractmethod
     def error_quantile(self, total: float, level: Fraction) -> float:
         """Return the quantile of |released value − total| at a true total ≥ 0, in the measure's unit: ½ is its median.
 
         Of noise on whole steps it is one of these, the smallest that is exceeded with probability 1 − `level` at most.
         Of transformed totals it is within one part in 1000, for levels from 0.01 to 0.99.
         """
-        return self.form.error_quantile(total, level)
 
+    @abstractmethod
     def error_share(self, total: float, most: float) -> float:
         """Return P(|released value − total| ≤ most), both in the measure's unit: as exact as `error_quantile`."""
-        return self.form.error_share(total, most)
 
+    @abstractmethod
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         """Return the interval that is released for a true total when the noise happens to be 0."""
-        return self.form.interval_around(total, interval)
 
+    @abstractmethod
     def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
         """Return released values of `totals` (in steps), with intervals of coverage at least `interval`."""
-        return self.form.release(totals, bits, interval)
+
+    @property
+    def continuous(self) -> Any:
+        """The law that released values approach on finer lattices; None where it has no closed forms."""
+        return None
+
+    @property
+    def estimator(self) -> str | None:
+        """What of the estimates of a total is the total, `mean` or `median`; None where values are noisy totals."""
+        return None
 
     @property
     def lattice_step(self) -> Fraction:
         """The step of the lattice on which the noise is drawn (λ)."""
-        return self.form.noise.lattice_step
+        return self.lattice_noise.lattice_step
 
     @property
     def too_narrow(self) -> bool:
         """Whether rounding, which variances and standard errors leave out, shows beside the noise."""
-        return self.form.too_narrow
+        return False
 
     @property
     def saturation(self) -> float:
         """The probability that noise leaves 63 bits of lattice steps, where values are held."""
-        return self.form.noise.weights.moments.beyond
+        return self.log_weights.moments.beyond
 
     @property
     def tight(self) -> bool:
@@ -307,19 +253,25 @@ class Mechanism(ABC):
         return replace(self, policy="paper") if self.tight else self  # type: ignore[call-arg]
 
     @property
+    def tabled(self) -> bool:
+        """Whether the loss is a curve that is computed, not a formula."""
+        return False
+
+    @property
     def loss_curve(self) -> TightCurve | None:
         """The curve of a policy that is no formula: computed on first use, on the driver, and pickled along."""
-        return self.form.noise.loss_curve
+        return None
 
-    def with_curve(self, curve: TightCurve) -> Self:
+    def with_curve(self, stored: TightCurve) -> Self:
         """Return this mechanism with the losses of a stored curve; raises TypeError unless its policy is a curve."""
-        if not self.form.noise.tabled:
+        if not self.tabled:
             raise TypeError(f"{self.kind}: its policy is a formula and takes no curve")
-        held = copy.copy(self)
-        object.__setattr__(held, "form", replace(self.form, noise=replace(self.form.noise, stored=curve)))
-        return held
+        same = copy.copy(self)
+        object.__setattr__(same, "loss_curve", stored)
+        return same
 
-    def _require_range(self, parameter: str, advice: str) -> None:
-        """Refuse tails so heavy that nearly no released value would lie in the range of 63 bits."""
-        if not self.saturation < MOST_BEYOND:
-            raise ParameterError(parameter, f"{advice}: with these tails nearly every value would lie beyond 63 bits")
+
+def _as_json(value: Any) -> object:
+    if isinstance(value, Fraction):
+        return as_json(value)
+    return value if isinstance(value, str) else value.to_json()

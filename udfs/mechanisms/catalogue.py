@@ -6,16 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.designed import Designed
-from udfs.mechanisms.gaussian import Gaussian
 from udfs.mechanisms.groupwise import GroupwiseLog, GroupwiseNoisy
-from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
-from udfs.mechanisms.laplace import Laplace
+from udfs.mechanisms.heavy_tailed import Designed, ExponentialPolylog, GeneralizedGaussian, SymmetricStable
+from udfs.mechanisms.light_tailed import Gaussian, Laplace, UnitSplitting
 from udfs.mechanisms.log import Log
 from udfs.mechanisms.parameters import ParameterError
 from udfs.mechanisms.root import Root
-from udfs.mechanisms.splitting import UnitSplitting
-from udfs.mechanisms.stable import SymmetricStable
 
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
     {

@@ -8,11 +8,11 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from udfs.mechanisms.base import ONE, Form, Mechanism, Released
-from udfs.mechanisms.gaussian import GaussianNoise
-from udfs.mechanisms.log import LogCurve
+from udfs.mechanisms.base import ONE, Mechanism, Released
+from udfs.mechanisms.light_tailed import Gaussian
+from udfs.mechanisms.log import LogMechanism
 from udfs.mechanisms.parameters import above
-from udfs.mechanisms.transformed import Transformed, equally_likely
+from udfs.mechanisms.transformed import equally_likely
 from udfs.noise.keystream import Bits, SecondNoise
 from udfs.noise.lattice import add_noise
 from udfs.numbers.arrays import Floats, Int64s
@@ -30,96 +30,7 @@ SIGMA_DIGITS = 9  # of a sigma solved for: few enough to be written in a plan
 SIGMA_SLACK = 1 - Fraction(1, 10**6)  # far above what the rounding of ṽ adds to the error
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class NoiseOnNoise(Form):
-    """Y = X·(1 + r·W): X the total plus `noise`, which protects it, and W of variance 1, drawn apart.
-
-    E Y = x, Var Y = r²x² + σ²(1 + r²), σ² that of the lattice. All columns are functions of Y.
-    """
-
-    r: Fraction
-    factor: GaussianNoise
-
-    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
-        """Return Y, the root of the unbiased estimate r²Y²/(1 + r²) + σ² of its variance, and intervals of Y alone."""
-        size = len(totals)
-        noisy = add_noise(totals, *self.noise.draw(bits, size))
-        distance, negative = self.factor.draw(SecondNoise(bits), size)
-        w = np.where(negative, -1.0, 1.0) * distance.astype(np.float64) * float(FACTOR_STEP)
-        value = in_units(noisy, self.noise.step) * (1 + float(self.r) * w)
-        lower, upper = self._ends(value, interval)
-        share = float(self.r**2 / (1 + self.r**2))
-        return Released(value, lower, upper, np.sqrt(share * value * value + self.noise.variance))
-
-    def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
-        """Return the interval of Y = total."""
-        lower, upper = self._ends(np.array([total]), interval)
-        return float(lower[0]), float(upper[0])
-
-    def _ends(self, value: Floats, interval: Fraction) -> tuple[Floats, Floats]:
-        """Return ends that hold x with probability ≥ `interval`; without a known end, those of the range of totals.
-
-        With β = 1 − interval let |Z| ≤ c and |W| ≤ w, each but for β/2. Then X lies between Y/(1 + rw) and Y/(1 − rw),
-        where rw < 1, and x within c of it.
-        """
-        each, step = (1 + interval) / 2, self.noise.step
-        c = float(self.noise.half_width(each) * step)
-        rw = float(self.r * FACTOR_STEP * self.factor.half_width(each))
-        near, far = 1 + rw + ENDS, 1 - rw - ENDS
-        top = np.full(value.shape, float(LARGEST * step))
-        if not far > 0:
-            return np.zeros_like(value), top
-        low = np.minimum(value / near, value / far) - c
-        high = np.maximum(value / near, value / far) + c
-        slack = (np.abs(value) / far + c) * ENDS
-        return np.clip(low - slack, 0.0, top), np.clip(high + slack, 0.0, top)
-
-    def least_loss_at(self, influence: Fraction) -> float:
-        """Return that of X, but for the share that W may hide at counts of 2⁶² steps: next to nothing."""
-        steps = math.floor(influence / self.noise.step)
-        return self.noise.least_loss_at(influence) * told_share(steps, self.noise.steps, LARGEST // 2)
-
-    def variance(self, total: float) -> float:
-        """Return r²x² + σ²(1 + r²)."""
-        return float(self.r) ** 2 * (total**2 + self.noise.variance) + self.noise.variance
-
-    def mean_absolute_error(self, total: float) -> float:
-        """Return E|Y − x| within one part in 10⁵, as a sum over the noise Z of X.
-
-        E|N(μ, s²)| = s√(2/π)·e^{−μ²/(2s²)} + |μ|·erf(|μ|/(s√2)) with μ = Z, s = r|x + Z|.
-        """
-        z, mass = self._first_noise(POINTS)
-        errors = [_folded(abs(mu), float(self.r) * abs(total + mu)) for mu in z.tolist()]
-        return float(np.sum(np.array(errors) * mass) / np.sum(mass))
-
-    def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return the quantile of |Z + r(x + Z)W|, from equally likely values of W at each of Z, the noise of X."""
-        errors, mass = self._errors(total)
-        order = np.argsort(errors.ravel())
-        reached = np.cumsum(np.repeat(mass / QUANTILES, QUANTILES)[order])
-        return float(errors.ravel()[order][min(int(np.searchsorted(reached, float(level))), len(order) - 1)])
-
-    def error_share(self, total: float, most: float) -> float:
-        """Return P(|Z + r(x + Z)W| ≤ most) likewise."""
-        errors, mass = self._errors(total)
-        return float((errors <= most).mean(axis=1) @ mass)
-
-    def _errors(self, total: float) -> tuple[Floats, Floats]:
-        """Return errors, a row for each Z with equally likely W, and the probabilities of the Z."""
-        z, mass = self._first_noise(QUANTILES // 4)
-        w = equally_likely("gaussian", QUANTILES)
-        return np.abs(z[:, None] + float(self.r) * (total + z[:, None]) * w), mass / mass.sum()
-
-    def _first_noise(self, points: int) -> tuple[Floats, Floats]:
-        """Return values of Z, all of them or `points` on each side, and their weights."""
-        scale = float(self.noise.steps)
-        most = max(1, math.ceil(SPREAD * scale))
-        k = np.arange(-most, most + 1.0) if most <= points else np.linspace(-most, most, 2 * points + 1)
-        return k * float(self.noise.step), np.exp(-((k / scale) ** 2) / 2)
-
-
-def told_share(shift: int, scale: Fraction, total: int, factor: Fraction = 1 / FACTOR_STEP) -> float:
+def share_revealed(shift: int, scale: Fraction, total: int, factor: Fraction = 1 / FACTOR_STEP) -> float:
     """Return 1 − β: of the loss Δ²/(2σ²) of X, Y = X·(1 + r·W) has this share or more, at the counts x and x + Δ.
 
         β = n·(1/(2G) + n/(x − 2Δ − 18σ)),    n = 5Δ + 36σ + 1
@@ -147,29 +58,107 @@ class GroupwiseNoisy(Mechanism):
     """Y = X·(1 + r·W): X a count plus discrete Gaussian noise of scale σ, W Gaussian of variance 1, drawn apart.
 
     PRzCDP with P(Δ) = Δ²/(2σ²), no pure loss, the same for groups of all sizes: X has this loss, and Y is computed from
-    X and bits that owe nothing to the microdata. There is no smaller bound: at large counts Y tells X (`told_share`).
-    Source: paper 5, algorithm 1; docs/groupwise.md.
+    X and bits that owe nothing to the microdata. There is no smaller bound: at large counts Y reveals X
+    (`share_revealed`). E Y = x, Var Y = r²x² + σ²(1 + r²), σ² that of the lattice. All columns are functions of Y.
+    Source: paper 5, algorithm 1; docs/noise.md.
     """
 
     r: Fraction = above(0, "relative standard error that large counts have", at_most=1)
     sigma: Fraction = above(0, "noise scale of the count, before the proportional noise")
 
     kind: ClassVar[str] = "groupwise_noisy"
-    additive: ClassVar[bool] = False
     needs_nonnegative: ClassVar[bool] = True
     counts_only: ClassVar[bool] = True
     formula: ClassVar[str] = "Δ²/(2σ²)"
 
     @cached_property
-    def form(self) -> NoiseOnNoise:
-        """Noise in proportion to a noisy count."""
-        factor = GaussianNoise(scale=ONE, step=FACTOR_STEP)
-        return NoiseOnNoise(noise=GaussianNoise(scale=self.sigma, step=self.step), factor=factor, r=self.r)
+    def lattice_noise(self) -> Gaussian:
+        return Gaussian(sigma=self.sigma, step=self.step)
+
+    @cached_property
+    def factor(self) -> Gaussian:
+        """W on a lattice of its own."""
+        return Gaussian(sigma=ONE, step=FACTOR_STEP)
+
+    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
+        """Return Y, the root of the unbiased estimate r²Y²/(1 + r²) + σ² of its variance, and intervals of Y alone."""
+        size = len(totals)
+        noisy = add_noise(totals, *self.lattice_noise.draw(bits, size))
+        distance, negative = self.factor.draw(SecondNoise(bits), size)
+        w = np.where(negative, -1.0, 1.0) * distance.astype(np.float64) * float(FACTOR_STEP)
+        value = in_units(noisy, self.lattice_noise.step) * (1 + float(self.r) * w)
+        lower, upper = self._ends(value, interval)
+        share = float(self.r**2 / (1 + self.r**2))
+        return Released(value, lower, upper, np.sqrt(share * value * value + self.lattice_noise.noise_variance))
+
+    def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
+        lower, upper = self._ends(np.array([total]), interval)
+        return float(lower[0]), float(upper[0])
+
+    def _ends(self, value: Floats, interval: Fraction) -> tuple[Floats, Floats]:
+        """Return ends that hold x with probability ≥ `interval`; without a known end, those of the range of totals.
+
+        With β = 1 − interval let |Z| ≤ c and |W| ≤ w, each but for β/2. Then X lies between Y/(1 + rw) and Y/(1 − rw),
+        where rw < 1, and x within c of it.
+        """
+        coverage, step = (1 + interval) / 2, self.lattice_noise.step
+        c = float(self.lattice_noise.half_width(coverage) * step)
+        rw = float(self.r * FACTOR_STEP * self.factor.half_width(coverage))
+        near, far = 1 + rw + ENDS, 1 - rw - ENDS
+        top = np.full(value.shape, float(LARGEST * step))
+        if not far > 0:
+            return np.zeros_like(value), top
+        low = np.minimum(value / near, value / far) - c
+        high = np.maximum(value / near, value / far) + c
+        slack = (np.abs(value) / far + c) * ENDS
+        return np.clip(low - slack, 0.0, top), np.clip(high + slack, 0.0, top)
+
+    def least_loss_at(self, influence: Fraction) -> float:
+        """Return that of X, but for the share that W may hide at counts of 2⁶² steps: next to nothing."""
+        steps = math.floor(influence / self.lattice_noise.step)
+        noise = self.lattice_noise
+        return noise.least_loss_at(influence) * share_revealed(steps, noise.steps, LARGEST // 2)
+
+    def variance(self, total: float) -> float:
+        return float(self.r) ** 2 * (total**2 + self.lattice_noise.noise_variance) + self.lattice_noise.noise_variance
+
+    def mean_absolute_error(self, total: float) -> float:
+        """Return E|Y − x| within one part in 10⁵, as a sum over the noise Z of X.
+
+        E|N(μ, s²)| = s√(2/π)·e^{−μ²/(2s²)} + |μ|·erf(|μ|/(s√2)) with μ = Z, s = r|x + Z|.
+        """
+        z, mass = self._first_noise(POINTS)
+        errors = [_folded(abs(mu), float(self.r) * abs(total + mu)) for mu in z.tolist()]
+        return float(np.sum(np.array(errors) * mass) / np.sum(mass))
+
+    def error_quantile(self, total: float, level: Fraction) -> float:
+        """Return the quantile of |Z + r(x + Z)W|, from equally likely values of W at each of Z, the noise of X."""
+        errors, mass = self._errors(total)
+        order = np.argsort(errors.ravel())
+        reached = np.cumsum(np.repeat(mass / QUANTILES, QUANTILES)[order])
+        return float(errors.ravel()[order][min(int(np.searchsorted(reached, float(level))), len(order) - 1)])
+
+    def error_share(self, total: float, most: float) -> float:
+        errors, mass = self._errors(total)
+        return float((errors <= most).mean(axis=1) @ mass)
+
+    def _errors(self, total: float) -> tuple[Floats, Floats]:
+        """Return errors, a row for each Z with equally likely W, and the probabilities of the Z."""
+        z, mass = self._first_noise(QUANTILES // 4)
+        w = equally_likely("gaussian", QUANTILES)
+        return np.abs(z[:, None] + float(self.r) * (total + z[:, None]) * w), mass / mass.sum()
+
+    def _first_noise(self, points: int) -> tuple[Floats, Floats]:
+        """Return values of Z, all of them or `points` on each side, and their weights."""
+        scale = float(self.lattice_noise.steps)
+        most = max(1, math.ceil(SPREAD * scale))
+        k = np.arange(-most, most + 1.0) if most <= points else np.linspace(-most, most, 2 * points + 1)
+        return k * float(self.lattice_noise.step), np.exp(-((k / scale) ** 2) / 2)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GroupwiseLog(Mechanism):
+class GroupwiseLog(LogMechanism):
     """ṽ = ln(x + a) + Gaussian noise on a fine lattice of step λ, x a count; the value is e^{ṽ − σ²/2} − a, unbiased.
 
     PRzCDP with P(Δ) = (ln(1 + Δ/a) + λ)²/(2σ²). And group-wise zCDP with ξ = 0: for a cell of true count x, every α > 1
@@ -179,26 +168,14 @@ class GroupwiseLog(Mechanism):
 
     v(x) of an actual cell is as confidential as its count. E|value − x| = 2(2Φ(σ/2) − 1)·(x + a).
     Proof: ln(x + a) and ln(x ± 1 + a) differ by at most ln(1 + 1/(x − 1 + a)), rounded centres by at most λ more; the
-    rest is the loss of integer Gaussian noise. Source: paper 5 asks; docs/groupwise.md answers.
+    rest is the loss of integer Gaussian noise. Source: paper 5 asks; docs/noise.md answers.
     """
 
     a: Fraction = above(0, "offset added to a count before the logarithm: larger spares small groups")
     sigma: Fraction = above(0, "noise scale of the logarithm: about the relative standard error of large counts")
 
     kind: ClassVar[str] = "groupwise_log"
-    additive: ClassVar[bool] = False
-    needs_nonnegative: ClassVar[bool] = True
     counts_only: ClassVar[bool] = True
-
-    @cached_property
-    def form(self) -> Transformed[LogCurve]:
-        """Gaussian noise on the logarithm, with the mean-unbiased estimator."""
-        return Transformed.of(LogCurve(a=self.a, sigma=self.sigma, step=self.step, noise="gaussian", estimator="mean"))
-
-    @property
-    def formula(self) -> str:
-        """The policy, with D spelled out."""
-        return self.form.formula
 
     def group_loss_at(self, total: Fraction, influence: Fraction = ONE) -> Fraction:
         """Return an upper bound of v(total): the zCDP loss of `influence` more or fewer in a cell of this true total.
@@ -208,7 +185,7 @@ class GroupwiseLog(Mechanism):
         """
         if not (total >= 0 and influence >= 0):
             raise ValueError("a group's loss needs a total and an influence of at least 0")
-        return self.form.noise.loss_at(self.form.shift_at(influence, max(total - influence, Fraction(0))))
+        return self.lattice_noise.loss_at(self.shift_at(influence, max(total - influence, Fraction(0))))
 
 
 def sigma_for_relative_error(r: Fraction, a: Fraction) -> Fraction:
@@ -224,3 +201,83 @@ def sigma_for_relative_error(r: Fraction, a: Fraction) -> Fraction:
     bound = 2 * ctx.sqrt(2) * ctx.erfinv(real(ctx, r / (2 * (1 + a)))) * real(ctx, SIGMA_SLACK)
     digits = SIGMA_DIGITS - 1 - int(ctx.floor(ctx.log10(bound)))
     return Fraction(int(ctx.floor(bound * real(ctx, Fraction(10) ** digits)))) / Fraction(10) ** digits
+
+
+# Noise in proportion to the count itself, N(x, r²x²): analysed here, and no mechanism (paper 5, algorithm 2).
+#
+# It keeps no bound α·ρ at all orders α > 1, so its PRzCDP loss is infinite and no plan can name it. For neighbouring
+# counts x and x + 1, with t = 1 + 1/x, k = t² − 1, v = 1/(2r²x²) and u = α − 1:
+#
+#     D_α(x + 1 ‖ x) = −ln t − ln(1 − ku)/(2u) + αv/(1 − ku)    for α < (x + 1)²/(2x + 1), else infinite;
+#     D_α(x ‖ x + 1) = ln t − ln(1 + ku/t²)/(2u) + αv/(1 + αk),   never more than the other direction.
+#
+# (Rényi divergence of Gaussians: ln(s₂/s₁) + ln(s₂²/s_α²)/(2u) + α(μ₁ − μ₂)²/(2s_α²), s_α² = αs₂² + (1 − α)s₁² > 0.)
+# D_α(x + 1 ‖ x)/α rises with α: a bound up to an order A is that at A. A count of 0 has no noise, and both directions
+# between 0 and 1 are infinite at every order. The paper claims D_α ≤ αv + 2·ln t for all α > 1, and its own formula has
+# 2·ln t where ln t stands. docs/mathematics.md, section 9; docs/noise.md.
+
+
+KIND = "groupwise_direct"
+WARNING = (
+    "groupwise_direct (noise in proportion to the count itself) bounds no loss: rho is infinite; at a count of 1 "
+    "against 2 the divergence is infinite from order 4/3 on, at 0 against 1 at every order"
+)
+HALVINGS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupwiseDirect:
+    """N(x, r²x²) on counts x, 0 < r ≤ 1: what its divergences are, and up to which order something bounds them."""
+
+    r: Fraction
+
+    def __post_init__(self) -> None:
+        if not 0 < self.r <= 1:
+            raise ValueError("r: must be above 0 and at most 1")
+
+    def divergence(self, order: float, first: int, second: int) -> float:
+        """Return D_α(first ‖ second), α = `order` > 1, of counts ≥ 0 that differ by one; infinite where it is."""
+        if not (order > 1 and min(first, second) >= 0 and abs(first - second) == 1):
+            raise ValueError("a divergence needs an order above 1 and counts of at least 0 that differ by one")
+        x, u = min(first, second), order - 1
+        if x == 0:
+            return math.inf
+        k, log_t, v = (2 * x + 1) / x**2, math.log1p(1 / x), self._v(x)
+        if first < second:
+            return log_t - math.log1p(k * u / (1 + k)) / (2 * u) + order * v / (1 + order * k)
+        if order >= infinite_from(x):
+            return math.inf
+        return -log_t - math.log1p(-k * u) / (2 * u) + order * v / (1 - k * u)
+
+    def loss_up_to(self, order: float, x: int) -> float:
+        """Return the smallest ρ with D_α ≤ α·ρ for all 1 < α ≤ `order`, both directions between x and x + 1."""
+        return self.divergence(order, x + 1, x) / order
+
+    def claim_holds_to(self, x: int) -> float:
+        """Return the largest order up to which paper 5's claim holds in both directions between x ≥ 1 and x + 1.
+
+        D_α(x + 1 ‖ x) − αv − 2·ln t rises with α and is below 0 at 1, so there is one such order; it is rounded down.
+        """
+        _require(x)
+        low, high = 1.0, float(infinite_from(x))
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if middle > 1 and self.divergence(middle, x + 1, x) <= middle * self._v(x) + 2 * math.log1p(1 / x):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _v(self, x: int) -> float:
+        return float(1 / (2 * (self.r * x) ** 2))
+
+
+def infinite_from(x: int) -> Fraction:
+    """Return the order from which D_α(x + 1 ‖ x) is infinite, x ≥ 1: (x + 1)²/(2x + 1), whatever r."""
+    _require(x)
+    return Fraction((x + 1) ** 2, 2 * x + 1)
+
+
+def _require(x: int) -> None:
+    if not x >= 1:
+        raise ValueError("x: must be at least 1: a count of 0 has no noise")

@@ -1,60 +1,35 @@
-"""Additive mechanisms with heavy tails, whose losses grow like a root or a logarithm of the influence
-(docs/mathematics.md, section 3; the tight policy: docs/tight.md).
+"""Additive mechanisms with heavy tails, whose losses grow like a root or a logarithm of the influence, and those whose
+weights are a table (docs/mathematics.md, sections 3 and 11; the tight policy: docs/tight.md; tables: docs/design.md).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from udfs.mechanisms.additive import Additive
-from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.noise import FLOAT_SLACK, LATTICE, LATTICES, POLICY, Noise
-from udfs.mechanisms.parameters import ParameterError, above, at_least, choice
-from udfs.noise.heavy import GeneralizedGaussianWeights, PolylogWeights
+from udfs.losses.piecewise_losses import pure_exactly, pure_of
+from udfs.losses.stable_policy import envelope
+from udfs.mechanisms.additive import FLOAT_SLACK, LATTICE, LATTICES, POLICY, AdditiveMechanism
+from udfs.mechanisms.parameters import ParameterError, above, at_least, choice, table
+from udfs.noise.heavy_weights import CauchyWeights, GeneralizedGaussianWeights, PolylogWeights, StableWeights
+from udfs.noise.piecewise import PiecewiseWeights
+from udfs.numbers import bounds
 from udfs.numbers.arrays import Floats
-from udfs.numbers.bounds import exp_above, log_power_rise_above, power_above
-from udfs.numbers.exact import up_text
+from udfs.numbers.exact import as_json, exact, up_text
 
 if TYPE_CHECKING:
     from udfs.noise import continuous, continuous_polylog
 
-BOUNDS = Fraction(1, 10**27)  # what bounds of ln(…)^p may lie above it, relatively
+CONVEX = Fraction(1, 10**27)  # what bounds of ln(…)^p may lie above it, relatively
+LEAST, MOST = Fraction("1.01"), Fraction("1.999")  # between 1 and 2 series and tables stay of a size to compute
+EXACT_STEPS = 2.0**46  # below it doubles of influences lie less than a quarter of a step off them
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class GeneralizedGaussianNoise(Noise):
-    """Noise with weights e^{−(|z|/σ)^p}, 0 < p ≤ 1: PRDP with (Δ/σ)^p."""
-
-    p: Fraction
-
-    @property
-    def weights(self) -> GeneralizedGaussianWeights:
-        """−(k/s)^p, s the scale in steps of the lattice."""
-        return GeneralizedGaussianWeights(p=self.p, scale=self.steps)
-
-    def pure_loss_at(self, shift: Fraction) -> Fraction:
-        """Return an upper bound of (Δ/σ)^p, exact for p = 1."""
-        return power_above(shift / self.scale, self.p)
-
-    def pure_loss(self, shift: Floats) -> Floats:
-        """Return (Δ/σ)^p, rounded up."""
-        return np.power(shift / float(self.scale), float(self.p)) * (1 + FLOAT_SLACK)
-
-    @property
-    def continuous(self) -> "continuous.GeneralizedGaussian":
-        """The same on the reals; raises ValueError where doubles do not reach (p below 0.02)."""
-        from udfs.noise import continuous  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        return continuous.GeneralizedGaussian(p=float(self.p), sigma=float(self.scale))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class GeneralizedGaussian(Mechanism):
+class GeneralizedGaussian(AdditiveMechanism):
     """Noise with weights e^{−(|z|/σ)^p} on the lattice: PRDP with P(Δ) = (Δ/σ)^p, PRzCDP with tanh(P/2)·P.
 
     Proof: x ↦ x^p is concave for p ≤ 1, so | |z/σ|^p − |(z − Δ)/σ|^p | ≤ (Δ/σ)^p for every lattice point z.
@@ -73,52 +48,27 @@ class GeneralizedGaussian(Mechanism):
         super().__post_init__()
         self._require_range("sigma", "smaller")
 
-    @cached_property
-    def form(self) -> Additive:
-        """Added generalized Gaussian noise."""
-        return Additive(
-            noise=GeneralizedGaussianNoise(
-                p=self.p, scale=self.sigma, step=self.step, lattice=self.lattice, policy=self.policy
-            )
-        )
+    @property
+    def log_weights(self) -> GeneralizedGaussianWeights:
+        return GeneralizedGaussianWeights(p=self.p, scale=self.steps)
+
+    def pure_loss_at(self, influence: Fraction) -> Fraction:
+        return bounds.power_above(influence / self.scale, self.p)
+
+    def pure_loss(self, influence: Floats) -> Floats:
+        return np.power(influence / float(self.scale), float(self.p)) * (1 + FLOAT_SLACK)
+
+    @property
+    def continuous(self) -> "continuous.GeneralizedGaussian":
+        """The same on the reals; raises ValueError where doubles do not reach (p below 0.02)."""
+        from udfs.noise import continuous  # noqa: PLC0415 — SciPy, which `prdp explain` does without
+
+        return continuous.GeneralizedGaussian(p=float(self.p), sigma=float(self.scale))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PolylogNoise(Noise):
-    """Noise with weights e^{−d·ln(|z|/σ + a)^p}: PRDP with d·[ln(Δ/σ + a)^p − ln(a)^p]."""
-
-    p: Fraction
-    d: Fraction
-    a: Fraction
-
-    @property
-    def weights(self) -> PolylogWeights:
-        """−d·(ln(k/s + a)^p − ln(a)^p), s the scale in steps of the lattice."""
-        return PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.steps)
-
-    def pure_loss_at(self, shift: Fraction) -> Fraction:
-        """Return an upper bound of d·[ln(Δ/σ + a)^p − ln(a)^p]."""
-        return self.d * log_power_rise_above(shift / (self.scale * self.a), self.a, self.p)
-
-    def pure_loss(self, shift: Floats) -> Floats:
-        """Return d·[ln(Δ/σ + a)^p − ln(a)^p], rounded up."""
-        in_units = PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.scale)
-        return -in_units.fast(shift) * (1 + FLOAT_SLACK)
-
-    @property
-    def continuous(self) -> "continuous_polylog.ExponentialPolylog":
-        """The same on the reals; raises ValueError where doubles do not reach, or where a is below e^(p − 1)."""
-        from udfs.noise import continuous_polylog  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        return continuous_polylog.ExponentialPolylog(
-            p=float(self.p), d=float(self.d), a=float(self.a), sigma=float(self.scale)
-        )
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ExponentialPolylog(Mechanism):
+class ExponentialPolylog(AdditiveMechanism):
     """Noise with weights e^{−d·ln(|z|/σ + a)^p} on the lattice: PRDP with P(Δ) = d·[ln(Δ/σ + a)^p − ln(a)^p].
 
     PRzCDP with tanh(P/2)·P. Proof: w(z) = −d·ln(z/σ + a)^p falls and is convex on the lattice, so that
@@ -141,29 +91,151 @@ class ExponentialPolylog(Mechanism):
         super().__post_init__()
         if self.p == 1 and not self.d > 1:
             raise ParameterError("d", "above 1 where p is 1: the noise has no distribution otherwise")
-        least = exp_above(self.p - 1)
+        least = bounds.exp_above(self.p - 1)
         if self.p > 1 and self.a < least:
             # concave up to z₀ = σ(e^{p−1} − a) at most: inside the first step, w must still be convex at its end
             late = self.sigma * (least - self.a) > self.lattice_step
-            if self.a == 1 or late or 2 * self._fall(1) * (1 - BOUNDS) < self._fall(2):
+            once, twice = (self._fall(steps * self.lattice_step) for steps in (1, 2))
+            if self.a == 1 or late or 2 * once * (1 - CONVEX) < twice:
                 rule = f"at least e^(p−1), here {up_text(least, 16)}: the policy needs convex weights"
                 raise ParameterError("a", rule)
         self._require_range("d", "larger")
 
-    def _fall(self, steps: int) -> Fraction:
-        return log_power_rise_above(steps * self.lattice_step / (self.sigma * self.a), self.a, self.p)
+    @property
+    def log_weights(self) -> PolylogWeights:
+        return PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.steps)
 
-    @cached_property
-    def form(self) -> Additive:
-        """Added exponential polylogarithmic noise."""
-        return Additive(
-            noise=PolylogNoise(
-                p=self.p,
-                d=self.d,
-                a=self.a,
-                scale=self.sigma,
-                step=self.step,
-                lattice=self.lattice,
-                policy=self.policy,
-            )
-        )
+    def _fall(self, distance: Fraction) -> Fraction:
+        return bounds.log_power_rise_above(distance / (self.sigma * self.a), self.a, self.p)
+
+    def pure_loss_at(self, influence: Fraction) -> Fraction:
+        return self.d * self._fall(influence)
+
+    def pure_loss(self, influence: Floats) -> Floats:
+        in_units = PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.scale)
+        return -in_units.fast(influence) * (1 + FLOAT_SLACK)
+
+    @property
+    def continuous(self) -> "continuous_polylog.ExponentialPolylog":
+        """The same on the reals; raises ValueError where doubles do not reach, or where a is below e^(p − 1)."""
+        from udfs.noise import continuous_polylog  # noqa: PLC0415 — SciPy, which `prdp explain` does without
+
+        p, d, a, sigma = map(float, (self.p, self.d, self.a, self.sigma))
+        return continuous_polylog.ExponentialPolylog(p=p, d=d, a=a, sigma=sigma)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SymmetricStable(AdditiveMechanism):
+    """Noise of weights p(z/γ)/p(0) on the lattice, p of characteristic function e^{−|t|^α}: PRDP with P.
+
+    P(Δ) = sup_x ln[p(x − Δ/γ)/p(x)] over all real x, so that the loss on any lattice is at most P: for α = 1 (Cauchy)
+    2·arsinh(Δ/(2γ)); for 1.01 ≤ α ≤ 1.999 no closed form is known and a certified bound is stated, at most one part in
+    1000 above P (udfs.losses.stable_policy). PRzCDP with tanh(P/2)·P, or with the tight policy the loss of this very
+    noise, certified from above (docs/tight.md, section 9). The variance is infinite, for α = 1 the mean absolute
+    error too. Continuous noise of this family is closed under sums: n cells added have scale γ·n^(1/α); on a
+    lattice nearly. Sources: paper 4, theorems 16 (P is finite) and 25 (α = 1, its eq. 73); paper 1's lemma from PRDP
+    to PRzCDP.
+    """
+
+    alpha: Fraction = at_least(1, "exponent of the characteristic function: tails fall like |z|^(−1−α)", at_most=2)
+    gamma: Fraction = above(0, "noise scale, in the measure's unit")
+    policy: str = choice("tight", "paper", doc=POLICY)
+
+    kind: ClassVar[str] = "symmetric_stable"
+    scale_parameter: ClassVar[str] = "gamma"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.alpha == 1 or LEAST <= self.alpha <= MOST):
+            raise ParameterError("alpha", f"1, or from {float(LEAST)} to {float(MOST)} (2 is the kind gaussian)")
+
+    @property
+    def log_weights(self) -> CauchyWeights | StableWeights:
+        return CauchyWeights(scale=self.steps) if self.alpha == 1 else StableWeights(alpha=self.alpha, scale=self.steps)
+
+    @property
+    def pure_formula(self) -> str:
+        return "2·arsinh(Δ/(2γ))" if self.alpha == 1 else "sup ln(p(x − Δ/γ)/p(x)), p the stable density of exponent α"
+
+    def pure_loss_at(self, influence: Fraction) -> Fraction:
+        if self.alpha == 1:
+            return 2 * bounds.asinh_above(influence / (2 * self.scale))
+        return envelope(self.alpha).at(influence / self.scale)
+
+    def pure_loss(self, influence: Floats) -> Floats:
+        u = influence / float(self.scale)
+        pure = 2 * np.arcsinh(u / 2) if self.alpha == 1 else envelope(self.alpha)(u)
+        return pure * (1 + FLOAT_SLACK)
+
+
+@final
+@dataclass(frozen=True)
+class WeightTable:
+    """Log-weights at knots of the lattice, in steps of the measure."""
+
+    weights: PiecewiseWeights
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as plans and policies hold it; `from_json` reads it back."""
+        return {"steps": list(self.weights.steps), "log_weights": [as_json(log) for log in self.weights.logs]}
+
+    @classmethod
+    def from_json(cls, data: object) -> "WeightTable":
+        """Return the table of JSON data; raises ValueError, which says what is wrong, on anything else."""
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping) or set(data) != {"steps", "log_weights"}:
+            raise ValueError("a table of steps and log_weights, as prdp design writes one")
+        steps, logs = data["steps"], data["log_weights"]
+        if not isinstance(steps, list | tuple) or not all(type(k) is int for k in steps):
+            raise ValueError("a table whose steps are whole numbers")
+        if not isinstance(logs, list | tuple) or any(isinstance(log, str) for log in logs):
+            raise ValueError("a table whose log_weights are numbers")
+        try:
+            return cls(PiecewiseWeights(steps=tuple(steps), logs=tuple(map(exact, logs))))
+        except TypeError:
+            raise ValueError("a table whose log_weights are numbers") from None
+        except ValueError as error:
+            raise ValueError(f"a table of which {error}") from None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Designed(AdditiveMechanism):
+    """Noise whose weights on the lattice are a table, such as `prdp design` computes for limits.
+
+    PRDP with P(Δ) = max over lattice points z of |w(|z|) − w(|z − Δ|)|, which a table decides exactly; PRzCDP with the
+    tight loss of this very noise, certified from the table whoever made it (docs/design.md, section 3). Weights must
+    not rise with the distance, so that losses grow with the influence.
+    """
+
+    weights: WeightTable = table(
+        "log-weights at knots of the lattice: a file that prdp design wrote, or its table", WeightTable.from_json
+    )
+    policy: str = choice("tight", "paper", doc=POLICY)
+
+    kind: ClassVar[str] = "designed"
+    scale_parameter: ClassVar[str] = "weights"
+    pure_formula: ClassVar[str | None] = "max |w(z) − w(z − Δ)|, w the table's log-weights"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_range("weights", "a table with lighter tails")
+
+    @property
+    def scale(self) -> Fraction:
+        return self.step
+
+    @property
+    def log_weights(self) -> PiecewiseWeights:
+        return self.weights.weights
+
+    def pure_loss_at(self, influence: Fraction) -> Fraction:
+        # exactly; between two steps that of the next one
+        return pure_exactly(self.log_weights, -(-influence // self.step))
+
+    def pure_loss(self, influence: Floats) -> Floats:
+        steps = influence / float(self.step)
+        off = np.where(steps < EXACT_STEPS, 1 - 2.0**-48, 1 + 2.0**-50)  # not a step too few: it may be a cliff
+        return pure_of(self.log_weights, np.ceil(steps * off)) * (1 + FLOAT_SLACK)

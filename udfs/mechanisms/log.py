@@ -1,4 +1,4 @@
-"""The log mechanism: relative noise, whose loss grows like the squared logarithm of the influence, or like itself."""
+"""Noise on the logarithm: relative noise, whose loss grows like the logarithm of the influence, or its square."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from udfs.mechanisms.base import ZERO, Mechanism
+from udfs.mechanisms.base import ZERO
 from udfs.mechanisms.parameters import ParameterError, above
-from udfs.mechanisms.transformed import Curve, Transformed, estimator_choice, noise_choice
+from udfs.mechanisms.transformed import TransformedMechanism, estimator_choice, noise_choice
 from udfs.numbers.arrays import Floats, Int64s
 from udfs.numbers.bounds import log1p_above
 from udfs.numbers.exact import context, fraction, real
@@ -19,33 +19,24 @@ from udfs.numbers.floating import exp, floor_log2, lattice_step, round_decided
 from udfs.numbers.wide import LARGEST
 
 if TYPE_CHECKING:
-    from udfs.noise.continuous_transformed import LogEstimate
+    from udfs.noise.continuous import LogEstimate
 
 CONSTANT_BITS = 160
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class LogCurve(Curve):
-    """f = ln on a power of two near σ·2⁻³⁰, at least 2¹⁰ evaluation errors of ln at the largest total.
+class LogMechanism(TransformedMechanism):
+    """ṽ = ln(q + a) + noise on a power of two near σ·2⁻³⁰, at least 2¹⁰ evaluation errors of ln at the largest total.
 
     Mean-unbiased values: e^{ṽ − σ²/2} − a (Gaussian), (1 − σ²)·e^ṽ − a (Laplace, σ < 1); median-unbiased: e^ṽ − a. The
     standard error is the root of an unbiased estimate of the value's variance; Laplace noise of σ ≥ ½ has none, which
     is shown as infinite. Source: paper 1, table 2; docs/mathematics.md, section 4.
     """
 
-    @property
-    def rise_formula(self) -> str:
-        """D."""
-        return "D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0"
-
-    @property
-    def power(self) -> None:
-        """None."""
+    rise_formula: ClassVar[str] = "D = ln(1 + Δ/a) + λ for Δ > 0, D = 0 for Δ = 0"
+    power: ClassVar[int | None] = None
 
     @cached_property
     def lattice_step(self) -> Fraction:
-        """λ."""
         return lattice_step(self.sigma, self.evaluation_error)
 
     @cached_property
@@ -57,55 +48,47 @@ class LogCurve(Curve):
         return Fraction(1, 2**50) + max(abs(floor_log2(end)) + 1 for end in ends) * Fraction(7, 10) / 2**49
 
     def rise_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
-        """Return an upper bound of ln(1 + Δ/(above + a)) + λ."""
         return log1p_above(influence / (above + self.a)) + self.lattice_step
 
     def rise(self, influence: Floats) -> Floats:
-        """Return ln(1 + Δ/a) + λ."""
         return np.log1p(influence / float(self.a)) + float(self.lattice_step)
 
-    def rise_by_factor(self, factor: Fraction) -> Fraction:
+    def shift_by_factor(self, factor: Fraction) -> Fraction:
         """Return an upper bound of ln(factor) + λ, as (cq + a)/(q + a) ≤ c for every total q ≥ 0 and c ≥ 1."""
         return log1p_above(factor - 1) + self.lattice_step
 
-    def at(self, total: float) -> float:
-        """Return ln(total + a)."""
+    def transform(self, total: float) -> float:
         return math.log(total + float(self.a))
 
     def estimate(self, v: Floats) -> Floats:
-        """Return the mean- or median-unbiased values."""
         return exp(v + self._constants.value) - float(self.a)
 
     def inverse(self, v: Floats) -> Floats:
-        """Return e^v − a."""
         return exp(v) - float(self.a)
 
     def error_estimate(self, v: Floats) -> Floats:
-        """Return the root of the unbiased estimate of the variance, infinite where there is no variance."""
         shift = self._constants.error
         return np.full(v.shape, np.inf) if shift is None else exp(v + shift)
 
     def variance(self, total: float) -> float:
-        """Return the variance: a constant times (q + a)²."""
         try:
             return math.exp(self._constants.log_variance) * (total + float(self.a)) ** 2
         except OverflowError:
             return math.inf
 
     def mean_absolute_error(self, total: float) -> float:
-        """Return the mean absolute error: a constant times (q + a)."""
         return self._constants.absolute_error * (total + float(self.a))
 
+    @property
     def continuous(self) -> "LogEstimate | None":
-        """Return the law of the mean-unbiased value with continuous noise; None for the median-unbiased one."""
-        from udfs.noise.continuous_transformed import LogEstimate  # noqa: PLC0415 — SciPy, which `prdp explain` does without
+        """The law of the mean-unbiased value with continuous noise; None for the median-unbiased one."""
+        from udfs.noise.continuous import LogEstimate  # noqa: PLC0415 — SciPy, which `prdp explain` does without
 
         if self.estimator != "mean":
             return None
-        return LogEstimate(a=float(self.a), noise=self.named_noise.continuous)  # type: ignore[arg-type]
+        return LogEstimate(a=float(self.a), noise=self.lattice_noise.continuous)
 
     def on_lattice(self, totals: Int64s) -> Int64s:
-        """Return ⌊ln(q + a)/λ + ½⌋, exactly."""
         per_step = 1 / float(self.lattice_step)
         v = np.log(totals.astype(np.float64) * float(self.step) + float(self.a)) * per_step
         return round_decided(totals, v, float(self.evaluation_error) * per_step, self.exactly_on_lattice)
@@ -132,10 +115,10 @@ class LogCurve(Curve):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Log(Mechanism):
+class Log(LogMechanism):
     """ṽ = ln(q + a) + noise on a fine lattice of step λ; the value is e^ṽ times a constant, less a.
 
-    Losses as in udfs.mechanisms.transformed with D = ln(1 + Δ/a) + λ, for contributions ≥ 0. Estimators: `LogCurve`.
+    Losses as in udfs.mechanisms.transformed with D = ln(1 + Δ/a) + λ, for contributions ≥ 0.
     """
 
     a: Fraction = above(0, "offset added to a total before the logarithm, in the measure's unit")
@@ -144,30 +127,12 @@ class Log(Mechanism):
     estimator: str = estimator_choice()
 
     kind: ClassVar[str] = "log"
-    additive: ClassVar[bool] = False
-    needs_nonnegative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise == "laplace" and self.estimator == "mean" and not self.sigma < 1:
             rule = "below 1 with noise: laplace, or with estimator: median (else it has no mean)"
             raise ParameterError("sigma", rule)
-
-    @cached_property
-    def form(self) -> Transformed[LogCurve]:
-        """Noise on the logarithm."""
-        words = {"noise": self.noise, "estimator": self.estimator}
-        return Transformed.of(LogCurve(a=self.a, sigma=self.sigma, step=self.step, **words))
-
-    @property
-    def formula(self) -> str:
-        """The policy, with D spelled out."""
-        return self.form.formula
-
-    @property
-    def pure_formula(self) -> str | None:
-        """The pure loss of Laplace noise."""
-        return self.form.pure_formula
 
 
 @dataclass(frozen=True)

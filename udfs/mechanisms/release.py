@@ -1,8 +1,16 @@
-"""Totals of public cells → released values: the one place where a key meets totals."""
+"""The one vectorised function by which all noise is drawn: a frame of public cells and totals in, released values out.
+
+A query partitions the microdata by its keys, such as NAICS × county: a record adds to one cell. Cells have independent
+bits, so mechanisms of the cells compose in parallel: a record loses what the mechanism of its own cell loses. Any cut
+of the frame into partitions gives the same values, so Dask's tasks and Spark's `mapInPandas` run this function
+partition by partition, and `prdp.spark.mechanism_udf` runs it on frames of one's own. Losses of several queries add up:
+the total policy of a plan is the sum of policy functions over its queries (docs/mathematics.md, section 5).
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,67 +20,67 @@ from udfs.noise.keystream import CellBits, SecretKey
 from udfs.noise.lattice import CHUNK
 from udfs.numbers.floating import in_units
 
-
-def release_cells(  # noqa: PLR0913 — a mechanism, an address in the keystream, and totals
-    mechanism: Mechanism,
-    *,
-    key: SecretKey,
-    query: int,
-    cells: NDArray[np.uint64],
-    totals: NDArray[np.int64],
-    interval: Fraction,
-    integer: bool,
-) -> Released:
-    """Return the released values of the cells with the numbers `cells` of query number `query`.
-
-    Guarantee: the mechanism's, and the noise of a cell depends on (key, query, cell) alone (docs/architecture.md,
-    rule 4). Values of additive mechanisms are int64 steps if `integer`; all others are float64 in the measure's unit.
-    """
-    here = (slice(first, first + CHUNK) for first in range(0, max(len(totals), 1), CHUNK))
-    chunks = (mechanism.release(totals[i], CellBits(key=key, query=query, cells=cells[i]), interval) for i in here)
-    released = _joined(list(chunks))
-    if integer or not mechanism.additive:
-        return released
-    return Released(
-        value=in_units(released.value, mechanism.step),
-        lower=in_units(released.lower, mechanism.step),
-        upper=in_units(released.upper, mechanism.step),
-        standard_error=released.standard_error,
-    )
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def release_parts(  # noqa: PLR0913 — mechanisms, an address in the keystream, and totals
+class Frame(Protocol):
+    """Columns of equal length by name: a pandas DataFrame, or a mapping of arrays where pandas need not be loaded."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column."""
+
+
+def release_cells(  # noqa: PLR0913 — mechanisms, an address in the keystream, and how values are shown
+    frame: Frame,
     mechanisms: Sequence[Mechanism],
-    part_of: NDArray[np.int32] | None,
     *,
     key: SecretKey,
     query: int,
-    first: int,
-    totals: NDArray[np.int64],
     interval: Fraction,
     integer: bool,
 ) -> Released:
-    """Return the released values of cells `first`, `first` + 1, …; cell first + i has mechanism number part_of[i].
+    """Return the released values of a frame's rows, in their order.
 
-    Guarantee: each cell's is that of its mechanism; parts are public and disjoint, so a record's loss is that of its
-    own cell's mechanism (docs/mathematics.md, section 5). `mechanisms` are those of all the query's parts (`part_of`
-    None: the only one): values are int64 where all of them are additive and the measure is an integer, else float64,
-    in every block.
+    The frame has the numbers of public cells (`cell`), exact totals in steps (`total`) and, where the query has several
+    mechanisms, which of them the cell has (`part`).
+
+    Guarantee: each cell's is that of its mechanism, and its noise depends on (key, query, cell) alone
+    (docs/architecture.md, rule 4). Parts are public and disjoint, so that they compose in parallel. `mechanisms` are
+    those of all the query's parts: values are int64 steps where all of them are additive and the measure is an
+    `integer`, else float64 in the measure's unit, in every partition.
     """
     steps = integer and all(mechanism.additive for mechanism in mechanisms)
-    cells = np.arange(first, first + len(totals), dtype=np.uint64)
+    cells, totals = np.asarray(frame["cell"]).astype(np.uint64, copy=False), np.asarray(frame["total"])
 
-    def part(mechanism: Mechanism, mine: NDArray[np.intp] | slice) -> Released:
-        return release_cells(
-            mechanism, key=key, query=query, cells=cells[mine], totals=totals[mine], interval=interval, integer=steps
-        )
+    def part(mechanism: Mechanism, rows: NDArray[np.intp] | slice) -> Released:
+        part_cells, part_totals = cells[rows], totals[rows]
+        chunks = (slice(first, first + CHUNK) for first in range(0, max(len(part_totals), 1), CHUNK))
+        bits = ((i, CellBits(key=key, query=query, cells=part_cells[i])) for i in chunks)
+        return _joined([mechanism.release(part_totals[i], of_chunk, interval) for i, of_chunk in bits])
 
-    if part_of is None:
-        return part(mechanisms[0], slice(None))
-    rows = [np.flatnonzero(part_of == number) for number in np.unique(part_of)]
-    joined = _joined([part(mechanisms[part_of[mine[0]]], mine) for mine in rows])
+    if len(mechanisms) == 1:
+        return _shown(part(mechanisms[0], slice(None)), mechanisms[0], steps)
+    parts = np.asarray(frame["part"])
+    rows = [np.flatnonzero(parts == number) for number in np.unique(parts)]
+    of_parts = [(mechanisms[parts[mine[0]]], mine) for mine in rows]
+    joined = _joined([_shown(part(mechanism, mine), mechanism, steps) for mechanism, mine in of_parts])
     order = np.argsort(np.concatenate(rows))
     return Released(**{name: values[order] for name, values in vars(joined).items()})
+
+
+def release_frame(frame: "pd.DataFrame", mechanisms: Sequence[Mechanism], **how: Any) -> "pd.DataFrame":
+    """Return `release_cells` of a pandas frame as one with the columns value, lower, upper and standard_error."""
+    import pandas as pd  # noqa: PLC0415 — a third of a second that a release from files does without
+
+    return pd.DataFrame(vars(release_cells(frame, mechanisms, **how)), index=frame.index)
+
+
+def _shown(released: Released, mechanism: Mechanism, steps: bool) -> Released:
+    if steps or not mechanism.additive:
+        return released
+    ends = {name: in_units(getattr(released, name), mechanism.step) for name in ("value", "lower", "upper")}
+    return Released(**ends, standard_error=released.standard_error)
 
 
 def _joined(parts: Sequence[Released]) -> Released:

@@ -1,4 +1,4 @@
-"""The transformed form: noise on f(q + a), a concave f of the total, then an estimator
+"""The transformed mechanisms: noise on f(q + a), a concave f of the total, then an estimator
 (docs/mathematics.md, sections 4 and 6).
 
 Guarantee. ṽ = ⌊f(q + a)/λ + ½⌋·λ + Z, with Z on the lattice of step λ. For q' = q + Δ, every contribution being ≥ 0,
@@ -13,19 +13,17 @@ the smaller total is put first); arXiv 2502.13314 for Laplace noise; docs/mathem
 """
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from statistics import NormalDist
-from typing import Any, Generic, TypeVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
-from udfs.mechanisms.base import ZERO, Form, Released
-from udfs.mechanisms.gaussian import GaussianNoise
-from udfs.mechanisms.laplace import LaplaceNoise
-from udfs.mechanisms.noise import Noise
+from udfs.mechanisms.additive import AdditiveMechanism
+from udfs.mechanisms.base import ZERO, Mechanism, Released
+from udfs.mechanisms.light_tailed import Gaussian, Laplace
 from udfs.mechanisms.parameters import choice
 from udfs.noise.keystream import Bits
 from udfs.noise.lattice import REACH, add_noise
@@ -51,19 +49,19 @@ def estimator_choice() -> Any:
     return choice("mean", "median", doc=ESTIMATOR_DOC)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve(ABC):
-    """A concave, increasing f of a total plus the offset a, on a fine lattice; and estimators of the total from ṽ.
+class TransformedMechanism(Mechanism):
+    """Noise on a concave, increasing f of a total plus the offset a, on a fine lattice; and estimators of the total.
 
-    v is a transformed total, in units of f. `sigma` is the scale of the noise, `gaussian` or `laplace`: it decides the
-    lattice, and the estimators depend on both. Totals are whole numbers of `step`. Subclasses are final.
+    v is a transformed total, in units of f, and ṽ the noisy one. A kind declares its parameters a and sigma and, where
+    there is a choice, noise and estimator: `sigma` is the scale of the noise, `gaussian` or `laplace`; it decides the
+    lattice, and the estimators depend on both.
     """
 
+    needs_nonnegative: ClassVar[bool] = True
     a: Fraction
     sigma: Fraction
-    step: Fraction
-    noise: str
-    estimator: str
+    noise: str = "gaussian"
+    estimator: str = "mean"
 
     @property
     @abstractmethod
@@ -77,15 +75,12 @@ class Curve(ABC):
 
     @property
     @abstractmethod
-    def lattice_step(self) -> Fraction:
-        """λ."""
+    def lattice_step(self) -> Fraction: ...
 
     @cached_property
-    def named_noise(self) -> Noise:
-        """The noise of scale sigma on the curve's lattice."""
-        if self.noise == "laplace":
-            return LaplaceNoise(scale=self.sigma, step=self.lattice_step, policy="tight")
-        return GaussianNoise(scale=self.sigma, step=self.lattice_step)
+    def lattice_noise(self) -> AdditiveMechanism:
+        kind = Laplace if self.noise == "laplace" else Gaussian
+        return kind(sigma=self.sigma, step=self.lattice_step)
 
     @property
     def rounding(self) -> Fraction:
@@ -100,16 +95,12 @@ class Curve(ABC):
     def rise(self, influence: Floats) -> Floats:
         """Return D for influences ≥ 0, within 2⁻⁴⁵ relatively; what it returns at 0 is not used."""
 
-    def rise_by_factor(self, factor: Fraction) -> Fraction | None:
-        """Return D for a value multiplied by up to `factor` > 1, whatever it is; None where there is no bound."""
-        return None
-
     @abstractmethod
     def on_lattice(self, totals: Int64s) -> Int64s:
         """Return ⌊f(q + a)/λ + ½⌋, exactly."""
 
     @abstractmethod
-    def at(self, total: float) -> float:
+    def transform(self, total: float) -> float:
         """Return f(total + a)."""
 
     @abstractmethod
@@ -124,137 +115,68 @@ class Curve(ABC):
     def error_estimate(self, v: Floats) -> Floats:
         """Return the standard errors that are released."""
 
-    @abstractmethod
-    def variance(self, total: float) -> float:
-        """Return the variance of the released value at a true total."""
+    @property
+    def formula(self) -> str:
+        if self.noise == "laplace":
+            pure = "P − (s/sinh s)·(1 − e^(−P)) with the pure loss P = D/σ and s = λ/σ"
+            return f"{pure}, {self.rise_formula}"
+        return f"D²/(2σ²), {self.rise_formula}"
 
-    @abstractmethod
-    def mean_absolute_error(self, total: float) -> float:
-        """Return E|released value − total| at a true total."""
+    @property
+    def pure_formula(self) -> str | None:
+        return f"D/σ, {self.rise_formula}" if self.noise == "laplace" else None
 
-    def continuous(self) -> Any:
-        """Return the law of the released value of continuous noise; None where there are no closed forms."""
-        return None
+    def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
+        """Return an upper bound of f(Δ + above + a) − f(above + a) + λ; 0 at no influence."""
+        return self.rise_at(influence, above) if influence else Fraction(0)
+
+    def shift(self, influence: Floats) -> Floats:
+        return np.where(influence > 0, self.rise(influence), 0.0)
+
+    def least_loss_at(self, influence: Fraction) -> float:
+        # the totals 0 and the influence lie so far apart on the lattice
+        largest = min(math.floor(influence / self.step), LARGEST)
+        nothing, alone = self.on_lattice(np.array([0, largest]))
+        return self.lattice_noise.least_loss_at((int(alone) - int(nothing)) * self.lattice_step)
+
+    @property
+    def too_narrow(self) -> bool:
+        """Whether σ is below 2⁹ lattice steps, or 2⁻⁴⁰ of f(a): the steps and doubles of ṽ then show beside it."""
+        narrow = self.sigma < self.lattice_step * 2**9 or float(self.sigma) < abs(self.transform(0.0)) * 2.0**-40
+        return bool(self.rounding) and narrow
 
     def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return the quantile of |estimate − q|, from the estimates at equally likely values of the noise."""
+        # from the estimates at equally likely values of the noise; of totals that are not transformed that of the noise
+        if not self.rounding:
+            return float(self.lattice_noise.half_width(level) * self.step)
         return float(np.quantile(self._errors(total), float(level), method="hazen"))
 
     def error_share(self, total: float, most: float) -> float:
-        """Return P(|estimate − q| ≤ most) likewise."""
+        if not self.rounding:
+            return self.lattice_noise.error_share(total, most)
         return float(np.mean(self._errors(total) <= most))
 
     def _errors(self, total: float) -> Floats:
         noise = equally_likely(self.noise, QUANTILES) * float(self.sigma)
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.abs(_held(self.estimate(self.at(total) + noise)) - total)
+            return np.abs(_within_doubles(self.estimate(self.transform(total) + noise)) - total)
 
     def summed_absolute_error(self, total: float, reach: float) -> float:
         """Return E|estimate − q| within one part in 10⁵, as a sum over the noise up to `reach` scales on both sides."""
         z = np.linspace(-reach, reach, 2 * POINTS + 1)
         mass = np.exp(-np.abs(z) if self.noise == "laplace" else -(z**2) / 2)
         with np.errstate(over="ignore", invalid="ignore"):
-            error = np.abs(self.estimate(self.at(total) + z * float(self.sigma)) - total)
+            error = np.abs(self.estimate(self.transform(total) + z * float(self.sigma)) - total)
             mean = float(np.sum(error * mass) / np.sum(mass))
         return mean if math.isfinite(mean) else math.inf
 
-
-C = TypeVar("C", bound=Curve)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Transformed(Form, Generic[C]):
-    """Noise on a curve of the total. The noise's steps are the curve's."""
-
-    curve: C
-
-    @classmethod
-    def of(cls, curve: C) -> "Transformed[C]":
-        """Return the curve with the noise that it names."""
-        return cls(curve=curve, noise=curve.named_noise)
-
-    def __post_init__(self) -> None:
-        if self.noise.step != self.curve.lattice_step:
-            raise ValueError("noise: it must lie on the curve's lattice")
-
-    @property
-    def formula(self) -> str:
-        """The policy, with D spelled out."""
-        if self.curve.noise == "laplace":
-            pure = "P − (s/sinh s)·(1 − e^(−P)) with the pure loss P = D/σ and s = λ/σ"
-            return f"{pure}, {self.curve.rise_formula}"
-        return f"D²/(2σ²), {self.curve.rise_formula}"
-
-    @property
-    def pure_formula(self) -> str | None:
-        """The pure loss of Laplace noise."""
-        return f"D/σ, {self.curve.rise_formula}" if self.curve.noise == "laplace" else None
-
-    def shift_at(self, influence: Fraction, above: Fraction = ZERO) -> Fraction:
-        """Return an upper bound of f(Δ + above + a) − f(above + a) + λ; 0 at no influence."""
-        return self.curve.rise_at(influence, above) if influence else Fraction(0)
-
-    def least_shift_at(self, influence: Fraction) -> Fraction:
-        """Return how far apart the totals 0 and the influence lie on the lattice."""
-        largest = min(math.floor(influence / self.curve.step), LARGEST)
-        nothing, alone = self.curve.on_lattice(np.array([0, largest]))
-        return (int(alone) - int(nothing)) * self.curve.lattice_step
-
-    def shift(self, influence: Floats) -> Floats:
-        """Return the same for whole arrays, of totals of at least 0."""
-        return np.where(influence > 0, self.curve.rise(influence), 0.0)
-
-    def renyi_at(self, influence: Fraction, orders: Floats) -> Floats:
-        """Return those of Laplace noise; Gaussian noise has none below its losses."""
-        return self.noise.renyi_at(self.shift_at(influence), orders)
-
-    def shift_by_factor(self, factor: Fraction) -> Fraction | None:
-        """Return the curve's bound."""
-        return self.curve.rise_by_factor(factor)
-
-    @property
-    def too_narrow(self) -> bool:
-        """Whether σ is below 2⁹ lattice steps, or 2⁻⁴⁰ of f(a): the steps and doubles of ṽ then show beside it."""
-        curve = self.curve
-        narrow = curve.sigma < curve.lattice_step * 2**9 or float(curve.sigma) < abs(curve.at(0.0)) * 2.0**-40
-        return bool(curve.rounding) and narrow
-
-    @property
-    def estimator(self) -> str:
-        """The curve's."""
-        return self.curve.estimator
-
-    def variance(self, total: float) -> float:
-        """Return the variance of the curve's estimate."""
-        return self.curve.variance(total)
-
-    def mean_absolute_error(self, total: float) -> float:
-        """Return that of the curve's estimate."""
-        return self.curve.mean_absolute_error(total)
-
-    def error_quantile(self, total: float, level: Fraction) -> float:
-        """Return that of the curve's estimate; of totals that are not transformed that of the noise itself."""
-        if not self.curve.rounding:
-            return float(self.noise.half_width(level) * self.noise.step)
-        return self.curve.error_quantile(total, level)
-
-    def error_share(self, total: float, most: float) -> float:
-        """Return that of the curve's estimate; of totals that are not transformed that of the noise itself."""
-        return self.curve.error_share(total, most) if self.curve.rounding else self.noise.share_within(most)
-
-    def continuous(self) -> Any:
-        """Return the law of the curve's estimate."""
-        return self.curve.continuous()
-
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
-        """Return the interval of ṽ = f(q + a)."""
-        v = self.curve.at(total)
-        width = float(self._half_width(interval) * self.curve.lattice_step)
-        width += (abs(v) + width) * ENDS if self.curve.rounding else 0.0
+        v = self.transform(total)
+        width = float(self._half_width(interval) * self.lattice_step)
+        width += (abs(v) + width) * ENDS if self.rounding else 0.0
         ends = np.array([v - width, v + width])
         with np.errstate(over="ignore", invalid="ignore"):
-            lower, upper = np.maximum(_held(self.curve.inverse(ends)), 0.0).tolist()
+            lower, upper = np.maximum(_within_doubles(self.inverse(ends)), 0.0).tolist()
         return lower, upper
 
     def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
@@ -263,30 +185,30 @@ class Transformed(Form, Generic[C]):
         [lower, upper] = h(ṽ ∓ (c + 1)λ) − a with P(|k| > c) ≤ 1 − interval, k the noise in steps; c·λ without rounding.
         The ends are counted in steps; where f is rounded they are moved out by what doubles make of them, too.
         """
-        curve, size = self.curve, len(totals)
-        noisy = add_noise(self._points(totals), *self.noise.draw(bits, size))
+        size = len(totals)
+        noisy = add_noise(self._points(totals), *self.lattice_noise.draw(bits, size))
         width = np.full(size, self._half_width(interval), dtype=np.uint64)
         down, up = (add_noise(noisy, width, np.full(size, minus)) for minus in (True, False))
-        v, low, high = (in_units(steps, curve.lattice_step) for steps in (noisy, down, up))
-        slack = ENDS if curve.rounding else 0.0
+        v, low, high = (in_units(steps, self.lattice_step) for steps in (noisy, down, up))
+        slack = ENDS if self.rounding else 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             return Released(
-                value=_held(curve.estimate(v)),
-                lower=np.maximum(_held(curve.inverse(low - slack * np.abs(low))), 0.0),
-                upper=np.maximum(_held(curve.inverse(high + slack * np.abs(high))), 0.0),
-                standard_error=curve.error_estimate(v),
+                value=_within_doubles(self.estimate(v)),
+                lower=np.maximum(_within_doubles(self.inverse(low - slack * np.abs(low))), 0.0),
+                upper=np.maximum(_within_doubles(self.inverse(high + slack * np.abs(high))), 0.0),
+                standard_error=self.error_estimate(v),
             )
 
     def _points(self, totals: Int64s) -> Int64s:
         # a large table is mostly empty: ⌊f(a)/λ + ½⌋ once for all its cells of total 0
-        points = np.full(len(totals), self.curve.on_lattice(np.zeros(1, dtype=np.int64)))
+        points = np.full(len(totals), self.on_lattice(np.zeros(1, dtype=np.int64)))
         filled = np.flatnonzero(totals)
-        points[filled] = self.curve.on_lattice(totals[filled])
+        points[filled] = self.on_lattice(totals[filled])
         return points
 
     def _half_width(self, interval: Fraction) -> int:
         # in lattice steps: c, and one more where f is rounded
-        return min(self.noise.half_width(interval) + bool(self.curve.rounding), REACH)
+        return min(self.lattice_noise.half_width(interval) + bool(self.rounding), REACH)
 
 
 @lru_cache(maxsize=8)
@@ -298,6 +220,6 @@ def equally_likely(noise: str, number: int) -> Floats:
     return np.array([NormalDist().inv_cdf(level) for level in levels.tolist()])
 
 
-def _held(values: Floats) -> Floats:
+def _within_doubles(values: Floats) -> Floats:
     # infinities meet where a power leaves the doubles
     return np.clip(np.nan_to_num(values, nan=LARGEST_DOUBLE), -LARGEST_DOUBLE, LARGEST_DOUBLE)

@@ -150,14 +150,14 @@ def solve_distance(log_mass: Logs, log_density: Logs, goal: Floats) -> Floats:
     for _ in range(ROUNDS):
         if not open_.size:
             return z
-        at = np.exp(s)
-        mass = log_mass(at)
+        point = np.exp(s)
+        mass = log_mass(point)
         gap = (goal[open_] - mass) * sign  # > 0: the root is farther out
         low, high = np.where(gap > 0, s, low), np.where(gap > 0, high, s)
         # two large logarithms have no difference: there the middle of the bracket is next
-        step = np.where(mass > DEEP, gap * np.exp(mass - s - log_density(at)), np.nan)
+        step = np.where(mass > DEEP, gap * np.exp(mass - s - log_density(point)), np.nan)
         done = np.abs(step) <= CLOSE
-        z[open_[done]] = at[done] * np.exp(step[done])  # the product keeps digits that s = 700 + step has not
+        z[open_[done]] = point[done] * np.exp(step[done])  # the product keeps digits that s = 700 + step has not
         inside = (s + step >= low) & (s + step <= high)
         s = np.where(inside, s + step, (low + high) / 2)[~done]
         open_, low, high = open_[~done], low[~done], high[~done]

@@ -15,6 +15,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from udfs.numbers.arrays import UInt64s
+
 KEY_BYTES = 32
 MAX_QUERIES = 1 << 16
 MAX_DRAWS = 1 << 32  # a draw is rejected with probability under ¾: 2³² in a row never happen
@@ -40,7 +42,7 @@ class SecretKey:
         """Return a key of the operating system's entropy."""
         return cls(os.urandom(KEY_BYTES))
 
-    def encrypt(self, blocks: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def encrypt(self, blocks: UInt64s) -> UInt64s:
         """Return AES-256 of `blocks`, shape (n, 2) of little-endian words, block by block."""
         plain = np.ascontiguousarray(blocks, dtype="<u8")
         out = np.empty(plain.nbytes + 15, dtype=np.uint8)
@@ -67,7 +69,7 @@ def _restore(raw: bytes, label: str) -> SecretKey:
 class Bits(Protocol):
     """Random bits for the cells of one query, as the sampler asks for them; tests inject their own."""
 
-    def words(self, rows: NDArray[np.intp], draw: int) -> NDArray[np.uint64]:
+    def words(self, rows: NDArray[np.intp], draw: int) -> UInt64s:
         """Return the first WORDS random words of the given draw, shape (len(rows), WORDS)."""
 
     def more(self, row: int, draw: int, part: int) -> int:
@@ -80,13 +82,13 @@ class CellBits:
 
     key: SecretKey
     query: int
-    cells: NDArray[np.uint64]
+    cells: UInt64s
 
     def __post_init__(self) -> None:
         if not 0 <= self.query < MAX_QUERIES:
             raise ValueError(f"a query number lies between 0 and {MAX_QUERIES - 1}")
 
-    def words(self, rows: NDArray[np.intp], draw: int) -> NDArray[np.uint64]:
+    def words(self, rows: NDArray[np.intp], draw: int) -> UInt64s:
         """Return the first two blocks of the given draw at `rows`, shape (len(rows), 4)."""
         blocks = np.empty((len(rows), FAST_PARTS, 2), dtype=np.uint64)
         blocks[:, :, 0] = self.cells[rows][:, None]
@@ -114,7 +116,7 @@ class SecondNoise:
 
     bits: Bits
 
-    def words(self, rows: NDArray[np.intp], draw: int) -> NDArray[np.uint64]:
+    def words(self, rows: NDArray[np.intp], draw: int) -> UInt64s:
         """Return the words of the given draw of the second noise."""
         return self.bits.words(rows, self._later(draw))
 
@@ -127,3 +129,27 @@ class SecondNoise:
         if not 0 <= draw < SECOND:
             raise OverflowError("a cell's keystream is used up")
         return SECOND + draw
+
+
+# Random bits from a seed, for errors that studies and estimates draw: the noise of releases never comes from them.
+
+
+@dataclass(frozen=True)
+class SeededBits:
+    """Bits for `size` cells of which every seed and `stream` has its own; no secret, and no SecretKey."""
+
+    size: int
+    seed: int
+    stream: int
+
+    def words(self, rows: NDArray[np.intp], draw: int) -> UInt64s:
+        """Return the words of the given draw, shape (len(rows), WORDS)."""
+        every = self._random(draw).integers(0, 2**64, (self.size, WORDS), dtype=np.uint64)
+        return np.ascontiguousarray(every[rows])
+
+    def more(self, row: int, draw: int, part: int) -> int:
+        """Return 128 further bits of the given draw."""
+        return int.from_bytes(self._random(draw, row, 1 + part).bytes(16))
+
+    def _random(self, *address: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.stream, *address)))

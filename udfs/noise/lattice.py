@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from udfs.noise.keystream import Bits
 from udfs.noise.weights import DIRECT, LARGEST_LOG, LogWeights, log_sum, moments
+from udfs.numbers.arrays import Int64s, Mask, UInt64s
 from udfs.numbers.exact import context, fraction, real
 from udfs.numbers.wide import LARGEST
 
@@ -155,10 +156,10 @@ class _Fast:
         self.accept = np.array([float(factor * top) for factor, (_, top) in zip(factors, table.heights, strict=True)])
         self.band[-1] += float(factors[-1] * (high - low))
 
-    def _searched(self, words: NDArray[np.uint64]) -> NDArray[np.intp]:
+    def _searched(self, words: UInt64s) -> NDArray[np.intp]:
         return np.searchsorted(self.ends, words, side="right")
 
-    def _bucket(self, words: NDArray[np.uint64]) -> NDArray[np.intp]:
+    def _bucket(self, words: UInt64s) -> NDArray[np.intp]:
         """Return the buckets that words pick: by their leading bits, searched for only where these leave a choice."""
         leading = (words >> LATER_BITS).astype(np.intp)
         bucket = self.guide[leading]
@@ -166,9 +167,7 @@ class _Fast:
         bucket[split] = self._searched(words[split])
         return bucket
 
-    def attempt(
-        self, bits: Bits, rows: NDArray[np.intp], draw: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
+    def attempt(self, bits: Bits, rows: NDArray[np.intp], draw: int) -> tuple[UInt64s, Mask, Mask]:
         """Try once for each row: return distances, signs (true: negative) and which tries were accepted."""
         words = bits.words(rows, draw)
         bucket = self._bucket(words[:, 0])
@@ -212,7 +211,7 @@ def decide(table: LatticeTable, bucket: int, k: int, digits: int, more: Callable
     raise ArithmeticError("a draw of noise could not be decided; run the release again")
 
 
-def draw_noise(table: LatticeTable, bits: Bits, size: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+def draw_noise(table: LatticeTable, bits: Bits, size: int) -> tuple[UInt64s, Mask]:
     """Return `size` independent draws: distances (REACH: that or farther) and signs (true: negative)."""
     fast = _fast(table)
     distance = np.empty(size, dtype=np.uint64)
@@ -229,14 +228,12 @@ def draw_noise(table: LatticeTable, bits: Bits, size: int) -> tuple[NDArray[np.u
     return distance, negative
 
 
-def add_noise(
-    points: NDArray[np.int64], distance: NDArray[np.uint64], negative: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def add_noise(points: Int64s, distance: UInt64s, negative: Mask) -> Int64s:
     """Return points ± distance in integers, saturated at ±LARGEST; the points must lie in that range too."""
-    at = points.view(np.uint64)  # two's complement: sums modulo 2⁶⁴ are right wherever they are used
+    unsigned = points.view(np.uint64)  # two's complement: sums modulo 2⁶⁴ are right wherever they are used
     flip = -negative.astype(np.uint64)  # (x ^ flip) − flip is −x where negative, else x: no branch on random signs
-    moved = (at + ((distance ^ flip) - flip)).view(np.int64)
-    room = np.uint64(LARGEST) - ((at ^ flip) - flip)
+    moved = (unsigned + ((distance ^ flip) - flip)).view(np.int64)
+    room = np.uint64(LARGEST) - ((unsigned ^ flip) - flip)
     beyond = np.flatnonzero(distance > room)
     moved[beyond] = np.where(negative[beyond], -LARGEST, LARGEST)
     return moved
@@ -307,7 +304,7 @@ def rounded_quantile(weights: LogWeights, n: int, beta: Fraction) -> int:
     return max(0, math.ceil(Fraction(weights.quantile(beta) - (n - 1) // 2, n)))
 
 
-def rounded_distance(distance: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
+def rounded_distance(distance: UInt64s, n: int) -> UInt64s:
     """Return distances in fine steps as whole ones: ⌊(k + h)/n⌋, without leaving 64 bits."""
-    whole, rest = np.divmod(distance, np.uint64(n))
-    return whole + (rest > np.uint64((n - 1) // 2))
+    quotient, rest = np.divmod(distance, np.uint64(n))
+    return quotient + (rest > np.uint64((n - 1) // 2))

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udfs.noise.weights import LogWeights
 from udfs.numbers.arrays import Floats
@@ -66,21 +65,20 @@ class PiecewiseWeights(LogWeights):
     def _arrays(self) -> tuple[Floats, Floats, Floats]:
         return tuple(np.array([float(x) for x in values]) for values in (self.steps, self.logs, self.slopes))  # type: ignore[return-value]
 
-    def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+    def fast(self, k: Floats) -> Floats:
         """Return w; what is added is ≤ 0, and differences up to 2⁵² are exact, so that few last bits are lost."""
         steps, logs, slopes = self._arrays
-        at = np.searchsorted(steps, k, side="right") - 1
-        result: Floats = logs[at] + slopes[at] * (k - steps[at])
+        segment = np.searchsorted(steps, k, side="right") - 1
+        result: Floats = logs[segment] + slopes[segment] * (k - steps[segment])
         return result
 
-    def slope(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+    def slope(self, k: Floats) -> Floats:
         """Return the change of w from each distance `k` ≥ 0 to the next one."""
         steps, _, slopes = self._arrays
         result: Floats = slopes[np.searchsorted(steps, k, side="right") - 1]
         return result
 
-    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return w at e^t."""
+    def fast_at_log(self, t: Floats) -> Floats:
         with np.errstate(over="ignore"):
             return self.fast(np.exp(t))
 
@@ -90,7 +88,6 @@ class PiecewiseWeights(LogWeights):
         return self.logs[i] + self.slopes[i] * (k - self.steps[i])
 
     def high(self, k: int, ctx: Any) -> Any:
-        """Return w(k)."""
         return real(ctx, self.at(k))
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:

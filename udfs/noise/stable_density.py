@@ -88,11 +88,11 @@ class Curve:
         return float((v * horner(np.abs(self.far), v))[0]) * (1 + 2.0**-40) + LEFT_OVER
 
 
-def horner(coefficients: Floats, at: Floats, panel: NDArray[np.intp] | None = None) -> Floats:
+def horner(coefficients: Floats, x: Floats, panel: NDArray[np.intp] | None = None) -> Floats:
     """Return the polynomial of coefficients from the highest power down: numbers, or rows to choose from."""
-    total = np.full_like(at, coefficients[0]) if panel is None else coefficients[0][panel]
+    total = np.full_like(x, coefficients[0]) if panel is None else coefficients[0][panel]
     for c in coefficients[1:]:
-        total *= at
+        total *= x
         total += c if panel is None else c[panel]
     return total
 
@@ -146,7 +146,6 @@ def _widest(alpha: Fraction, start: Fraction, limit: Fraction) -> tuple[Fraction
 
 
 def _value(alpha: Fraction, x: Fraction) -> tuple[int, float]:
-    """Return f(x) as an integer of FIXED digits, and ln f(x)."""
     ctx = context(BITS)
     log = log_ratio(alpha, x, ctx)
     return int(ctx.ldexp(ctx.exp(log), FIXED)), float(log)

@@ -177,8 +177,8 @@ def _beyond(alpha: Fraction, x: Fraction, bits: int) -> Any:
     near = _near(alpha, _end(alpha, x), bits)
     inner = context(64 * math.ceil((bits + near.digits) / 64))
     inside = inner.ldexp(near.alternating(near.integrated, near.square(x)), -near.digits)
-    whole = inner.pi * real(inner, alpha) / (2 * inner.gamma(real(inner, 1 / alpha)))
-    return whole - real(inner, x) * inside
+    total = inner.pi * real(inner, alpha) / (2 * inner.gamma(real(inner, 1 / alpha)))
+    return total - real(inner, x) * inside
 
 
 # -- the far series --------------------------------------------------------------------------------------------------
@@ -234,8 +234,8 @@ def far_coefficients(alpha: Fraction, bits: int, size: int) -> list[Any]:
 
     def of(k: int) -> Any:
         turns = k * alpha / 2
-        whole = round(turns)  # sin(kαπ/2) = (−1)^whole·sin(π·(turns − whole)): no digits cancel
-        sine = ctx.sinpi(real(ctx, turns - whole)) * (-1) ** (whole + k + 1)
+        nearest = round(turns)  # sin(kαπ/2) = (−1)^nearest·sin(π·(turns − nearest)): no digits cancel
+        sine = ctx.sinpi(real(ctx, turns - nearest)) * (-1) ** (nearest + k + 1)
         return ctx.gamma(real(ctx, alpha * k + 1)) / ctx.factorial(k) * sine
 
     return _coefficients(alpha, bits, True, size, of)

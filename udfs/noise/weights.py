@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from udfs.numbers.arrays import Floats
 from udfs.numbers.bounds import ln
 from udfs.numbers.exact import context, real
 
@@ -34,11 +34,11 @@ class LogWeights(ABC):
         return FAST_ERROR
 
     @abstractmethod
-    def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+    def fast(self, k: Floats) -> Floats:
         """Return w at the distances `k` ≥ 0 (in steps), in double precision."""
 
     @abstractmethod
-    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    def fast_at_log(self, t: Floats) -> Floats:
         """Return w at the distances e^t, which may lie beyond the doubles; −∞ where w does."""
 
     @abstractmethod
@@ -91,20 +91,17 @@ class GaussianWeights(LogWeights):
 
     scale: Fraction
 
-    def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return −(k/s)²/2."""
+    def fast(self, k: Floats) -> Floats:
         z = k * float(1 / self.scale)
         z *= z
         z *= -0.5
         return z
 
-    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return −e^{2(t − ln s)}/2."""
+    def fast_at_log(self, t: Floats) -> Floats:
         with np.errstate(over="ignore"):
             return -0.5 * np.exp(2 * (t - ln(self.scale)))
 
     def high(self, k: int, ctx: Any) -> Any:
-        """Return −k²/(2s²)."""
         return real(ctx, -(k**2) / (2 * self.scale**2))
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
@@ -145,17 +142,14 @@ class LaplaceWeights(LogWeights):
 
     scale: Fraction
 
-    def fast(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return −k/s."""
+    def fast(self, k: Floats) -> Floats:
         return k * float(-1 / self.scale)
 
-    def fast_at_log(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return −e^{t − ln s}."""
+    def fast_at_log(self, t: Floats) -> Floats:
         with np.errstate(over="ignore"):
             return -np.exp(t - ln(self.scale))
 
     def high(self, k: int, ctx: Any) -> Any:
-        """Return −k/s."""
         return real(ctx, -k / self.scale)
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
@@ -165,12 +159,10 @@ class LaplaceWeights(LogWeights):
         return total * (1 - error), total * (1 + error)
 
     def variance(self) -> float:
-        """Return 2q/(1 − q)² = 1/(2 sinh²(1/(2s))) with q = e^{−1/s}."""
         ctx = context(120)
         return float(1 / (2 * ctx.sinh(real(ctx, 1 / (2 * self.scale))) ** 2))
 
     def quantile(self, beta: Fraction) -> int:
-        """Solve 2q^{c+1}/(1 + q) ≤ β for the smallest integer c ≥ 0."""
         ctx = context(120)
         q = ctx.exp(self.high(1, ctx))
         c = real(ctx, self.scale) * ctx.log(2 / (real(ctx, beta) * (1 + q))) - 1
@@ -238,11 +230,10 @@ def moments(weights: "LogWeights") -> Moments:
     )
 
 
-def _share(part: float, whole: float) -> float:
-    """Return e^{part}/e^{whole}: 1 of an infinite whole, 0 of nothing."""
-    if whole == math.inf:
+def _share(part: float, total: float) -> float:
+    if total == math.inf:
         return 1.0
-    return 0.0 if part == -math.inf else math.exp(min(0.0, part - whole))
+    return 0.0 if part == -math.inf else math.exp(min(0.0, part - total))
 
 
 def beyond(weights: "LogWeights", c: int) -> float:
@@ -273,7 +264,7 @@ def log_sum(weights: "LogWeights", n: int, order: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _near_sums(weights: "LogWeights", order: int) -> NDArray[np.float64]:
+def _near_sums(weights: "LogWeights", order: int) -> Floats:
     """Return ln Σ k^order·exp(w(k)) over n ≤ k < DIRECT, for n = 1, 2, …: scaled by its first term, never nothing."""
     k = np.arange(1, DIRECT, dtype=np.float64)
     with np.errstate(invalid="ignore"):
@@ -281,7 +272,7 @@ def _near_sums(weights: "LogWeights", order: int) -> NDArray[np.float64]:
     top = max(float(logs.max()), NOTHING)
     sums = np.cumsum(np.exp(np.maximum(logs - top, 2 * NOTHING))[::-1])[::-1]
     with np.errstate(divide="ignore"):
-        logs_of_sums: NDArray[np.float64] = np.log(sums) + top
+        logs_of_sums: Floats = np.log(sums) + top
     return logs_of_sums
 
 
@@ -323,8 +314,8 @@ def _log_integral(weights: "LogWeights", start: float, order: int) -> float:
 
 def _log_panel(weights: "LogWeights", t: float, width: float, order: int) -> float | None:
     """Return ln ∫ exp(h) over [t, t + width], or None where h changes too much for the nodes to follow."""
-    at = t + width * (NODES + 1) / 2
-    logs = (order + 1) * at + weights.fast_at_log(at)
+    points = t + width * (NODES + 1) / 2
+    logs = (order + 1) * points + weights.fast_at_log(points)
     top = float(logs.max())
     if top - float(logs.min()) > 4 * PANEL_NATS:
         return None

@@ -50,19 +50,6 @@ def up_float(number: Fraction) -> float:
     return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
-def meant(bound: float) -> Fraction:
-    """Return the decimal of at most 15 digits that `up_float` rounded to `bound`, where there is one, else the bound.
-
-    So a loss of 0.3 that was asked for is shown as 0.3, though the double that is at least 3/10 is more. What is shown
-    may thereby lie below what was rounded, by at most the last bit of a double.
-    """
-    for double in (bound, math.nextafter(bound, 0)):
-        decimal = f"{double:.15g}"
-        if float(decimal) == double and up_float(exact(decimal)) == bound:
-            return exact(decimal)
-    return Fraction(bound)
-
-
 def up_decimal(number: Fraction) -> int | float:
     """Return a JSON number that `exact` reads back as at least `number`, and as it where it has so few digits."""
     if number.denominator == 1:
@@ -71,11 +58,23 @@ def up_decimal(number: Fraction) -> int | float:
     return nearest if exact(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
-# Every bound that people read is printed by the next three: none is shown as less than it is.
+# Every bound that people read is printed by the next four: none is shown as less than it is, or than JSON says.
+
+
+def bound_text(bound: Fraction | float, digits: int = 6) -> str:
+    """Return an upper bound of a loss in at most `digits` digits, rounded up: never below the number that JSON holds.
+
+    That is the shortest decimal of the double that `up_float` makes of it: of 0.04505 0.04505000000000001.
+    """
+    double = up_float(bound) if isinstance(bound, Fraction) else float(bound)
+    if not math.isfinite(double):
+        return "infinite"
+    held = exact(double)
+    return up_text(max(held, bound) if isinstance(bound, Fraction) else held, digits)
 
 
 def up_text(number: Fraction | float, digits: int = 6) -> str:
-    """Return an upper bound in at most `digits` significant digits, rounded up; a double means its exact value."""
+    """Return a number in at most `digits` significant digits, rounded up; a double means its exact value."""
     if isinstance(number, float) and not math.isfinite(number):
         return "infinite"
     return _text(Fraction(number), digits, ROUND_CEILING)
@@ -88,8 +87,8 @@ def up_probability(bound: float) -> str:
 
 
 def down_text(number: Fraction) -> str:
-    """Return `number` in six digits, rounded down: what is left is never shown as more."""
-    return _text(number, 6, ROUND_FLOOR)
+    """Return `number` in six digits, rounded down: what is left is never shown as more than it is, or JSON says."""
+    return _text(min(number, exact(-up_float(-number))), 6, ROUND_FLOOR)
 
 
 def _text(number: Fraction, digits: int, rounding: str) -> str:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Int64s
 
 FINENESS = 30  # a transformation's lattice step is near σ·2⁻³⁰
 MARGIN = 10  # and at least 2¹⁰ evaluation errors, so that hardly any value needs high precision
@@ -28,22 +27,22 @@ def lattice_step(sigma: Fraction, error: Fraction) -> Fraction:
 
 
 def round_decided(
-    totals: NDArray[np.int64],
+    totals: Int64s,
     approximate: Floats,
     error: float,
     exactly: Callable[[int], int],
     rest: Floats | float = 0.0,
-) -> NDArray[np.int64]:
+) -> Int64s:
     """Return ⌊x + ½⌋ for the exact values x that `approximate` + `rest` (in lattice steps) meets within `error`.
 
     `rest` holds the digits that a double `approximate` has no room for. Where the error could change the result,
     `exactly(total)` gives it, once for each distinct total.
     """
-    whole = np.floor(approximate)
-    part = (approximate - whole) + rest
+    floor = np.floor(approximate)
+    part = (approximate - floor) + rest
     carried = np.floor(part)
     above_half = (part - carried) - 0.5
-    rounded = whole.astype(np.int64) + (carried + (above_half >= 0)).astype(np.int64)
+    rounded = floor.astype(np.int64) + (carried + (above_half >= 0)).astype(np.int64)
     doubtful = np.abs(above_half) <= error
     if doubtful.any():
         distinct, index = np.unique(totals[doubtful], return_inverse=True)
@@ -67,7 +66,7 @@ def pair_of(number: Fraction) -> tuple[np.float64, np.float64]:
     return np.float64(high), np.float64(float(number - Fraction(high)))
 
 
-def integers(numbers: NDArray[np.int64]) -> Pair:
+def integers(numbers: Int64s) -> Pair:
     """Return whole numbers exactly."""
     return two_sum((numbers >> 32).astype(np.float64) * 2.0**32, (numbers & 0xFFFFFFFF).astype(np.float64))
 
@@ -145,6 +144,6 @@ def exp(x: Floats) -> Floats:
     return np.ldexp(1 + (r + r * r * series), k.astype(np.int32))
 
 
-def in_units(steps: NDArray[np.int64], step: Fraction) -> Floats:
+def in_units(steps: Int64s, step: Fraction) -> Floats:
     """Return steps·step as doubles: one product and one quotient, correctly rounded, the same everywhere."""
     return steps.astype(np.float64) * float(step.numerator) / float(step.denominator)

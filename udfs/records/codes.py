@@ -21,18 +21,11 @@ SECTOR_RANGES: Mapping[str, str] = MappingProxyType(
 _DIGITS = {"naics2": 2, "naics3": 3, "naics4": 4, "naics5": 5, "naics6": 6, "state": 2, "county": 5}
 
 
-def is_naics(code: str) -> bool:
-    """Return whether `code` is well-formed as a record's NAICS code: 6 ASCII digits, the first two not 00."""
-    return is_code(code, "naics6")
-
-
-def is_county(code: str) -> bool:
-    """Return whether `code` is well-formed as a record's county: 5 ASCII digits."""
-    return is_code(code, "county")
-
-
 def is_code(code: str, level: str) -> bool:
-    """Return whether `code` is well-formed as a public code at `level`; raises ValueError on an unknown level."""
+    """Return whether `code` is well-formed at `level`: a record's NAICS code is 6 digits, the first two not 00.
+
+    Raises ValueError on an unknown level.
+    """
     if level == "nation":
         return code == NATION
     if level == "naics2" and (code in SECTOR_RANGES or code in SECTOR_RANGES.values()):
@@ -48,9 +41,8 @@ def is_text_code(code: str) -> bool:
 def roll_up(code: str, level: str) -> str:
     """Return the code at `level` that contains `code`, a well-formed code at that level or a finer one.
 
-    So roll_up("311111", "naics2") is "31-33" and roll_up("01001", "state") is "01"; OTHER stays itself up to the
-    nation. Call it once per distinct code, not once per record. Raises ValueError on an unknown level and on a code too
-    short for the level.
+    So roll_up("311111", "naics2") is "31-33"; OTHER stays itself up to the nation. Call it once per distinct code, not
+    once per record. Raises ValueError on an unknown level and on a code too short for the level.
     """
     if level == "nation":
         return NATION

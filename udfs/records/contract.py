@@ -10,14 +10,14 @@ from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.numbers.arrays import Int64s, Mask
+from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.wide import LARGEST
 from udfs.records.names import REPLACED, is_text
 
@@ -122,7 +122,7 @@ def text_codes(values: pa.Array, column: str) -> pa.DictionaryArray:
     return values if pa.types.is_dictionary(values.type) else pc.dictionary_encode(values)
 
 
-def name_faults(values: pa.Array, column: str, rule: Literal[Rule.OWNER, Rule.RECORD]) -> list[Fault]:
+def name_faults(values: pa.Array, column: str, rule: Rule) -> list[Fault]:
     """Return which records name no owner, or have no row id: null, or text without a sign, or of replaced signs.
 
     Text and whole numbers are names; raises ColumnUnfit on any other type. Who owns which record matters to no sum:
@@ -168,7 +168,10 @@ def _rules(values: pa.Array, off: Mask, step: Fraction) -> dict[Rule, Mask]:
     """Return which of the values that are off break which rule, each by itself."""
     odd = values.filter(pa.array(off))
     if pa.types.is_floating(odd.type):
-        rules = _rules_of_floats(np.asarray(odd).astype(np.float64), step)
+        floats = np.asarray(odd).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            beyond = ~_inside(np.rint(floats / float(step)), step)
+        rules = np.where(~np.isfinite(floats), Rule.WORD, np.where(beyond, Rule.RANGE, Rule.STEP))
     elif is_text(odd.type):
         rules = _rules_of_text(odd, step)
     else:
@@ -178,12 +181,6 @@ def _rules(values: pa.Array, off: Mask, step: Fraction) -> dict[Rule, Mask]:
         broken[Rule(rule)] = np.zeros(len(values), dtype=np.bool_)
         broken[Rule(rule)][off] = rules == rule
     return broken
-
-
-def _rules_of_floats(odd: NDArray[np.float64], step: Fraction) -> Int64s:
-    with np.errstate(invalid="ignore", over="ignore"):
-        beyond = ~_inside(np.rint(odd / float(step)), step)
-    return np.where(~np.isfinite(odd), Rule.WORD, np.where(beyond, Rule.RANGE, Rule.STEP)).astype(np.int64)
 
 
 def _rules_of_text(odd: pa.Array, step: Fraction) -> Int64s:
@@ -201,8 +198,8 @@ def _beyond(numbers: pa.Array, step: Fraction) -> Mask:
     """Return which integers or decimals exceed 2⁶³ − 1 steps in magnitude: doubles tell most, fractions the rest."""
     largest = LARGEST * step
     beyond: Mask = np.abs(np.asarray(numbers.cast(pa.float64(), safe=False))) > float(largest) * (1 - 2.0**-40)
-    for place in np.flatnonzero(beyond):
-        beyond[place] = abs(Fraction(numbers[int(place)].as_py())) > largest
+    for row in np.flatnonzero(beyond):
+        beyond[row] = abs(Fraction(numbers[int(row)].as_py())) > largest
     return beyond
 
 
@@ -249,7 +246,7 @@ def _from_floats(values: pa.Array, step: Fraction) -> tuple[Int64s, Mask]:
     return np.where(good, steps, 0.0).astype(np.int64), ~good
 
 
-def _inside(steps: NDArray[np.float64], step: Fraction) -> Mask:
+def _inside(steps: Floats, step: Fraction) -> Mask:
     exact = 2.0**53 if step == 1 else 2.0**50  # beyond, the quotient may be off by a step
     inside: Mask = np.abs(steps) * step.numerator < exact  # false for NaN and infinity too
     return inside

@@ -12,19 +12,9 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from udfs.numbers.arrays import Mask
-from udfs.records.contract import (
-    LINE,
-    NO_RECORDS,
-    RULE_TEXT,
-    Fault,
-    MeasureColumn,
-    Rule,
-    name_faults,
-    whole_steps,
-)
+from udfs.numbers.arrays import Int64s, Mask
+from udfs.records.contract import LINE, NO_RECORDS, RULE_TEXT, Fault, MeasureColumn, Rule, name_faults, whole_steps
 from udfs.records.keys import ClassColumn, CodeColumn, RowCodes, Translator
 from udfs.records.statistics import Count, Statistic, Sum
 
@@ -40,11 +30,11 @@ class BaseCells:
     """
 
     size: int
-    parts: Mapping[int, NDArray[np.int64]]
+    parts: Mapping[int, Int64s]
     addends: tuple[str, ...]
-    listed: NDArray[np.int64] | None = None
+    listed: Int64s | None = None
 
-    def cells(self, key: NDArray[np.int64]) -> tuple[NDArray[np.int64], Mask | None]:
+    def cells(self, key: Int64s) -> tuple[Int64s, Mask | None]:
         """Return the cell number of each key, and which keys have one (None: all); others get a number in range."""
         inside = None if not len(key) or key.min() >= 0 else key >= 0
         if self.listed is None:
@@ -106,31 +96,27 @@ class SumSpec:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Records:
-    """A batch of records as the kernels see them: indices of codes, values in steps, and what breaks the contract.
-
-    `values`: of each addend, 0 where bad. `good`: which records break no rule (None: all). `broken`: the cells that
-    stand for the broken rules, where the spec refuses bad records. `faults`: which records break which rule.
-    """
+    """A batch of records as the kernels see them: indices of codes, values in steps, and what breaks the contract."""
 
     keys: tuple[RowCodes, ...]
-    values: Mapping[str, NDArray[np.int64]]
-    good: Mask | None
-    broken: frozenset[int]
-    faults: Sequence[Fault]
+    values: Mapping[str, Int64s]  # of each addend, 0 where bad
+    good: Mask | None  # which records break no rule; None: all
+    broken: frozenset[int]  # the cells that stand for the broken rules, where the spec refuses bad records
+    faults: Sequence[Fault]  # which records break which rule
 
     @property
     def size(self) -> int:
         """The number of records in the batch."""
         return len(self.keys[0].rows)
 
-    def numbers(self, parts: Mapping[int, NDArray[np.int64]]) -> NDArray[np.int64]:
+    def numbers(self, parts: Mapping[int, Int64s]) -> Int64s:
         """Return for each record the sum of its codes' numbers in `parts`, by key; at least one key."""
         first, *others = (self.keys[key].numbers(of_code) for key, of_code in parts.items())
-        for each in others:
-            first += each
+        for other in others:
+            first += other
         return first
 
-    def cells(self, base: BaseCells) -> tuple[NDArray[np.int64], Mask | None]:
+    def cells(self, base: BaseCells) -> tuple[Int64s, Mask | None]:
         """Return each record's cell of a base, and which records count there (None: all); others get one in range."""
         cells, inside = base.cells(self.numbers(base.parts))
         return cells, inside if self.good is None else self.good if inside is None else self.good & inside
@@ -161,11 +147,10 @@ class Decoder:
         spec = self._spec
         coded = {column: RowCodes.of(batch, translator) for column, translator in self._translators.items()}
         faults = [fault for codes in coded.values() for fault in codes.faults]
-        if spec.owner is not None:
-            faults += name_faults(batch.column(spec.owner), spec.owner, Rule.OWNER)
-        if spec.record is not None:
-            faults += name_faults(batch.column(spec.record), spec.record, Rule.RECORD)
-        values: dict[str, NDArray[np.int64]] = {}
+        for column, rule in ((spec.owner, Rule.OWNER), (spec.record, Rule.RECORD)):
+            if column is not None:
+                faults += name_faults(batch.column(column), column, rule)
+        values: dict[str, Int64s] = {}
         for measure in spec.measures:
             values[measure.name], broken_rows = whole_steps(batch.column(measure.column), measure)
             faults += broken_rows
@@ -173,7 +158,7 @@ class Decoder:
             coded[key.column] if isinstance(key, CodeColumn) else RowCodes.of_classes(values[key.measure], key)
             for key in spec.keys
         )
-        values = {each.addend: each.addends(values, len(batch)) for each in spec.statistics}
+        values = {total.addend: total.addends(values, len(batch)) for total in spec.statistics}
         if NO_RECORDS in (batch.schema.metadata or {}):
             faults = [(LINE, Rule.LINE, np.ones(len(batch), dtype=np.bool_))]
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None

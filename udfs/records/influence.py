@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from udfs.mechanisms.additive import FLOAT_SLACK
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.noise import FLOAT_SLACK
 from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.wide import LIMB, LOW
 from udfs.records.decoding import Records, SumSpec
@@ -32,16 +32,15 @@ class QueryLoss:
     """What makes influences on one query, and losses, of records.
 
     `part_of`: by key, numbers of all codes, and last of those in no list, that add up to the part of the query in which
-    a record's cell lies, a negative number where it is in none. `mechanisms` are those of the parts; the query sums
-    `addend`, whose unit is `step`, by a roll-up of base number `base`.
+    a record's cell lies, a negative number where it is in none.
     """
 
     name: str
-    base: int
+    base: int  # the number of the base of which its cells are a roll-up
     addend: str
-    step: Fraction
+    step: Fraction  # the addend's unit
     part_of: Mapping[int, Int64s]
-    mechanisms: tuple[Mechanism, ...]
+    mechanisms: tuple[Mechanism, ...]  # of the parts
 
     def __post_init__(self) -> None:
         for mechanism in self.mechanisms:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from udfs.numbers.arrays import Mask
+from udfs.numbers.arrays import Int64s, Mask
 from udfs.records.codes import is_code, is_text_code, roll_up
 from udfs.records.contract import Fault, Rule, text_codes
 
@@ -21,25 +21,15 @@ OUTSIDE, MALFORMED, ABSENT = -1, -2, -3  # what is in no list, what is no code, 
 
 @dataclass(frozen=True)
 class CodeColumn:
-    """A column of codes; `index` numbers the public codes.
-
-    Attributes:
-        column: Its name.
-        record_level: The built-in level of a record's well-formed codes; None: those of the list's form.
-        level: The level of the public codes, where it is a built-in one.
-        index: The number of each listed code.
-        other: The number of all well-formed codes that are not in `index`, where the domain declares one.
-        digits: Where there is no built-in level, how many digits well-formed codes have; None: they are any text.
-        optional: Whether a record may have no code.
-    """
+    """A column of codes, and the numbers of the public ones."""
 
     column: str
-    record_level: str | None
-    level: str
-    index: Mapping[str, int]
-    other: int = OUTSIDE
-    digits: int | None = None
-    optional: bool = False
+    record_level: str | None  # the built-in level of a record's well-formed codes; None: those of the list's form
+    level: str  # of the public codes, where it is a built-in one
+    index: Mapping[str, int]  # the number of each listed code
+    other: int = OUTSIDE  # the number of all well-formed codes that are not in `index`, where the domain declares one
+    digits: int | None = None  # of well-formed codes, where there is no built-in level; None: they are any text
+    optional: bool = False  # whether a record may have no code
 
     def index_of(self, code: str | None) -> int:
         """Return the code's number, `other` or OUTSIDE; MALFORMED for no code, ABSENT where there may be none."""
@@ -74,9 +64,9 @@ class Translator:
     def __init__(self, key: CodeColumn) -> None:
         self.key = key
         self._known: dict[bytes | None, int] = {}
-        self._last: tuple[pa.Array, NDArray[np.int64]] | None = None
+        self._last: tuple[pa.Array, Int64s] | None = None
 
-    def indices(self, codes: pa.Array) -> NDArray[np.int64]:
+    def indices(self, codes: pa.Array) -> Int64s:
         """Return the number of each code of a dictionary, and last that of null.
 
         What is not UTF-8 is malformed, as any other text is. Batches of one row group share a dictionary.
@@ -85,10 +75,11 @@ class Translator:
         if last is not None and last[0].equals(codes):
             return last[1]
         known = self._known
-        texts: list[bytes | None] = [*_as_bytes(codes).to_pylist(), None]
-        found = np.array([known[code] if code in known else self._new(code) for code in texts], dtype=np.int64)
-        self._last = codes, found
-        return found
+        kind = pa.large_binary() if pa.types.is_large_string(codes.type) else pa.binary()
+        texts: list[bytes | None] = [*codes.cast(kind).to_pylist(), None]
+        numbers = np.array([known[code] if code in known else self._new(code) for code in texts], dtype=np.int64)
+        self._last = codes, numbers
+        return numbers
 
     def _new(self, code: bytes | None) -> int:
         index = self.key.index_of(None if code is None else code.decode(errors="replace"))
@@ -101,7 +92,7 @@ class Translator:
 class RowCodes:
     """A key of a batch: the numbers of distinct codes, and which of them each record has."""
 
-    indices: NDArray[np.int64]
+    indices: Int64s
     rows: NDArray[np.integer[Any]]
     faults: list[Fault]
 
@@ -122,12 +113,12 @@ class RowCodes:
         return cls(indices, rows, faults)
 
     @classmethod
-    def of_classes(cls, steps: NDArray[np.int64], key: ClassColumn) -> "RowCodes":
+    def of_classes(cls, steps: Int64s, key: ClassColumn) -> "RowCodes":
         """Return the classes of values in steps; those below 0, which are bad records, are in the first."""
         rows = np.searchsorted(np.array(key.lowest[1:], dtype=np.int64), steps, side="right")
         return cls(np.arange(len(key.lowest), dtype=np.int64), rows, [])
 
-    def numbers(self, of_code: NDArray[np.int64]) -> NDArray[np.int64]:
+    def numbers(self, of_code: Int64s) -> Int64s:
         """Return each record's number, given those of all codes and last that of codes in no list."""
         return np.take(np.where(self.indices >= 0, of_code[np.maximum(self.indices, 0)], of_code[-1]), self.rows)
 
@@ -139,7 +130,3 @@ class RowCodes:
     def codes(self) -> NDArray[np.int32]:
         """Return the number of each record's code, below 0 for one in no list."""
         return np.take(self.indices, self.rows).astype(np.int32)
-
-
-def _as_bytes(codes: pa.Array) -> pa.Array:
-    return codes.cast(pa.large_binary() if pa.types.is_large_string(codes.type) else pa.binary())

@@ -31,7 +31,7 @@ def in_utf8(values: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         raw = values.cast(pa.large_binary()).to_pylist()
     kind = pa.string() if pa.types.is_string(values.type) else pa.large_string()
-    return pa.array([None if each is None else each.decode(errors="replace") for each in raw], kind)
+    return pa.array([None if text is None else text.decode(errors="replace") for text in raw], kind)
 
 
 def text_in_utf8(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from udfs.numbers.arrays import Int64s
 
 RECORDS = "records"  # what a plan writes beside `count`
 
@@ -80,12 +81,10 @@ class Statistic(ABC):
         """Return the number whose multiples the addends are, where values are multiples of `of_measure`."""
 
     @abstractmethod
-    def addends(self, values: Mapping[str, NDArray[np.int64]], records: int) -> NDArray[np.int64]:
-        """Return the addends of a batch in whole steps, of magnitude at most 2⁶³ − 1.
+    def addends(self, values: Mapping[str, Int64s], records: int) -> Int64s:
+        """Return the addends of a batch of so many records in whole steps, of magnitude at most 2⁶³ − 1.
 
-        Args:
-            values: the records' values by measure, in the measures' steps.
-            records: the number of records.
+        `values`: the records' values by measure, in the measures' steps.
         """
 
 
@@ -100,19 +99,15 @@ class Count(Statistic):
     formula = "1"
 
     def addend_at(self, values: Mapping[str, Fraction]) -> Fraction:
-        """Return 1."""
         return Fraction(1)
 
     def factor(self, factor: Fraction) -> Fraction:
-        """Return 1."""
         return Fraction(1)
 
     def step(self, of_measure: Fraction) -> Fraction:
-        """Return 1."""
         return Fraction(1)
 
-    def addends(self, values: Mapping[str, NDArray[np.int64]], records: int) -> NDArray[np.int64]:
-        """Return ones."""
+    def addends(self, values: Mapping[str, Int64s], records: int) -> Int64s:
         return np.ones(records, dtype=np.int64)
 
 
@@ -125,32 +120,26 @@ class Sum(Statistic):
 
     @property
     def addend(self) -> str:
-        """The measure's name."""
         return str(self.measure)
 
     @property
     def formula(self) -> str:
-        """The value's magnitude."""
         return f"|{self.measure}|"
 
     def addend_at(self, values: Mapping[str, Fraction]) -> Fraction:
-        """Return the value."""
         return values[str(self.measure)]
 
     def factor(self, factor: Fraction) -> Fraction:
-        """Return the same factor."""
         return factor
 
     def step(self, of_measure: Fraction) -> Fraction:
-        """Return the measure's step."""
         return of_measure
 
-    def addends(self, values: Mapping[str, NDArray[np.int64]], records: int) -> NDArray[np.int64]:
-        """Return the values."""
+    def addends(self, values: Mapping[str, Int64s], records: int) -> Int64s:
         return values[str(self.measure)]
 
 
-STATISTICS: Mapping[str, type[Statistic]] = MappingProxyType({each.kind: each for each in (Sum, Count)})
+STATISTICS: Mapping[str, type[Statistic]] = MappingProxyType({statistic.kind: statistic for statistic in (Sum, Count)})
 
 
 def statistic_of(data: Mapping[str, Any]) -> Statistic:

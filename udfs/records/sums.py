@@ -1,4 +1,6 @@
-"""Record batches → exact integer sums by base cell: one kernel for every engine.
+"""Record batches → exact integer sums by base cell: one function of Arrow batches, `sum_batches`, for every engine.
+
+Dask's tasks run it chunk by chunk, Spark's `mapInArrow` chunk by chunk or partition by partition of a table.
 
 Result: for each base (a numbering of cells) and each addend (the count of records, or a measure in steps) the exact sum
 over the records of the domain, in 128 bits: nothing wraps, and nothing is held in a range before all is added up.
@@ -14,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from udfs.numbers.arrays import Int64s, Mask
 from udfs.numbers.wide import LARGEST, Wide
@@ -107,13 +108,13 @@ def to_frame(sums: ExactSums, broken: Iterable[int], records: RecordCounts = UNC
     """Return the sums as a frame, after the counts of records and the cells of broken rules."""
     totals = sums.totals()
     counts = {LEFT_OUT: records.left_out, KEPT: records.kept}
-    told = np.array(sorted({*broken, *(cell for cell, count in counts.items() if count)}), dtype=np.int64)
+    marked = np.array(sorted({*broken, *(cell for cell, count in counts.items() if count)}), dtype=np.int64)
     cells = np.flatnonzero(np.logical_or.reduce([total.nonzero for total in totals.values()]))
     words = {addend: total.low for addend, total in totals.items()}
     words |= {HIGH + addend: total.high for addend, total in totals.items() if total.high is not None}
-    columns = {name: np.concatenate((np.zeros_like(told), word[cells])) for name, word in words.items()}
-    next(iter(columns.values()))[: len(told)] = [counts.get(cell, 0) for cell in told.tolist()]
-    return {CELL: np.concatenate((told, cells))} | columns
+    columns = {name: np.concatenate((np.zeros_like(marked), word[cells])) for name, word in words.items()}
+    next(iter(columns.values()))[: len(marked)] = [counts.get(cell, 0) for cell in marked.tolist()]
+    return {CELL: np.concatenate((marked, cells))} | columns
 
 
 def counts_of(cells: Int64s, counts: Int64s) -> RecordCounts:
@@ -126,8 +127,7 @@ def broken_of(cells: Int64s) -> list[int]:
     return sorted({*cells[(cells < 0) & (cells > KEPT)].tolist()})
 
 
-def _scatter(sums: NDArray[np.int64], cells: NDArray[np.int64], values: NDArray[np.int64]) -> None:
-    """Add values to sums[cells]."""
+def _scatter(sums: Int64s, cells: Int64s, values: Int64s) -> None:
     if cells.min() < 0 or cells.max() >= len(sums):
         raise IndexError("a cell number lies outside the numbering")
     np.add.at(sums, cells, values)
@@ -178,11 +178,9 @@ def _add(records: Records, spec: SumSpec, sums: ExactSums) -> int:
 
 # Rows with row ids → records: the rows of one id are one record, or none (docs/architecture.md, rule 6).
 #
-# Result: which rows are one record, what their measures add up to (exactly), and which records break the contract. It
-# depends on the rows of each id alone, on neither their order nor other ids, so that a record that is added up or left
-# out changes nothing of any other: the record, with all its rows, is what is protected. Where the unit is an owner and
-# bad records are dropped, ids are compared within each owner: what is left out of a firm depends on that firm alone.
-
+# The result depends on the rows of each id alone, on neither their order nor other ids, so that a record that is added
+# up or left out changes nothing of any other: the record, with all its rows, is what is protected. Where the unit is an
+# owner and bad records are dropped, ids are compared within each owner: what is left out of a firm depends on it alone.
 
 Duplicates = Literal["reject", "combine"]
 
@@ -270,13 +268,12 @@ def _differing(rows: Rows, spec: SumSpec, of_row: Int64s, first: Int64s) -> list
 
 
 def _any(of_row: Int64s, rows: Mask, count: int) -> Mask:
-    """Return which records have one of the given rows."""
     marked = np.zeros(count, dtype=np.bool_)
     marked[of_row[rows]] = True
     return marked
 
 
-def _added(steps: NDArray[np.int64], of_row: Int64s, count: int) -> tuple[Int64s, Mask]:
+def _added(steps: Int64s, of_row: Int64s, count: int) -> tuple[Int64s, Mask]:
     """Return the sum of each record's values, 0 where it lies beyond 63 bits, and where it does."""
 
     def added(limbs: Int64s) -> Int64s:

@@ -54,7 +54,11 @@ def in_spark_tasks(module: Any) -> None:
     module.SumRecords.rows = stopping(module.SumRecords.rows, lambda *_: "sums")
 
 
-HOOKS = {"pipeline.log": in_log, "pipeline.engines.tasks": in_tasks, "pipeline.engines.spark_tasks": in_spark_tasks}
+HOOKS = {
+    "pipeline.base.log": in_log,
+    "pipeline.engines.tasks": in_tasks,
+    "pipeline.engines.spark_tasks": in_spark_tasks,
+}
 
 
 class Hooked(MetaPathFinder):

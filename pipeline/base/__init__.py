@@ -1,0 +1,1 @@
+"""Errors, names, log, terminal, canonical JSON, pages and pictures: what every room uses."""

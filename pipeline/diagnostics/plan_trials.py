@@ -1,0 +1,274 @@
+"""The steps of a trial: synthetic microdata, a release on a ledger of its own, draws, losses, one document.
+
+Guarantee: a trial opens no ledger but one in a temporary folder, reads no microdata of a plan, and its keys are made
+for it and thrown away; nothing it does is charged, and nothing it draws can be published by `prdp release`.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.accounting.left_out import SHARE
+from pipeline.base.errors import PlanError
+from pipeline.base.log import Log
+from pipeline.diagnostics.accuracy import BY_TOTAL, accuracy_json, task_for
+from pipeline.diagnostics.distributions import NO_LOSSES, TOTAL, Counts, Key, upper_ends
+from pipeline.diagnostics.drawn_errors import Drawn, DrawTask, drawn_json
+from pipeline.diagnostics.record_losses import LossSpec
+from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
+from pipeline.diagnostics.trial_microdata import Economy, Microdata, Origin
+from pipeline.engines.buckets import grouped
+from pipeline.engines.protocol import Engine, Totals
+from pipeline.engines.totals import Layout, contract_checked, layout_of
+from pipeline.ledger.store import create_ledger
+from pipeline.microdata import source
+from pipeline.microdata.source import Chunk
+from pipeline.plan.model import Plan
+from pipeline.plan.size import MOST_CELLS, size_of
+from pipeline.plan.total_policy import policy_of
+from pipeline.planning.explain.verdict import standings
+from pipeline.planning.trial.equal_publication import publication
+from pipeline.planning.trial.sized_cells import SizedCells, SizedTask
+from pipeline.release.duplicates import records_of
+from pipeline.release.steps import Job
+from pipeline.release.steps import run as release
+from pipeline.storage.local import LocalPath
+from pipeline.storage.staging import scratch
+from udfs.noise.keystream import SecretKey
+from udfs.numbers.exact import as_json
+
+NOTICE = (
+    "A trial on synthetic microdata, or on microdata that somebody declared to be public: no figure here is about real "
+    "establishments, and nothing was charged to any ledger."
+)
+MOST_DRAWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialJob:
+    """One trial of plans beside each other on the same microdata; with no `draws` errors are not drawn.
+
+    `rehearsed`: a whole release of each plan is made too, to say what it needs.
+    """
+
+    plans: Sequence[Plan]
+    origin: Origin
+    draws: int
+    engine: Engine
+    rehearsed: bool = True
+    site_share: Fraction = SHARE
+    most_cells: int = MOST_CELLS
+    new_key: Callable[[], SecretKey] = SecretKey.fresh
+    log: Log = field(default_factory=Log)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.draws <= MOST_DRAWS:
+            raise PlanError(f"--draws: a whole number from 0 to {MOST_DRAWS:,} is needed")
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """What a trial came to: its document, and of each plan and each of its tables the cells by their true total."""
+
+    document: dict[str, Any]
+    cells: Sequence[Sequence[SizedCells]]
+
+
+def try_plans(job: TrialJob) -> Tried:
+    """Try the plans.
+
+    Raises:
+        PlanError: A plan has keys or measures that the economy has not, or microdata declared public lack a column.
+        MicrodataError: Microdata declared public break the contract.
+    """
+    keys = tuple(job.new_key() for _ in range(job.draws))
+    with tempfile.TemporaryDirectory(prefix="prdp-try-") as folder:
+        economy = Economy(job.origin, Path(folder))
+        trials = (_Trial(job, plan, keys, Path(folder) / f"plan-{i}") for i, plan in enumerate(job.plans))
+        tried = [trial.on(economy.for_plan(trial.plan)) for trial in trials]
+    document = {
+        "notice": NOTICE,
+        "microdata": job.origin.to_json() | {"label": job.origin.label},
+        "draws": job.draws,
+        "plans": [found for found, _ in tried],
+    }
+    return Tried(document, [cells for _, cells in tried])
+
+
+def try_kinds(job: TrialJob, equal: str, kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Try the one plan of `job` and the same with every kind of noise, as `publication` says."""
+
+    def tried(plans: Sequence[Plan]) -> dict[str, Any]:
+        return try_plans(replace(job, plans=plans, rehearsed=False)).document
+
+    return publication(job.plans[0], equal, kinds, try_plans(replace(job, draws=0)).cells[0], tried)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Trial:
+    """The trial of one plan, in a folder of its own."""
+
+    job: TrialJob
+    plan: Plan
+    keys: tuple[SecretKey, ...]
+    folder: Path
+
+    def on(self, microdata: Microdata) -> tuple[dict[str, Any], list[SizedCells]]:
+        """Return what the document says of the plan, and its cells by their true total."""
+        job, plan = self.job, self.plan
+        self.folder.mkdir()
+        needs = self._needs(microdata) if self.keys and job.rehearsed else None
+        self._tell("totals")
+        with _scanned(plan, microdata, job.engine, self.folder) as scan:
+            records, layout, totals = scan.records, scan.layout, scan.totals
+            cells = _sized(plan, totals)
+            tables = [self._table(i, totals) for i in range(len(plan.queries))]
+            self._tell("losses")
+            task = RecordTask(LossSpec.of(plan, layout), None)
+            of_records = RecordSummary.merged(job.engine.each(task, list(enumerate(records)), "reading"))
+        found = {
+            "release": plan.release,
+            "file": plan.path.name,
+            "dataset": plan.dataset.name,
+            "unit": plan.dataset.unit,
+            "plan_digest": plan.digest,
+            "records": {"made": microdata.made, "in_domain": of_records.records - of_records.outside},
+            "limits": [each.to_json() for each in standings(plan, policy_of(plan))],
+            "tables": tables,
+            "losses": {
+                "records": _losses_json(of_records.counts, plan),
+                "firms": self._of_firms(microdata.owner, scan.chunks),
+            },
+            "needs": needs,
+        }
+        return found, cells
+
+    def _table(self, number: int, totals: Totals) -> dict[str, Any]:
+        query = self.plan.queries[number]
+        task = task_for(query, self.plan.domain, None)
+        classes = accuracy_json(task, totals.over(number, task))[BY_TOTAL]
+        variance = all(isfinite(mechanism.variance(0.0)) for mechanism in query.mechanisms)
+        if self.keys:
+            self._tell(f"drawing {query.name}")
+            drawn = Drawn.merged(totals.over(number, DrawTask(self.keys, query.parts[0].mechanism.step)))
+            errors = {row["total"]: row["expected_standard_error"] for row in classes}
+            classes = drawn_json(drawn, len(self.keys), errors, variance=variance)
+        return {
+            "name": query.name,
+            "statistic": query.statistic.label,
+            "by": list(query.by),
+            "cells": self.plan.domain.query_cells(query.by, query.where).size,
+            "mechanism": query.described(),
+            "has_variance": variance,
+            "classes": classes,
+        }
+
+    def _of_firms(self, owner: str | None, chunks: Sequence[Chunk]) -> dict[str, Any] | None:
+        """Return the losses of firms, whatever the plan's unit; None where the microdata name none."""
+        if owner is None:
+            return None
+        plan = replace(self.plan, dataset=replace(self.plan.dataset, unit=owner))
+        layout = layout_of(plan)
+        spec = LossSpec.of(plan, replace(layout, spec=replace(layout.spec, record=None)))
+        with scratch(LocalPath(self.folder / "scratch"), plan.release, "trial") as between:
+            firms = grouped(self.job.engine.each, ByOwner(spec), chunks, FirmTask(spec, None), between)
+        return _losses_json(FirmSummary.merged(list(firms)).counts, plan)
+
+    def _needs(self, microdata: Microdata) -> dict[str, Any]:
+        """Release the plan as `prdp release` does, on a ledger of its own and without limits; return what it needed."""
+        self._tell("a release on a ledger of its own")
+        job, stages, out = self.job, _Stages(), self.folder / "out"
+        alone = replace(self.plan.dataset, family=None)  # no family is registered in that ledger
+        release(
+            Job(
+                plan=replace(self.plan, dataset=alone, budget=(), supersedes=None),
+                microdata=LocalPath(microdata.path),
+                out=LocalPath(out),
+                ledger=create_ledger(str(self.folder / "ledger" / "ledger.sqlite")),
+                engine=job.engine,
+                site_share=job.site_share,
+                most_cells=job.most_cells,
+                new_key=job.new_key,
+                new_test_key=job.new_key,
+                log=Log(stages),
+            )
+        )
+        seconds = stages.seconds
+        return {
+            "seconds": round(sum(seconds.values()), 3),
+            "scan_seconds": round(seconds.get("scan", 0.0), 3),
+            "noise_seconds": round(seconds.get("tables", 0.0) + seconds.get("stage", 0.0), 3),
+            "published_bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
+            "memory_gibibytes": round(size_of(self.plan).gibibytes, 3),
+        }
+
+    def _tell(self, what: str) -> None:
+        self.job.log.progress(f"{self.plan.release}: {what}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Scan:
+    """Microdata in pieces, as they are and as records of a plan, and the totals of the plan's tables."""
+
+    chunks: Sequence[Chunk]
+    records: Sequence[Any]
+    layout: Layout
+    totals: Totals
+
+
+@contextmanager
+def _scanned(plan: Plan, microdata: Microdata, engine: Engine, folder: Path) -> Iterator[_Scan]:
+    chunks = list(source.chunks(source.find(LocalPath(microdata.path))))
+    root = LocalPath(folder / "scratch")
+    with (
+        contract_checked(plan),
+        records_of(chunks, plan, engine, LocalPath(folder / "records"), prepared=False) as (records, layout),
+        scratch(root, plan.release, "trial") as between,
+    ):
+        assert isinstance(records, Sequence)
+        yield _Scan(chunks, records, layout, engine.totals(records, layout, between))
+
+
+def _sized(plan: Plan, totals: Totals) -> list[SizedCells]:
+    return [SizedCells.of(totals.over(i, SizedTask(query))) for i, query in enumerate(plan.queries)]
+
+
+def sized_cells(origin: Origin, started: Callable[[], AbstractContextManager[Engine]], plan: Plan) -> list[SizedCells]:
+    """Return the cells of each of a plan's tables by their true total, of synthetic or declared public microdata."""
+    with tempfile.TemporaryDirectory(prefix="prdp-sizes-") as name, started() as engine:
+        folder = Path(name)
+        with _scanned(plan, Economy(origin, folder).for_plan(plan), engine, folder) as scan:
+            return _sized(plan, scan.totals)
+
+
+def _losses_json(counts: Mapping[Key, Counts], plan: Plan) -> dict[str, Any]:
+    """Return the distribution of total losses (rho), and the share of losses above each limit, at most."""
+    total = counts.get((TOTAL, 0))
+    if total is None:
+        return dict(NO_LOSSES) | {"above": []}
+    ends = np.minimum(upper_ends(total.bins), total.largest)
+    shares = [float(total.counts[ends > float(limit.rho)].sum() / total.counts.sum()) for limit in plan.budget]
+    above = [{"rho": as_json(limit.rho), "share": share} for limit, share in zip(plan.budget, shares, strict=True)]
+    return total.to_json() | {"above": above}
+
+
+class _Stages(logging.Handler):
+    """Keeps how many seconds each stage of a release took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add up what a stage took that ended."""
+        facts = vars(record)["facts"]
+        if facts["event"] == "ended":
+            self.seconds[facts["stage"]] = self.seconds.get(facts["stage"], 0.0) + facts["seconds"]

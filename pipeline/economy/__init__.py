@@ -1,1 +1,0 @@
-"""The synthetic microdata: an economy after public figures."""

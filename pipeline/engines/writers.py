@@ -1,0 +1,162 @@
+"""Formats of tables: one class each. A new format is one class here and one line of FORMATS.
+
+Parquet files are written by the workers as they draw; every other format is made from them afterwards. What is written
+depends on the released values alone, so that the same attempt key gives the same bytes on every engine.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from pipeline.engines.blocks import Block, ranges
+from pipeline.plan.model import VALUES
+from pipeline.storage.location import Location
+from pipeline.storage.uri import locate
+from udfs.noise.keystream import SecretKey
+
+ROW_GROUP_CELLS = 1 << 16
+
+
+class Writer(ABC):
+    """A format of tables; `name` is how it is asked for, and the ending of its files.
+
+    Paths of files are relative to the folder tables/ of an attempt.
+    """
+
+    name: ClassVar[str]
+
+    def files(self, query: str, cells: int) -> list[str]:
+        """Return the paths of a table's files, which depend on the number of its public cells alone."""
+        return [f"{query}.{self.name}"]
+
+    @abstractmethod
+    def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Write one file with all of the rows, in their order."""
+
+    @abstractmethod
+    def read(self, tables: Location, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a table from its files in the folder `tables`, keys as text with their zeros."""
+
+    def convert(self, tables: Location, query: str) -> None:
+        """Make the table's file from its Parquet files."""
+        (file,) = self.files(query, 0)
+        self.write(tables / file, PARQUET.schema(tables, query), PARQUET.read(tables, query))
+
+
+@final
+class Parquet(Writer):
+    """Files by ranges of the domain, in a folder of the query's name; keys are dictionary-coded."""
+
+    name = "parquet"
+
+    def files(self, query: str, cells: int) -> list[str]:
+        """Return a file for each range of the cells."""
+        return [f"{query}/{name}" for name, _, _ in ranges(cells)]
+
+    def write(
+        self,
+        file: Location,
+        schema: pa.Schema,
+        rows: Iterable[pa.Table | pa.RecordBatch],
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the file at once, with `notes` in its footer: a repetition replaces it by the same bytes."""
+        whole = pa.BufferOutputStream()
+        coded = [name for name in schema.names if name not in VALUES]
+        with pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=coded, store_schema=False) as writer:
+            writer.write_table(pa.concat_tables(rows), ROW_GROUP_CELLS)
+            if notes:
+                writer.add_key_value_metadata(dict(notes))
+        file.write(whole.getvalue())
+
+    def read(self, tables: Location, query: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of every file, in the order of their names; of some columns, or of all."""
+        for file in self._present(tables, query):
+            with file.open() as raw, pq.ParquetFile(raw) as parquet:
+                yield from parquet.iter_batches(columns=columns)
+
+    def largest(self, tables: Location, query: str, most: int) -> pa.Table | None:
+        """Return the rows with the `most` largest values, the largest first, of equal ones the first in key order.
+
+        Row groups are read from the largest maximum down, until no other can have one of them: that is in their
+        statistics. None where no file has a row.
+        """
+        files = self._present(tables, query)
+        keys = [name for name in self.schema(tables, query).names if name not in VALUES] if files else []
+        order = [("value", "descending"), *((key, "ascending") for key in keys)]
+        best: pa.Table | None = None
+        for maximum, number, group in sorted(self._maxima(files), key=lambda each: -each[0]):
+            if best is not None and len(best) == most and best["value"][-1].as_py() > maximum:
+                break
+            with files[number].open() as raw, pq.ParquetFile(raw) as parquet:
+                rows = parquet.read_row_group(group)
+            first = np.argsort(-rows["value"].to_numpy(), kind="stable")[:most]
+            best = pa.concat_tables([rows.take(first), *([] if best is None else [best])])
+            best = best.sort_by(order).slice(0, most)
+        return best
+
+    @staticmethod
+    def _maxima(files: Sequence[Location]) -> Iterator[tuple[float, int, int]]:
+        """Yield the largest value of each row group, the number of its file, and its own in the file."""
+        for number, file in enumerate(files):
+            with file.open() as raw:
+                metadata = pq.read_metadata(raw)
+            value = metadata.schema.names.index("value")
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(value).statistics
+                if statistics is not None:  # it has rows
+                    yield statistics.max, number, group
+
+    def schema(self, tables: Location, query: str) -> pa.Schema:
+        """Return the names and types of the columns."""
+        with self._present(tables, query)[0].open() as raw:
+            return pq.read_schema(raw)
+
+    def _present(self, tables: Location, query: str) -> list[Location]:
+        files = (tables / query).files()
+        return [file for file in files if file.suffix == ".parquet" and not file.name.startswith(".")]
+
+
+@final
+class Csv(Writer):
+    """One text file with a header; keys stand in quotes, their zeros kept."""
+
+    name = "csv"
+
+    def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Write the file batch by batch."""
+        with file.writing() as stream, pa.csv.CSVWriter(stream, schema) as writer:
+            for batch in rows:
+                writer.write(batch)
+
+    def read(self, tables: Location, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; whole numbers come as int64, other values as float64."""
+        file = tables / self.files(query, 0)[0]
+        with file.open() as raw, pa.csv.open_csv(raw) as reader:
+            names = reader.schema.names
+        keys = pa.csv.ConvertOptions(column_types={name: pa.string() for name in names if name not in VALUES})
+        with file.open() as raw, pa.csv.open_csv(raw, convert_options=keys) as reader:
+            yield from reader
+
+
+PARQUET: Final = Parquet()
+FORMATS: Final[Mapping[str, Writer]] = MappingProxyType({writer.name: writer for writer in (PARQUET, Csv())})
+
+
+def write_block(block: Block, key: SecretKey) -> None:
+    """Release the block's cells and write its Parquet file; a repetition replaces it by the same bytes."""
+    table = block.released(key)
+    PARQUET.write(locate(block.path), table.schema, [table], block.notes)
+
+
+def sweep(folder: Location, names: set[str]) -> None:
+    """Remove what is not one of `names` from a table's staging folder: what tasks that were killed left."""
+    for file in folder.files():
+        if file.relative_to(folder) not in names:
+            file.delete()

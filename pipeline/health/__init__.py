@@ -1,1 +1,0 @@
-"""Whether a ledger, and the machine that runs prdp, are well: what was found, and how to mend it."""

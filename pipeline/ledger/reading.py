@@ -1,0 +1,146 @@
+"""A ledger as it is read: states, entries, budgets, what is spent; nothing here writes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, func, select
+
+from pipeline.ledger.admission import Account, accounts, require_source
+from pipeline.ledger.approvals import Required, required_by
+from pipeline.ledger.database import ENTRIES, Database
+from pipeline.ledger.datasets import Budget, budgets_of, registered_at
+from pipeline.ledger.entries import CHECKED, DIAGNOSED, Diagnosed, Entry, closed_by, entries, head_of
+from pipeline.ledger.fold import ReleaseState, state_of, states_of
+from pipeline.ledger.microdata_rules import known_as, refusals_of
+from pipeline.ledger.summaries import Summaries
+from pipeline.ledger.summary import Row
+from pipeline.ledger.verification import require_true, verified
+
+Answer = TypeVar("Answer")
+
+
+class ReadLedger:
+    """What the ledger in a database records; each question is answered from one state of it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def _read(self, question: Callable[[Connection], Answer]) -> Answer:
+        with self._reading() as connection:
+            return question(connection)
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        return self._database.reading()
+
+    @property
+    def address(self) -> str:
+        """The file, or the server's address without password, as messages name the ledger."""
+        return self._database.name
+
+    @property
+    def path(self) -> Path | None:
+        """The file that holds the ledger; None where a server does."""
+        return self._database.path
+
+    @property
+    def staging_root(self) -> Path:
+        """The folder under which attempts are staged unless a run names another: beside a ledger's file."""
+        return self._database.staging_root
+
+    def connection_files(self) -> Mapping[str, Path]:
+        """The files that a connection to a server reads, by the names of its settings; none for a file."""
+        return self._database.connection_files()
+
+    def served_certificate(self) -> bytes | None:
+        """The certificate, in DER, that the ledger's server shows; None for a file, and where it shows none."""
+        return self._database.served_certificate()
+
+    def server_time(self) -> datetime | None:
+        """Return what the server's clock says, with its zone; None where the ledger is a file of this machine."""
+        now = select(func.clock_timestamp())
+        return None if self.path else self._read(lambda connection: connection.execute(now).scalar_one())
+
+    def lock(self, release: str) -> AbstractContextManager[None]:
+        """Hold the lock on `release` for a block; StateError at once where another attempt is alive."""
+        return self._database.lock(release)
+
+    def state(self, release: str) -> ReleaseState | None:
+        """Return the state of `release`, None where it was never reserved."""
+        return self._read(lambda connection: state_of(connection, release))
+
+    def states(self) -> list[ReleaseState]:
+        """Return the states of all releases, in the order of first reservation."""
+        return list(self._read(states_of).values())
+
+    def diagnoses(self) -> list[Diagnosed]:
+        """Return all runs of diagnostics, and all checks of microdata, in order."""
+        runs = ENTRIES.c.event.in_((DIAGNOSED, CHECKED))
+        return self._read(lambda connection: [Diagnosed.of(entry) for entry in entries(connection, runs)])
+
+    def head(self) -> tuple[int, str]:
+        """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
+        return self._read(head_of)
+
+    def identity(self) -> str | None:
+        """Return the hash of the first entry, which no other ledger has, wherever this one lies; None while empty."""
+        first = ENTRIES.c.seq == 1
+        return self._read(lambda connection: next((entry.hash for entry in entries(connection, first)), None))
+
+    def budgets(self) -> dict[str, Budget]:
+        """Return the registered datasets and families by name."""
+        return self._read(budgets_of)
+
+    def require_source(self, dataset: str, names: Sequence[str], *, registered_only: bool = False) -> None:
+        """Raise StateError unless a dataset's microdata may lie at a place of these names; nothing is looked at."""
+        require_source(self.budgets(), dataset, names, registered_only)
+
+    def dataset_at(self, names: Sequence[str]) -> Budget | None:
+        """Return the registered dataset whose microdata a place of one of these names is, or holds, or is a part of."""
+        return registered_at(self.budgets(), names)
+
+    def dataset_with(self, fingerprints: Sequence[str]) -> str | None:
+        """Return a dataset, registered or ever reserved, of which a file with one of the fingerprints is; else None."""
+        return self._read(lambda connection: known_as(connection, fingerprints, budgets_of(connection)))
+
+    def entries(self, release: str | None = None) -> list[Entry]:
+        """Return all entries in order, or those that name a release; each is checked against its hash."""
+        where = None if release is None else ENTRIES.c.release == release
+        return self._read(lambda connection: list(entries(connection, where)))
+
+    def overview(self) -> tuple[list[tuple[str, Row]], list[Account]]:
+        """Return all releases in brief with their datasets, in order, and the accounts of datasets and families."""
+        with self._reading() as connection:
+            summaries = Summaries(connection)
+            return summaries.rows(), accounts(summaries.budgets, summaries.states())
+
+    def sources(self) -> set[tuple[str, str | None]]:
+        """Return each dataset of which a release is charged, with where the microdata of one lay."""
+        with self._reading() as connection:
+            charged = (state for state in Summaries(connection).states() if state.charges > 0)
+            return {(state.dataset, state.reservation.get("source")) for state in charged}
+
+    def refusals(self) -> dict[str, int]:
+        """Return how many releases were refused because of their records, by dataset and by family."""
+        return self._read(lambda connection: refusals_of(Summaries(connection)))
+
+    def required(self) -> Required | None:
+        """Return the approvals that releases take which are reserved now; None: one, of those that are held."""
+        return self._read(required_by)
+
+    def closed(self) -> Entry | None:
+        """Return the entry that closed the ledger; None where it is open."""
+        return self._read(closed_by)
+
+    def verify(self) -> tuple[int, str]:
+        """Return the head after checking every entry: its hash, its link, no gap, and a legal history.
+
+        Raises StateError that names the first bad entry. Entries cut from the end leave no trace in the file: compare
+        the head with one that was published.
+        """
+        with self._reading() as connection:
+            head = verified(entries(connection))
+            require_true(connection)
+            return head

@@ -1,0 +1,174 @@
+"""The address of a ledger's server: who is connected to, by which files, and how it is shown."""
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import URL, exc, make_url
+from sqlalchemy.exc import ArgumentError
+
+from pipeline.base.errors import PlanError, PrdpError, StateError
+from pipeline.ledger.database import BUSY, REFUSED
+
+CONNECT_SECONDS = 10
+_VERIFIED = "verify-full"  # encrypted, and the server shown to be the one that is named
+_FILES = {  # libpq's option for each file that it reads → where it looks without one, in the user's home
+    "sslrootcert": ".postgresql/root.crt",
+    "sslcert": ".postgresql/postgresql.crt",
+    "sslkey": ".postgresql/postgresql.key",
+    "passfile": ".pgpass",
+}
+
+
+def server_url(text: str) -> URL:
+    """Return the address of a server, ready to connect with psycopg.
+
+    Beyond this machine only a connection whose server is verified is made (sslmode=verify-full, which is also the
+    default there): who stands in between could read the ledger, or answer as one in which nothing was spent. Raises
+    PlanError, which names neither the password nor the options.
+    """
+    try:
+        url = make_url(text).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        raise PlanError("--ledger: the address is not of the form postgresql://user@host:port/database") from None
+    if not url.database:
+        raise PlanError(f"--ledger {shown(url)}: name the database: postgresql://user@host:port/database")
+    if "password" in url.query:
+        raise PlanError(f"--ledger {shown(url)}: give the password by PGPASSWORD or a passfile, not as an option")
+    url = url.update_query_dict({"connect_timeout": url.query.get("connect_timeout", str(CONNECT_SECONDS))})
+    if on_this_machine(_hosts(url)):
+        return url
+    mode = url.query.get("sslmode", _VERIFIED)
+    if mode != _VERIFIED:
+        raise unverified(shown(url))
+    return url.update_query_dict({"sslmode": mode})  # stated here, it comes before PGSSLMODE
+
+
+def unverified(name: str) -> PlanError:
+    """Return the error of a connection beyond this machine whose server is not verified."""
+    return PlanError(
+        f"--ledger {name}: beyond this machine the server must be verified: sslmode=verify-full "
+        "(with sslrootcert=FILE for a certificate authority of your own)"
+    )
+
+
+def connection_files(url: URL) -> dict[str, Path]:
+    """Return the files that a connection to `url` reads, by libpq's names: certificates, key and password file.
+
+    Those that the address or the environment names, there or not; else those of libpq's own places that are there.
+    """
+    found = {}
+    for name, usual in _FILES.items():
+        named = next(iter(_several(url.query.get(name, ()))), None) or os.environ.get(f"PG{name.upper()}")
+        path = Path(named) if named else Path(os.path.expanduser("~"), usual)
+        if named != "system" and (named or os.path.exists(path)):
+            found[name] = path
+    return found
+
+
+def on_this_machine(hosts: Iterable[str]) -> bool:
+    """Return whether `hosts` (names, addresses, folders of Unix sockets; "": the default) are all this machine."""
+    return all(not host or host[0] in "/@" or host == "localhost" or _loopback(host) for host in hosts)
+
+
+def shown(url: URL) -> str:
+    """Return the address for messages: without password and options, but for the folder of a Unix socket."""
+    sockets = [host for host in _several(url.query.get("host", ())) if host.startswith("/")]
+    query = {"host": sockets[0]} if sockets else {}
+    public = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
+    return public.render_as_string(hide_password=True)
+
+
+def _hosts(url: URL) -> list[str]:
+    named = [url.host or "", *_several(url.query.get("host", ())), *_several(url.query.get("hostaddr", ()))]
+    if not any(named):
+        named.append(os.environ.get("PGHOST", ""))
+    named.append(os.environ.get("PGHOSTADDR", ""))
+    # As libpq does: several between commas, as SQLAlchemy: each with its port.
+    return [host for text in named for host in text.split(",")]
+
+
+def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# What goes wrong with a ledger's server, in plain words: no statement, parameter or password is told.
+
+LOST = "cannot be reached any more: run again once the server answers, and it goes on from what was committed"
+_UNREACHED = "cannot be opened: "
+# A server refused, for a reason that stays; not because it is starting or stopping.
+_ANSWERED = re.compile("FATAL: (?! the database system is)|password|certificate|SSL(?! SYSCALL| error: unexpected eof)")
+_FULL = re.compile("FATAL: +(sorry, too many clients|remaining connection slots)")
+_DENIED = (
+    "does not let this user do that: use a user with the role it takes (prdp_release to release, prdp_officer to "
+    "approve, prdp_reader to read, prdp_owner to make or migrate)"
+)
+_READ_ONLY = "is read-only: give the address of the server that takes writes"
+_ABSENT = "is no prdp ledger: check the address, or restore it from a backup"
+
+# Plain words, without statements, parameters and passwords, by SQLSTATE, or by its class: its first two characters.
+_PLAIN: Mapping[str, str] = {
+    "08": LOST,
+    "57": LOST,
+    "57014": "stopped the step, which took too long: see the server's statement_timeout",
+    "25P03": "ended the step, which paused for too long: run again",
+    "25P04": "ended the step, which took too long: run again",
+    "55P03": BUSY,
+    "40": BUSY,
+    "25006": _READ_ONLY,
+    "23": REFUSED,
+    "42501": _DENIED,
+    "42P01": _ABSENT,
+    "3F": _ABSENT,
+    "53100": "cannot be written, the server's disk is full: make room and try again",
+    "53": "has no room for another connection or step: try again later",
+    "58": "cannot be read or written: the server's disk is faulty or full: see its log",
+    "XX": "is damaged: see the server's log, and restore it from a backup",
+}
+
+
+@contextmanager
+def plain_errors(name: str) -> Iterator[None]:
+    """Turn the database's errors inside the block into one plain line about the ledger `name`.
+
+    It is a StateError, or a PrdpError where there is no server that answers: that is no state of the ledger.
+    """
+    try:
+        yield
+    except (psycopg.Error, exc.DBAPIError) as error:
+        words = _in_words(error)
+        raise (PrdpError if words == LOST or _away(words) else StateError)(f"the ledger {name} {words}") from None
+
+
+def passing(error: exc.OperationalError) -> bool:
+    """Return whether a connection failed for a reason that passes: no server answers, it starts, or it is full."""
+    words = _in_words(error)
+    return _away(words) or _FULL.search(words) is not None
+
+
+def _away(words: str) -> bool:
+    return words.startswith(f"{_UNREACHED}connection ") and not _ANSWERED.search(words)
+
+
+def _in_words(error: psycopg.Error | exc.DBAPIError) -> str:
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    state = getattr(original, "sqlstate", None)
+    if state is not None:
+        known = _PLAIN.get(state, _PLAIN.get(state[:2]))
+        return known or f"cannot be used: the server's error is {state}: see its log"
+    # libpq's own words on a connection that could not be made name host, port and user, and never a password.
+    reason = next(iter(str(original).splitlines()), "")
+    if reason.startswith("connection "):
+        return f"{_UNREACHED}{reason}"
+    return LOST if isinstance(original, psycopg.OperationalError) else "cannot be opened: check the address's options"

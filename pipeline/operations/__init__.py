@@ -1,0 +1,1 @@
+"""Whether machine and ledger are well, and what operators see."""

@@ -1,0 +1,269 @@
+"""What a plan's shape cannot say: names that must fit together, levels and codes that the domain must have."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from pipeline.base.errors import PlanError
+from pipeline.base.names import hint
+from pipeline.plan.calibrated_parameters import Use, mechanism_mistakes
+from pipeline.plan.domain import ALL_LEVELS, Domain, rank, unknown_level
+from pipeline.plan.keys import built_in_levels
+from pipeline.plan.messages import KeyPath, Mistake, missing
+from pipeline.plan.model import RECORD
+from pipeline.plan.plan_schema import (
+    DatasetSpec,
+    DomainSpec,
+    ListSpec,
+    MeasureSpec,
+    PartsSpec,
+    PlanSpec,
+    QuerySpec,
+    RecordValues,
+)
+from pipeline.plan.wishes import allocation_mistakes
+from pipeline.storage.location import LocationError
+from pipeline.storage.uri import locate
+from udfs.mechanisms.parameters import SMALLEST
+from udfs.records.statistics import RECORDS, STATISTICS, Count
+
+MOST_SHOWN = 5  # codes that a message names
+
+
+def plan_mistakes(plan: PlanSpec, domain: Domain | None, folder: Path) -> Iterator[Mistake]:
+    """Yield what contradicts itself, another part of the plan, or the domain (None: it could not be read).
+
+    Other files that the plan names are relative to `folder`.
+    """
+    if plan.supersedes == plan.release:
+        yield Mistake(("supersedes",), "must name an earlier release")
+    levels = known_levels(plan.domain, plan.dataset)
+    yield from dataset_mistakes(plan.dataset, levels)
+    draft = plan.calibrate
+    check = _Check(plan.dataset.measures, domain, levels, plan.interval, plan.queries, folder, draft is not None)
+    yield from check.queries_mistakes()
+    if draft is not None:
+        yield from allocation_mistakes(draft, check.queries, bool(plan.budget))
+    limits = [(("budget", i, "at"), limit) for i, limit in enumerate(plan.budget)]
+    stated = [(("calibrate", "limits", i, "at"), each) for i, each in enumerate(draft.limits if draft else [])]
+    path: KeyPath
+    for path, limit in (*limits, *stated):
+        if isinstance(limit.at, list) and plan.dataset.unit == RECORD:
+            yield Mistake(path, "must be a mapping; a list is for a dataset whose unit is an owner column")
+        records = enumerate(limit.at) if isinstance(limit.at, list) else [(None, limit.at)]
+        for number, record in records:
+            yield from check.record_mistakes(record, path if number is None else (*path, number))
+
+
+def known_levels(domain: DomainSpec, dataset: DatasetSpec) -> tuple[str, ...]:
+    """Return the levels of a plan's keys, as far as it says them."""
+    codes = domain.codes
+    built_in = [level for key in sorted({*dataset.keys, *codes}, key=rank) for level in built_in_levels(key)]
+    further = [level for _, each in sorted(codes.items()) if isinstance(each, ListSpec) for level in each.levels]
+    return tuple(dict.fromkeys([*built_in, *further]))
+
+
+def dataset_mistakes(dataset: DatasetSpec, levels: Collection[str] = ALL_LEVELS) -> Iterator[Mistake]:
+    """Yield what contradicts itself in the key dataset."""
+    if (dataset.path is None) == (dataset.source is None):
+        either = (("dataset", "path"), ("dataset", "source"))
+        yield Mistake(
+            ("dataset",), "must have either path (files) or source (a table of Spark's catalog)", absent=either
+        )
+    try:
+        locate(dataset.path or "")
+    except LocationError as error:
+        yield Mistake(("dataset", "path"), error.rule)
+    if dataset.source and dataset.duplicates in ("reject", "combine"):
+        yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
+    for name, measure in dataset.measures.items():
+        path: KeyPath = ("dataset", "measures", name)
+        if name in (*levels, *ALL_LEVELS, RECORDS):
+            yield Mistake(path, "this name has another meaning; choose another")
+        if measure.type == "decimal" and measure.step is None:
+            yield missing((*path, "step"), " (every value is a whole multiple of it)")
+        if measure.type == "integer" and measure.step not in (None, 1):
+            yield Mistake((*path, "step"), "must be 1 or left out, for integers")
+        if measure.step is not None and not SMALLEST <= measure.step <= 1 / SMALLEST:
+            yield Mistake((*path, "step"), "must be between 1e-50 and 1e50")
+
+
+@dataclass(frozen=True)
+class _Check:
+    """What queries and limits are checked against; `domain` is None where it could not be read."""
+
+    measures: Mapping[str, MeasureSpec]
+    domain: Domain | None
+    levels: Collection[str]
+    coverage: Fraction
+    queries: Sequence[QuerySpec]
+    folder: Path
+    drafted: bool
+
+    def level_rule(self, level: str) -> str | None:
+        """Return the rule that `level` breaks: it must be known, and the domain as fine."""
+        if self.domain is None:
+            return None if level in self.levels else unknown_level(level, [*self.levels])
+        return self.domain.level_rule(level)
+
+    def code_rule(self, level: str, code: str) -> str | None:
+        """Return the rule that `code` breaks: the domain must have it at `level`, a level without a broken rule."""
+        return None if self.domain is None else self.domain.code_rule(level, code)
+
+    def queries_mistakes(self) -> Iterator[Mistake]:
+        names: set[str] = set()
+        for i, query in enumerate(self.queries):
+            path: KeyPath = ("queries", i)
+            if query.name in names:
+                yield Mistake((*path, "name"), "another query has this name")
+            if query.name.endswith(".csv"):
+                yield Mistake((*path, "name"), "must not end in .csv, the ending of a table's text file")
+            names.add(query.name)
+            yield from self.statistic_mistakes(query, path)
+            yield from self.by_mistakes(query.by, (*path, "by"))
+            yield from self.where_mistakes(query.where, (*path, "where"))
+            yield from self.mechanisms_mistakes(query, (*path, "mechanism"))
+
+    def statistic_mistakes(self, query: QuerySpec, path: KeyPath) -> Iterator[Mistake]:
+        if len(query.statistics) != 1:
+            known = " or ".join(
+                f"{kind} (a measure)" if each.reads_measure else f"{kind}: {RECORDS}"
+                for kind, each in STATISTICS.items()
+            )
+            yield Mistake(path, f"must have either {known}", absent=tuple((*path, kind) for kind in STATISTICS))
+        else:
+            (statistic,) = query.statistics
+            for name in statistic.measures:
+                if name not in self.measures:
+                    yield Mistake((*path, statistic.kind), f"unknown measure{hint(name, self.measures, 'measure')}")
+
+    def by_mistakes(self, by: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
+        first: dict[str, str] = {}
+        for i, level in enumerate(by):
+            rule = self.level_rule(level)
+            key = "" if self.domain is None or rule else self.domain.dimension(level).key
+            if not rule and key and key in first:
+                rule = f"must be the only level of {key}; {first[key]} stands before it"
+            if rule:
+                yield Mistake((*path, i), rule)
+            first.setdefault(key, level)
+
+    def where_mistakes(self, where: Mapping[str, Sequence[str]], path: KeyPath) -> Iterator[Mistake]:
+        wrong = False
+        for level, codes in where.items():
+            rule = self.level_rule(level)
+            if rule:
+                wrong = True
+                yield Mistake((*path, level), rule)
+                continue
+            first = {code: i for i, code in reversed(tuple(enumerate(codes)))}
+            for i, code in enumerate(codes):
+                rule = "this code stands twice" if first[code] < i else self.code_rule(level, code)
+                if rule:
+                    wrong = True
+                    yield Mistake((*path, level, i), rule)
+        if where and not wrong and self.domain is not None and not self.domain.meets(where):
+            yield Mistake(path, "no cell of the domain meets it")
+
+    def mechanisms_mistakes(self, query: QuerySpec, path: KeyPath) -> Iterator[Mistake]:
+        spec, use = query.mechanism, self._use(query)
+        if not isinstance(spec, PartsSpec):
+            yield from mechanism_mistakes(spec, use, path)
+            return
+        parts = [((*path, "parts", code), part) for code, part in spec.parts.items()]
+        for at, part in (*parts, ((*path, "others"), spec.others)):
+            if part is not None:
+                yield from mechanism_mistakes(part, use, at)
+        yield from self.partition_mistakes(query, spec, path)
+
+    def _use(self, query: QuerySpec) -> Use:
+        measures = self.measures
+        statistic = next(iter(query.statistics), Count())
+        steps = [measures[name].step or Fraction(1) for name in statistic.measures if name in measures]
+        known = len(steps) == len(statistic.measures)
+        step = statistic.step(steps[0] if steps else Fraction(1)) if known else None
+        return Use(statistic, step, measures, self.coverage, self.folder, self.drafted)
+
+    def partition_mistakes(self, query: QuerySpec, spec: PartsSpec, path: KeyPath) -> Iterator[Mistake]:
+        """Yield what keeps the parts of a query's mechanism from being a partition of its public cells.
+
+        Parallel composition rests on it: a record lies in one cell, its cell in one part, and its loss is that of this
+        part's mechanism (docs/mathematics.md, section 5).
+        """
+        level, codes = spec.by, spec.parts
+        rule = self.level_rule(level) or self._roll_up_rule(level, query.by)
+        if rule:
+            yield Mistake((*path, "by"), rule)
+            return
+        met = self._codes_met(level, query)
+        if not met:
+            return
+        wrong = False
+        for code in codes:
+            rule = self.code_rule(level, code) or ("" if code in met else "no cell of the query has this code")
+            if rule:
+                wrong = True
+                yield Mistake((*path, "parts", code), rule)
+        rest = [code for code in met if code not in codes]
+        if rest and not wrong and spec.others is None:
+            shown = ", ".join(rest[:MOST_SHOWN]) + (", …" if len(rest) > MOST_SHOWN else "")
+            yield missing((*path, "others"), f" (the mechanism of the codes that have no part: {shown})")
+        if not rest and spec.others is not None:
+            yield Mistake((*path, "others"), "must be left out: the parts name every code that the query has")
+
+    def _codes_met(self, level: str, query: QuerySpec) -> tuple[str, ...]:
+        """Return the codes at `level` of the query's cells; none where they are not known, or the filter is wrong."""
+        if self.domain is None:
+            return ()
+        try:
+            return self.domain.codes_met(level, query.where)
+        except PlanError:
+            return ()  # reported at the filter
+
+    def record_mistakes(self, at: RecordValues, path: KeyPath) -> Iterator[Mistake]:
+        """Yield what is wrong with a reference record of a limit."""
+        wrong = False
+        for name, value in at.items():
+            mistake = self._value_mistake(name, value, (*path, name))
+            if mistake is not None:
+                wrong = True
+                yield mistake
+        read = (name for query in self.queries for statistic in query.statistics for name in statistic.measures)
+        for measure in dict.fromkeys(read):
+            if measure in self.measures and measure not in at:
+                yield Mistake(path, f"must also name {measure}, which a query sums", absent=((*path, measure),))
+        for key in () if wrong or self.domain is None else self.domain.dimensions:
+            size = None if key.classes is None else at.get(key.classes.measure)
+            code = key.codes[key.classes.class_of(size)] if key.classes and isinstance(size, Fraction) else None
+            if code is not None and at.get(key.key) not in (None, code, size):
+                wrong = True
+                yield Mistake((*path, key.key), f"its class is {code}: leave {key.key} out")
+        codes = {name: (value,) for name, value in at.items() if isinstance(value, str)}
+        if codes and not wrong and self.domain is not None and not self.domain.meets(codes):
+            yield Mistake(path, "no cell of the domain has these codes")
+
+    def _value_mistake(self, name: str, value: str | Fraction, path: KeyPath) -> Mistake | None:
+        if name in self.measures:
+            return None if isinstance(value, Fraction) else Mistake(path, "must be a number")
+        if name not in self.levels:
+            rule = f"unknown measure or level{hint(name, (*self.measures, *self.levels))}"
+            return Mistake(path, rule, unknown=True)
+        if not isinstance(value, str):
+            return Mistake(path, "must be text; put the code in quotes")
+        broken = self.level_rule(name) or self.code_rule(name, value)
+        return Mistake(path, broken) if broken else None
+
+    def _roll_up_rule(self, level: str, by: Sequence[str]) -> str | None:
+        """Return the rule that a known level breaks: every cell of the query must have one code at it."""
+        if self.domain is None or any(own not in self.domain.levels for own in by):
+            return None
+        dimension = self.domain.dimension(level)
+        own = next((own for own in by if own in dimension.levels), None)
+        if own is None:
+            return f"must be a level of the query's by ({', '.join(by)}), or a coarser one of the same key"
+        if dimension.between(own, level) is None:
+            if level in dimension.further:
+                return f"some codes of {own} have none at it, or several: each cell must lie in one part"
+            return f"must be {own}, by which the query's cells are made, or a coarser level"
+        return None

@@ -1,0 +1,408 @@
+"""The shape of a plan: every key, its type and its bounds; unknown keys are errors.
+
+What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the catalogue and
+statistics from their registry: a new one needs no line here.
+"""
+
+import builtins
+import json
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import create_model as new_model
+
+from pipeline.accounting.calibrate import offset_of, scale_of
+from pipeline.plan.model import OTHERS, RECORD
+from pipeline.plan.values import (
+    LevelName,
+    Line,
+    Name,
+    NameWithVariables,
+    NonNegative,
+    Pattern,
+    Positive,
+    Prose,
+    ReferenceValue,
+    Share,
+    ShareOrNone,
+    Spec,
+    TableName,
+    Text,
+    VariableName,
+    YearOrVariable,
+    number_type,
+)
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.mechanisms.parameters import Parameter
+from udfs.numbers.exact import exact
+from udfs.records.codes import MOST_KEYS
+from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
+
+MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
+INTERVAL = 0.95  # coverage, where a plan names none
+MOST_LEVELS = 8  # of one query
+MOST_CLASSES = 1000  # of a measure
+ERRORS = ("standard_error", "mean_absolute_error", "relative_error", "interval")  # which an allocation may minimise
+WISHES = (*ERRORS, "within")  # accuracies that it may be given
+BY_PLAN = "plan"  # as a mechanism's calibrate: the plan's own key calibrate chooses the scale
+MOST_YEARS = 1000
+
+
+def _parameter_type(parameter: Parameter) -> Any:
+    if parameter.kind == "choice":
+        return Annotated[Literal[parameter.choices], Field(description=parameter.doc)]
+    if parameter.kind == "table":
+        return Annotated[str | dict[str, Any], Field(description=parameter.doc)]
+    bounds = {
+        "exclusiveMinimum" if parameter.exclusive else "minimum": parameter.minimum,
+        "maximum": parameter.maximum,
+        "multipleOf": 1 if parameter.whole else None,
+    }
+    stated = {key: bound for key, bound in bounds.items() if bound is not None}
+    return Annotated[number_type(parameter.rule, parameter.allows, **stated), Field(description=parameter.doc)]
+
+
+class CalibrateSpec(Spec):
+    """A target in place of a noise scale: an error, or an interval's width, at a true total; or a record's loss or ε.
+
+    Numbers are in the measure's unit. `with_test`: a loss or pure ε includes the test of records left out.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["standard_error"], "properties": {"at": False}},
+                {"required": ["mean_absolute_error"], "properties": {"at": False}},
+                {"required": ["relative_error", "total"], "properties": {"at": False}},
+                {"required": ["interval"], "properties": {"at": False}},
+                {"required": ["loss"], "properties": {"total": False}},
+                {"required": ["epsilon"], "properties": {"total": False}},
+            ],
+            "dependentRequired": {
+                "delta": ["epsilon"],
+                "bound": ["delta"],
+                "group_loss": ["relative_error", "group"],
+                "group": ["group_loss"],
+            },
+        }
+    )
+    standard_error: Positive | None = None
+    mean_absolute_error: Positive | None = None
+    relative_error: Positive | None = None
+    group_loss: Positive | None = None
+    group: Positive | None = None
+    interval: Positive | None = None
+    loss: Positive | None = None
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    bound: Literal["exact", "closed"] | None = None
+    with_test: Literal[True] | None = None
+    total: NonNegative | None = None
+    at: dict[Name, NonNegative] | None = None
+
+
+Calibrate = Annotated[
+    Annotated[CalibrateSpec, Tag("target")] | Annotated[Literal["plan"], Tag(BY_PLAN)],
+    Discriminator(lambda value: BY_PLAN if isinstance(value, str) else "target"),
+]
+
+
+def _mechanism_spec(kind: str, mechanism: type[Mechanism]) -> type[Spec]:
+    """Return the shape of a mechanism's parameters; its noise scale may be left to calibration."""
+    scale, offset = scale_of(mechanism), offset_of(mechanism)
+    base: type[Spec] = Spec
+    optional: Any = Field(default_factory=lambda: None)  # it may be left out, but not be null
+    keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
+    for name, parameter in mechanism.parameters().items():
+        absent = optional if name in (scale, offset) else ...
+        keys[name] = (_parameter_type(parameter), absent if parameter.default is None else parameter.default)
+    if scale is not None:
+        needed: Any = [name for name in (offset, scale) if name is not None]
+        config = ConfigDict(json_schema_extra={"oneOf": [{"required": needed}, {"required": ["calibrate"]}]})
+
+        class Scaled(Spec):
+            model_config = config
+
+        base = Scaled
+        keys["calibrate"] = (Calibrate, optional)
+    doc = (mechanism.__doc__ or "").split("\n\n")[0]
+    return new_model(kind, __base__=base, __doc__=doc, **keys)
+
+
+if TYPE_CHECKING:
+    MechanismSpec = Spec
+else:
+    MechanismSpec = Annotated[
+        Union[tuple(_mechanism_spec(kind, mechanism) for kind, mechanism in CATALOGUE.items())],  # noqa: UP007
+        Field(discriminator="kind"),
+    ]
+
+
+class PartsSpec(Spec):
+    """A mechanism for each part of a query's cells: by their codes at the level `by`, and one for all other codes."""
+
+    by: str
+    parts: Annotated[dict[str, MechanismSpec], Field(min_length=1, max_length=MOST_PARTS)]
+    others: MechanismSpec | None = None
+
+
+def is_by_parts(value: object) -> bool:
+    """Return whether a query's `mechanism` is meant as several, for the parts of its cells."""
+    keys = value.keys() if isinstance(value, dict) else ()
+    return isinstance(value, PartsSpec) or ("kind" not in keys and not PartsSpec.model_fields.keys().isdisjoint(keys))
+
+
+if TYPE_CHECKING:
+    OneOrParts = Spec
+else:
+    OneOrParts = Annotated[
+        Annotated[MechanismSpec, Tag("one")] | Annotated[PartsSpec, Tag("parts")],
+        Discriminator(lambda value: "parts" if is_by_parts(value) else "one"),
+    ]
+
+
+class MeasureSpec(Spec):
+    """A column of numbers; a decimal has a step of which every value is a whole multiple, an integer the step 1."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"type": {"const": "integer"}}},
+            "then": {"properties": {"step": {"const": 1}}},
+            "else": {"required": ["step"]},
+        }
+    )
+    column: Text
+    type: Literal["integer", "decimal"]
+    step: Positive | None = None
+
+
+class SourceSpec(Spec):
+    """Microdata that Spark reads from its catalog."""
+
+    table: TableName
+
+
+class DatasetSpec(Spec):
+    """The confidential microdata: files at a path, or a table of Spark's catalog."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["source"]}]})
+    name: NameWithVariables
+    family: Name | None = None
+    path: Text | None = None
+    source: SourceSpec | None = None
+    record: Text
+    duplicates: Literal["trust", "reject", "combine"] = "trust"
+    unit: Text = RECORD
+    bad_records: Literal["refuse", "drop"] = "refuse"
+    keys: Annotated[dict[LevelName, Text], Field(min_length=1, max_length=MOST_KEYS)]
+    measures: dict[Name, MeasureSpec] = Field(default={})
+
+
+class ListSpec(Spec):
+    """The codes of a key as a CSV file, which of its columns are coarser levels, and whether a record may have none."""
+
+    list: Text
+    levels: Annotated[builtins.list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
+    optional: bool = False
+
+
+class ClassesSpec(Spec):
+    """The codes of a key as classes of a measure: the lowest value of each, rising from 0."""
+
+    of: Name
+    classes: Annotated[list[NonNegative], Field(min_length=1, max_length=MOST_CLASSES)]
+
+
+def _kind_of_codes(value: object) -> str:
+    if isinstance(value, ClassesSpec) or (isinstance(value, dict) and not {"of", "classes"}.isdisjoint(value)):
+        return "classes"
+    return "list" if isinstance(value, dict | ListSpec) else "file"
+
+
+KeyCodes = Annotated[
+    Annotated[Text, Tag("file")] | Annotated[ListSpec, Tag("list")] | Annotated[ClassesSpec, Tag("classes")],
+    Discriminator(_kind_of_codes),
+]
+
+
+class VintageSpec(Spec):
+    """The years of the code lists."""
+
+    naics: YearOrVariable | None = None
+    county: YearOrVariable | None = None
+
+
+class DomainSpec(Spec):
+    """The public codes of each key, by its name; all their combinations are cells, or those that one file lists.
+
+    For each key in `other` the list has one more code, `other`: all well-formed codes that it does not name.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "anyOf": [
+                {"not": {"required": ["cells"]}, "minProperties": 1},
+                {
+                    "required": ["cells"],
+                    "properties": {"naics": False, "county": False, "other": {"maxItems": 0}},
+                },
+            ]
+        },
+    )
+    __pydantic_extra__: dict[str, KeyCodes]
+    naics: KeyCodes | None = None
+    county: KeyCodes | None = None
+    cells: Text | None = None
+    vintage: VintageSpec = VintageSpec()
+    other: Annotated[list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
+
+    @property
+    def codes(self) -> dict[str, "ListSpec | ClassesSpec"]:
+        """What names the codes of each key."""
+        named = {"naics": self.naics, "county": self.county} | dict(self.model_extra or {})
+        return {
+            key: ListSpec.model_construct(list=codes, levels=[], optional=False) if isinstance(codes, str) else codes
+            for key, codes in named.items()
+            if codes is not None
+        }
+
+
+class _Named(Spec):
+    name: Name
+
+
+if TYPE_CHECKING:
+    _Statistics = _Named
+else:
+    _Statistics = new_model(
+        "_Statistics",
+        __base__=_Named,
+        **{
+            kind: ((Name if statistic.reads_measure else Literal[RECORDS]) | None, None)
+            for kind, statistic in STATISTICS.items()
+        },
+    )
+
+
+class QuerySpec(_Statistics):
+    """One table."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
+    by: Annotated[list[str], Field(min_length=1, max_length=MOST_LEVELS)]
+    where: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default={})
+    title: Line | None = None
+    about: Prose | None = None
+    unit: Line | None = None
+    mechanism: OneOrParts
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """The statistics that the query names, of which there must be one."""
+        named = {kind: getattr(self, kind) for kind in STATISTICS}
+        return tuple(statistic_of({kind: value}) for kind, value in named.items() if value is not None)
+
+    @property
+    def mechanisms(self) -> list[tuple[str | None, Spec]]:
+        """The mechanism of each part, OTHERS last; None stands for all cells."""
+        if not isinstance(self.mechanism, PartsSpec):
+            return [(None, self.mechanism)]
+        others = [] if self.mechanism.others is None else [(OTHERS, self.mechanism.others)]
+        return [*self.mechanism.parts.items(), *others]
+
+
+if TYPE_CHECKING:
+    Years = Fraction
+else:
+    Years = number_type(
+        f"a whole number from 1 to {MOST_YEARS}",
+        lambda x: x.denominator == 1 and 1 <= x <= MOST_YEARS,
+        minimum=1,
+        maximum=MOST_YEARS,
+        multipleOf=1,
+    )
+RecordValues = dict[str, ReferenceValue]
+
+
+class LimitSpec(Spec):
+    """A limit on the dataset's accumulated loss at a reference record, or at the list of a firm's records."""
+
+    at: Annotated[
+        Annotated[RecordValues, Tag("record")] | Annotated[list[RecordValues], Field(min_length=1), Tag("firm")],
+        Discriminator(lambda value: "firm" if isinstance(value, list) else "record"),
+    ]
+    rho: NonNegative
+
+    @property
+    def records(self) -> list[RecordValues]:
+        """The records, of which there is one where no list is given."""
+        return self.at if isinstance(self.at, list) else [self.at]
+
+
+class WishSpec(Spec):
+    """What is wanted of one table: a weight of its squared errors, or an accuracy, in the measure's unit."""
+
+    weight: Positive | None = None
+    standard_error: Positive | None = None
+    mean_absolute_error: Positive | None = None
+    relative_error: Positive | None = None
+    quantile: Share | None = None
+    interval: Positive | None = None
+    within: Positive | None = None
+    share: Share | None = None
+    sizes: Text | None = None
+    total: NonNegative | None = None
+    proportions: Annotated[dict[str, Positive], Field(max_length=MOST_PARTS + 1)] = Field(default={})
+
+
+if TYPE_CHECKING:
+    ErrorName = str
+else:
+    ErrorName = Literal[ERRORS]
+
+
+class AllocationSpec(Spec):
+    """What the scales of all mechanisms with `calibrate: plan` are chosen for; a plan with it is a draft.
+
+    `years`: the plan's tables are released so many times within the limits. `reconciled`: errors of weighted tables
+    are those after `prdp reconcile`.
+    """
+
+    minimise: ErrorName = "standard_error"
+    reconciled: bool = False
+    limits: list[LimitSpec] = Field(default=[])
+    years: Years = Fraction(1)
+    queries: dict[Name, WishSpec] = Field(default={})
+
+
+class VariableSpec(Spec):
+    """A variable: the regular expression that its whole value matches, and what it is, in a sentence."""
+
+    pattern: Pattern
+    about: Line
+
+
+class PlanSpec(Spec):
+    """A release: the tables to publish and the noise that protects each record in them."""
+
+    release: NameWithVariables
+    supersedes: NameWithVariables | None = None
+    title: Line | None = None
+    about: Prose | None = None
+    contact: Line | None = None
+    dataset: DatasetSpec
+    domain: DomainSpec
+    interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
+    max_left_out: ShareOrNone | None = None
+    calibrate: AllocationSpec | None = None
+    queries: Annotated[list[QuerySpec], Field(min_length=1)]
+    budget: list[LimitSpec] = Field(default=[])
+    variables: dict[VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
+
+
+def export_schema() -> str:
+    """Return the JSON Schema of plans, as conf/plan.schema.json holds it."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | PlanSpec.model_json_schema()
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

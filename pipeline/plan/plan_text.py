@@ -1,0 +1,217 @@
+"""The text of a plan as plain data, with the line of each of its parts.
+
+Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal numbers, no dates, no yes and no.
+"""
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import yaml
+
+from pipeline.base.errors import PlanError
+from pipeline.base.plain import is_plain
+from pipeline.storage.inputs import LARGEST_TEXT, TooLarge, read_input
+
+PARQUET = b"PAR1"
+PLAN, STUDY, BUDGET, SITE = "a plan", "a study", "a file of limits", "a site's settings"
+PRODUCT = "a product"
+# Kinds of files that are taken for each other: the keys that most of them have, and what takes them.
+KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    PLAN: (
+        frozenset({"release", "supersedes", "dataset", "domain", "interval", "queries", "budget"}),
+        "prdp explain or prdp release",
+    ),
+    STUDY: (frozenset({"study", "title", "data", "query", "equal", "sizes", "panels", "today"}), "prdp evaluate"),
+    PRODUCT: (
+        frozenset({"product", "title", "year", "levels", "measures", "basic", "flags", "tables", "layouts"}),
+        "prdp product --product",
+    ),
+    BUDGET: (frozenset({"dataset", "family", "unit", "limits"}), "prdp ledger init"),
+    SITE: (frozenset({"ledger", "require_registered", "signing_key"}), "PRDP_SITE"),
+    "the manifest of a release": (
+        frozenset({"release", "attempt", "plan_digest", "engine", "date", "tables", "files", "ledger_head"}),
+        "prdp verify with its folder",
+    ),
+}
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {  # kind → pattern, first characters; an integer before a float
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+", list("-+0123456789")),
+    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+}
+_PLAIN = {_TAG + kind for kind in (*_SCALARS, "str", "seq", "map")}
+
+
+class _Loader(yaml.SafeLoader):
+    """Builds nothing but JSON's types; refuses tags, repeated keys and keys that are no text.
+
+    It is PyYAML's own loader, not libyaml's, which ends the process with a segmentation fault on deep nesting.
+    """
+
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        tag: build for tag, build in yaml.SafeLoader.yaml_constructors.items() if tag in _PLAIN
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != _TAG + "str":
+                braces = isinstance(key, yaml.MappingNode)
+                raise _refused(
+                    "put text with {{ }} in quotes" if braces else "a key must be text; put it in quotes", key
+                )
+            if key.value in seen:
+                raise _refused(f'key "{key.value}" stands twice', key)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: Any) -> Any:
+        text = super().construct_scalar(node)
+        if not is_plain(str(text), lines=True):
+            raise _refused("text must not hold control characters or marks of direction", node)
+        return text
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)
+
+    def refuse_tag(self, node: yaml.Node) -> None:
+        raise _refused("write plain values, without tags", node)
+
+
+def _refused(rule: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=rule, problem_mark=node.start_mark)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind, (_pattern, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"^(?:{_pattern})$"), _first)
+_Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
+_Loader.add_constructor(None, _Loader.refuse_tag)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that the loader above, or another YAML reader, would take for anything but text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _kind, (_pattern, _first) in _SCALARS.items():
+    _Dumper.add_implicit_resolver(_TAG + _kind, re.compile(f"^(?:{_pattern})$"), _first)
+
+
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar(_TAG + "str", text, style="|" if "\n" in text else None)
+)
+
+
+def written(data: dict[str, Any]) -> str:
+    """Return the text of a plan that reads as `data`, plain data, its keys in their order."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+
+
+@dataclass(frozen=True)
+class PlanText:
+    """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None).
+
+    `source`: it as it was written. `in_file`: it was read from a file, so that its lines say something to people.
+    """
+
+    data: dict[str, Any]
+    root: yaml.Node
+    source: str
+    in_file: bool = True
+
+    def line(self, path: Sequence[str | int]) -> int | None:
+        """Return the line, from 1, of the deepest part of `path` that stands in the file; None where no part does."""
+        return self.position(path)[0] + 1 if self.in_file and path and path[0] in self.data else None
+
+    def position(self, path: Sequence[str | int]) -> tuple[int, int]:
+        """Return (line, column), from 0, of the deepest part of `path` that stands in the text."""
+        node, mark = self.root, self.root.start_mark
+        for step in path:
+            if isinstance(node, yaml.MappingNode):
+                part = next(((key.start_mark, value) for key, value in node.value if key.value == step), None)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                part = node.value[step].start_mark, node.value[step]
+            else:
+                part = None
+            if part is None:
+                break
+            mark, node = part
+        return mark.line, mark.column
+
+
+def read_text(path: Path, what: str = PLAN) -> PlanText:
+    """Return the data of the YAML file `path`, which is to be `what`, a name of KINDS.
+
+    Raises PlanError, which names file and line, on a file that cannot be read, is too large, no UTF-8 or no YAML, on
+    anything but one mapping, and on a file of another kind.
+    """
+    try:
+        data = read_input(path, LARGEST_TEXT)
+        if data.startswith(PARQUET):
+            raise PlanError(f"{path}: this is a Parquet file, not {what}")
+        text = parsed(data.decode("utf-8-sig"), path)
+    except FileNotFoundError:
+        raise PlanError(f"{path}: no such file") from None
+    except TooLarge as error:
+        raise PlanError(f"{path}: {error.strerror}; list many cells in a file that the key domain names") from None
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise PlanError(f"{path}: line {line}: not UTF-8; save the file as UTF-8") from None
+    _require_kind(text, path, what)
+    return text
+
+
+def _require_kind(text: PlanText, path: Path, what: str) -> None:
+    """Return unless most keys are those of another kind of file: that is one mistake, not one a key."""
+    known = {kind: len(keys & text.data.keys()) for kind, (keys, _) in KINDS.items()}
+    likely = max(known, key=lambda kind: (known[kind], kind == what))
+    if likely != what and known[likely] > 1:
+        raise PlanError(f"{path}: this is {likely}, not {what}; use {KINDS[likely][1]}")
+
+
+def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
+    """Return plain data as the text of a plan that is named `path` in messages; raises PlanError on other values."""
+    try:
+        return replace(parsed(written(_plain(data)), path), in_file=False)
+    except yaml.representer.RepresenterError:
+        raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return mappings, sequences and paths as the YAML writer knows them."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def parsed(text: str, path: Path) -> PlanText:
+    """Return the data of a text that is named `path` in messages; raises PlanError where it is no mapping in YAML."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        data = None if root is None else loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise PlanError(f"{path}: {where}{', '.join(filter(None, (error.context, error.problem)))}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise PlanError(f"{path}: line {line}: a character that YAML does not allow") from None
+    except (ValueError, KeyError):
+        raise PlanError(f"{path}: a value cannot be read; write plain text and numbers, without tags") from None
+    except RecursionError:
+        raise PlanError(f"{path}: nested too deeply") from None
+    if root is None or not isinstance(data, dict):
+        raise PlanError(f"{path}: must be a mapping of keys to values, such as release: my-release")
+    return PlanText(data, root, text)

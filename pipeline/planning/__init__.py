@@ -1,0 +1,1 @@
+"""Before a release, from public and synthetic facts alone."""

@@ -1,0 +1,1 @@
+"""Synthetic establishments, after published figures."""

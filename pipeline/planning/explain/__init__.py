@@ -1,0 +1,1 @@
+"""What a plan promises, whether its limits hold, and what would mend it."""

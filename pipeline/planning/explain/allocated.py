@@ -1,0 +1,292 @@
+"""A draft's scales: what they are chosen for, what they give, and the plan that states them; no microdata are read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from pipeline.accounting.accountant import Charged, check
+from pipeline.accounting.allocation import allocate, relaxed
+from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.targets import CalibrationError
+from pipeline.accounting.unknowns import Problem, Unknown, Unmet
+from pipeline.base.columns import aligned, reference_text
+from pipeline.base.errors import BudgetRefused, PlanError, StateError
+from pipeline.plan.edit import Entry, edited
+from pipeline.plan.expected_errors import warnings
+from pipeline.plan.load import NOTHING, draft_of, plan_of
+from pipeline.plan.model import OTHERS, Plan
+from pipeline.plan.plan_schema import WISHES
+from pipeline.plan.plan_text import PlanText, parsed, text_of, written
+from pipeline.plan.shares import Allocation, Place, allocation_of
+from pipeline.plan.total_policy import policy_of
+from pipeline.planning.explain.calibrated import scales_of, solution_text, solve_targets, write_plan
+from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json, bound_text, up_float
+
+Found = Mapping[str, Any]
+NEAR_EXACT = 0.1  # of a scale's logarithm: with so much less noise values would be exact but for half a step
+CHOSEN = "prdp calibrate chose the scales of this plan, for what its draft said:"
+WISHED = (*WISHES, "share", "quantile", "total")  # what is told of a wish
+ALL_BUT_EXACT = (
+    "query {}: its values are published all but exactly, as the limits allow or the accuracy wanted asks for; state "
+    "a limit at smaller records there"
+)
+UNITS = (
+    "weights are equal, and errors of different units are added up ({}): the largest numbers get all the accuracy; "
+    "let the draft minimise: relative_error, or give weights"
+)
+MOST_TOLD = 5  # wishes of which a refusal says what could be had
+
+
+def allocated_plan(
+    text: PlanText, path: Path, out: Path | None, given: Mapping[str, str] = NOTHING, sizes_of: str | None = None
+) -> tuple[dict[str, Any], PlanText]:
+    """Return the scales of a draft with what they give, as JSON, and the plan that states them; write it to `out`.
+
+    Guarantee: the plan keeps every limit by its own total policy, exactly; what was written is read again and is the
+    same plan. `text`: the draft's, `path`: its file, which need not be there; `given`: the values of
+    its variables, which stay in what is written; `sizes_of`: the microdata of which totals and sizes that the file
+    leaves open are.
+
+    Raises BudgetRefused where the limits cannot be kept with what is wanted, with what could be had; PlanError on a
+    wrong draft and where noise cannot be so accurate; StateError where `out` exists.
+    """
+    draft, spec = draft_of(text, path, given)
+    if spec.calibrate is None:
+        raise PlanError(f"{path}: calibrate: missing key; it says what the scales of the tables are chosen for")
+    if out is not None and out.exists():
+        raise StateError(f"--out {out}: it exists already: give a new file")
+    allocation = allocation_of(draft, spec)
+    problem = allocation.problem
+    try:
+        numbers = allocate(problem)
+    except CalibrationError as error:
+        raise PlanError(f"{path}: calibrate: {error}") from None
+    except Unmet as unmet:
+        raise BudgetRefused(*_refusal(problem, unmet)) from None
+    data = _stated(text.data, problem, numbers, allocation)
+    plan = plan_of(text_of(data, path), path, given)
+    policy = policy_of(plan)
+    for bound in problem.bounds:
+        earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
+        check([bound.limit], earlier, Charged(plan.release, policy, 1))
+    found, solved = _found(plan, policy, allocation), solve_targets(plan, data)
+    entries = [
+        *map(_entry, allocation.places.values(), found),
+        *(_solved_entry(plan, each) for each in solved),
+    ]
+    chosen = CHOSEN if sizes_of is None else f"{CHOSEN[:-1]}, with totals and sizes of {sizes_of}:"
+    annotated = _annotated(text, data, entries, chosen)
+    result = {
+        "plan_digest": plan.digest,
+        "found": found,
+        "solved": solved,
+        "limits": [
+            {"at": at.to_json(), "rho": as_json(bound.limit.rho), "times": bound.times}
+            | {"spent": up_float(bound.spent(policy))}
+            for at, bound in zip(allocation.references, problem.bounds, strict=True)
+        ],
+        "warnings": [
+            *(line for query in plan.queries for line in warnings(query)),
+            *_units(plan, allocation, spec.calibrate.minimise),
+            *(
+                ALL_BUT_EXACT.format(each.label)
+                for v, each in enumerate(problem.unknowns)
+                if _is_held(each, numbers[v])
+            ),
+        ],
+        "sizes_of": sizes_of,
+        "comments_kept": annotated is not None,
+        "out": None if out is None else str(out),
+    }
+    final = annotated or parsed(_header(found, chosen) + written(data), path)
+    if out is not None:
+        write_plan(final.source, out, plan, given)
+    return result, final
+
+
+def allocated_text(result: Mapping[str, Any]) -> str:
+    """Return the result for people."""
+    rows = [["query", "scale", "chosen for", "error", "rho at the limits"]]
+    for each in result["found"]:
+        name = f"{each['query']} ({each['part']})" if "part" in each else each["query"]
+        rows.append([name, _scale(each), _for(each["for"]), _error(each), _losses(each)])
+    lines = aligned(rows)
+    lines += [solution_text(each) for each in result["solved"]]
+    for limit in result["limits"]:
+        times = f" for {limit['times']} years" if limit["times"] > 1 else ""
+        lines.append(f"at {reference_text(limit['at'])}: rho {bound_text(limit['spent'])} of {limit['rho']}{times}")
+    if result["sizes_of"] is not None:
+        lines.append(f"totals and sizes that the draft leaves open: {result['sizes_of']}")
+    lines += [f"warning: {text}" for text in result["warnings"]]
+    lines.append(f"plan     {result['plan_digest']}")
+    if result["out"] is not None:
+        kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
+        lines.append(f"written  {result['out']}{kept}")
+    return "\n".join(lines)
+
+
+def _units(plan: Plan, allocation: Allocation, minimised: str) -> Iterator[str]:
+    """Yield a warning where equal weights compare errors of several statistics in their own units."""
+    weighted = [each for each in allocation.problem.unknowns if each.weight is not None]
+    places = {allocation.places[i].query for each in weighted for i in each.members}
+    units = sorted({plan.queries[query].statistic.label for query in places})
+    if minimised != "relative_error" and len(units) > 1 and len({each.weight for each in weighted}) == 1:
+        yield UNITS.format(", ".join(units))
+
+
+def _is_held(unknown: Unknown, n: int) -> bool:
+    return unknown.nearly_exact(unknown.family.number_at(unknown.family.log_noise(n) - NEAR_EXACT))
+
+
+def _stated(data: Mapping[str, Any], problem: Problem, numbers: Mapping[int, int], allocation: Allocation) -> Any:
+    """Return the draft's data with scales in place of each `calibrate: plan`, and without its key calibrate."""
+    stated = {key: value for key, value in deepcopy(dict(data)).items() if key != "calibrate"}
+    policy = problem.at(numbers)
+    for i, place in allocation.places.items():
+        holder, key = _holder(stated["queries"][place.query], place)
+        mechanism = policy.queries[i].mechanism
+        name = _scale_name(problem, i)
+        scale = {name: as_json(getattr(mechanism, name))}
+        spec, holder[key] = holder[key], {}
+        for known, value in spec.items():
+            holder[key] |= scale if known == "calibrate" else {known: value}
+    return stated
+
+
+def _holder(query: dict[str, Any], place: Place) -> tuple[dict[str, Any], str]:
+    if place.part is None:
+        return query, "mechanism"
+    if place.part == OTHERS and OTHERS in query["mechanism"]:
+        return query["mechanism"], OTHERS
+    return query["mechanism"]["parts"], place.part
+
+
+def _path(place: Place) -> tuple[str | int, ...]:
+    steps = () if place.part is None else (OTHERS,) if place.part == OTHERS else ("parts", place.part)
+    return ("queries", place.query, "mechanism", *steps, "calibrate")
+
+
+def _scale_name(problem: Problem, i: int) -> str:
+    return next(each.members[i].name for each in problem.unknowns if i in each.members)
+
+
+def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]:
+    """Return of each scale its place, what it was chosen for, what it gives, and its query's loss at each limit."""
+    references = zip(allocation.references, allocation.problem.bounds, strict=True)
+    losses = [
+        [
+            {"at": at.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, query.name))}
+            for query in plan.queries
+        ]
+        for at, bound in references
+    ]
+    problem = allocation.problem
+    reconciled = {
+        i: sqrt(variance)
+        for chain in problem.chains
+        for i, variance in zip(chain.members, chain.reconciled(problem.variances(chain, policy)).tolist(), strict=True)
+    }
+    found: list[Found] = []
+    for unknown in allocation.problem.unknowns:
+        for i, family in unknown.members.items():
+            place, mechanism = allocation.places[i], policy.queries[i].mechanism
+            found.append(
+                {"query": plan.queries[place.query].name}
+                | ({} if place.part is None else {"part": place.part})
+                | {family.name: as_json(getattr(mechanism, family.name)), "scale": family.name}
+                | {"for": _wish_json(unknown, mechanism), "error": float(unknown.error.value(mechanism))}
+                | ({"reconciled": reconciled[i]} if i in reconciled else {})
+                | {"losses": [of_queries[place.query] for of_queries in losses]}
+            )
+    return found
+
+
+def _wish_json(unknown: Unknown, mechanism: Mechanism) -> dict[str, Any]:
+    """Return a wish as a plan writes it, with the measure of the errors of a weight."""
+    numbers = {name: as_json(value) for name, value in unknown.error.numbers.items() if name in WISHED}
+    if mechanism.additive and not unknown.error.total:
+        numbers.pop("total", None)
+    if unknown.weight is None:
+        return numbers
+    measure = next(iter(numbers))
+    return {"weight": as_json(unknown.weight), "error": measure} | {k: v for k, v in numbers.items() if k != measure}
+
+
+def _for(wish: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in wish.items() if name != "error")
+
+
+def _scale(each: Found) -> str:
+    return f"{each['scale']} {each[each['scale']]}"
+
+
+def _error(each: Found) -> str:
+    wish = each["for"]
+    if "within" in wish:
+        return f"share of cells {1 - each['error']:.4g}"
+    what = "quantile of the relative error" if "quantile" in wish else wish.get("error", next(iter(wish)))
+    beside = f", reconciled {each['reconciled']:.4g}" if "reconciled" in each else ""
+    return f"{what.replace('_', ' ')} {each['error']:.4g}{beside}"
+
+
+def _losses(each: Found) -> str:
+    return ", ".join(bound_text(loss["rho"], 3) for loss in each["losses"])
+
+
+def _comment(each: Found) -> str:
+    spent = f"; rho {_losses(each)} at the limits" if each["losses"] else ""
+    return f"for {_for(each['for'])}: {_error(each)}{spent}"
+
+
+def _entry(place: Place, each: Found) -> Entry:
+    return Entry(_path(place), f"{each['scale']}: {each[each['scale']]}", _comment(each))
+
+
+def _solved_entry(plan: Plan, solution: Mapping[str, Any]) -> Entry:
+    query = next(q for q, each in enumerate(plan.queries) if each.name == solution["query"])
+    scales = ", ".join(f"{name}: {value}" for name, value in scales_of(solution).items())
+    return Entry(_path(Place(query, solution.get("part"))), scales, solution_text(solution).split("   ")[-1])
+
+
+def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str) -> PlanText | None:
+    """Return the draft's own text with the entries; None where it would not read as `data`."""
+    if not text.in_file:
+        return None
+    try:
+        source = edited(text.source, text.root, entries, "calibrate", chosen)
+        changed = None if source is None else parsed(source, Path("the written plan"))
+    except PlanError:
+        return None
+    return changed if changed is not None and changed.data == data else None
+
+
+def _header(found: Sequence[Found], chosen: str) -> str:
+    lines = [chosen, *(f"{each['query']}: {_scale(each)} {_comment(each)}" for each in found)]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
+    """Yield lines: which limit is exceeded, by how much, and which accuracies could be had within all."""
+    bound, limit = unmet.bound, as_json(unmet.bound.limit.rho)
+    years = f" for {bound.times} years" if bound.times > 1 else ""
+    if not problem.wished or problem.keeps(problem.without(problem.weighted, unmet.least)):
+        yield f"refused by the budget at {bound.limit.whose}: no noise was found that costs at most rho {limit}{years}"
+        return
+    spent = bound_text(bound.spent(unmet.least))
+    cost = f"the accuracies asked for cost rho {spent}{years}, limit {limit}"
+    yield f"refused by the budget at {bound.limit.whose}: {cost}"
+    alone = [(v, relaxed(problem, unmet.wished, [v])) for v in problem.wished]
+    for v, numbers in [(v, numbers) for v, numbers in alone if numbers is not None][:MOST_TOLD]:
+        yield f"it would hold with {_could(problem.unknowns[v], numbers[v])}, all others as asked"
+    together = relaxed(problem, unmet.wished, problem.wished) if len(alone) > 1 else None
+    if together is not None:
+        yield "or with " + "; ".join(_could(problem.unknowns[v], together[v]) for v in problem.wished)
+    yield "ask for less accuracy, or raise the limit in the plan's budget"
+
+
+def _could(unknown: Unknown, n: int) -> str:
+    had = f"{max(unknown.errors(n)):.4g}"
+    return f"{unknown.label}: {unknown.error.what} {had} in place of {unknown.error.wanted:.6g}"

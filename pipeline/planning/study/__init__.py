@@ -1,0 +1,1 @@
+"""Mechanisms beside each other, and beside other practices."""

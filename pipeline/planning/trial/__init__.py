@@ -1,0 +1,1 @@
+"""Plans tried on synthetic microdata."""

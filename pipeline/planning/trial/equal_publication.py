@@ -1,0 +1,180 @@
+"""A whole publication with other noise: every table of a plan by each kind, as accurate as the plan makes it.
+
+Guarantee: of each table, or of each of its parts, all mechanisms have one accuracy at one true total, in the noise that
+is drawn on the lattice. What differs is what records and firms lose in all tables together. Intervals and quantiles of
+additive noise are whole steps: there noise is the most that is no worse.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isfinite, sqrt
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.accounting.calibrate import solve
+from pipeline.accounting.targets import CalibrationError, Target
+from pipeline.base.errors import PlanError
+from pipeline.plan.model import Part, Plan, Query
+from pipeline.planning.trial.sized_cells import SizedCells
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.parameters import ParameterError
+from udfs.numbers.exact import exact
+
+ACCURACIES: Final = ("variance", "mean_absolute_error", "median_relative_error", "interval")
+KINDS: Final[
+    Mapping[str, Mapping[str, Any]]
+] = {  # by name: kind and shape, without a scale; policies are the default ones
+    "gaussian": {"kind": "gaussian"},
+    "laplace": {"kind": "laplace"},
+    "generalized_gaussian": {"kind": "generalized_gaussian", "p": "0.5"},
+    "polylog_1": {"kind": "exponential_polylog", "p": 1, "d": 5, "a": 1},
+    "polylog_2": {"kind": "exponential_polylog", "p": 2, "d": 1, "a": "2.718281828459046"},
+    "stable": {"kind": "symmetric_stable", "alpha": "1.5"},
+    "fourth_root": {"kind": "root", "k": 4, "a": 0},
+    "fourth_root_laplace": {"kind": "root", "k": 4, "a": 0, "noise": "laplace"},
+    "log": {"kind": "log", "a": 1},
+    "log_laplace": {"kind": "log", "a": 1, "noise": "laplace"},
+}
+OWN: Final = "the plan"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a part of a table must have: the accuracy of the plan's own mechanism at `total`, a typical one."""
+
+    query: str
+    part: str | None
+    total: float
+    target: Target
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; `value` is in the measure's unit, of a relative error over the total."""
+        return {"table": self.query, "part": self.part, "total": self.total, "value": self.target.wanted}
+
+
+def publication(
+    plan: Plan,
+    equal: str,
+    kinds: Mapping[str, Mapping[str, Any]],
+    cells: Sequence[SizedCells],
+    tried: Callable[[Sequence[Plan]], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return what records and firms lose, and which errors are drawn, with each kind in all tables of a plan.
+
+    `cells` are those of the plan's tables in the synthetic microdata; `tried` returns the document of a trial of plans.
+
+    `wanted`: of each table the accuracy and the true total at which all have it: the median of its cells above 0 in the
+    synthetic microdata. `entries`: the plan as it is, then each kind: its distributions of losses (`records`, `firms`),
+    its tables with drawn errors as `prdp try` states them, and of all tables the largest bias in standard errors of the
+    draws (`bias_in_mc`; null where none is known) and the share of intervals that hold the total (`coverage`), over all
+    cells. `left_out`: kinds that cannot be so accurate in some table, and why.
+
+    Raises PlanError where the plan's own noise has no such accuracy, and as `tried`.
+    """
+    wanted = wanted_of(plan, equal, cells)
+    plans, left_out = {OWN: plan}, {}
+    for name, kind in kinds.items():
+        try:
+            plans[name] = as_accurate(plan, kind, wanted, name)
+        except (CalibrationError, ParameterError) as error:
+            left_out[name] = str(error)
+    trial = tried(list(plans.values()))
+    return {
+        "plan": plan.release,
+        "equal": equal,
+        "notice": trial["notice"],
+        "microdata": trial["microdata"],
+        "draws": trial["draws"],
+        "interval": float(plan.interval),
+        "wanted": [each.to_json() for each in wanted],
+        "entries": [
+            {"name": name, "mechanism": kinds.get(name)} | _entry(of_plan)
+            for name, of_plan in zip(plans, trial["plans"], strict=True)
+        ],
+        "left_out": left_out,
+    }
+
+
+def wanted_of(plan: Plan, equal: str, cells: Sequence[SizedCells]) -> list[Wanted]:
+    """Return what each part of each table must have; raises PlanError where its own noise has no such accuracy."""
+    wanted = []
+    for query, sized in zip(plan.queries, cells, strict=True):
+        for number, part in enumerate(query.parts):
+            total = _typical(sized, number)
+            try:
+                target = _target(part.mechanism, equal, total, plan.interval)
+            except ValueError:
+                others = " or ".join(each for each in ACCURACIES if each != equal)
+                raise PlanError(
+                    f"query {query.name}: its noise has no finite {equal.replace('_', ' ')}: choose --equal {others}"
+                ) from None
+            wanted.append(Wanted(query.name, part.name, total, target))
+    return wanted
+
+
+def as_accurate(plan: Plan, kind: Mapping[str, Any], wanted: Sequence[Wanted], name: str) -> Plan:
+    """Return the plan with noise of one kind, as accurate as is wanted; it is never released.
+
+    Raises CalibrationError or ParameterError, which name the table, where that cannot be had.
+    """
+    left = iter(wanted)
+    queries = tuple(
+        replace(query, parts=tuple(_part(query, part, kind, next(left).target) for part in query.parts))
+        for query in plan.queries
+    )
+    return replace(plan, release=f"{plan.release}-{name.replace('_', '-')}", queries=queries)
+
+
+def _part(query: Query, part: Part, kind: Mapping[str, Any], target: Target) -> Part:
+    fixed = {name: value for name, value in kind.items() if name != "kind"}
+    try:
+        return replace(part, mechanism=solve(kind["kind"], fixed, part.mechanism.step, target))
+    except CalibrationError as error:
+        raise CalibrationError(f"{query.name}: {error}") from None
+
+
+def _target(mechanism: Mechanism, equal: str, total: float, coverage: Fraction) -> Target:
+    """Return the target; ValueError where the mechanism's own accuracy is infinite or 0."""
+    at = exact(f"{total:.6g}")
+    if equal == "variance":
+        return Target.of("standard_error", standard_error=_number(sqrt(mechanism.variance(float(at)))), total=at)
+    if equal == "mean_absolute_error":
+        return Target.of(
+            "mean_absolute_error", mean_absolute_error=_number(mechanism.mean_absolute_error(float(at))), total=at
+        )
+    if equal == "interval":
+        lower, upper = mechanism.interval_around(float(at), coverage)
+        return Target.of("interval", interval=_number(upper - lower), coverage=coverage, total=at)
+    half = Fraction(1, 2)
+    error = _number(mechanism.error_quantile(float(at), half))
+    return Target.of("quantile", relative_error=error / at, total=at, quantile=half)
+
+
+def _number(value: float) -> Fraction:
+    if not (isfinite(value) and value > 0):
+        raise ValueError("no such accuracy")
+    return exact(f"{value:.12g}")
+
+
+def _typical(cells: SizedCells, part: int) -> float:
+    """Return the median of the part's totals above 0, to a bin of theirs; 1 where there is none."""
+    counts = np.cumsum(cells.counts[part, 1:])
+    if not counts[-1]:
+        return 1.0
+    return float(cells.totals[part, 1 + np.searchsorted(counts, (counts[-1] + 1) // 2)])
+
+
+def _entry(of_plan: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [table["classes"][-1] for table in of_plan["tables"]]
+    biases = [abs(row["bias"]) / row["bias_mc"] for row in rows if row.get("bias") is not None and row.get("bias_mc")]
+    drawn = [row for row in rows if "coverage" in row]
+    cells = sum(row["cells"] for row in drawn)
+    return {
+        "losses": of_plan["losses"],
+        "limits": of_plan["limits"],
+        "tables": of_plan["tables"],
+        "bias_in_mc": max(biases, default=None),
+        "coverage": sum(row["coverage"] * row["cells"] for row in drawn) / cells if cells else None,
+    }

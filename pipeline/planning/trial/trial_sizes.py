@@ -1,0 +1,94 @@
+"""Totals and sizes that a draft leaves open, from the cells of its tables on synthetic microdata."""
+
+import csv
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from pipeline.accounting.sizes import BUILT_IN, HEADER
+from pipeline.base.errors import PlanError
+from pipeline.plan.load import draft_of
+from pipeline.plan.model import Plan
+from pipeline.plan.plan_schema import PlanSpec
+from pipeline.plan.plan_text import PlanText
+from pipeline.plan.variables import filled
+from pipeline.plan.wishes import open_parts, wish_of
+from pipeline.planning.trial.sized_cells import SizedCells
+from udfs.numbers.arrays import Floats, Int64s
+
+PLACEHOLDERS = {"total": 1, "sizes": str(BUILT_IN)}  # by which a draft is read before they are known
+
+
+@contextmanager
+def sized_draft(
+    text: PlanText,
+    path: Path,
+    given: Mapping[str, str],
+    cells_of: Callable[[Plan], Sequence[SizedCells]],
+) -> Iterator[PlanText]:
+    """Yield a draft with each `total` and each `sizes` that it leaves open, for a block: files of sizes end with it.
+
+    A total is the median of the table's cells above 0, within 11 %: cells are counted in bins of 21 %. Sizes are those
+    of all its cells above 0. `cells_of` counts the cells of a plan's tables, on microdata that are not the plan's.
+
+    Raises PlanError on a wrong draft, where it leaves nothing open, and where a table has no cell above 0.
+    """
+    absent = _absent(text, path, given)
+    with tempfile.TemporaryDirectory(prefix="prdp-sizes-") as name:
+        folder = Path(name)
+        meant = _with(text, {query: {key: PLACEHOLDERS[key]} for query, key in absent.items()})
+        plan = draft_of(meant, path, given)[0]  # says every other mistake
+        if not absent:
+            raise PlanError(f"{path}: calibrate: no total and no sizes are left open: leave out where they come from")
+        cells = dict(zip((query.name for query in plan.queries), cells_of(plan), strict=True))
+        wishes: dict[str, dict[str, Any]] = {}
+        for number, (query, key) in enumerate(absent.items()):
+            counts, totals = cells[query].counts[:, 1:].ravel(), cells[query].totals[:, 1:].ravel()
+            if not counts.any():
+                raise PlanError(f"{path}: calibrate.queries.{query}.{key}: all its synthetic cells are 0: state it")
+            file = folder / f"{number}.csv"
+            wishes[query] = {key: _written(file, totals, counts) if key == "sizes" else _median(totals, counts)}
+        yield _with(text, wishes)
+
+
+def _absent(text: PlanText, path: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return for each query whose scale is to be chosen which of `total` and `sizes` it leaves open."""
+    try:
+        spec = PlanSpec.model_validate(filled(text, path, given).data)
+    except ValidationError:
+        return {}  # whoever reads the draft next says what is wrong
+    if spec.calibrate is None:
+        raise PlanError(f"{path}: calibrate: missing key; only a draft has totals and sizes to be found")
+    wishes = {query.name: wish_of(spec.calibrate, query.name) for query in spec.queries if open_parts(query)}
+    keys = {name: "total" if wish.within is None else "sizes" for name, wish in wishes.items()}
+    return {name: key for name, key in keys.items() if getattr(wishes[name], key) is None}
+
+
+def _with(text: PlanText, wishes: Mapping[str, Mapping[str, Any]]) -> PlanText:
+    """Return the draft with keys added to what is wanted of its queries."""
+    draft = text.data.get("calibrate")
+    if not wishes or not isinstance(draft, dict):
+        return text
+    stated = draft.get("queries", {})
+    queries = stated | {name: stated.get(name, {}) | dict(added) for name, added in wishes.items()}
+    return replace(text, data=text.data | {"calibrate": draft | {"queries": queries}})
+
+
+def _median(totals: Floats, counts: Int64s) -> float:
+    """Return the total of the middle one of all cells, with three digits."""
+    middle = totals[np.searchsorted(np.cumsum(counts), counts.sum() / 2)]
+    rounded = float(f"{middle:.3g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _written(file: Path, totals: Floats, counts: Int64s) -> str:
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        rows = zip(totals[counts > 0].tolist(), counts[counts > 0].tolist(), strict=True)
+        csv.writer(lines).writerows([HEADER, *rows])
+    return str(file)

@@ -1,0 +1,160 @@
+"""A trial for people: at most 60 lines of 80 columns, whatever the number of tables and plans."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pipeline.base.columns import WIDTH, reference_text, wrapped
+from pipeline.base.html import SHOWN
+from udfs.numbers.exact import bound_text
+
+LINES: Final = 60
+FEWEST = 2  # classes of a table that are worth a line
+DRAWN: Final = ("true total", "cells", "bias", "±", "error", "median", "90 %", "≤10 %", "cover", "< 0")
+EXPECTED: Final = ("true total", "cells", "standard error")
+OF_DRAWN: Final = (
+    "bias: mean error, ± as draws are few; error: mean absolute error; median, 90 %, ≤10 %: of the relative error; "
+    "cover: share of intervals that hold the total; < 0: negative values."
+)
+
+Json = Mapping[str, Any]
+
+
+def trial_text(document: Json) -> str:
+    """Return the trial for people."""
+    plans = document["plans"]
+    names = [str(i) if len(plans) > 1 else "" for i in range(1, len(plans) + 1)]
+    head = [*wrapped(f"Trial on {document['microdata']['label']}, {_draws(document)}. Nothing was charged."), ""]
+    for name, plan in zip(names, plans, strict=True):
+        head += _limits(name, plan)
+    tail = ["", *_losses(names, plans), *_needs(names, plans)]
+    tail += wrapped(OF_DRAWN) if document["draws"] else []
+    return "\n".join([*head, *_tables(names, plans, document["draws"], LINES - len(head) - len(tail)), *tail])
+
+
+def _draws(document: Json) -> str:
+    records = document["plans"][0]["records"]
+    made = "" if records["made"] in (None, records["in_domain"]) else f" of {records['made']:,}"
+    return f"{records['in_domain']:,}{made} in the plan's domain, {document['draws']} draws"
+
+
+def _limits(name: str, plan: Json) -> list[str]:
+    title = f"plan {name}, {plan['file']}" if name else f"plan {plan['release']}"
+    lines = [f"{title}: {len(plan['tables'])} tables, {sum(t['cells'] for t in plan['tables']):,} cells"]
+    for limit in plan["limits"][:4]:
+        verdict = "kept" if limit["within"] else "BROKEN"
+        lines += wrapped(
+            f"  limit {limit['limit']} {verdict}: rho {bound_text(limit['rho'])} at {reference_text(limit['at'])}"
+        )[:2]
+    if len(plan["limits"]) > 4:
+        broken = sum(not limit["within"] for limit in plan["limits"])
+        lines.append(f"  {len(plan['limits'])} limits in all, {broken} broken")
+    return lines
+
+
+def _tables(names: Sequence[str], plans: Sequence[Json], draws: int, room: int) -> list[str]:
+    """Return as many tables as there is room for, each with as many classes."""
+    of_name: dict[str, dict[str, Json]] = {}
+    for plan, name in zip(plans, names, strict=True):
+        for table in plan["tables"]:
+            of_name.setdefault(table["name"], {})[name] = table
+    header = DRAWN if draws else EXPECTED
+    room -= 2  # the header, and a line for what is left out
+    each = max(room // len(of_name) - 1, FEWEST * len(plans))
+    shown = list(of_name.items())[: max(1, room // (each + 1))]
+    rows: list[Sequence[str]] = [(header[0], "#", *header[1:]) if len(plans) > 1 else header]
+    titles: dict[int, str] = {}
+    for table_name, of_plans in shown:
+        first = next(iter(of_plans.values()))
+        titles[len(rows)] = f"{table_name}: {first['statistic']} by {' × '.join(first['by'])}"[:WIDTH]
+        labels = [row["total"] for row in first["classes"] if row["total"] != "all"]
+        for label in _spread(labels, max(1, each // len(plans))):
+            for name, table in of_plans.items():
+                row = next((r for r in table["classes"] if r["total"] == label), None)
+                if row is not None:
+                    total, *figures = (_drawn if draws else _expected)(row)
+                    rows.append([total, *([name] if len(plans) > 1 else []), *figures])
+    lines = []
+    for i, line in enumerate(_columns(rows)):
+        lines += [titles[i], line] if i in titles else [line]
+    left = len(of_name) - len(shown)
+    return [*lines, *([f"… and {left} more tables: see --json or --page"] if left else [])]
+
+
+def _spread(labels: Sequence[str], most: int) -> list[str]:
+    """Return at most so many of the labels, evenly spread, the first and the last among them."""
+    if len(labels) <= most:
+        return list(labels)
+    if most == 1:
+        return [labels[-1]]
+    return [labels[round(i * (len(labels) - 1) / (most - 1))] for i in range(most)]
+
+
+def _drawn(row: Json) -> list[str]:
+    within = row["within"]
+    return [
+        row["total"],
+        _count(row["cells"]),
+        *(_number(row[name], 2) for name in ("bias", "bias_mc")),
+        _number(row["mean_absolute_error"]),
+        *(_percent(row[f"{name}_relative_error"]) for name in ("median", "ninety")),
+        _percent(within["0.1"] if within else None),
+        *(_percent(row[name]) for name in ("coverage", "negative")),
+    ]
+
+
+def _expected(row: Json) -> list[str]:
+    return [row["total"], _count(row["cells"]), _number(row["expected_standard_error"])]
+
+
+def _losses(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
+    limits = list(dict.fromkeys(above["rho"] for plan in plans for above in plan["losses"]["records"]["above"]))[:2]
+    header = ["losses (rho)", *(f"{float(q) * 100:g} %" for q in SHOWN), "largest", *(f"> {rho}" for rho in limits)]
+    rows: list[Sequence[str]] = [header]
+    for name, plan in zip(names, plans, strict=True):
+        for unit, losses in plan["losses"].items():
+            if losses is None or not losses["count"]:
+                continue
+            above = {each["rho"]: each["share"] for each in losses["above"]}
+            quantiles = [losses["quantiles"][q] for q in SHOWN] + [losses["largest"]]
+            texts = ("–" if each is None else bound_text(each, 3) for each in quantiles)
+            shares = [_percent(above.get(rho)) for rho in limits]
+            rows.append([f"{unit}, plan {name}" if name else unit, *texts, *shares])
+    yield from _columns(rows)
+
+
+def _needs(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
+    for name, plan in zip(names, plans, strict=True):
+        needs = plan["needs"]
+        if needs is not None:
+            scan, size = needs["scan_seconds"], needs["published_bytes"] / 1e6
+            whose = f"plan {name}: " if name else ""
+            yield from wrapped(
+                f"{whose}a release took {needs['seconds']:.3g} s here, {scan:.2g} s of them to "
+                f"read these records, and {size:,.3g} MB on disk"
+            )
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    sides = [str.ljust, *[str.rjust] * (len(widths) - 1)]
+    lines = (" ".join(side(text, w) for side, text, w in zip(sides, row, widths, strict=True)) for row in rows)
+    return [line.rstrip()[:WIDTH] for line in lines]
+
+
+def _count(cells: int) -> str:
+    return f"{cells:,}" if cells < 10_000_000 else f"{cells / 1e6:.3g}M"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e6 else f"{value:.{digits}g}"
+
+
+def _percent(share: float | None) -> str:
+    """Return a share in per cent, one of 10 or more as a factor."""
+    if share is None:
+        return "–"
+    if share >= 10:
+        return f"{share:.0f}×" if share < 10_000 else f"{share:.0e}×"
+    return f"{100 * share:.2g}%" if share < 0.0995 else f"{100 * share:.0f}%"

@@ -1,1 +1,0 @@
-"""From rows to records: duplicates, prepared and pinned microdata."""

@@ -1,0 +1,1 @@
+"""After a release, from published files alone."""

@@ -1,0 +1,254 @@
+"""What a release promises, for everyone: in words and formula, as its manifest states it, and as data in policy.json.
+
+The data can be evaluated without prdp (docs/mathematics.md, sections 1, 5 and 6).
+"""
+
+from typing import Any
+
+from pipeline.accounting.left_out import LeftOutTest
+from pipeline.accounting.policy import PolicySum, curve_json
+from pipeline.accounting.references import Reference, spans_json
+from pipeline.base.canonical import readable_json
+from pipeline.plan.model import Plan, Query
+from pipeline.plan.total_policy import classes_decide, left_out_test_loss, losses_at, no_larger, policy_of, total_loss
+from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json
+from udfs.records.statistics import Count
+
+ADDED = (
+    "Over several releases whose plans were all fixed before any of them was seen, a {0}'s losses add up. Where later "
+    "plans were chosen by what earlier releases showed, their sum is no bound; then a limit on the sum holds that was "
+    "fixed before the first release and has refused whatever would exceed it: the {0} loses at most that limit."
+)
+
+WORDS = (
+    "Per-record zero-concentrated differential privacy. For each record r, what this release shows would have been "
+    "about as likely without r, or with r added: the Rényi divergence between the two distributions of the release "
+    "is at most α·P(r), for every order α above 1 and in both directions. Neighbouring databases differ by one whole "
+    "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
+    "P(r) depends on r's influences and, where public parts of a table have mechanisms of their own, on the part that "
+    "r is in; it grows with every influence{within}, and is {least} for a record in no query. The value P(r) of an "
+    f"actual record is confidential. {ADDED.format('record')} A "
+    "group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
+    "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
+    "release alone has the same guarantee."
+)
+
+FORMULA = (
+    "D_α(M(D) ‖ M(D′)) ≤ α·P(r) and D_α(M(D′) ‖ M(D)) ≤ α·P(r) for all α > 1 and all D, D′ with D′ = D ∪ {r}; "
+    "P(r) = Σ_q P_q(Δ_q(r)) over the queries q of this release; Δ_q(r) = |x_q(r)| for a sum of x_q, 1 for a count of "
+    "records, where r is in a cell of q, and 0 where it is in none, with P_q(0) = 0{test}"
+)
+
+FIRM_WORDS = (
+    "Zero-concentrated differential privacy of whole firms. A firm is all records with one value of the column "
+    "{owner}. For each firm f, what this release shows would have been about as likely without all records of f, or "
+    "with them added: the Rényi divergence between the two distributions of the release is at most α·P(f), for every "
+    "order α above 1 and in both directions. Neighbouring databases differ by all records of one firm, added or "
+    "removed. P follows from the policy functions in policy.json, which are public and were fixed before any record "
+    "was read: in a cell of a query the influences of a firm's records add up, and the losses of cells and queries "
+    "add up. P(f) grows with every record of f and its influence{within}, and is {least} for a firm in no query. "
+    "The value "
+    f"P(f) of an actual firm is confidential. {ADDED.format('firm')} Several "
+    "firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
+    "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
+    "same guarantee."
+)
+
+FIRM_FORMULA = (
+    "D_α(M(D) ‖ M(D′)) ≤ α·P(f) and D_α(M(D′) ‖ M(D)) ≤ α·P(f) for all α > 1 and all D, D′ with D′ = D ∪ f, f all "
+    "records with one value of {owner}; P(f) = Σ_q Σ_c P_q(Δ_qc(f)) over the queries q of this release and their cells "
+    "c; Δ_qc(f) = Σ |x_q(r)| over the records r of f in cell c for a sum of x_q, their number for a count of records, "
+    "with P_q(0) = 0{test}"
+)
+
+OWNED = (
+    "Who owns a record stands in the column {owner}, in every record: records of one firm under several values are "
+    "protected as several firms."
+)
+
+ASSUMPTIONS = (
+    "AES-256 is a pseudo-random function: the noise is a function of a key of 32 bytes of the operating system's "
+    "entropy, made afresh for this attempt, kept in memory only and never used for other data. The guarantee is "
+    "therefore against computationally bounded readers.",
+    "No implementation δ: given random bits, every noisy value follows its discrete distribution on a lattice exactly, "
+    "tails included; sums are exact; the rounding of the mechanisms is counted in P; values outside the range of "
+    "their type are clamped, which is post-processing.",
+    "The guarantee covers records that meet the input contract of the plan: {rows}, codes well formed, measures of the "
+    "declared type and on their step, non-negative where the mechanism needs it.",
+    "A refusal is not private: that a run was refused or failed because a record or a sum broke the contract, and "
+    "when and how long it ran, is outside the guarantee.",
+    "Everything that shapes the release was chosen without looking at the confidential records: the cells are the "
+    "plan's public domain, and every mechanism and its parameters were fixed in the plan before any record was read.",
+    "At most one draw of the noise was seen by anyone outside the enclave, unless the accountant charged every draw.",
+)
+
+LEFT_OUT = (
+    "Before any table was drawn, the release was tested once for records left out, which are bad and dropped or lie "
+    "outside the domain: had their number exceeded {share} of all records by more than chance, it would have been "
+    "refused. The test knows the numbers of records kept and left out with discrete {noise} noise of scale {sigma} "
+    "each; that it was passed is a function of the two. P counts its loss: {cost}.",
+    "That the microdata hold a record at all is public.",
+)
+COSTS = {  # of the test, by its noise
+    "gaussian": "1/(2·{sigma}²) for a record, and at most n²/(2·{sigma}²) for n records together",
+    "laplace": "that of a pure loss of 1/{sigma} for a record, and of n/{sigma} at most for n records together",
+}
+
+PURE = (
+    " Every mechanism of this release has a pure loss too: for each {unit}, the logarithm of the ratio of the "
+    "probabilities of anything that the release shows, with and without the {unit}, is in magnitude at most the sum of "
+    "their pure losses, which policy.json states (per-record pure differential privacy)."
+)
+PURE_FORMULA = (
+    "; D_∞(M(D) ‖ M(D′)) and D_∞(M(D′) ‖ M(D)) are at most the same sum of the pure losses, epsilon in policy.json"
+)
+
+ROWS = {
+    "trust": "one row for each record identifier",
+    "reject": "one row for each record identifier, which was checked",
+    "combine": "one or more rows for each record identifier, equal in their codes (and owner, where units are firms)",
+}
+
+RECORDS = {
+    "trust": "A record is a row. Identifiers were trusted: an establishment with two rows is two records.",
+    "reject": "A record is all rows with one record identifier; one with several rows is in no table.",
+    "combine": (
+        "A record is all rows with one record identifier. Its x_q(r) is the sum of their values; it counts once. A "
+        "record whose rows contradict each other is in no table."
+    ),
+}
+
+COMPOSITION_OF_RECORDS = (
+    "Parallel composition within a table: its cells are disjoint and a record lies in one of them at most, so all of "
+    "them together cost the record what its own cell does. Sequential composition across tables: their losses add up, "
+    "except of tables whose filters exclude each other, of which a record is in one at most."
+)
+COMPOSITION_OF_FIRMS = (
+    "Parallel composition within a table holds for a single record, which lies in one of its disjoint cells at most. "
+    "The records of a firm can lie in several: the losses of its cells add up, as those of tables do (sequential "
+    "composition)."
+)
+WITHIN = "within the classes of a record's values, each of which may have cells or mechanisms of its own"
+OF_CLASSES = (
+    "Classes of a measure have cells or mechanisms of their own, so that a smaller record may lose more, and so may a "
+    "firm of smaller records: `no_larger` of a reference bounds every record, or firm, none of whose values is larger, "
+    "whatever their classes. Where a reference has none, its own loss is this bound."
+)
+OF_A_RECORD = "P(r) = Σ P_q(Δ_q(r)) over the queries of one place; at a reference, the worst place"
+CURVE = (
+    "an influence above steps[i - 1] and at most steps[i] steps of the measure loses at most rho[i]; beyond the last "
+    "of them, and wherever it is less, tanh(P/2)·P with the pure loss P"
+)
+OF_A_FIRM = (
+    "P(f) = Σ P_q(Σ Δ_q(r)) over the queries and their cells, the inner sum over the firm's records r in the cell; at "
+    "a reference an upper bound of this, wherever its records lie in the cells that their keys allow"
+)
+
+
+def guarantee(
+    owner: str | None = None, duplicates: str = "trust", test: LeftOutTest | None = None, *, classes: bool = False
+) -> dict[str, Any]:
+    """Return the guarantee of a release as JSON: words, formula, assumptions.
+
+    `owner`: the column of which each value is one protected firm; None where the single record is protected. `test`:
+    None of releases that were reserved before records left out were tested. `classes`: whether classes of a measure
+    decide what a unit loses, so that a smaller one may lose more.
+    """
+    stated = {"{owner}": owner or "", "{rows}": ROWS[duplicates], "{least}": "0", "{test}": ""}
+    stated |= {"{within}": f" {WITHIN}" if classes else ""}
+    if test is not None:
+        stated |= {"{noise}": test.noise.title(), "{cost}": COSTS[test.noise]}
+        stated |= {"{share}": str(as_json(test.share)), "{sigma}": str(as_json(test.sigma))}
+        stated |= {"{least}": "that of the test of records left out"}
+        stated |= {"{test}": "; the test of records left out is one more count, in which every record is"}
+
+    def told(text: str) -> str:
+        for name, value in stated.items():
+            text = text.replace(name, value)
+        return text
+
+    words, formula = (WORDS, FORMULA) if owner is None else (FIRM_WORDS, FIRM_FORMULA)
+    if test is not None and test.pure:
+        words += PURE.format(unit="record" if owner is None else "firm")
+        formula += PURE_FORMULA
+    assumptions = [*ASSUMPTIONS, RECORDS[duplicates], *(LEFT_OUT if test else ()), *(() if owner is None else (OWNED,))]
+    return {"words": told(words), "formula": told(formula), "assumptions": [told(text) for text in assumptions]}
+
+
+def policy_document(plan: Plan, test: LeftOutTest) -> str:
+    """Return the text of policy.json: mechanisms, parameters, policy functions and their sum at the references."""
+    return readable_json(public_policy(plan, test))
+
+
+def composition(plan: Plan) -> str:
+    """Return how the losses of the plan's cells and tables are composed into one."""
+    return COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS
+
+
+def public_policy(plan: Plan, test: LeftOutTest) -> dict[str, Any]:
+    """Return policy.json as JSON: of plan and test alone, so equal for all engines and all microdata."""
+    policy = policy_of(plan)
+    references = [_at_reference(plan, policy, limit.at) for limit in plan.budget]
+    of_classes = {"of_classes": OF_CLASSES} if any("no_larger" in each for each in references) else {}
+    return {
+        "release": plan.release,
+        "plan_digest": plan.digest,
+        "unit": plan.dataset.unit,
+        "interval": as_json(plan.interval),
+        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test, classes=classes_decide(plan)),
+        "queries": [_query(query) for query in plan.queries],
+        "left_out_test": test.to_json()
+        | {
+            "mechanism": test.mechanism.describe(),
+            "influence": Count().formula,
+            "policy": {"rho": test.mechanism.formula, "epsilon": test.mechanism.pure_formula},
+        },
+        "sum": {
+            "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
+            "places": [[policy.queries[i].label for i in sorted(met)] for met in policy.query_sets],
+            "composition": composition(plan),
+        }
+        | ({"classes": spans_json(policy.spans)} if policy.spans else {})
+        | of_classes,
+        "references": references,
+    }
+
+
+def _at_reference(plan: Plan, policy: PolicySum, at: Reference) -> dict[str, Any]:
+    losses, total = losses_at(plan, policy, at)
+    stated: dict[str, Any] = {
+        "at": at.to_json(),
+        "queries": {
+            query.name: {"influence": as_json(influence)} | loss.to_json()
+            for query, (influence, loss) in zip(plan.queries, losses, strict=True)
+        },
+        "left_out_test": left_out_test_loss(plan, policy, at).to_json(),
+        "total": total.to_json(),
+    }
+    below = no_larger(plan, at)
+    return stated if below is None else stated | {"no_larger": total_loss(policy, below).to_json()}
+
+
+def _query(query: Query) -> dict[str, Any]:
+    described = {
+        "name": query.name,
+        "statistic": query.statistic.to_json(),
+        "by": list(query.by),
+        "where": {level: list(codes) for level, codes in query.where.items()},
+    }
+    if query.split is None:
+        return described | _mechanism(query, query.parts[0].mechanism)
+    parts = [{"part": part.name, "codes": list(part.codes)} | _mechanism(query, part.mechanism) for part in query.parts]
+    return described | {"split": query.split, "parts": parts}
+
+
+def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
+    curve = curve_json(mechanism)
+    return {
+        "mechanism": mechanism.describe(),
+        "step": as_json(mechanism.step),
+        "lattice_step": float(mechanism.lattice_step),
+        "influence": query.statistic.formula,
+        "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
+    } | (curve | {"curve_says": CURVE} if curve else {})

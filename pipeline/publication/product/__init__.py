@@ -1,0 +1,1 @@
+"""The files that users load, and other formats."""

@@ -1,0 +1,262 @@
+"""A product's file: which tables and layouts are made of which released tables (docs/product.md).
+
+Names in it may hold {yy} and {year}, the product's year, and the names of its own `each`, which stands for one entry
+for each combination of their values.
+"""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field, ValidationError
+
+from pipeline.base.errors import PlanError
+from pipeline.plan.messages import KeyPath, Mistake, lines_of, shape_mistakes
+from pipeline.plan.plan_text import PRODUCT, read_text
+from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
+from pipeline.storage.staging import safe_name
+
+HOME: Final = Path(__file__).resolve().parents[3] / "conf" / "products"
+COLUMNS: Final = ("_name", "_variance", "_published", "_sd", "_cv", "_flag")  # endings of further columns
+Each = dict[Name, Annotated[list[Text], Field(min_length=1)]]
+if TYPE_CHECKING:
+    Whole = Fraction
+else:
+    Whole = number_type(
+        "a whole number from 1 to 10⁹", lambda x: x.denominator == 1 and 1 <= x <= 10**9, minimum=1, maximum=10**9
+    )
+
+
+class LevelSpec(Spec):
+    """What the codes of a level are: `names` are lists (header code,name), `texts` codes and their names."""
+
+    meaning: Text
+    names: list[Text] = Field(default_factory=list)
+    texts: dict[str, Text] = Field(default_factory=dict)
+
+
+class MeasureSpec(Spec):
+    """What is released, and in which unit."""
+
+    meaning: Text
+    unit: Text
+
+
+class BasicSpec(Spec):
+    """Rules of the Basic tables: values are multiples of `round`, and withheld from a coefficient in percent on."""
+
+    round: Whole = Fraction(1)
+    withhold_from: Positive = Fraction(100)
+
+
+class FlagSpec(Spec):
+    """A letter for coefficients of variation under so many percent; the last stands for all others."""
+
+    flag: Text
+    meaning: Text
+    under: Positive | None = None
+
+
+class TableSpec(Spec):
+    """A table, of released tables with the same cells."""
+
+    name: Text
+    each: Each = Field(default_factory=dict)
+    values: Annotated[dict[str, Text], Field(min_length=1)]
+
+    def expanded(self, fixed: Mapping[str, str]) -> Iterator["TableSpec"]:
+        """Yield the table for each combination of `each`."""
+        for names in combinations(self.each, fixed):
+            yield TableSpec.model_construct(name=filled_in(self.name, names), values=_filled(self.values, names))
+
+
+class RowsSpec(Spec):
+    """Some rows of a layout: a row for each combination of codes of the levels `by`, and its released tables."""
+
+    by: Annotated[list[Text], Field(min_length=1)]
+    each: Each = Field(default_factory=dict)
+    values: Annotated[dict[str, Text], Field(min_length=1)]
+
+    def expanded(self, fixed: Mapping[str, str]) -> Iterator["RowsSpec"]:
+        """Yield the rows for each combination of `each`."""
+        for names in combinations(self.each, fixed):
+            by = [filled_in(level, names) for level in self.by]
+            yield RowsSpec.model_construct(by=by, values=_filled(self.values, names))
+
+
+class CodeSpec(Spec):
+    """How a code is written: the characters from … to (from 1), and then a text."""
+
+    characters: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None = None
+    then: str = ""
+
+    def written(self, code: str) -> str:
+        """Return a code as the layout has it."""
+        first, last = map(int, self.characters or (1, len(code)))
+        return code[first - 1 : last] + self.then
+
+
+class ColumnSpec(Spec):
+    """A column of a layout: codes by level, or a value, or the flag of its relative error."""
+
+    name: Text
+    meaning: Text
+    codes: dict[str, CodeSpec] | None = None
+    otherwise: str = ""
+    value: Text | None = None
+    of: dict[str, Text] = Field(default_factory=dict)
+    flag: Text | None = None
+
+    @property
+    def measure(self) -> str | None:
+        """The measure of which it shows the value or the flag."""
+        return self.value or self.flag
+
+
+class LayoutSpec(Spec):
+    """A file of rows of several released tables, written as its users know it."""
+
+    file: Text
+    about: Text
+    rows: Annotated[list[RowsSpec], Field(min_length=1)]
+    order: list[Text] = Field(default_factory=list)
+    columns: Annotated[list[ColumnSpec], Field(min_length=1)]
+
+
+class ProductSpec(Spec):
+    """A product."""
+
+    product: Name
+    title: Text
+    year: Year | None = None
+    levels: Annotated[dict[LevelName, LevelSpec], Field(min_length=1)]
+    measures: Annotated[dict[LevelName, MeasureSpec], Field(min_length=1)]
+    basic: BasicSpec = Field(default_factory=BasicSpec)
+    flags: list[FlagSpec] = Field(default_factory=list)
+    tables: list[TableSpec] = Field(default_factory=list)
+    layouts: list[LayoutSpec] = Field(default_factory=list)
+
+
+def filled_in(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with each {name} replaced."""
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def combinations(each: Mapping[str, list[str]], fixed: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the names and values of each combination, those of `fixed` among them."""
+    for values in product(*each.values()):
+        yield {**fixed, **dict(zip(each, values, strict=True))}
+
+
+def _filled(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    return {measure: filled_in(table, names) for measure, table in values.items()}
+
+
+def file_of(named: str | Path) -> Path:
+    """Return the file of a product; a name is one of conf/products. Raises PlanError where there is none."""
+    at = Path(named)
+    if at.suffix in (".yaml", ".yml"):
+        return at
+    path = HOME / f"{named}.yaml"
+    if path.parent != HOME or not path.exists():
+        known = ", ".join(sorted(each.stem for each in HOME.glob("*.yaml")))
+        raise PlanError(f"--product {named}: unknown product: give a file that ends with .yaml, or one of {known}")
+    return path
+
+
+def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
+    """Return the product that a file, or a name of conf/products, describes: its tables and rows one by one.
+
+    Files of names are relative to the product's. Raises PlanError with one line for each mistake.
+    """
+    if year is not None and not 1900 <= year <= 2999:
+        raise PlanError(f"--year {year}: a year such as 2023 is needed")
+    path = file_of(named)
+    text = read_text(path, PRODUCT)
+    try:
+        spec = ProductSpec.model_validate(text.data)
+    except ValidationError as error:
+        mistakes = list(shape_mistakes(error.errors(include_url=False), ProductSpec))
+    else:
+        spec.year = spec.year if year is None else year
+        mistakes = list(_mistakes(spec))
+    if mistakes:
+        raise PlanError(*lines_of(mistakes, text, path))
+    if spec.year is None and any("{y" in name for name in _names(text.data)):
+        raise PlanError(f"{path}: year: the names of files hold it: write year: in the file, or give --year")
+    return _expanded(spec, path.parent)
+
+
+def _names(data: Mapping[str, Any]) -> list[str]:
+    return [*(table["name"] for table in data.get("tables", [])), *(each["file"] for each in data.get("layouts", []))]
+
+
+def _expanded(spec: ProductSpec, folder: Path) -> ProductSpec:
+    fixed = {} if spec.year is None else {"year": str(spec.year), "yy": f"{spec.year % 100:02d}"}
+    for level in spec.levels.values():
+        level.names = [str(folder / name) for name in level.names]
+    spec.tables = [each for table in spec.tables for each in table.expanded(fixed)]
+    for layout in spec.layouts:
+        layout.file = filled_in(layout.file, fixed)
+        layout.rows = [each for rows in layout.rows for each in rows.expanded(fixed)]
+    for files in ([table.name for table in spec.tables], [Path(layout.file).stem for layout in spec.layouts]):
+        for name in files:
+            if files.count(safe_name("file", name)) > 1:
+                raise PlanError(f"product {spec.product}: two of its files are called {name}")
+    return spec
+
+
+def _mistakes(spec: ProductSpec) -> Iterator[Mistake]:
+    if not spec.tables and not spec.layouts:
+        yield Mistake((), "tables or layouts are needed", absent=(("tables",), ("layouts",)))
+    known = f"must be one of {', '.join(spec.measures)}"
+    for measure in spec.measures:
+        if measure in spec.levels or measure.endswith(COLUMNS):
+            rule = f"must be no level's name, and end with none of {', '.join(COLUMNS)}: columns have these names"
+            yield Mistake(("measures", measure), rule)
+    for i, table in enumerate(spec.tables):
+        yield from (Mistake(("tables", i, "values", m), known) for m in table.values if m not in spec.measures)
+    limits = [flag.under for flag in spec.flags]
+    for i, limit in enumerate(limits):
+        if (limit is None) != (i == len(limits) - 1):
+            yield Mistake(("flags", i, "under"), "all flags but the last, and only they, have a limit")
+        elif limit is not None and i and not (limits[i - 1] or limit) < limit:
+            yield Mistake(("flags", i, "under"), "must be above the one before it")
+    for i, layout in enumerate(spec.layouts):
+        yield from _layout_mistakes(layout, ("layouts", i), spec)
+
+
+def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> Iterator[Mistake]:
+    if not layout.file.endswith((".txt", ".csv")) or "/" in layout.file or layout.file.startswith("."):
+        yield Mistake((*path, "file"), "must be a name that ends with .txt or .csv")
+    for j, rows in enumerate(layout.rows):
+        if rows.by[0] != layout.rows[0].by[0]:
+            yield Mistake((*path, "rows", j, "by", 0), f"must be {layout.rows[0].by[0]}, as of the other rows")
+    names: set[str] = set()
+    for j, column in enumerate(layout.columns):
+        at: KeyPath = (*path, "columns", j)
+        if column.name in names:
+            yield Mistake((*at, "name"), "another column has this name")
+        names.add(column.name)
+        if sum(each is not None for each in (column.codes, column.value, column.flag)) != 1:
+            yield Mistake(at, "one of codes, value and flag is needed, and only one")
+            continue
+        if column.flag is not None and not spec.flags:
+            yield Mistake((*at, "flag"), "the product has no flags")
+        if column.measure is not None and column.measure not in spec.measures:
+            yield Mistake(at, f"must show one of {', '.join(spec.measures)}")
+        for k, rows in enumerate(layout.rows):
+            if column.measure is not None and column.measure not in rows.values:
+                yield Mistake((*path, "rows", k, "values"), f"lacks {column.measure}, which column {column.name} shows")
+            yield from (
+                Mistake((*at, "of", level), "must not be a level of the rows")
+                for level in column.of
+                if level in rows.by
+            )
+    for j, name in enumerate(layout.order):
+        if name not in {column.name for column in layout.columns if column.codes is not None}:
+            yield Mistake((*path, "order", j), "must be a column of codes")

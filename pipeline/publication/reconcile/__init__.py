@@ -1,0 +1,1 @@
+"""Tables that add up, and figures derived from them."""

@@ -1,0 +1,138 @@
+"""Totals of picked cells from reconciled tables: best estimates of all tables together, as `derived` needs them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from pipeline.base.errors import PlanError
+from pipeline.plan.keys import Where
+from pipeline.publication.reconcile.public_totals import measure_of
+from pipeline.publication.reconcile.published_totals import CellTotals, Total
+from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
+from pipeline.publication.reconcile.reconciled_errors import Spread
+from pipeline.publication.reconcile.released_tables import ReleasedTable
+from udfs.estimates.intervals import Totals
+from udfs.estimates.solve import Contrast
+from udfs.estimates.tables import EstimateError
+from udfs.numbers.arrays import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """A sum of cells that a user picked: its estimate, standard error and interval, and the records it is of.
+
+    `of`: what is totalled. `keys`: records without a listed code in one of these keys are not in it.
+    `at_expected_totals`: the noise grows with totals, and the error is the one that it has at the expected ones.
+    """
+
+    of: str
+    where: Mapping[str, tuple[str, ...]]
+    keys: tuple[str, ...]
+    value: float
+    standard_error: float
+    lower: float
+    upper: float
+    at_expected_totals: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {name: value for name, value in vars(self).items() if name not in ("where", "keys")} | {
+            "where": {level: list(codes) for level, codes in self.where.items()},
+            "keys": list(self.keys),
+        }
+
+
+class Estimated(Reconciliation):
+    """A reconciliation as a source of totals: errors of one group's totals are correlated, of two groups' independent.
+
+    Each total takes one solve for its contrast. Totals of two groups are solved one after the other.
+    """
+
+    def picked(self, where: Where, of: str | None = None) -> Picked:
+        """Return the sum of the cells that meet a filter; PlanError where the tables do not tell it."""
+        group = self.group_of(where, of)
+        total = self.total(measure_of(group.statistic), where, self.options.interval)
+        return Picked(
+            of=total.of,
+            where={level: tuple(codes) for level, codes in where.items()},
+            keys=total.keys,
+            value=total.value,
+            standard_error=float(np.sqrt(total.variance)),
+            lower=total.lower,
+            upper=total.upper,
+            at_expected_totals=self.solved(group).expected,
+        )
+
+    def total(self, of: str, where: Where, coverage: float) -> Total:
+        """Return the estimated total; PlanError where the tables do not tell it."""
+        solved, contrast = self._contrast(of, where)
+        weighted = _weighted(solved)
+        spread = Spread.of(weighted, coverage)
+        half = float(spread.half_width(contrast.variance))
+        return Total(
+            of=of,
+            where=where,
+            keys=tuple(sorted(solved.group.keys)),
+            tables=tuple(table.name for table in weighted),
+            value=contrast.value,
+            variance=contrast.variance,
+            law=spread.law,
+            step=spread.step,
+            lower=contrast.value - half,
+            upper=contrast.value + half,
+        )
+
+    def covariance(self, of: str, where: Where, other: str, other_where: Where) -> float:
+        """Return the covariance of the errors of two totals; 0 of two groups, which no noise has in common."""
+        if self.group_of(where, of) is not self.group_of(other_where, other):
+            return 0.0
+        solved, contrast = self._contrast(of, where)
+        return float(solved.estimates.covariance(contrast, solved.atoms.mask(other_where)))
+
+    def _contrast(self, of: str, where: Where) -> tuple[Solved, Contrast]:
+        solved = self.solved(self.group_of(where, of))
+        try:
+            return solved, solved.estimates.contrast(solved.atoms.mask(where))
+        except EstimateError as error:
+            raise PlanError(f"{measure_of(solved.group.statistic)}: {error}") from None
+
+    def table(self, name: str, coverage: float) -> CellTotals:
+        """Return the estimates of a table's cells; PlanError where it has none."""
+        solved, table = self._solved(name)
+        spread = Spread.of(_weighted(solved), coverage)
+        values, variance = (
+            self._flat(solved, table, of(name)) for of in (solved.estimates.table, solved.estimates.variances)
+        )
+        half = spread.half_width(variance)
+        ends = values - half, values + half
+        return CellTotals(table.facts, table.cells, Totals(values, variance), ends, spread.law, spread.step)
+
+    def whole(self, name: str) -> tuple[Totals, Floats]:
+        """Return the estimated sum of a table's cells, and of each cell the covariance with it, by one solve."""
+        solved, table = self._solved(name)
+        observed = solved.estimates.tables[name]
+        if observed.variance is None or not (observed.variance > 0).all():
+            raise PlanError(f"--share {name}: this table carries no weight, or is known: pick cells by --where")
+        inside = (position >= 0 for position in observed.positions)
+        contrast = solved.estimates.contrast(reduce(np.multiply.outer, (one.astype(np.float64) for one in inside)))
+        covariance = self._flat(solved, table, contrast.coefficients[name] * observed.variance)
+        return Totals(np.asarray(contrast.value), np.asarray(contrast.variance)), covariance
+
+    def _solved(self, name: str) -> tuple[Solved, ReleasedTable]:
+        table = self.named(name)
+        group = next((group for group in self.groups if table in group.tables), None)
+        solved = None if group is None else self.solved(group)
+        if solved is None or table not in solved.tables:
+            raise PlanError(f"{name}: the tables do not tell its cells: it is not reconciled")
+        return solved, table
+
+    def _flat(self, solved: Solved, table: ReleasedTable, cells: Floats) -> Floats:
+        whole = np.broadcast_to(cells, solved.atoms.widths(table.cells))
+        return solved.atoms.in_key_order(table.cells, whole)
+
+
+def _weighted(solved: Solved) -> list[ReleasedTable]:
+    return [table for table in solved.tables if table.name not in solved.why]

@@ -1,0 +1,295 @@
+"""A reconciled folder: tables that add up, the structure that says how, and a manifest, written last; and its check."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.base.build import code_digest
+from pipeline.base.errors import PlanError, StateError
+from pipeline.base.log import share, telling
+from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
+from pipeline.plan.structure import Structure, TableFacts
+from pipeline.publication.data_package import Description
+from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
+from pipeline.publication.product.product_files import Hashed, key_pieces, written
+from pipeline.publication.reconcile.atoms import Atoms
+from pipeline.publication.reconcile.drawn_quantiles import multipliers_of, worth_drawing
+from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
+from pipeline.publication.reconcile.reconciled_errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
+from pipeline.publication.reconcile.released_tables import ReleasedTable
+from pipeline.publication.reconcile.sources import ERROR, PUBLISHED, VALUE, Source, numbers
+from pipeline.publication.release_folder import published_part, structure_of
+from pipeline.storage.folders import UNFINISHED, filled
+from pipeline.storage.location import Location
+from pipeline.storage.staging import STRUCTURE, safe_name
+from udfs.numbers.arrays import Floats
+
+if TYPE_CHECKING:
+    from pipeline.publication.signing import PublicKey, SigningKey
+
+DISPLAY = "display"
+COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED[0], DISPLAY)
+
+
+class Made(NamedTuple):
+    """What the manifest says of one group: the group, its tables by name, and their files."""
+
+    group: dict[str, Any]
+    tables: dict[str, dict[str, Any]]
+    files: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class MakeGroup:
+    """Solves one group, by its number, and writes its tables to `home`, which all workers reach: a task of an engine.
+
+    Files appear whole, and have the same contents each time.
+    """
+
+    reconciliation: Reconciliation
+    home: Path
+    described: Description | None
+    csv: bool
+
+    def __call__(self, number: int) -> Made:
+        """Return what was made; raises StateError where this machine does not reach the folder."""
+        if not self.home.is_dir():
+            raise StateError(
+                f"--out {self.home.parent}: a worker does not reach this folder: give one that all machines share"
+            )
+        group, tables = self.reconciliation.groups[number], dict[str, Any]()
+        what, every = f"reconciling tables of {group.label}", len(group.tables)
+        with (
+            tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=self.home) as unfinished,
+            telling(lambda: share(what, len(tables), every)),
+        ):
+            own = Path(unfinished)
+            solved = self.reconciliation.solved(group)
+            files = list[dict[str, Any]]()
+            for table, columns, facts in _columns(solved, self.reconciliation.options.draws, self.described):
+                files += [file.facts(own) for file in _write(own, table, solved.atoms, columns, csv=self.csv)]
+                tables[table.name] = facts
+            for file in files:
+                (self.home / file["path"]).parent.mkdir(exist_ok=True)
+                (own / file["path"]).replace(self.home / file["path"])
+        return Made(_group_facts(solved), tables, files)
+
+
+def make_reconciled(
+    reconciliation: Reconciliation,
+    out: Path,
+    *,
+    csv: bool = False,
+    each: "Callable[[MakeGroup, list[int], str], list[Made]] | None" = None,
+    signing: "SigningKey | None" = None,
+) -> dict[str, Any]:
+    """Write the reconciled tables of releases to `out`; return the manifest, which a killed run leaves out.
+
+    The same releases, options and build give the same bytes, whether an engine's `each` solves the groups, whose
+    workers reach the releases and `out`, or none. Raises PlanError where tables and options do not fit together,
+    StateError where a release's file changed, `out` cannot be filled, or a worker does not reach it.
+    """
+    numbers = reconciliation.weighted_groups()
+    with filled(out, RECONCILED.name) as home:
+        folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
+        described = Description.of(folders.values(), reconciliation.options.interval)
+        make = MakeGroup(reconciliation, home.resolve(), described, csv)
+        done = each(make, numbers, "groups of tables") if each else [make(number) for number in numbers]
+        for left in home.glob(f"{UNFINISHED}*"):  # of a worker that died
+            shutil.rmtree(left, ignore_errors=True)
+        groups = [one.group for one in done]
+        tables = {
+            name: facts | {"group": number} for number, one in enumerate(done) for name, facts in one.tables.items()
+        }
+        made = [file for one in done for file in one.files]
+        structure = _joined(reconciliation).to_json().encode()
+        beside = described.files(tables, ("parquet", "csv") if csv else ("parquet",)) if described else {}
+        for name, data in ({STRUCTURE: structure} | beside).items():
+            (home / name).parent.mkdir(exist_ok=True)
+            (home / name).write_bytes(data)
+            made.append(manifest_file(data, name))
+        manifest = {
+            "dataset": reconciliation.structure.dataset,
+            "releases": reconciliation.releases,
+            "options": reconciliation.options.to_json(),
+            "build": code_digest(),
+            "groups": groups,
+            "tables": tables,
+            "not_reconciled": dict(reconciliation.not_reconciled()),
+            "files": sorted(made, key=lambda file: str(file["path"])),
+        }
+        write_manifest(home, RECONCILED.name, manifest, signing)
+    return manifest
+
+
+def _columns(
+    solved: Solved, draws: int, described: Description | None
+) -> Iterator[tuple[ReleasedTable, "Columns", dict[str, Any]]]:
+    """Yield each table of a group, its columns, and what the manifest says of it."""
+    drawn = drawn_of(solved.estimates, [table.name for table in solved.tables], draws)
+    shown = solved.estimates.display()
+    errors: dict[str, tuple[Floats, dict[str, Any]]] = {}
+    multipliers: dict[str, Floats] = {}
+    if worth_drawing(solved, draws):
+        errors = {table.name: variances_of(solved.estimates, table.name, drawn) for table in solved.tables}
+        multipliers = multipliers_of(solved, {name: variances for name, (variances, _) in errors.items()}, draws)
+    for table in solved.tables:
+        known = errors.pop(table.name) if errors else variances_of(solved.estimates, table.name, drawn)
+        variances, how = known
+        most = multipliers.pop(table.name, np.array(np.inf))
+        how["intervals"] = "drawn" if np.isfinite(most).any() else "bound"
+        own = table.additive and table.name not in solved.why and how["errors"] == EXACT
+        spread = OwnNoise.of(table, solved.spread) if own else solved.spread
+        notes = described.notes(table.name) if described else {}
+        columns = Columns(solved.estimates.table(table.name), variances, shown.pop(table.name), most, spread, notes)
+        yield table, columns, how | {"rows": table.cells.size, "at_expected_totals": solved.expected}
+
+
+def _joined(reconciliation: Reconciliation) -> Structure:
+    """Return the structure of all releases together."""
+    measures: dict[str, Mapping[str, Any]] = {}
+    tables: dict[str, TableFacts] = {}
+    for each in reconciliation.structures.values():
+        measures |= dict(each.measures)
+        tables |= dict(each.tables)
+    return replace(reconciliation.structure, measures=measures, tables=tables)
+
+
+def _group_facts(solved: Solved) -> dict[str, Any]:
+    estimates = solved.estimates
+    return {
+        "of": solved.group.label,
+        "keys": sorted(solved.group.keys),
+        "tables": [table.name for table in solved.tables],
+        "unweighted": dict(solved.why),
+        "unit": estimates.unit,
+        "base_cells": solved.atoms.size,
+        "iterations": estimates.iterations,
+        "residual": estimates.residual,
+    }
+
+
+class Columns(NamedTuple):
+    """Of a table's cells, on the base's axes: estimates, variances, what is displayed; how far intervals reach.
+
+    `most`: standard errors that an interval needs at most, whatever `spread` says. `notes`: what the Parquet file says
+    of the table.
+    """
+
+    value: Floats
+    variance: Floats
+    display: Int64s
+    most: Floats
+    spread: Spread | OwnNoise
+    notes: dict[str, str]
+
+
+def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, csv: bool) -> list[Hashed]:
+    """Write a table's files, piece by piece; return them."""
+    cells = table.cells
+
+    def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
+        return atoms.in_key_order(cells, np.broadcast_to(of_cells, atoms.widths(cells)))
+
+    values, variances, display, most = map(flat, columns[:4])
+    parts = flat(atoms.placed(cells, table.part_numbers())) if len(table.mechanisms) > 1 else None
+    path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
+    reader = table.source.reader()
+    with written(path, *([path.with_suffix(".csv")] if csv else []), notes=columns.notes) as made:
+        for piece, keys in key_pieces(cells):
+            value, variance = values[piece], variances[piece]
+            reach = columns.spread.half_width(variance, 0 if parts is None else parts[piece])
+            half = np.minimum(reach, np.multiply(most[piece], np.sqrt(variance), out=reach.copy(), where=variance > 0))
+            published = numbers(reader.take(piece.stop - piece.start), VALUE)
+            shown = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
+            figures = {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}
+            made.write(pa.table(keys | figures))
+    return made.files
+
+
+@dataclass(frozen=True)
+class VerifiedTables:
+    """A reconciled folder whose every file matches its manifest and whose tables add up.
+
+    `sums` counts the cells that were held against the sums of finer ones, `value` and `display` each; `signed_by` is
+    the fingerprint of the key whose signature was checked, None where none was asked for.
+    """
+
+    dataset: str
+    releases: tuple[str, ...]
+    files: int
+    bytes: int
+    sums: int
+    signed_by: str | None = None
+
+
+def verify_reconciled(folder: Location, key: "PublicKey | None" = None) -> VerifiedTables:
+    """Return what was verified: each file is the manifest's, and every coarser cell is the sum of finer ones.
+
+    The sums are repeated from the files alone, in whole units: `value` in the group's unit and `display`. Raises
+    StateError naming the first file, or the first table, that is not as it should be; with `key` also where the
+    manifest is not signed by it.
+    """
+    manifest = Manifest.verified(folder, RECONCILED, key)
+    structure = structure_of(manifest)
+    if lacking := manifest["tables"].keys() - structure.tables.keys():
+        raise StateError(f"{folder / STRUCTURE}: it does not have the table {min(lacking)}: it was changed")
+    sums = 0
+    for group in manifest["groups"]:
+        cells = {name: structure.tables[name].cells(structure.domain) for name in group["tables"]}
+        for name, of_table in cells.items():
+            for roll_up, finer in _finer(name, cells):
+                fold = roll_up.fold()
+                for column, unit in ((VALUE, group["unit"]), (DISPLAY, 1)):
+                    one = _in_units(manifest, name, column, unit)
+                    other = fold(_in_units(manifest, finer, column, unit))
+                    if not np.array_equal(one, other):
+                        raise StateError(
+                            f"{folder}: {column} of the table {name} is not the sum of that of {finer}: the tables "
+                            "do not add up"
+                        )
+                sums += of_table.size
+    releases = tuple(each["release"] for each in manifest["releases"])
+    return VerifiedTables(manifest["dataset"], releases, *manifest.size, sums, manifest.signed_by)
+
+
+def with_estimates(
+    sources: Mapping[str, Source], releases: Sequence[Mapping[str, Any]], folder: Location
+) -> tuple[dict[str, Source], dict[str, Any]]:
+    """Return released tables with their estimates where a reconciled folder has some, and what is said of the folder.
+
+    Raises StateError where its files are not those of its manifest, PlanError where it was made of other releases.
+    """
+    manifest = Manifest.verified(folder, RECONCILED)
+    given = {each["manifest_sha256"] for each in releases}
+    for each in manifest["releases"]:
+        if each["manifest_sha256"] not in given:
+            raise PlanError(f"{folder}: it was made of the release {each['release']}, which is not given, or differs")
+    estimated = {name: (folder, manifest.files[f"tables/{name}.parquet"]) for name in manifest["tables"]}
+    found = {name: replace(source, reconciled=estimated.get(name)) for name, source in sources.items()}
+    return found, {"manifest_sha256": manifest.sha256, "tables": sorted(estimated)}
+
+
+def _finer(name: str, cells: Mapping[str, QueryCells]) -> Iterator[tuple[RollUp, str]]:
+    """Yield the sums that lead to a table from the smallest other one with finer cells, or equal ones before it."""
+    names = list(cells)
+    able = [
+        each for number, each in enumerate(names) if (cells[each].size, number) > (cells[name].size, names.index(name))
+    ]
+    bases = [Base(cells[each], ("",)) for each in able]
+    found = cheapest(bases, cells[name], "")
+    if found is not None:
+        yield RollUp.of(bases[found], cells[name]), able[found]
+
+
+def _in_units(manifest: Manifest, name: str, column: str, unit: float) -> Int64s:
+    part = published_part(manifest.folder, manifest.files[f"tables/{name}.parquet"])
+    units: Int64s = np.rint(part.read([column]).column(column).to_numpy() / unit).astype(np.int64)
+    return units

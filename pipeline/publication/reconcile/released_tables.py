@@ -1,0 +1,251 @@
+"""The tables that are reconciled: what each shows on the public domain, its noise, and which belong together.
+
+Tables that show the same statistic of the same records form a group. Tables that leave other records out, those
+without a listed code in some other keys, say nothing on each other's records (docs/mathematics.md): they never meet.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from pipeline.base.errors import PlanError, StateError, in_a_line
+from pipeline.base.names import hint
+from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest
+from pipeline.plan.domain import Domain
+from pipeline.plan.model import Plan
+from pipeline.plan.structure import Structure, TableFacts
+from pipeline.publication.manifest import Manifest
+from pipeline.publication.reconcile.sources import VALUE, Floats, Source, column, equal_codes, numbers, released
+from pipeline.publication.release_folder import structure_of
+from pipeline.storage.location import Location
+from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.catalogue import build
+from udfs.mechanisms.parameters import ParameterError
+from udfs.numbers.exact import exact
+from udfs.records.statistics import Statistic
+
+DIGITS = 2  # of the expected totals at which variances are computed
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedTable:
+    """A released table: its source, its cells in the public domain, and the mechanisms of its parts."""
+
+    source: Source
+    facts: TableFacts
+    domain: Domain
+    cells: QueryCells
+    mechanisms: Mapping[str | None, Mechanism]
+
+    @classmethod
+    def of(cls, source: Source, structure: Structure) -> "ReleasedTable":
+        """Return the table; PlanError where policy.json lacks its mechanism, or its rows are not its public cells."""
+        if source.name not in structure.tables:
+            raise StateError(f"{source.folder}: its structure does not have the table {source.name}: it was changed")
+        facts = structure.tables[source.name]
+        cells = facts.cells(structure.domain)
+        if cells.size != source.rows:
+            raise PlanError(f"{source.folder}: the table {source.name} has not the cells that its structure tells")
+        try:
+            parts = {each.get("part"): each for each in source.query.get("parts", [source.query])}
+            built = {part: build(parts[part]["mechanism"], exact(parts[part]["step"])) for part in facts.parts}
+        except (KeyError, TypeError, ValueError) as error:
+            what = str(error) if isinstance(error, ParameterError) else "kind, parameters or step are missing"
+            raise PlanError(
+                f"{source.folder}: policy.json does not tell the noise of the table {source.name} ({what}): "
+                "tables whose noise is withheld cannot be weighted"
+            ) from None
+        return cls(source, facts, structure.domain, cells, built)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.source.name
+
+    @property
+    def statistic(self) -> Statistic:
+        """What it totals."""
+        return self.facts.statistic
+
+    @property
+    def additive(self) -> bool:
+        """Whether the variance of every part's noise is the same at all totals."""
+        return all(mechanism.additive for mechanism in self.mechanisms.values())
+
+    @cached_property
+    def unweighted(self) -> str | None:
+        """Why no weights can be had for it, in words; None where they can."""
+        for mechanism in self.mechanisms.values():
+            if mechanism.estimator == "median":
+                return "its estimates are median-unbiased: weighted means of them are biased"
+            if mechanism.variance(0.0) == inf:
+                return "its noise has no variance"
+        return None
+
+    def variance(self, expected: Floats | None) -> Floats:
+        """Return the variance of each cell's noise, broadcastable to the shape of its axes (listed cells: flat).
+
+        `expected`: true totals to be expected, in that shape, which transformed mechanisms need; they are taken in
+        two digits.
+        """
+        of_part = self.part_numbers()
+        if self.additive:
+            return np.array([each.variance(0.0) for each in self.mechanisms.values()])[of_part]
+        assert expected is not None
+        totals, of_cell = np.unique(_rounded(np.maximum(expected, 0.0)), return_inverse=True)
+        found = np.zeros(np.shape(expected))
+        for number, mechanism in enumerate(self.mechanisms.values()):
+            mine = np.broadcast_to(of_part == number, found.shape)
+            variances = np.zeros(len(totals))
+            needed = np.unique(of_cell.reshape(found.shape)[mine])
+            variances[needed] = [mechanism.variance(float(total)) for total in totals[needed]]
+            found[mine] = variances[of_cell.reshape(found.shape)[mine]]
+        return found
+
+    def part_numbers(self) -> Int32s:
+        """Return the part of each cell, broadcastable to the shape of its axes (listed cells: flat)."""
+        flat = self.cells.listed is not None
+        if self.facts.split is None:
+            return np.zeros((1,) * (1 if flat else len(self.cells.axes)), dtype=np.int32)
+        dimension = self.domain.dimension(self.facts.split)
+        place, level = next((i, each) for i, each in enumerate(self.facts.by) if each in dimension.levels)
+        parent = dimension.between(level, self.facts.split)
+        assert parent is not None  # a plan's check saw to it
+        part_of = {code: i for i, codes in enumerate(self.facts.parts.values()) for code in codes}
+        of_code = np.array([part_of.get(code, -1) for code in dimension.level_codes(self.facts.split)], dtype=np.int32)
+        of_position: Int32s = of_code[parent][self.cells.axes[place].kept]
+        if flat:
+            listed: Int32s = of_position[self.cells.positions_of(self.cells.listed)[place]]  # type: ignore[arg-type]
+            return listed
+        return of_position.reshape([-1 if i == place else 1 for i in range(len(self.cells.axes))])
+
+    def values(self) -> Floats:
+        """Return the released values in key order; PlanError where the rows are not the public cells in key order."""
+        values, start = np.empty(self.cells.size), 0
+        for piece in self.source.pieces():
+            stop = start + len(piece)
+            keys = self.cells.keys(start, stop) if stop <= len(values) else {}
+            for level, (codes, indices) in keys.items():
+                found = column(piece, level)
+                if not np.array_equal(np.array(_numbered(found, codes)), indices):
+                    keys = {}
+                    break
+            if len(piece) and not keys:
+                raise PlanError(f"{self.source.folder}: the rows of the table {self.name} are not its public cells")
+            values[start:stop] = numbers(piece, VALUE)
+            start = stop
+        return values
+
+
+def _numbered(found: Any, codes: Sequence[str]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return equal_codes(found, pa.array(codes, pa.string()))
+
+
+def _rounded(totals: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        places = np.where(totals > 0, np.floor(np.log10(totals)), 0) - (DIGITS - 1)
+    step = 10.0**places
+    return np.rint(totals / step) * step
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Tables of one statistic that leave the same records out: those without a listed code in one of `keys`."""
+
+    statistic: Statistic
+    keys: frozenset[str]
+    tables: tuple[ReleasedTable, ...]
+
+    @property
+    def label(self) -> str:
+        """The group in words."""
+        return self.statistic.label
+
+    @property
+    def told_apart(self) -> frozenset[str]:
+        """The keys that any of the tables uses."""
+        domain = self.tables[0].domain
+        return frozenset(domain.dimensions[axis.key].key for each in self.tables for axis in each.cells.axes)
+
+    def refined(self, table: ReleasedTable, by: Iterable[ReleasedTable]) -> bool:
+        """Whether a table's cells are unions of those of another one of `by`."""
+        bases = [Base(each.cells, ("",)) for each in by if each is not table]
+        return cheapest(bases, table.cells, "") is not None
+
+
+class Releases:
+    """Verified releases of one dataset: `releases` says which, `structures` are by the text of their folders.
+
+    Raises PlanError where they are not of one dataset, or their lists, or the units of a measure, differ.
+    """
+
+    def __init__(self, folders: Sequence[Location], plans: Sequence[Plan] = ()) -> None:
+        manifests = [Manifest.verified(folder) for folder in folders]
+        sources, self.releases = released(manifests)
+        self.structures = {str(one.folder): structure_of(one, plans) for one in manifests}
+        _require_alike(self.structures)
+        self.tables = {
+            name: ReleasedTable.of(source, self.structures[str(source.folder)]) for name, source in sources.items()
+        }
+
+    @property
+    def structure(self) -> Structure:
+        """That of the first release: all have the same dataset and domain."""
+        return next(iter(self.structures.values()))
+
+    def named(self, name: str) -> ReleasedTable:
+        """Return a table by its name; PlanError where there is none."""
+        if name not in self.tables:
+            raise PlanError(f"{in_a_line(name)}: no release has this table{hint(name, list(self.tables), 'table')}")
+        return self.tables[name]
+
+
+def _require_alike(structures: Mapping[str, Structure]) -> None:
+    (home, first), *others = structures.items()
+    for folder, other in others:
+        if other.dataset != first.dataset:
+            raise PlanError(
+                f"{folder} is of the dataset {other.dataset}, {home} of {first.dataset}: tables of different "
+                "datasets do not describe the same records"
+            )
+        if other.domain != first.domain:
+            raise PlanError(
+                f"{folder} and {home}: their lists of codes differ, so that their cells cannot be compared: "
+                f"{_difference(first.domain, other.domain)}"
+            )
+        for name in first.measures.keys() & other.measures.keys():
+            one, two = (
+                ({k: each.measures[name].get(k) for k in ("column", "type", "step")}) for each in (first, other)
+            )
+            if one != two:
+                raise PlanError(f"{folder} and {home}: the measure {name} has different columns, types or steps")
+
+
+def _difference(one: Domain, other: Domain) -> str:
+    if one.keys.keys() != other.keys.keys():
+        return f"keys {', '.join(one.keys)} and {', '.join(other.keys)}"
+    keys = [key for key in one.keys if one.keys[key].to_json() != other.keys[key].to_json()]
+    return f"of {', '.join(keys)}" if keys else "cells that are listed, or vintages"
+
+
+def groups_of(tables: Sequence[ReleasedTable]) -> Iterator[Group]:
+    """Yield the groups of tables with cells, in the order of their first tables."""
+    found: dict[tuple[Statistic, frozenset[str]], list[ReleasedTable]] = {}
+    for each in tables:
+        if each.cells.size:
+            found.setdefault((each.statistic, each.facts.keys(each.domain)), []).append(each)
+    for (statistic, keys), members in found.items():
+        yield Group(statistic, keys, tuple(members))
+
+
+def require_tables(named: Collection[str], tables: Mapping[str, Any], option: str) -> None:
+    """Raise PlanError that names the first of `named` that is no table."""
+    for name in named:
+        if name not in tables:
+            raise PlanError(f"{option} {name}: no release has this table{hint(name, list(tables), 'table')}")

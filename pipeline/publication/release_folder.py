@@ -1,0 +1,228 @@
+"""Published files as others read them: each held against its manifest as it is read."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.base.errors import PlanError, PrdpError, StateError
+from pipeline.base.log import counted
+from pipeline.base.plain import plain_json
+from pipeline.plan.model import VALUES, Plan
+from pipeline.plan.structure import Structure
+from pipeline.publication.manifest import RECONCILED, RELEASE, File, Manifest, published_bytes
+from pipeline.publication.site.facts import CODES, PACKAGE, code_names
+from pipeline.storage.location import Location
+from pipeline.storage.staging import STRUCTURE, safe_name
+
+
+def published_part(folder: Location, file: File, coded: Sequence[str] = ()) -> pq.ParquetFile:
+    """Return a file of a manifest, read with the columns `coded` as dictionaries.
+
+    Raises StateError, also while it is read, where it changed since it was verified or is no table of prdp's.
+    """
+    at, data = folder / file["path"], published_bytes(folder, file)
+    with as_written(at):
+        return _Part(at, data, coded)
+
+
+class _Part(pq.ParquetFile):  # type: ignore[misc]
+    """A Parquet file that fits its manifest, whoever wrote both."""
+
+    def __init__(self, at: Location, data: bytes, coded: Sequence[str]) -> None:
+        super().__init__(pa.BufferReader(data), read_dictionary=list(coded))
+        self._at = at
+        figures = [field.type for field in self.schema_arrow if field.name in VALUES]
+        if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in figures):
+            raise TypeError
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows, of some columns or of all."""
+        return self.read_row_groups(range(self.num_row_groups), columns)
+
+    def read_row_group(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a row group."""
+        return self.read_row_groups([group], columns)
+
+    def read_row_groups(self, groups: Iterable[int], columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of row groups."""
+        with as_written(self._at):
+            table = super().read_row_groups(list(groups), columns)
+            table.select(columns or [])  # KeyError for a column that is not there
+            return table
+
+    def iter_batches(self, batch_size: int = 65536, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows batch by batch."""
+        batches = super().iter_batches(batch_size, columns=columns)
+        while True:
+            with as_written(self._at):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch.select(columns or [])
+            yield batch
+
+
+@contextmanager
+def as_written(at: Location) -> Iterator[None]:
+    """Read a file of a manifest in a block; StateError where it is not as prdp writes it, whatever its digest."""
+    try:
+        yield
+    except (PrdpError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError, LookupError, TypeError, AttributeError, ValueError):
+        raise StateError(f"{at}: is not as prdp writes it, though it fits its manifest: both were changed") from None
+
+
+def json_in(manifest: Manifest, path: str) -> Any:
+    """Return what a JSON file of a verified folder holds; StateError where it changed, or is no JSON."""
+    with as_written(manifest.folder / manifest.home / path):
+        return plain_json(manifest.contents(path))
+
+
+def structure_of(manifest: Manifest, plans: Sequence[Plan] = ()) -> Structure:
+    """Return the structure of a verified folder: its own, or that of the one of `plans` a release was made of.
+
+    Raises PlanError where an older release has none and its plan is not given, StateError where its file changed.
+    """
+    folder = manifest.folder
+    if STRUCTURE in manifest.files:
+        return Structure.from_json(manifest.contents(STRUCTURE), str(folder / manifest.home / STRUCTURE))
+    for plan in plans:
+        if plan.digest == manifest["plan_digest"]:
+            return Structure.of(plan)
+    other = "none of the plans given is its own" if plans else "give its plan by --plan"
+    raise PlanError(f"{folder}: this release does not say what its keys are (it has no {STRUCTURE}): {other}")
+
+
+def description_of(manifest: Manifest) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
+    """Return what datapackage.json of a verified folder says, None without one, and its lists of codes, by resource."""
+    if PACKAGE not in manifest.files:
+        return None, {}
+    package: dict[str, Any] = json_in(manifest, PACKAGE)
+    with as_written(manifest.folder / manifest.home / PACKAGE):
+        _require_package(package)
+    lists = [path for path in manifest.files if path.startswith(f"{CODES}/")]
+    return package, {path.removesuffix(".csv"): manifest.contents(path) for path in lists}
+
+
+def _require_package(package: dict[str, Any]) -> None:
+    """Touch what readers take from a datapackage.json; KeyError or TypeError where it lacks that."""
+    texts = [package[key] for key in ("release", "plan_digest", "title")]
+    for resource in package["resources"]:
+        tells = ("name",) if str(resource["name"]).startswith(CODES) else ("name", "description")
+        texts += [resource[key] for key in tells] + list(resource["schema"]["primaryKey"])
+        texts += [field["name"] for field in resource["schema"]["fields"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError
+
+
+def field_note(field: Mapping[str, Any]) -> str:
+    """Return what a column is, of its field in a package."""
+    return ": ".join(field[key] for key in ("title", "description") if key in field)
+
+
+# What a verified folder of released or reconciled tables holds: rows by table, descriptions, names of codes.
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedTable:
+    """A table's number of rows, and its Parquet files as the manifest names them."""
+
+    rows: int
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """Tables of a verified folder; `name` is the release's, or "reconciled".
+
+    `package`: what datapackage.json says, None where an earlier build wrote the folder. `lists`: by the name of their
+    resource, the CSV files of codes that these tables need.
+    """
+
+    manifest: Manifest
+    name: str
+    facts: Mapping[str, Any]
+    tables: Mapping[str, PublishedTable]
+    package: Mapping[str, Any] | None
+    lists: Mapping[str, bytes]
+
+    def each(self) -> Iterator[str]:
+        """Yield the name of each table, whose writing the log counts."""
+        return counted("writing tables", self.tables, len(self.tables))
+
+    def only(self, names: Sequence[str]) -> "Published":
+        """Return the same with these tables alone, and the lists of their codes."""
+        chosen = replace(self, tables={name: self.tables[name] for name in names})
+        keys = {level for each in chosen.described.values() for level in each["schema"]["primaryKey"]}
+        levels = {safe_name("level", level) for level in keys}
+        return replace(chosen, lists={name: self.lists[name] for name in sorted(f"{CODES}/{x}" for x in levels)})
+
+    @cached_property
+    def described(self) -> dict[str, dict[str, Any]]:
+        """What is said of each table: its resource, by its name; nothing where there is no package."""
+        resources = () if self.package is None else self.package["resources"]
+        return {each["name"]: each for each in resources if each["name"] in self.tables}
+
+    @cached_property
+    def structure(self) -> Structure:
+        """What the tables' keys are and roll up to; PlanError where an earlier build left nothing that says so."""
+        return structure_of(self.manifest)
+
+    def rows(self, table: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return a table's columns and its rows, batch by batch; StateError where a file changed meanwhile."""
+        parts = (published_part(self.manifest.folder, file) for file in self.tables[table].files)
+        first = next(parts)
+        return first.schema_arrow, _rows(first, parts)
+
+    def names(self, level: str) -> dict[str, str]:
+        """Return the names of a level's codes, empty or absent where a code has none; public ones where no list is."""
+        if f"{CODES}/{level}" not in self.lists:
+            return code_names(self.structure.domain, level)
+        rows = csv.DictReader(io.StringIO(self.lists[f"{CODES}/{level}"].decode(), newline=""))
+        return {row["code"]: row["name"] for row in rows}
+
+    def notes(self, table: str) -> dict[str, str]:
+        """Return, by column, what it is; by "" what the table is and where it comes from."""
+        package, about = self.package or {}, self.described[table]
+        notes = {"": f"{about['description']} Release {package['release']}, plan {package['plan_digest']}."}
+        for field in about["schema"]["fields"]:
+            notes[field["name"]] = field_note(field)
+        return notes
+
+
+def published_in(folder: Location) -> Published:
+    """Return the tables of a folder, which is verified first; raises StateError where a file is not as it should be."""
+    kind = RECONCILED if (folder / RECONCILED.name).is_file() else RELEASE
+    manifest = Manifest.verified(folder, kind)
+    if kind is RECONCILED:
+        tables = {
+            name: PublishedTable(each["rows"], (manifest.files[f"tables/{name}.parquet"],))
+            for name, each in manifest["tables"].items()
+        }
+        name, facts = "reconciled", {"dataset": manifest["dataset"]}
+        facts |= {"releases": [each["release"] for each in manifest["releases"]]}
+    else:
+        tables = {
+            each["query"]: PublishedTable(
+                each["rows"], tuple(file for file in each["files"] if file["path"].endswith(".parquet"))
+            )
+            for each in manifest["tables"]
+        }
+        name, facts = safe_name("release", manifest["release"]), {key: manifest[key] for key in ("release", "attempt")}
+    for table in tables:
+        safe_name("query", table)
+    return Published(manifest, name, facts, tables, *description_of(manifest))
+
+
+def _rows(first: pq.ParquetFile, others: Iterator[pq.ParquetFile]) -> Iterator[pa.RecordBatch]:
+    yield from first.iter_batches()
+    for part in others:
+        yield from part.iter_batches()

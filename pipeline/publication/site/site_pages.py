@@ -1,0 +1,219 @@
+"""The pages of a public site: the front page, and one for each table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.base.html import Table, rendered
+from pipeline.publication.site.coarse import Coarse
+from pipeline.publication.site.facts import CODES, PACKAGE, Facts
+from pipeline.publication.site.figures import PART, Figures, Names, with_bars
+from pipeline.publication.site.maps import MAPS, state_grid
+from pipeline.publication.site.report_page import COLUMNS
+from udfs.numbers.exact import bound_text, exact, up_probability
+
+FIRST_ROWS = 50  # cells that are in a page itself
+LARGEST = 12  # figures of a chart
+OF_RECONCILED = (
+    ("published", "in reconciled files alone, whose value is the estimate: the published figure"),
+    ("display", "in reconciled files alone: the estimate in whole units, which add up too"),
+)
+PRODUCT_FILES = {  # what a product's files are, by folder
+    ("layouts",): "In the agency's record layouts",
+    ("dictionary.csv", "dictionary.md"): "What every column means",
+    ("basic",): "Basic tables: names of codes, rounded figures, coefficients of variation, flags",
+    ("research",): "Research tables: every figure with its variance, nothing rounded or withheld",
+}
+
+
+def front_page(
+    facts: Facts,
+    site: str = "",
+    published: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+    front: str = "",
+) -> str:
+    """Return the front page.
+
+    `site`: the path to the folder of the site's other pages. `published`: of a published release its date, attempt,
+    head and files, as `published_page` gives them. `notes`: what readers must know first, such as that a later release
+    corrects it. `front`: the path to the page that lists the files, where this one does not.
+    """
+    lead = f"Totals of establishment microdata ({facts['dataset']}), with noise that protects each {facts['unit']}."
+    losses = facts["losses"]
+    shares = [
+        {"label": loss["at"], "share": round(100 * loss["power"], 1), "power": _probability(loss["power"])}
+        for loss in losses
+    ]
+    return rendered(
+        "site_home.html",
+        title=facts["title"],
+        site=site,
+        facts=facts | {"losses": shares},
+        lead=facts["about"] or lead,
+        published=published,
+        notes=notes,
+        front=front,
+        coverage=coverage(facts),
+        size=f"{100 * losses[0]['size']:g}" if losses else "",
+        losses=_losses(facts),
+    )
+
+
+def published_page(
+    facts: Facts, site: str, manifest: Mapping[str, Any], notes: Sequence[str] = (), signer: str | None = None
+) -> str:
+    """Return the front page of a published release, with the files, dates and digests that its manifest names.
+
+    `signer`: the fingerprint of the key that signed the manifest.
+    """
+    titles = {table["name"]: table["title"] for table in facts["tables"]}
+    listed = {table["query"]: files_of(manifest, table) for table in manifest["tables"]}
+    tables = [
+        {
+            "name": name,
+            "title": titles[name],
+            "files": [{"name": file["path"].partition("/tables/")[2], "href": file["path"]} | file for file in files],
+        }
+        for name, files in listed.items()
+        if name in titles
+    ]
+    told = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
+    home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
+    beside = [path for path in (file["path"] for file in manifest["files"]) if path.startswith(home)]
+    lists = [path for path in beside if path.startswith(f"{home}{CODES}/")]
+    described = {"package": f"{home}{PACKAGE}", "lists": sorted(lists)} if f"{home}{PACKAGE}" in beside else None
+    product = manifest.get("product") and _product(manifest["product"])
+    return front_page(
+        facts,
+        site,
+        told
+        | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer}
+        | {"approvals": [each["role"] for each in manifest.get("approvals", ())]},
+        notes,
+    )
+
+
+def files_of(manifest: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a table's files in all formats, as a release's manifest names them."""
+    text = f"{manifest['attempt']}/tables/{table['query']}.csv"
+    return [*table["files"], *(file for file in manifest["files"] if file["path"] == text)]
+
+
+def _product(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a product's title and files for a template, by kind: what users load first."""
+    files = [file | {"name": file["path"]} for file in manifest["files"]]
+    kinds = [
+        (text, [file for file in files if file["path"].partition("/")[0] in folders])
+        for folders, text in PRODUCT_FILES.items()
+    ]
+    return {
+        "title": manifest["title"],
+        "reconciled": "reconciled" in manifest,
+        "releases": [each["release"] for each in manifest["releases"]],
+        "kinds": [(text, listed) for text, listed in kinds if listed],
+    }
+
+
+def table_page(
+    facts: Facts,
+    about: Mapping[str, Any],
+    figures: Figures,
+    links: Mapping[str, Any],
+    instead: Coarse | None = None,
+) -> str:
+    """Return the page of a table, of which `about` tells, from its figures, all of them or the first.
+
+    `links`: `front`, the path to the page that lists all files, and `files`, the table's own, empty where they are
+    listed there alone. `instead`: what is shown, where these are the first figures of too many.
+    """
+    names: Names = {level: each["names"] for level, each in facts["levels"].items()}
+    shown, of = (figures, about) if instead is None else (instead.figures, instead.about)
+    largest = shown.largest(LARGEST) if shown.complete else []
+    chart = with_bars([shown.row(cell, names) for cell in largest])
+    on_map = [level for level in MAPS if level in of["by"]] if shown.complete else []
+    fewer = [
+        each for each in facts["tables"] if each["statistic"] == about["statistic"] and each["cells"] < about["cells"]
+    ]
+    return rendered(
+        "site_table.html",
+        title=about["title"],
+        site="../",
+        facts=facts,
+        about={"other": None, "reconciled": False} | dict(about),
+        coverage=coverage(facts | dict(of)),
+        of=of,
+        instead=instead,
+        first=None if instead is None else _rows(facts, about, figures, names),
+        hero=chart[0] if chart else None,
+        sole=of["cells"] == 1,
+        chart=chart,
+        grid=state_grid(shown, names, largest[0]) if largest else None,
+        map=on_map[0] if on_map else None,
+        body=_rows(facts, of, shown, names),
+        columns=_columns(facts, about),
+        others=fewer,
+        **links,
+        data=_data(of, shown, largest),
+    )
+
+
+def _rows(facts: Facts, about: Mapping[str, Any], figures: Figures, names: Names) -> dict[str, Any]:
+    """Return the first rows of a table for a template, with the labels of its keys."""
+    rows = with_bars([figures.row(cell, names) for cell in range(min(len(figures), FIRST_ROWS))])
+    return {"labels": [facts["levels"][level]["label"] for level in about["by"]], "rows": rows, "unit": about["unit"]}
+
+
+def withdrawn_page(title: str, note: Mapping[str, Any]) -> str:
+    """Return the page that takes the front page's place when a release is withdrawn."""
+    return rendered("site_withdrawn.html", title=title, note=note)
+
+
+def coverage(facts: Facts) -> str:
+    """Return the probability of the intervals in per cent."""
+    return f"{float(100 * exact(facts['interval'])):.4g}"
+
+
+def _data(about: Mapping[str, Any], figures: Figures, largest: Sequence[int]) -> dict[str, Any] | None:
+    """Return what site.js needs to know of a table whose cells are all in its scripts; None for other tables."""
+    if not figures.complete or not len(figures):
+        return None
+    return {
+        "name": about["name"],
+        "unit": about["unit"],
+        "cells": about["cells"],
+        "parts": -(-about["cells"] // PART),
+        "part": PART,
+        "shown": FIRST_ROWS,
+        "whole": [name for name, column in figures.columns.items() if np.issubdtype(column.dtype, np.integer)],
+        "listed": figures.cells.listed is not None,
+        "at": figures.codes(largest[0]),
+    }
+
+
+def _columns(facts: Facts, about: Mapping[str, Any]) -> Table:
+    """Return the data dictionary of a table's files."""
+    keys = [(level, f"{facts['levels'][level]['label']}: its code, text", "") for level in about["by"]]
+    meanings = [*COLUMNS, *(OF_RECONCILED if about.get("reconciled") else ())]
+    return Table(("column", "meaning", "unit"), [*keys, *((name, what, about["unit"]) for name, what in meanings)])
+
+
+def _losses(facts: Facts) -> Table:
+    unit = facts["unit"]
+    rows = [
+        (
+            loss["at"],
+            bound_text(loss["rho"], 4),
+            "infinite" if loss["epsilon"] is None else bound_text(loss["epsilon"], 4),
+            f"{loss['delta']:g}",
+            _probability(loss["power"]),
+        )
+        for loss in facts["losses"]
+    ]
+    return Table((f"a {unit} with", "rho", "ε", "at δ", "detected at most"), rows, range(1, 5))
+
+
+def _probability(power: float) -> str:
+    text = up_probability(power)
+    return "> 99.99 %" if text.startswith(">") else f"{100 * float(text):.2f} %"

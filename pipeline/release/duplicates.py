@@ -1,0 +1,216 @@
+"""From rows to records, where a plan has a rule for rows of one id (`duplicates: reject`, or `combine`).
+
+    chunks ─► rows, checked one by one, to buckets by their ids ─► records of each bucket, sealed ─► chunks of those
+
+Sealed records are chunks as any other: they are summed, and their losses counted, by the same tasks. Their measures
+stand in whole steps. Bad records, where they are dropped, stand among them without codes, so that they are counted as
+dropped. Nothing on disk can be read without the seal, which ends with the run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.base.errors import PlanError
+from pipeline.engines.buckets import grouped, in_buckets
+from pipeline.engines.protocol import Engine, Input
+from pipeline.engines.tasks import decoded
+from pipeline.engines.totals import Layout, layout_of, require_unbroken
+from pipeline.microdata.source import Chunk, Piece
+from pipeline.plan.model import Dataset, Plan
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
+from pipeline.storage.staging import Staging, scratch
+from pipeline.storage.uri import locate
+from udfs.records.contract import Fault, Rule
+from udfs.records.decoding import Records as Decoded
+from udfs.records.decoding import SumSpec
+from udfs.records.keys import CodeColumn
+from udfs.records.names import as_coded_text, as_text, buckets_of
+from udfs.records.sums import Combined, Duplicates, Rows, combined
+
+BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records
+BROKEN = -1  # the bucket of the broken rules
+CELL, COUNT = "(cell)", "(count)"
+RECORD, OWNER, GOOD = "(record)", "(owner)", "(good)"  # no measure's names
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Records:
+    """Records made of rows, in sealed chunks.
+
+    `broken`: for each cell that stands for a broken rule, how many rows or records break it.
+    """
+
+    chunks: Sequence[Chunk]
+    broken: Counter[int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ByRecord:
+    """Sends rows, checked one by one, to buckets by their ids, and the rules they break to a bucket of its own."""
+
+    spec: SumSpec
+    buckets: int
+
+    def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+        """Yield the rows of each batch, by bucket."""
+        return decoded(chunk, self.spec, lambda decoder, batch: self.rows(batch, decoder.records(batch)))
+
+    def rows(self, batch: pa.RecordBatch, records: Decoded) -> list[tuple[int, pa.RecordBatch]]:
+        """Return the rows of a batch by bucket, and in the bucket BROKEN the rules that they break by themselves."""
+        spec = self.spec
+        good = np.ones(len(batch), dtype=np.bool_) if records.good is None else records.good
+        ids = _without(as_text(batch.column(str(spec.record))), records.faults, str(spec.record))
+        columns: dict[str, object] = {RECORD: ids, GOOD: good} | codes_of(batch, spec)
+        if spec.owner is not None:
+            columns[OWNER] = as_coded_text(batch.column(spec.owner))
+        rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
+        return [*rule_rows(by_cell(spec, records.faults)), *in_buckets(rows, buckets_of(ids, self.buckets))]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OneRecord:
+    """Makes the records of a bucket's rows, and seals them in a file."""
+
+    spec: SumSpec
+    duplicates: Duplicates
+    folder: Location
+    seal: Seal
+
+    def __call__(self, bucket: int, batches: Iterable[pa.RecordBatch]) -> Records:
+        """Return the records of a bucket; of the bucket BROKEN, the rules that rows break."""
+        if bucket == BROKEN:
+            return Records([], rule_counts(batches))
+        rows = rows_of(batches, self.spec)
+        made = combined(rows, self.spec, self.duplicates)
+        path = self.folder / f"records-{bucket:06d}"
+        self.seal.write_batch(path, _batch(rows, made, self.spec))
+        return Records([(Piece(str(path), None, self.seal),)], by_cell(self.spec, made.faults))
+
+
+def rows_of(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Rows:
+    """Return the rows of a bucket that `ByRecord` sent there, at least one, as records are made of them."""
+    batch = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
+    return Rows(
+        ids=batch.column(RECORD),
+        codes={column: batch.column(mine) for column, mine in code_columns(spec).items()},
+        owner=batch.column(OWNER) if spec.owner is not None else None,
+        values={m.name: batch.column(m.name).to_numpy() for m in spec.measures},
+        good=batch.column(GOOD).to_numpy(zero_copy_only=False),
+    )
+
+
+@contextmanager
+def records_of(
+    microdata: Input, plan: Plan, engine: Engine, root: Location, prepared: bool
+) -> Iterator[tuple[Input, Layout]]:
+    """Yield the records of microdata for a block, and the layout by which they are summed.
+
+    Where row ids are trusted, or the microdata are `prepared`, each row is a record: row ids are not even read then,
+    all else is checked. Else records are made of rows and lie, sealed, in folders of the release in the private folder
+    `root`, which are destroyed after the block.
+
+    Raises MicrodataError where bad records are refused, naming every broken rule, the same however the rows are cut.
+    """
+    layout = layout_of(plan)
+    if plan.dataset.duplicates == "trust" or prepared:
+        yield microdata, replace(layout, spec=replace(layout.spec, record=None))
+        return
+    with scratch(root, plan.release, "records") as kept:
+        kept.create()
+        made = grouped_records(microdata, plan.dataset, layout.spec, engine, kept)
+        if plan.dataset.bad_records == "refuse":
+            require_unbroken(layout, sorted(made.broken))
+        yield made.chunks, replace(layout, spec=in_steps(layout.spec))
+
+
+def grouped_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
+    """Return the records of all rows, sealed in the folder `kept`; broken rules are counted, whatever the plan says."""
+    if dataset.duplicates == "trust" or not isinstance(microdata, Sequence):
+        raise PlanError("dataset.duplicates: it must be trust, where the microdata are a table of Spark's catalog")
+    split = ByRecord(spec, bucket_count(microdata))
+    merge = OneRecord(spec, dataset.duplicates, kept.path, Seal.fresh())
+    with scratch(kept.root, kept.release, "rows") as between:
+        parts = grouped(engine.each, split, microdata, merge, between)
+    broken: Counter[int] = Counter()
+    for part in parts:
+        broken.update(part.broken)
+    return Records([chunk for part in parts for chunk in part.chunks], broken)
+
+
+def in_steps(spec: SumSpec) -> SumSpec:
+    """Return the scan of sealed records that equals the scan `spec` of rows."""
+    columns = code_columns(spec)
+    return replace(
+        spec,
+        keys=tuple(
+            replace(key, column=columns[key.column]) if isinstance(key, CodeColumn) else key for key in spec.keys
+        ),
+        measures=tuple(replace(measure, column=measure.name, step=Fraction(1)) for measure in spec.measures),
+        owner=None if spec.owner is None else OWNER,
+        record=None,
+        also=(RECORD,),
+    )
+
+
+def code_columns(spec: SumSpec) -> dict[str, str]:
+    """Return, by the columns of codes, those of rows that hold them; no measure has such a name."""
+    return {column: f"(code {number})" for number, column in enumerate(spec.code_columns)}
+
+
+def codes_of(batch: pa.RecordBatch, spec: SumSpec) -> dict[str, object]:
+    """Return the codes of a batch as columns of rows."""
+    return {mine: as_coded_text(batch.column(column)) for column, mine in code_columns(spec).items()}
+
+
+def rule_rows(broken: Counter[int]) -> list[tuple[int, pa.RecordBatch]]:
+    """Return rows for the bucket BROKEN: the cell of each broken rule and how many rows break it."""
+    columns = {CELL: pa.array(list(broken), pa.int64()), COUNT: pa.array(list(broken.values()), pa.int64())}
+    return [(BROKEN, pa.record_batch(columns))] if broken else []
+
+
+def rule_counts(batches: Iterable[pa.RecordBatch]) -> Counter[int]:
+    """Return how often each rule is broken, from the rows of the bucket BROKEN."""
+    broken: Counter[int] = Counter()
+    for batch in batches:
+        broken.update(dict(zip(batch.column(CELL).to_pylist(), batch.column(COUNT).to_pylist(), strict=True)))
+    return broken
+
+
+def by_cell(spec: SumSpec, faults: Sequence[Fault]) -> Counter[int]:
+    """Return how many rows break each rule, by its cell."""
+    broken: Counter[int] = Counter()
+    for column, rule, mask in faults:
+        broken[spec.broken_cell(column, rule)] += int(np.count_nonzero(mask))
+    return broken
+
+
+def bucket_count(chunks: Sequence[Chunk]) -> int:
+    """Return a number of buckets with about a chunk's records in each."""
+    paths = {piece.path for chunk in chunks for piece in chunk}
+    return 1 + sum(locate(path).size() for path in paths) // BUCKET_BYTES
+
+
+def _without(ids: pa.Array, faults: Sequence[Fault], column: str) -> pa.Array:
+    for faulty, rule, mask in faults:
+        if (faulty, rule) == (column, Rule.RECORD):
+            return pc.if_else(pa.array(mask), pa.scalar(None, ids.type), ids)
+    return ids
+
+
+def _batch(rows: Rows, made: Combined, spec: SumSpec) -> pa.RecordBatch:
+    """Return the records in the form that `in_steps` reads; those that are not good have no codes."""
+    first = pa.array(made.first)
+    kept = pa.array(made.first, mask=~made.good)
+    columns: dict[str, object] = {RECORD: rows.ids.take(first)}
+    columns |= {mine: rows.codes[column].take(kept) for column, mine in code_columns(spec).items()}
+    if rows.owner is not None:
+        columns[OWNER] = rows.owner.take(first)
+    return pa.record_batch(columns | dict(made.values))

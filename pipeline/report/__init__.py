@@ -1,1 +1,0 @@
-"""The public page of a release."""

@@ -1,1 +1,0 @@
-"""The public site of a release: static pages and data files, of published tables, the plan and public lists alone."""

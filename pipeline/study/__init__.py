@@ -1,1 +1,0 @@
-"""Studies: mechanisms beside each other on synthetic microdata, and beside other practices. Nothing is released."""

@@ -1,0 +1,82 @@
+"""What each parameter of a public function means: said once, for Python, the command line and its page of reference."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from os import PathLike
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+
+from prdp.locations import LocationLike
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Arg:
+    """A parameter: what it is, and how the command line takes it."""
+
+    about: str
+    metavar: str | None = None
+    kind: str = "text"  # how its text is read: a name of jobs.options.KINDS
+    choices: Sequence[str] | None = None
+    option: bool | None = None  # whether it is an option of the command; None: where Python takes it by name
+    many: bool = False  # may be repeated
+    several: bool = False  # takes several words
+    flag: str | None = None  # the option's name, where it is not the parameter's
+    default: str | None = None  # what holds without it, in words
+
+    def __repr__(self) -> str:
+        return repr(self.about)
+
+
+class Declared(NamedTuple):
+    """A parameter of a function: its name, declaration and default (`Parameter.empty`: it is required)."""
+
+    name: str
+    arg: Arg
+    default: Any
+    by_position: bool
+
+
+def declarations(function: Callable[..., Any]) -> Iterator[Declared]:
+    """Yield the declared parameters of a function, those of its keyword arguments' TypedDict last."""
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            for group in get_args(parameter.annotation):
+                for key, annotation in group.__annotations__.items():
+                    default = False if get_args(annotation)[:1] == (bool,) else None
+                    yield from _declared(key, annotation, default, by_position=False)
+        else:
+            by_position = parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+            yield from _declared(name, parameter.annotation, parameter.default, by_position=by_position)
+
+
+def logs(function: Callable[..., Any]) -> bool:
+    """Whether a function takes the log of the command line, `command_log`."""
+    groups = (group for each in signature(function).parameters.values() for group in get_args(each.annotation))
+    return any("command_log" in getattr(group, "__annotations__", ()) for group in groups)
+
+
+def _declared(name: str, annotation: Any, default: Any, *, by_position: bool) -> Iterator[Declared]:
+    if get_origin(annotation) is Annotated:
+        for arg in annotation.__metadata__:
+            yield Declared(name, arg, default, by_position if arg.option is None else not arg.option)
+
+
+def documented(function: Function) -> Function:
+    """Add the declared parameters to a function's docstring."""
+    lines = [f"    {name}: {arg.about[0].upper()}{arg.about[1:]}." for name, arg, *_ in declarations(function)]
+    function.__doc__ = "\n".join([function.__doc__ or "", "", "Args:", *lines])
+    return function
+
+
+FIGURES = ("cbp-2010", "cbp-2011")
+Data = Annotated[Any, Arg("location of the microdata", "URI", option=True, default="dataset.path of the plan")]
+NewFolder = Annotated[Any, Arg("folder to write, new or empty", "DIR", option=True)]
+KeyFile = Annotated[
+    str | PathLike[str] | None, Arg("the publisher's public key: the manifest must be signed by it", "PUBLIC")
+]
+ReleaseFolders = Annotated[
+    Sequence[LocationLike] | LocationLike, Arg("folders or URIs that hold release.json", "OUT/RELEASE", several=True)
+]
+ReleaseFolder = Annotated[LocationLike, Arg("the folder or URI that holds release.json", "OUT/RELEASE")]

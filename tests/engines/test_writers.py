@@ -1,0 +1,72 @@
+"""Formats of tables: what each writes is read back as it was drawn."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.engines.writers import FORMATS, PARQUET, ROW_GROUP_CELLS
+from pipeline.storage.uri import locate
+
+TABLE = pa.table(
+    {
+        "naics3": ["111", "722"],
+        "county": ["01001", "02013"],
+        "value": [-3, 1 << 60],
+        "lower": [-9, 5],
+        "upper": [3, 17],
+        "standard_error": [2.5, 0.1],
+    }
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_table_is_read_back_from_every_format(tmp_path: Path, name: str) -> None:
+    tables, writer = locate(tmp_path), FORMATS[name]
+    for query, table in (("q", TABLE), ("none", TABLE.slice(0, 0))):
+        (tables / query).make_folder()
+        PARQUET.write(tables / PARQUET.files(query, len(table))[0], table.schema, [table])
+        if writer is not PARQUET:
+            writer.convert(tables, query)
+        if len(table):
+            assert pa.Table.from_batches(writer.read(tables, query)).equals(table)
+        assert all((tables / file).is_plain_file() for file in writer.files(query, len(table)))
+
+
+def test_names_of_files_depend_on_the_number_of_cells_alone() -> None:
+    assert PARQUET.files("q", 0) == ["q/part-00000.parquet"]
+    assert PARQUET.files("q", (1 << 18) + 1) == ["q/part-00000.parquet", "q/part-00001.parquet"]
+    assert FORMATS["csv"].files("q", 1 << 30) == ["q.csv"]
+
+
+@pytest.mark.parametrize("values", ["far apart", "all equal", "saturated", "doubles"])
+def test_the_largest_rows_are_those_of_the_whole_table_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: str
+) -> None:
+    random, size = np.random.default_rng(1), 3 * ROW_GROUP_CELLS
+    value = {
+        "far apart": random.permutation(size) + np.arange(size) // ROW_GROUP_CELLS * 10**6,
+        "all equal": np.full(size, -7),
+        "saturated": np.where(random.random(size) < 0.001, 2**63 - 1, 1 - 2**63),
+        "doubles": np.where(random.random(size) < 0.001, random.random(size).round(2), -0.0),
+    }[values]
+    codes = [f"{number:07d}" for number in range(size)]
+    others = {name: np.arange(size) for name in ("lower", "upper", "standard_error")}
+    whole = pa.table({"county": codes, "value": value} | others)
+    tables, read = locate(tmp_path), []
+    (tables / "q").make_folder()
+    for number, first in enumerate((0, 2 * ROW_GROUP_CELLS)):
+        part = whole.slice(first, 2 * ROW_GROUP_CELLS)
+        PARQUET.write(tables / "q" / f"part-{number:05d}.parquet", part.schema, [part])
+    taken = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *args: read.append(args) or taken(*args))
+    expected = whole.sort_by([("value", "descending"), ("county", "ascending")]).slice(0, 10)
+    assert PARQUET.largest(tables, "q", 10) == expected
+    assert len(read) == (1 if values == "far apart" else 3)
+    none = locate(tmp_path) / "none"
+    none.make_folder()
+    assert PARQUET.largest(tables, "none", 10) is None
+    PARQUET.write(none / "part-00000.parquet", whole.schema, [whole.slice(0, 0)])
+    assert PARQUET.largest(tables, "none", 10) is None

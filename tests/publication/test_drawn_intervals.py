@@ -1,0 +1,103 @@
+"""Intervals of reconciled tables from drawn errors: shorter, and as sure as they say for noise that releases draw."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import prdp
+from pipeline.publication.reconcile.drawn_quantiles import multipliers_of, worth_drawing
+from pipeline.publication.reconcile.reconciled import Options, Reconciliation, Solved
+from pipeline.publication.reconcile.reconciled_errors import variances_of
+from pipeline.storage.uri import locate
+from tests.publication.test_reconcile import BY_SIZE, LAPLACE, query, released
+from tests.support.bits import cell_bits
+from udfs.numbers.arrays import Floats
+
+HEAVY = {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 2.718281828459045, "sigma": 20}
+QUERIES = [
+    query("cells", ["naics2", "county", "size"], BY_SIZE, sum="employment"),
+    query("states", ["naics2", "state"], HEAVY, sum="employment"),
+    query("nation", ["nation", "naics2", "size"], LAPLACE | {"sigma": 40}, sum="employment"),
+    query("n2", ["naics2", "county"], {"kind": "gaussian", "sigma": 9}),
+    query("n2_state", ["naics2", "state"], {"kind": "gaussian", "sigma": 9}),
+]
+DRAWS = 200
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return released(tmp_path_factory.mktemp("release"), QUERIES)
+
+
+def test_intervals_are_shorter_and_nothing_else_changes(release: Path, tmp_path: Path) -> None:
+    bounds = prdp.reconcile(release, tmp_path / "bounds")
+    drawn = prdp.reconcile(release, tmp_path / "drawn", draws=DRAWS)
+    few = prdp.reconcile(release, tmp_path / "few", draws=80)
+    told = {name: facts["intervals"] for name, facts in json.loads(_manifest(drawn))["tables"].items()}
+    assert told == {"cells": "drawn", "states": "drawn", "nation": "drawn", "n2": "bound", "n2_state": "bound"}
+    for name, table in drawn.items():
+        same = ["value", "standard_error", "published", "display"]
+        pd.testing.assert_frame_equal(table[same], bounds[name][same])
+        length, most = (each.upper - each.lower for each in (table, bounds[name]))
+        assert (length <= most * (1 + 1e-12)).all()
+        if name in ("states", "nation"):  # those of `cells` are nearly the published ones, whose law is known
+            assert (length < most * 0.95).any()
+        pd.testing.assert_frame_equal(few[name], bounds[name])  # 80 draws do not tell a quantile of 95 %
+
+
+def _manifest(made: Any) -> str:
+    return (Path(made.folder) / "reconciled.json").read_text()
+
+
+@pytest.fixture(scope="module")
+def solved(release: Path) -> Solved:
+    reconciliation = Reconciliation([locate(release)], Options(interval=0.9))
+    return reconciliation.solved(next(each for each in reconciliation.groups if each.statistic.measure == "employment"))
+
+
+def other_noise(solved: Solved, number: int, gaussian: bool) -> dict[str, Floats]:
+    """Noise as releases draw it, under a known key; or of a wrong law, Gaussian and six times as large."""
+    noise, random = {}, np.random.default_rng(number)
+    for place, table in enumerate(solved.tables):
+        widths = solved.atoms.widths(table.cells)
+        part = np.broadcast_to(solved.atoms.placed(table.cells, table.part_numbers()), widths)
+        each = np.zeros(widths)
+        for which, mechanism in enumerate(table.mechanisms.values()):
+            bits = cell_bits(each.size, query=1 + which + 5 * (place + len(solved.tables) * number))
+            steps = mechanism.release(np.zeros(each.size, dtype=np.int64), bits, Fraction(1, 2)).value
+            drawn = steps.reshape(widths) * float(mechanism.step)
+            wrong = 6 * np.sqrt(mechanism.variance(0.0)) * random.normal(size=widths)
+            each = np.where(part == which, wrong if gaussian else drawn, each)
+        noise[table.name] = each
+    return noise
+
+
+def first_errors(solved: Solved, variances: Mapping[str, Floats], numbers: range, gaussian: bool) -> dict[str, Floats]:
+    """Errors of the first cell of each table, in its standard errors, one a draw."""
+    found: dict[str, list[float]] = {name: [] for name in variances}
+    for number in numbers:
+        for name, errors in solved.estimates.errors(other_noise(solved, number, gaussian), variances):
+            found[name].append(float(errors.flat[0] / np.sqrt(variances[name].flat[0])))
+    return {name: np.abs(each) for name, each in found.items()}
+
+
+def test_they_hold_as_often_as_they_say_for_noise_as_releases_draw_it(solved: Solved) -> None:
+    """Of one cell of each table, in 400 draws; noise of another law, six times as large, is seen to miss."""
+    variances = {table.name: variances_of(solved.estimates, table.name, {})[0] for table in solved.tables}
+    right = first_errors(solved, variances, range(400), gaussian=False)
+    wrong = first_errors(solved, variances, range(100), gaussian=True)
+    for coverage in (0.5, 0.9, 0.95):
+        at = replace(solved, spread=replace(solved.spread, interval=coverage))
+        assert worth_drawing(at, DRAWS)
+        found = multipliers_of(at, variances, DRAWS)
+        for errors, holds in ((right, True), (wrong, False)):
+            for name, each in errors.items():
+                least = coverage - 4.5 * np.sqrt(coverage * (1 - coverage) / len(each))
+                assert (np.mean(each <= found[name].flat[0]) > least) == holds

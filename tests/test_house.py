@@ -1,0 +1,101 @@
+"""The house of docs/architecture.md: what its wings cannot see, and how large its rooms may be."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.house import LONGEST, ROOT, House, budgets, house, over_budget, room
+
+MOST_ARROWS, MOST_ROOMS, MOST_FILES = 126, 22, 352
+HERE = house(ROOT)
+SEES_RECORDS = ("pipeline.microdata", "pipeline.diagnostics", "pipeline.release")
+SEES_SUMS = ("pipeline.engines.dask", "pipeline.engines.spark", "pipeline.engines.tasks", "pipeline.engines.totals")
+
+
+def seen(tree: House, wing: str, hidden: tuple[str, ...], *, far: bool) -> list[str]:
+    """Return what modules of a wing import of what is hidden from it; `far`: also through others."""
+    return [
+        f"{module} imports {name}"
+        for module in tree.imports
+        if room(module) == wing
+        for name in sorted(tree.reached(module) if far else tree.imports[module])
+        if name.startswith(hidden)
+    ]
+
+
+def planning_sees(tree: House) -> list[str]:
+    """Planning cannot see a record: what it knows is public or synthetic, and what it asks of a ledger is passed in."""
+    return seen(tree, "pipeline.planning", ("pipeline.ledger",), far=True) + seen(
+        tree, "pipeline.planning", SEES_RECORDS, far=False
+    )
+
+
+def publication_sees(tree: House) -> list[str]:
+    """Publication cannot see what is not published: by no path does it reach a ledger, microdata or sums of records."""
+    return seen(
+        tree, "pipeline.publication", (*SEES_RECORDS, *SEES_SUMS, "pipeline.ledger", "udfs.records.sums"), far=True
+    )
+
+
+BROKEN: Mapping[str, tuple[dict[str, str], str]] = {
+    "planning reads a ledger": (
+        {"pipeline/planning/a.py": "from pipeline.ledger import store"},
+        "pipeline.ledger.store",
+    ),
+    "planning reads microdata late": (
+        {"pipeline/planning/x/a.py": "def f():\n    from pipeline.microdata.source import read"},
+        "pipeline.microdata.source",
+    ),
+    "publication reaches a ledger": (
+        {
+            "pipeline/publication/a.py": "import pipeline.plan.b",
+            "pipeline/plan/b.py": "def f():\n    import pipeline.ledger.store",
+        },
+        "pipeline.ledger.store",
+    ),
+    "publication adds up": ({"pipeline/publication/a.py": "import udfs.records.sums"}, "udfs.records.sums"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_wing_that_sees_too_much_is_noticed(tmp_path: Path, name: str) -> None:
+    files, seen_name = BROKEN[name]
+    hidden = {"pipeline/ledger/store.py": "", "pipeline/microdata/source.py": "", "udfs/records/sums.py": ""}
+    for path, text in (hidden | files).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    tree = house(tmp_path)
+    assert any(seen_name in line for line in planning_sees(tree) + publication_sees(tree))
+
+
+def test_publication_cannot_see_what_is_not_published() -> None:
+    assert publication_sees(HERE) == []
+
+
+def test_planning_cannot_see_a_record() -> None:
+    assert planning_sees(HERE) == []
+
+
+def test_rooms_keep_their_budgets_and_the_house_its_shape() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert over_budget(HERE.measured, budgets(page)) == []
+    assert len(HERE.rooms) <= MOST_ROOMS
+    assert len(HERE.arrows) <= MOST_ARROWS
+    assert len(HERE.files) <= MOST_FILES
+    assert {name: lines for name, lines in HERE.files.items() if lines > LONGEST} == {}
+
+
+def test_modules_of_the_public_interface_import_each_other_in_no_circle() -> None:
+    own = {module: names for module, names in HERE.imports.items() if module.startswith("prdp")}
+    assert House(imports=own).circle() == []
+
+
+def test_a_room_over_its_budget_is_noticed() -> None:
+    allowed = budgets("| room | lines |\n| --- | ---: |\n| `prdp` | 1,000 |\n| all rooms | 5 |\n")
+    assert allowed == {"prdp": 1000, "all rooms": 5}
+    assert over_budget({"prdp": 1001, "jobs": 1}, allowed) == [
+        "all rooms: 0 lines, 5 allowed",
+        "jobs: 1 lines, 0 allowed",
+        "prdp: 1,001 lines, 1,000 allowed",
+    ]
