@@ -44,15 +44,15 @@ class Loss:
         return {"rho": up_float(self.rho), "epsilon": None if self.epsilon is None else up_float(self.epsilon)}
 
 
-def policy_of(plan: Plan) -> PolicySum:
-    """Return the policy of the plan's release."""
+def policy_of(plan: Plan, test: LeftOutTest | None = None) -> PolicySum:
+    """Return the policy of the plan's release with `test`; None: with the test that a reservation made now has."""
     queries = tuple(
         QueryPolicy(query.name, query.statistic, part.mechanism, part.name, Cells(query.by, number))
         for query in plan.queries
         for part, where in zip(query.parts, query.filters, strict=True)
         for number in [plan.domain.query_cells(query.by, where).size]
     )
-    return with_left_out_test(PolicySum(queries, *_sets_and_spans(plan, {})))
+    return with_left_out_test(PolicySum(queries, *_sets_and_spans(plan, {})), test)
 
 
 def left_out_test_of(plan: Plan, site_share: Fraction = SHARE) -> LeftOutTest:

@@ -188,7 +188,7 @@ def composition(plan: Plan) -> str:
 
 def public_policy(plan: Plan, test: LeftOutTest) -> dict[str, Any]:
     """Return policy.json as JSON: of plan and test alone, so equal for all engines and all microdata."""
-    policy = policy_of(plan)
+    policy = policy_of(plan, test)
     references = [_at_reference(plan, policy, limit.at) for limit in plan.budget]
     of_classes = {"of_classes": OF_CLASSES} if any("no_larger" in each for each in references) else {}
     return {

@@ -76,7 +76,7 @@ def site_facts(plan: Plan, test: LeftOutTest) -> Facts:
         "interval": as_json(plan.interval),
         "promise": [text.format(unit=unit, units=f"{unit}s") for text in PROMISE],
         "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test, classes=classes_decide(plan)),
-        "losses": list(_losses(plan)),
+        "losses": list(_losses(plan, test)),
         "do_not": [*(text.format(unit=unit) for text in DO_NOT), *oddities(plan)],
         "levels": {level: {"label": _label(level), "names": code_names(plan.domain, level)} for level in sorted(used)},
         "tables": [_table(plan, query) for query in plan.queries],
@@ -91,9 +91,9 @@ def coarser(domain: Domain, level: str) -> list[str]:
     return [each for each, of in groups.items() if of is not None and 1 < len(dimension.index(each)) < fine]
 
 
-def _losses(plan: Plan) -> Iterator[dict[str, Any]]:
+def _losses(plan: Plan, test: LeftOutTest) -> Iterator[dict[str, Any]]:
     """Yield what units no larger than each reference of the plan's budget lose at most, and what that means."""
-    policy = policy_of(plan)
+    policy = policy_of(plan, test)
     for at in (limit.at for limit in plan.budget):
         here = located(plan, at, below=True)
         total = total_loss(policy, here)
