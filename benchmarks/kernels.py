@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.allocation import allocate
+from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
 from pipeline.accounting.calibrate import Family
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import Target
-from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from udfs.losses import curve
 from udfs.losses.nodes import nodes_of, stable_nodes
 from udfs.losses.piecewise_losses import pure_exactly

@@ -188,7 +188,7 @@ def gaussian_scales(
         >>> [round(scales[name], 4) for name in ("exact", "closed", "classical", "ratio")]
         [3.7306, 4.6089, 4.8448, 1.0512]
     """
-    from pipeline.accounting.gaussian import gaussian_scales as scales  # noqa: PLC0415
+    from pipeline.accounting.convert import gaussian_scales as scales  # noqa: PLC0415
 
     try:
         found = scales(epsilon, delta, at).to_json()

@@ -171,7 +171,7 @@ def _one(arguments: argparse.Namespace) -> None:
 
 
 def _scales(arguments: argparse.Namespace) -> None:
-    from pipeline.accounting.gaussian import gaussian_scales  # noqa: PLC0415
+    from pipeline.accounting.convert import gaussian_scales  # noqa: PLC0415
     from pipeline.planning.study.asked import Asked  # noqa: PLC0415
 
     call = Asked(vars(arguments) | {"at": arguments.at or "1"}, _option)

@@ -21,11 +21,10 @@ from typing import Self
 
 import numpy as np
 
+from pipeline.accounting.allocation_problem import LARGEST, SLOPE, Bound, Numbers, Problem, Program, Unknown, Unmet
 from pipeline.accounting.calibrate import solve
-from pipeline.accounting.geometric_program import LARGEST, Program
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.targets import CalibrationError
-from pipeline.accounting.unknowns import SLOPE, Bound, Numbers, Problem, Unknown, Unmet
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
 

@@ -34,10 +34,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.convert import ORDERS, Floats, added
-from pipeline.accounting.groups import one_cell, pure, tight
-from pipeline.accounting.joint import most_lost
-from pipeline.accounting.partitions import most_in_partitions
-from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, multiples
+from pipeline.accounting.firm_bounds import most_in_partitions, most_lost
+from pipeline.accounting.placements import ANYWHERE, Exposure, Fineness, Units, multiples, one_cell, pure, tight
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, Span, spans_json, spans_of
 from pipeline.base.canonical import FrozenMap
 from udfs.losses.curve import TightCurve, of_pure, of_zcdp

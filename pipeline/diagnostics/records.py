@@ -2,8 +2,8 @@
 
 Records take one pass, chunk by chunk. The records of a firm are brought together by the engine's verb `grouped`: in
 one cell of a query a firm's influences add up before the mechanism sees them; losses add up over cells and queries
-(docs/mathematics.md, section 5, pipeline/accounting/groups.py for records whose cells are known). Owners are compared
-as text.
+(docs/mathematics.md, section 5, pipeline/accounting/placements.py for records whose cells are known). Owners are
+compared as text.
 """
 
 import os

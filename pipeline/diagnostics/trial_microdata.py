@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.accounting.sizes import HEADER, Sizes, read_sizes
+from pipeline.accounting.targets import HEADER, Sizes, read_sizes
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
 from pipeline.microdata.read import read

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pipeline.accounting.distributions import ByDistribution, bounds_of_change
+from pipeline.accounting.interpretation import ByDistribution, Loss, bounds_of_change
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, typed_change, typed_number
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
-from pipeline.plan.total_policy import Loss, classed, names_of, query_sets_of, require_cell
+from pipeline.plan.total_policy import classed, names_of, query_sets_of, require_cell
 from udfs.losses.atoms import Pair, Response
 from udfs.numbers.exact import as_json
 

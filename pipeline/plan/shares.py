@@ -6,9 +6,8 @@ from fractions import Fraction
 from itertools import accumulate, count, pairwise
 from math import isfinite
 
-from pipeline.accounting.chains import Chain
+from pipeline.accounting.allocation_problem import Bound, Chain, Problem, Unknown
 from pipeline.accounting.references import Reference
-from pipeline.accounting.unknowns import Bound, Problem, Unknown
 from pipeline.base.errors import PlanError
 from pipeline.plan.calibrated_parameters import family_of
 from pipeline.plan.cells import Base, cheapest

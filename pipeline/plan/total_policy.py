@@ -1,14 +1,15 @@
 """A plan's policy, and what it costs the plan's references."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import prod
 from typing import Any
 
-from pipeline.accounting.groups import simple
+from pipeline.accounting.interpretation import Loss
 from pipeline.accounting.left_out import NAME, SHARE, LeftOutTest, with_left_out_test
+from pipeline.accounting.placements import simple
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import (
     Limit,
@@ -26,22 +27,9 @@ from pipeline.plan.cells import Int32s
 from pipeline.plan.domain import At
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
-from udfs.numbers.exact import up_float
 from udfs.records.codes import LEVELS
 
 MOST_PAIRS = 20_000  # of kinds of codes that are looked at; of more all records might meet
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What a query, or all together, may cost a record or a firm: upper bounds; `epsilon` None: no pure loss."""
-
-    rho: Fraction
-    epsilon: Fraction | None
-
-    def to_json(self) -> dict[str, float | None]:
-        """Both as doubles, rounded up."""
-        return {"rho": up_float(self.rho), "epsilon": None if self.epsilon is None else up_float(self.epsilon)}
 
 
 def policy_of(plan: Plan, test: LeftOutTest | None = None) -> PolicySum:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.sizes import grouped, read_sizes
-from pipeline.accounting.targets import Target
+from pipeline.accounting.targets import Target, grouped, read_sizes
 from pipeline.base.names import hint
 from pipeline.plan.messages import KeyPath, Mistake, missing
 from pipeline.plan.model import Plan

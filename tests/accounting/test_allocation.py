@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.accounting.allocation import FEWER, allocate, relaxed
+from pipeline.accounting.allocation_problem import Bound, Chain, Problem, Unmet
 from pipeline.accounting.calibrate import decimal
-from pipeline.accounting.chains import Chain
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import CalibrationError, Target
-from pipeline.accounting.unknowns import Bound, Problem, Unmet
 from tests.support.allocated import best_by_search, objective, problem
 from udfs.mechanisms.catalogue import build
 

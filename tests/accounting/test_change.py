@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from pipeline.accounting.convert import approximate_epsilon
-from pipeline.accounting.gaussian import exact_scale
+from pipeline.accounting.convert import approximate_epsilon, exact_scale
 from tests.support.divergence import max_divergence, renyi
 from tests.support.guarantee import CASES, ROUNDING, centres, is_pure, named, noise_of, three
 from tests.support.lattice import CTX, LatticeNoise, real

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.accounting.convert import ORDERS, approximate_epsilon_of
-from pipeline.accounting.distributions import bounds_at
-from pipeline.accounting.gaussian import exact_scale
+from pipeline.accounting.convert import ORDERS, approximate_epsilon_of, exact_scale
+from pipeline.accounting.interpretation import bounds_at
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import QuerySet, Reference
 from pipeline.plan.total_policy import located, parse_at, policy_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.accounting.gaussian import closed_scale, exact_scale
+from pipeline.accounting.convert import closed_scale, exact_scale
 
 PAIRS = [(1, 1e-5), (0.1, 1e-6), (5, 1e-9), (1e-3, 1e-300), (0.02, 0.4), (200, 1e-12), (0.5, 0.5), (1, 0.7), (50, 0.99)]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
-from pipeline.accounting.groups import ROOT_BITS, one_cell, pure, root_above, simple, tight
+from pipeline.accounting.placements import ROOT_BITS, one_cell, pure, root_above, simple, tight
 from udfs.mechanisms.light_tailed import Gaussian, Laplace
 from udfs.mechanisms.log import Log
 

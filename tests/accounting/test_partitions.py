@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.accounting import joint, partitions
+from pipeline.accounting import firm_bounds as joint
+from pipeline.accounting import firm_bounds as partitions
 from pipeline.accounting.convert import ORDERS, Floats
-from pipeline.accounting.joint import most_cells
-from pipeline.accounting.partitions import most_in_partitions
+from pipeline.accounting.firm_bounds import most_cells, most_in_partitions
 from pipeline.accounting.placements import Exposure
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import Reference

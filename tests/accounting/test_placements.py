@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.accounting import references
 from pipeline.accounting.accountant import Certified, Charged, tightest
 from pipeline.accounting.convert import ORDERS
-from pipeline.accounting.joint import most_lost
+from pipeline.accounting.firm_bounds import most_lost
 from pipeline.accounting.placements import ANYWHERE, Exposure, Floats, multiples
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord

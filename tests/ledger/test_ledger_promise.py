@@ -10,11 +10,11 @@ import pytest
 
 from jobs.cli import main
 from pipeline.accounting.convert import DELTA, approximate_epsilon
+from pipeline.accounting.interpretation import interpretation_text
 from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.history import spendings
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.plan.interpretation import interpretation_text
 from tests.support.ledgers import FACTS, UNIT, reservation
 from tests.support.world import budget_file, records, write_world
 from udfs.numbers.exact import exact, up_probability, up_text

@@ -14,8 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.accounting.convert import ORDERS, approximate_epsilon_of
-from pipeline.accounting.gaussian import exact_scale
+from pipeline.accounting.convert import ORDERS, approximate_epsilon_of, exact_scale
 from udfs.losses import atoms, distribution
 from udfs.losses.atoms import Atoms, Pair, Response, Shifted, atoms_of, pair_of
 from udfs.losses.distribution import MOST_POINTS, Bounds, Distribution, bounds_of

@@ -11,9 +11,9 @@ from fractions import Fraction
 
 import pytest
 
+from pipeline.accounting.interpretation import interpretation_text
 from pipeline.base.columns import loss_text
 from pipeline.base.html import source_of
-from pipeline.plan.interpretation import interpretation_text
 from udfs.numbers.exact import bound_text, down_text, exact, up_float
 
 Shown = Callable[[Fraction | float], str]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from pipeline.accounting.groups import pure, tight
+from pipeline.accounting.placements import pure, tight
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, PlanError, StateError
 from pipeline.ledger.reservation import limits_of as written_limits

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.sizes import RECORDS, SEED, write
-from pipeline.accounting.sizes import BUILT_IN, ONE_EACH, Sizes, read_sizes
-from pipeline.accounting.targets import Target
+from pipeline.accounting.targets import BUILT_IN, ONE_EACH, Sizes, Target, read_sizes
 from pipeline.base.errors import PlanError
 from pipeline.planning.economy.susb import susb
 from pipeline.planning.study.comparison import FAMILIES, Comparison, Objective, compare, shapes, to_json

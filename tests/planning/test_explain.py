@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from jobs.cli import main
-from pipeline.accounting.gaussian import exact_scale
+from pipeline.accounting.convert import exact_scale
 from pipeline.accounting.references import Reference
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan

@@ -18,11 +18,10 @@ from pipeline.accounting.convert import (
     interpretation,
     power_of,
 )
+from pipeline.accounting.interpretation import Loss, interpret
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.ledger.reservation import certified_json, certified_of
-from pipeline.plan.interpretation import interpret
-from pipeline.plan.total_policy import Loss
 from tests.support.divergence import renyi, renyi_heavy
 from tests.support.guarantee import CASES, named, neighbours, noise_of, three
 from tests.support.heavy import HeavyNoise

@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from pipeline.accounting.groups import one_cell, tight
+from pipeline.accounting.placements import one_cell, tight
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
 from tests.support.firms import CELLS

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipeline.accounting.accountant import Charged, check
 from pipeline.accounting.allocation import allocate, relaxed
+from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.targets import CalibrationError
-from pipeline.accounting.unknowns import Problem, Unknown, Unmet
 from pipeline.base.columns import aligned, reference_text
 from pipeline.base.errors import BudgetRefused, PlanError, StateError
 from pipeline.plan.edit import Entry, edited

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.accounting.best_alpha import KIND, LEAST, Least, best_alpha
 from pipeline.accounting.calibrate import Number, offset_of, scale_of, solve
-from pipeline.accounting.gaussian import GaussianScales
+from pipeline.accounting.convert import GaussianScales
 from pipeline.accounting.targets import CalibrationError, Target
 from pipeline.base.columns import aligned, mechanism_text
 from pipeline.base.errors import PlanError, PrdpError, StateError, in_a_line

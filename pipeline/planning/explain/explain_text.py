@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from pipeline.accounting.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.accounting.left_out import NAME
 from pipeline.base.columns import aligned, excess_text, loss_text, mechanism_text, reference_text, wrapped
-from pipeline.plan.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import left_out_test_of
 from pipeline.planning.explain.policies import loss_lines, tight_queries

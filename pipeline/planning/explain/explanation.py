@@ -5,16 +5,15 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting.convert import DELTA
+from pipeline.accounting.interpretation import Loss, interpret, interpret_at
 from pipeline.accounting.left_out import SHARE
 from pipeline.accounting.references import Reference
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.expected_errors import accuracy, warnings
-from pipeline.plan.interpretation import interpret, interpret_at
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_placements import loss_found
 from pipeline.plan.size import size_of
 from pipeline.plan.total_policy import (
-    Loss,
     left_out_test_loss,
     left_out_test_of,
     located,

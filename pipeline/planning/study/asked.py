@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.best_alpha import Least
-from pipeline.accounting.sizes import BUILT_IN, ONE_EACH, read_sizes
-from pipeline.accounting.targets import AT_A_RECORD, BESIDE, BOUNDS, TARGETS, CalibrationError, Target, WrongNumber
+from pipeline.accounting.targets import (
+    AT_A_RECORD,
+    BESIDE,
+    BOUNDS,
+    BUILT_IN,
+    ONE_EACH,
+    TARGETS,
+    CalibrationError,
+    Target,
+    WrongNumber,
+    read_sizes,
+)
 from pipeline.base.errors import PlanError
 from pipeline.planning.explain.calibrated import best_alpha_json, calibrated, mechanism_json
 from pipeline.planning.study.comparison import Comparison, Objective, compare

@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.accounting.calibrate import solve
-from pipeline.accounting.sizes import ONE_EACH, Sizes
-from pipeline.accounting.targets import CalibrationError, Target
+from pipeline.accounting.targets import ONE_EACH, CalibrationError, Sizes, Target
 from pipeline.planning.explain.calibrated import groups_json
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.accounting.sizes import ONE_EACH
+from pipeline.accounting.targets import ONE_EACH
 from pipeline.base.plots import REFERENCE, family_styles, write_picture
 from pipeline.planning.explain.calibrated import groups_json
 from pipeline.planning.study.comparison import Comparison, Losses, error_at

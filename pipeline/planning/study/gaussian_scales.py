@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from pipeline.accounting.gaussian import classical_scale, closed_scale
+from pipeline.accounting.convert import classical_scale, closed_scale
 from pipeline.base.plots import REFERENCE, line_style, write_picture
 from udfs.numbers.arrays import Floats
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from pipeline.accounting.sizes import BUILT_IN, HEADER
+from pipeline.accounting.targets import BUILT_IN, HEADER
 from pipeline.base.errors import PlanError
 from pipeline.plan.load import draft_of
 from pipeline.plan.model import Plan

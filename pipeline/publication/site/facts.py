@@ -11,10 +11,10 @@ from math import isfinite
 from typing import Any
 
 from pipeline.accounting.convert import DELTA
+from pipeline.accounting.interpretation import interpret_at
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.columns import reference_text
 from pipeline.plan.domain import Domain
-from pipeline.plan.interpretation import interpret_at
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.total_policy import classes_decide, located, policy_of, total_loss
 from pipeline.plan.vintages import CONF, vintage_of

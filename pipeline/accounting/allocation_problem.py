@@ -1,4 +1,7 @@
-"""What is to be allocated: unknown scales of a release's mechanisms, what is wanted of them, and limits."""
+"""What is to be allocated: unknown scales of a release's mechanisms, what is wanted of them, and limits.
+
+Beside it what an allocation solves on the way: variances of reconciled tables, and geometric programs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +13,147 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.calibrate import Family
-from pipeline.accounting.chains import Chain
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
 from pipeline.accounting.targets import Target
 from pipeline.base.errors import PrdpError
+from udfs.estimates.variances import combined
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Mask
 
 SLOPE = 0.02  # of a scale's logarithm, over which slopes are measured …
 LEAST_STEPS = 0.5  # of the measure, by which values with a weight are off on average, or more
 WIDTH_SLOPE = 0.2  # … and those of intervals, whose widths are whole steps
 Numbers = Mapping[int, int]  # number of an unknown → that of its decimal
+
+
+# Nested tables that are reconciled after they are published: the variances that their cells then have.
+#
+# Of tables whose cells are sums of cells of the next finer one, `prdp reconcile` publishes the least-squares estimates.
+# Where every cell has as many parts and a table one variance, each table's estimates have one variance, found in two
+# passes (docs/mathematics.md, section 14): up from the finest one, what a cell's own value and its parts tell of it,
+# and down again, what is told from outside it.
+
+APART = 1e-4  # of a variance's logarithm, over which slopes are measured
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Policies, by number, of nested tables from the finest on, and how many parts a cell of each has on average.
+
+    `parts` has one number less than `members`: those of the second and further tables' cells in the table before.
+    """
+
+    members: tuple[int, ...]
+    parts: tuple[float, ...]
+
+    def reconciled(self, variances: Sequence[float] | Floats) -> Floats:
+        """Return the variance of each table's estimates, from those of its noise."""
+        own = [np.asarray(each) for each in variances]
+        inside = own[:1]
+        for variance, number in zip(own[1:], self.parts, strict=True):
+            inside.append(combined(variance, number * inside[-1]))
+        outside = np.asarray(np.inf)
+        estimates = []
+        for t in reversed(range(len(own))):
+            estimates.append(float(combined(inside[t], outside)))
+            if t:
+                outside = combined(own[t], outside) + (self.parts[t - 1] - 1) * inside[t - 1]
+        return np.array(estimates[::-1])
+
+    def pulls(self, variances: Sequence[float], weights: Sequence[float]) -> Floats:
+        """Return by how much the weighted sum of the estimates' variances grows with ln of each table's own."""
+        here = np.array(variances)
+        total = float(np.dot(weights, self.reconciled(here)))
+        grown = [here * np.where(np.arange(len(here)) == t, 1 + APART, 1.0) for t in range(len(here))]
+        return np.array([float(np.dot(weights, self.reconciled(each))) - total for each in grown]) / APART
+
+
+# A geometric program of separate terms, as an allocation solves them one after another.
+#
+# It is solved by our own Newton's method: SciPy's SLSQP, tried first, leaves scales as they are whose errors do not
+# show in the sum.
+
+LARGEST = 2.0  # move of a scale's logarithm in one program
+NEWTON, FAR, EXACT = 100, 3.0, 1e-9  # rounds and the largest step of Newton's method, and what counts as met there
+ROUNDS, POLISH, NOTICED = 400, 20, 1e-4  # of the multipliers; how often they are polished, and those that pull so much
+DEEPEST = 60.0  # by which the logarithm of a multiplier falls at most
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Minimise Σ_v exp(logs_v + rises_v·d_v) with fixed_k + Σ_v amounts_kv·exp(−slopes_kv·d_v) ≤ limits_k.
+
+    Its solution is where rises·exp(logs + rises·d) = Σ_k λ_k·amounts_k·slopes_k·exp(−slopes_k·d) in every v, with
+    multipliers λ_k ≥ 0 that are 0 where a limit is not reached. Both sides are taken as logarithms, so that tables
+    of small errors are as exact as those of large ones.
+    """
+
+    logs: Floats  # (v,)
+    rises: Floats
+    limits: Floats  # (k,)
+    fixed: Floats
+    amounts: Floats  # (k, v)
+    slopes: Floats
+
+    def solved(self) -> Floats:
+        """Return d. The multipliers rise and fall with what their limits are exceeded by, until a polish succeeds."""
+        total = float(np.logaddexp.reduce(self.logs))
+        multipliers = total - np.log(self.limits) - log(len(self.limits))
+        least = multipliers - DEEPEST
+        for n in range(ROUNDS):
+            moves, pulls = self._moves(multipliers)
+            excess, spent = self._excess(moves)
+            if n % POLISH == POLISH - 1:
+                polished = self._polished(multipliers, pulls.max(axis=1) > NOTICED)
+                if polished is not None:
+                    return polished
+            rows = self._slopes(moves, pulls, spent).sum(axis=1)
+            steps = np.clip(excess / np.maximum(rows, EXACT), -FAR, FAR)
+            multipliers = np.maximum(multipliers + steps, least)
+        return moves
+
+    def _polished(self, multipliers: Floats, reached: Mask) -> Floats | None:
+        """Return d with these limits reached exactly, by Newton's method; None where it does not keep all of them."""
+        multipliers = np.where(reached, multipliers, -inf)
+        for _ in range(POLISH):
+            moves, pulls = self._moves(multipliers)
+            excess, spent = self._excess(moves)
+            if excess.max() < EXACT and np.abs(excess[reached]).max(initial=0.0) < EXACT:
+                return moves
+            slopes = self._slopes(moves, pulls, spent)[np.ix_(reached, reached)]
+            steps = np.linalg.lstsq(slopes, excess[reached], rcond=1e-12)[0]
+            multipliers[reached] += np.clip(steps, -FAR, FAR)
+        return None
+
+    def _slopes(self, moves: Floats, pulls: Floats, spent: Floats) -> Floats:
+        """Return by how much ln of what is spent of each limit falls with the logarithm of each multiplier."""
+        falls = self.slopes * spent / (self.fixed + spent.sum(axis=1))[:, None]
+        stiff = self.rises + (pulls * self.slopes).sum(axis=0)
+        slopes: Floats = (falls * np.where(np.abs(moves) < LARGEST, 1 / stiff, 0.0)) @ pulls.T
+        return slopes
+
+    def _excess(self, moves: Floats) -> tuple[Floats, Floats]:
+        """Return ln of what is spent of each limit, as a share of it, and of which each unknown spends how much."""
+        spent = self.amounts * np.exp(-self.slopes * moves)
+        return np.log((self.fixed + spent.sum(axis=1)) / self.limits), spent
+
+    def _moves(self, multipliers: Floats) -> tuple[Floats, Floats]:
+        """Return d for the multipliers' logarithms, within ±LARGEST, and the share of each limit in each unknown."""
+        with np.errstate(divide="ignore"):
+            forces = multipliers[:, None] + np.log(self.amounts * self.slopes)
+        moves = np.zeros_like(self.logs)
+        for _ in range(NEWTON):
+            pulls = forces - self.slopes * moves
+            together = np.logaddexp.reduce(pulls, axis=0)
+            shares = np.exp(pulls - np.where(together > -inf, together, 0.0))
+            gap = np.log(self.rises) + self.logs + self.rises * moves - together
+            steps = np.clip(gap / (self.rises + (shares * self.slopes).sum(axis=0)), -FAR, FAR)
+            moved = np.clip(moves - steps, -LARGEST, LARGEST)
+            if np.abs(moved - moves).max() < EXACT:
+                break
+            moves = moved
+        return moved, shares
 
 
 @dataclass(frozen=True, eq=False)
