@@ -97,12 +97,7 @@ GOALS = (
         Goal(f"93 million cells, {kind} noise", "wall", _cells(kind), 1.1, _cells("gaussian"))
         for kind in ("root", "log")
     ),
-    Goal(
-        "reserving after 1,000 releases",
-        "wall",
-        {"suite": "years", "releases": 1000, "by": "reserve"},
-        1,
-    ),
+    Goal("reserving after 1,000 releases", "wall", {"suite": "years", "releases": 1000, "by": "reserve"}, 1),
 )
 
 

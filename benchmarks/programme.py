@@ -109,11 +109,7 @@ def _measured(words: list[str], folder: Path, told: Path, cells: int) -> Run:
     """Run Python with `words`, which writes to `folder` alone."""
     start, most = time.perf_counter(), 0
     with told.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-        )
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=errors)
         while not (waited := os.wait4(process.pid, os.WNOHANG))[0]:
             most = max(most, _size(folder))
             time.sleep(0.2)

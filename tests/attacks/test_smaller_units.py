@@ -215,9 +215,7 @@ def wide(world: World) -> World:
 
 VALUES = st.fixed_dictionaries({"employment": st.integers(0, 4), "payroll": st.integers(0, 1)})
 RANDOM = settings(
-    derandomize=True,
-    max_examples=20,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 
 

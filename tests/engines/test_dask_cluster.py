@@ -104,11 +104,7 @@ def test_a_worker_that_has_just_died_is_done_without(tmp_path: Path, monkeypatch
     """Over TLS, and with workers that are asked for their settings as beyond this machine."""
     settings = with_tls(tmp_path)
     monkeypatch.setattr(dask_cluster, "is_local", lambda address: False)
-    with (
-        dask.config.set(keys(settings)),
-        dask_processes(tmp_path, 1, settings) as cluster,
-        opened(cluster) as engine,
-    ):
+    with dask.config.set(keys(settings)), dask_processes(tmp_path, 1, settings) as cluster, opened(cluster) as engine:
         until(cluster)
         with pytest.raises(PrdpError, match="its workers spill to disk unencrypted"):
             engine.each(nap, [0.0])

@@ -99,23 +99,3 @@ def test_every_cell_of_a_fine_lattice_has_a_draw_of_its_own(drawn: dict[str, NDA
     shared = fine.copy()
     shared[1000:1100] = shared[:100]
     assert repeats(shared, collision) < LEVEL
-
-
-def test_released_tables_have_the_contracts_columns(tmp_path: Path) -> None:
-    plan = write_world(tmp_path, records(20))
-    published = submit(Place(plan, tmp_path))
-    integers = [(name, pa.int64()) for name in ("value", "lower", "upper")]
-    floats = [(name, pa.float64()) for name in ("value", "lower", "upper")]
-    error = [("standard_error", pa.float64())]
-
-    def keys(*levels: str) -> list[tuple[str, pa.DataType]]:
-        return [(level, pa.string()) for level in levels]
-
-    wanted = {
-        "establishments": keys("naics6", "county") + integers + error,
-        "employment_sector_county": keys("naics2", "county") + integers + error,
-        "payroll_state": keys("naics3", "state") + floats + error,
-    }
-    for query, columns in wanted.items():
-        schema = pq.read_schema(Path(published.tables[query]["path"]) / "part-00000.parquet")
-        assert [(field.name, field.type) for field in schema] == columns

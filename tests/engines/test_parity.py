@@ -12,20 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.base.errors import MicrodataError, PlanError
-from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import Engine
 from pipeline.engines.spark import SparkEngine
-from pipeline.microdata.source import chunks, find
-from pipeline.plan.load import load_plan
-from pipeline.release.duplicates import records_of
-from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.dask_cluster import local_cluster
 from tests.support.ledgers import staged_files
 from tests.support.parity import PLANS, RELEASE, attempt_of, holds_figures, on_cluster, released
 from tests.support.spark import PYSPARKS_OWN, Cluster, standalone
 from tests.support.submit import Place, submit
+from tests.support.totals import totals_of
 from tests.support.world import records, write_world
 
 pytestmark = PYSPARKS_OWN
@@ -74,24 +68,6 @@ BY_PAYROLL = [
 ]
 
 
-def totals_in(block: Block) -> list[int]:
-    totals: list[int] = block.totals.tolist()
-    return totals
-
-
-def totals_of(plan: Path, engine: Engine, folder: Path) -> dict[str, list[int]]:
-    """Each query's totals other than 0, in the order of cells, as a release gets them."""
-    loaded = load_plan(plan)
-    files = list(chunks(find(locate(plan.parent / "microdata"))))
-    scratch = Staging(locate(folder), loaded.release, "totals")
-    with records_of(files, loaded, engine, scratch.root, False) as (given, layout):
-        totals = engine.totals(given, layout, scratch)
-        return {
-            table.name: [total for part in totals.over(table.number, totals_in) for total in part if total]
-            for table in layout.tables
-        }
-
-
 @pytest.mark.parametrize("duplicates", ["trust", "combine"])
 def test_totals_are_exact_in_128_bits_and_held_at_the_end(tmp_path: Path, spark: SparkEngine, duplicates: str) -> None:
     """Sums of cells beyond 2⁷⁰, of both signs, that roll up to totals within 63 bits and beyond."""
@@ -115,8 +91,9 @@ def test_totals_are_exact_in_128_bits_and_held_at_the_end(tmp_path: Path, spark:
     assert (finest, held) == ([LARGEST, -LARGEST, -LARGEST, 5], [LARGEST - 7, -LARGEST, 5])
     assert sum(finest[:2]) != held[0]  # a sector of sums that were held too early would be wrong
     for number, engine in enumerate((DaskEngine(workers=2), spark)):
-        found = totals_of(plan, engine, tmp_path / f"staging-{number}")
-        assert [found[name] for name in ("finest", "pay", "in_parts")] == [finest, held, held]
+        totals = totals_of(plan, tmp_path / "microdata", engine, tmp_path / f"staging-{number}")
+        met = [totals[name][totals[name] != 0].tolist() for name in ("finest", "pay", "in_parts")]
+        assert met == [finest, held, held]
     assert released(plan, tmp_path / "dask", None) == released(plan, tmp_path / "spark", spark)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engines.spark import SparkEngine
-from tests.support.matrix import FACTORS, Choice, pairs_of, pairwise, whole_product, written
+from tests.support.matrix import FACTORS, Choice, whole_product, written
 from tests.support.parity import MECHANISMS, released
 from tests.support.spark import PYSPARKS_OWN
 from udfs.mechanisms.catalogue import CATALOGUE
@@ -14,11 +14,7 @@ from udfs.mechanisms.catalogue import CATALOGUE
 pytestmark = PYSPARKS_OWN
 
 
-def test_few_choices_hold_every_pair() -> None:
-    every, few = whole_product(), pairwise()
-    assert pairs_of(few) == pairs_of(every)
-    assert len(few) <= len(every) / 5
-    assert pairs_of(few[:-1]) != pairs_of(every)  # the broken twin: one is left out
+def test_every_kind_is_a_choice() -> None:
     assert {MECHANISMS[name]["kind"] for name in FACTORS["mechanism"]} == set(CATALOGUE)
 
 
@@ -30,12 +26,6 @@ def same_bytes(folder: Path, spark: SparkEngine, unit: str, choices: Sequence[Ch
     assert released(plan, folder / unit / "spark", spark) == expected
     other = released(plan, folder / unit / "other", None, bytes(32))
     assert all(other[path] != expected[path] for path in tables)  # the broken twin: another key
-
-
-@pytest.mark.drill
-@pytest.mark.parametrize("unit", FACTORS["unit"])
-def test_pairwise_choices_give_the_same_bytes(tmp_path: Path, spark: SparkEngine, unit: str) -> None:
-    same_bytes(tmp_path, spark, unit, pairwise())
 
 
 @pytest.mark.drill

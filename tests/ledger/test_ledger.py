@@ -138,16 +138,6 @@ def test_the_first_reservation_fixes_the_facts_of_the_dataset(
 # Budget and draws
 
 
-def test_the_budget_is_the_datasets(ledger: Ledger) -> None:
-    for release in ("a", "b"):
-        ledger.reserve(reservation(release, draws=2))
-    ledger.reserve(reservation("c", draws=1, dataset="e"))
-    head = ledger.head()
-    with pytest.raises(BudgetRefused, match="spent 4 by a 2, b 2, limit 4"):
-        ledger.reserve(reservation("d", draws=2))
-    assert ledger.head() == head
-
-
 def test_three_draws_cost_one_charge_and_a_fourth_charges_all(ledger: Ledger) -> None:
     ledger.reserve(reservation("r", draws=4))
     drawn_and_destroyed(ledger, "r", MAX_DRAWS)
@@ -172,30 +162,6 @@ def test_the_limits_of_earlier_releases_bind_later_plans(ledger: Ledger) -> None
     ledger.reserve(reservation("t", draws=5))
 
 
-def test_a_draw_that_the_budget_does_not_fit_leaves_no_trace(ledger: Ledger) -> None:
-    ledger.reserve(reservation("r", draws=4))
-    ledger.reserve(reservation("s", draws=4))
-    drawn_and_destroyed(ledger, "r", MAX_DRAWS)
-    head = ledger.head()
-    with pytest.raises(BudgetRefused):
-        ledger.draw("r", "sha256:pin")
-    assert ledger.head() == head
-    ledger.abort("s")
-    ledger.draw("r", "sha256:pin")
-
-
-def test_every_draw_is_charged_once_staging_was_exposed(ledger: Ledger) -> None:
-    ledger.reserve(reservation("r", draws=3))
-    drawn_and_destroyed(ledger, "r", 1, exposed=True)
-    assert ledger.state("r").charges == 1
-    drawn_and_destroyed(ledger, "r", 1)
-    assert ledger.state("r").charges == 2
-    drawn_and_destroyed(ledger, "r", 1)
-    assert ledger.state("r").charges == 3
-    with pytest.raises(BudgetRefused):
-        ledger.draw("r", "sha256:pin")
-
-
 def test_only_the_live_attempt_is_published_and_only_once(ledger: Ledger) -> None:
     ledger.reserve(reservation("r"))
     first = ledger.draw("r", "sha256:pin")
@@ -216,16 +182,6 @@ def test_only_the_live_attempt_is_published_and_only_once(ledger: Ledger) -> Non
     ledger.settle("r", second)
     with pytest.raises(StateError, match="is settled"):
         ledger.settle("r", second)
-
-
-def test_nothing_happens_to_a_release_that_is_not_reserved(ledger: Ledger) -> None:
-    ledger.reserve(reservation("gone"))
-    ledger.abort("gone")
-    for release in ("unknown", "gone"):
-        for step in (lambda r: ledger.draw(r, "p"), lambda r: ledger.publish(r, "0" * 16, "c"), ledger.abort):
-            with pytest.raises(StateError, match=release):
-                step(release)
-    assert ledger.head()[0] == 2
 
 
 def test_the_ledger_says_where_each_draw_was_staged(ledger: Ledger) -> None:

@@ -76,16 +76,6 @@ def test_the_datasets_limit_binds_every_plan_and_a_plans_own_on_top(ledger: Ledg
     ledger.verify()
 
 
-def test_further_draws_are_held_to_the_datasets_limit(ledger: Ledger) -> None:
-    ledger.register(budget(3))
-    ledger.reserve(wanted("a"))
-    drawn_and_destroyed(ledger, "a", 3)
-    with pytest.raises(BudgetRefused, match="the limit of dataset d"):
-        ledger.draw("a", "sha256:pin")
-    ledger.raise_limits(budget(4), "the run was cut off by the cluster")
-    ledger.draw("a", "sha256:pin")
-
-
 def test_a_budget_is_raised_by_an_explicit_act_with_a_reason_alone(ledger: Ledger) -> None:
     with pytest.raises(StateError, match="is not registered"):
         ledger.raise_limits(budget(3), "why")
@@ -105,17 +95,6 @@ def test_a_budget_is_raised_by_an_explicit_act_with_a_reason_alone(ledger: Ledge
     assert ledger.budgets()["d"].reason == "second table agreed on"
     assert [state.release for state in ledger.states()] == ["a", "b"]
     ledger.verify()
-
-
-def test_limits_are_lowered_down_to_what_is_spent(ledger: Ledger) -> None:
-    ledger.register(budget(5))
-    for release in ("a", "b"):
-        ledger.reserve(wanted(release))
-    with pytest.raises(BudgetRefused, match=r"rho 4 is spent already by a 2, b 2, more than the limit 3"):
-        ledger.raise_limits(budget(Fraction(3, 2)), "too generous")
-    ledger.raise_limits(budget(2), "too generous")
-    with pytest.raises(BudgetRefused):
-        ledger.reserve(wanted("c"))
 
 
 def test_a_dataset_may_be_registered_late_where_what_was_released_fits_it(ledger: Ledger) -> None:
@@ -203,26 +182,6 @@ def test_a_limit_must_name_what_a_release_uses(ledger: Ledger) -> None:
 
 
 # Families
-
-
-def test_a_family_binds_the_sum_of_its_datasets(ledger: Ledger) -> None:
-    ledger.register(family(3))
-    for name in ("y2022", "y2023"):
-        ledger.register(budget(2, name, family="f"))
-    ledger.register(budget(9, "alone"))
-    ledger.reserve(wanted("a", "y2022"))
-    ledger.reserve(wanted("b", "y2022"))
-    with pytest.raises(BudgetRefused, match=r"the limit of dataset y2022.*by a 2, b 2, limit 4"):
-        ledger.reserve(wanted("c", "y2022"))
-    ledger.reserve(wanted("c", "y2023"))
-    with pytest.raises(BudgetRefused, match=r"the limit of family f.*spent 6 by a 2, b 2, c 2, limit 6"):
-        ledger.reserve(wanted("e", "y2023"))
-    ledger.reserve(wanted("e", "alone"))
-    with pytest.raises(BudgetRefused, match=r"family f\): rho 6 is spent already"):
-        ledger.raise_limits(family(2), "tighter")
-    ledger.raise_limits(family(4), "another year")
-    ledger.reserve(wanted("g", "y2023"))
-    ledger.verify()
 
 
 def test_only_datasets_of_one_unit_and_like_measures_make_a_family(ledger: Ledger) -> None:
@@ -391,15 +350,6 @@ def test_a_refunded_release_joins_no_family(ledger: Ledger) -> None:
     ledger.reserve(of_family("a", "d"))
     ledger.abort("a")
     ledger.reserve(of_family("a", "d", None))
-
-
-def test_further_draws_are_held_to_the_familys_limit(ledger: Ledger) -> None:
-    ledger.register(family(2))
-    ledger.reserve(of_family("a", "d"))
-    ledger.reserve(of_family("b", "e"))
-    drawn_and_destroyed(ledger, "a", 3)
-    with pytest.raises(BudgetRefused, match="the limit of family f"):
-        ledger.draw("a", "sha256:pin")
 
 
 def test_only_like_datasets_join_by_their_plans(ledger: Ledger) -> None:

@@ -34,7 +34,7 @@ def tampered(ledger: Ledger, *statements: str) -> None:
 COLUMNS = "time, event, dataset, release, attempt, payload, salt"
 BEHIND_THE_TRIGGERS = {
     "sqlite": [
-        f"INSERT OR REPLACE INTO entries SELECT seq, {COLUMNS}, previous, hash || 'x' FROM entries WHERE seq = 1",
+        f"INSERT OR REPLACE INTO entries SELECT seq, {COLUMNS}, previous, hash || 'x' FROM entries WHERE seq = 1"
     ],
     "postgresql": [
         "TRUNCATE entries",

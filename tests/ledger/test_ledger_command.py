@@ -213,12 +213,6 @@ def test_wrong_acts_are_refused(prdp: Prdp, world: Path) -> None:
     assert "its source is" in prdp("release", world / "plan.yaml", "--data", elsewhere, code=5)
 
 
-def test_an_empty_reason_of_any_kind_writes_nothing(prdp: Prdp, world: Path, tmp_path: Path) -> None:
-    prdp("ledger", "init", "small-world", "--budget", budget_file(world))
-    prdp("ledger", "raise", "small-world", "--budget", budget_file(world), "--reason", "", code=2)
-    assert create_ledger(str(tmp_path / "state" / "ledger.sqlite")).verify()[0] == 1
-
-
 # A firm's reference
 
 

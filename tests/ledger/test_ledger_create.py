@@ -8,7 +8,7 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import StateError
 from pipeline.ledger.store import create_ledger, open_ledger
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.postgres import PostgresServer
@@ -161,10 +161,3 @@ def test_where_all_was_refunded_nothing_is_spent(tmp_path: Path, capsys: pytest.
         assert "nothing is spent: all releases of d were refunded, and no limit is" in capsys.readouterr().err
     assert main(["ledger", "show", "--dataset", "e", "--at", "payroll=1", "--ledger", address]) == 5
     assert "dataset e: is not in the ledger" in capsys.readouterr().err
-
-
-def test_python_refuses_unknown_names(tmp_path: Path) -> None:
-    ledger = prdp.create_ledger(tmp_path / "state" / "ledger.sqlite")
-    for use in (lambda: ledger.show("d"), lambda: ledger.spent({"employment": 1}, "d"), lambda: ledger.abort("r")):
-        with pytest.raises((StateError, PlanError), match="is not in the ledger"):
-            use()

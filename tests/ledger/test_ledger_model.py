@@ -355,13 +355,7 @@ class LedgerModel(RuleBasedStateMachine):
             assert model.cost >= model.has_test * SHARE_OF_UNIT * (model.alone + model.paid > 0)
 
 
-QUIET = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-)
+QUIET = settings(max_examples=100, stateful_step_count=40, derandomize=True, database=None, phases=[Phase.generate])
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.drill)])

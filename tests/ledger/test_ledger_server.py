@@ -19,8 +19,6 @@ from pipeline.base.errors import PrdpError, StateError
 from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
-from pipeline.publication.manifest import verify_release
-from pipeline.release.attempts import give_up, mark
 from pipeline.storage.local import LocalPath
 from pipeline.storage.uri import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
@@ -152,8 +150,7 @@ def test_no_key_is_made_where_the_draw_cannot_be_recorded(postgres: PostgresServ
 
 
 @pytest.mark.parametrize(
-    ("database", "words"),
-    [("absent", "cannot be opened: .*does not exist"), ("other", "is no prdp ledger")],
+    ("database", "words"), [("absent", "cannot be opened: .*does not exist"), ("other", "is no prdp ledger")]
 )
 def test_what_is_no_ledger_is_told(postgres: PostgresServer, url: str, database: str, words: str) -> None:
     if database == "other":
@@ -245,31 +242,6 @@ def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: Postgr
     assert again.state("r").status == "drawn"
     with again.lock("r"):
         assert again.publish("r", attempt, "sha256:contents").status == "published"
-
-
-def test_a_release_goes_on_after_the_server_died_while_it_published(own: PostgresServer, tmp_path: Path) -> None:
-    url = own.url("postgres")
-    place = Place(write_world(tmp_path, records(50)), tmp_path, address=url)
-
-    class Dying(Ledger):
-        def publish(self, *arguments: Any) -> Any:
-            break_at(self, "after the entry", own.crash)
-            return super().publish(*arguments)
-
-    class DyingPlace(Place):
-        def ledger(self) -> Ledger:
-            return Dying(place.ledger()._database)
-
-    with told("cannot be reached any more", 1):
-        submit(DyingPlace(place.plan, place.folder, address=url), key=None)
-    assert not (place.out / RELEASE / "release.json").exists()
-    own.start()
-    drawn = place.ledger().state(RELEASE)
-    assert (drawn.status, drawn.draws) == ("drawn", 1)
-    published = submit(place, key=None)
-    assert published.attempt == drawn.attempt
-    assert verify_release(locate(place.out / RELEASE)).attempt == drawn.attempt
-    assert place.ledger().state(RELEASE).status == "settled"
 
 
 def test_a_step_whose_session_is_ended_writes_nothing(postgres: PostgresServer, url: str) -> None:
@@ -390,14 +362,6 @@ def test_an_opening_waits_for_a_server_that_is_full_or_starts_again(
         server.stop()
 
 
-def test_a_run_before_its_draw_gives_up_on_a_server_that_stays_away(own: PostgresServer) -> None:
-    ledger = create_ledger(own.url("postgres"), wait=0.5)
-    with ledger.lock("r"):
-        own.crash()
-        with told("cannot be opened: connection", 1):
-            ledger.reserve(reservation("r"))
-
-
 @pytest.mark.parametrize("at", ["drawing", "inside a table", "making the public site"])
 def test_who_stood_still_while_its_draw_was_destroyed_leaves_nothing_of_it(
     postgres: PostgresServer, url: str, tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
@@ -495,15 +459,3 @@ def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
     assert state.stagings == (str(root),)
     assert state.reservation["staging"] == str(root)
     assert locate(str(root), what="staging").as_path() == root
-
-
-def test_a_release_is_given_up_with_what_it_staged(url: str) -> None:
-    ledger = create_ledger(url)
-    ledger.reserve(reservation("r"))
-    mark(ledger, LocalPath(ledger.staging_root))
-    drawn_and_destroyed(ledger, "r", 1)
-    stray = ledger.staging_root / "r" / "0123456789abcdef"
-    stray.mkdir(parents=True)
-    give_up(ledger, "r")
-    assert not stray.exists()
-    assert ledger.state("r").status == "aborted"

@@ -1,19 +1,14 @@
 """The table of docs/tight.md: as it is computed, and by formulas and sums that owe nothing to the policies."""
 
-from fractions import Fraction
-
 import pytest
 
 from benchmarks.tight import EXAMPLES, INFLUENCES, MARKS, PAGE, POLICIES, example, gains
-from tests.support.heavy import GeneralizedGaussian, HeavyNoise
 from tests.support.lattice import CTX
-from tests.support.tight import HALF, SQUARE, wrong_bound
 
 DIGITS = 5.1e-4  # relative, of four digits
 TABLE = MARKS.search(PAGE.read_text(encoding="utf-8"))
 FINE = "tight, `lattice: fine`"
 NAMES = {str(spec["kind"]): name for name, spec in EXAMPLES.items()}
-NOISES: dict[str, HeavyNoise] = {"generalized_gaussian": HALF, "exponential_polylog": SQUARE}
 
 
 def losses(kind: str, policy: str) -> dict[int, float]:
@@ -47,18 +42,3 @@ def test_laplace_noise_loses_its_closed_form(policy: str) -> None:
     for influence, loss in losses("laplace", policy).items():
         p = CTX.mpf(influence) / 20
         assert loss == pytest.approx(float(p - s / CTX.sinh(s) * (1 - CTX.exp(-p))), rel=DIGITS)
-
-
-@pytest.mark.parametrize("kind", NOISES)
-@pytest.mark.parametrize("influence", [1, 10, 50])
-def test_heavy_tailed_noise_loses_the_supremum_over_sums(kind: str, influence: int) -> None:
-    noise, found = NOISES[kind], losses(kind, "tight")[influence] * (1 + DIGITS)
-    assert wrong_bound(found, noise, influence) is None
-    assert wrong_bound(losses(kind, "paper")[influence], noise, influence) == "above"
-
-
-def test_a_finer_lattice_loses_the_supremum_over_its_own_sums() -> None:
-    finer = example(NAMES["generalized_gaussian"], FINE).lattice_noise.fineness
-    fine = GeneralizedGaussian(Fraction(1, 2), Fraction(5 * finer))
-    assert wrong_bound(losses("generalized_gaussian", FINE)[1] * (1 + DIGITS), fine, finer) is None
-    assert wrong_bound(losses("generalized_gaussian", "tight")[1], fine, finer) == "above"

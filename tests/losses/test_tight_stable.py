@@ -86,12 +86,7 @@ def _at_far_ends(found: StableNodes) -> StableNodes:
     norm = found.near[0] / np.exp(found.w[0])
     flat = np.zeros_like(found.far)
     return replace(
-        found,
-        near=flat,
-        far=np.diff(found.k) * np.exp(found.w[1:]) * norm,
-        second=flat,
-        third=flat,
-        allowance=flat,
+        found, near=flat, far=np.diff(found.k) * np.exp(found.w[1:]) * norm, second=flat, third=flat, allowance=flat
     )
 
 

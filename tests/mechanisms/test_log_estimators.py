@@ -18,7 +18,7 @@ from udfs.mechanisms.log import Log
 from udfs.mechanisms.parameters import ParameterError
 
 TOTALS = (0, 1, 40, 12_345, 2**60 - 1)
-CHOICES = [("gaussian", "median"), ("laplace", "mean"), ("laplace", "median")]
+CHOICES = [("gaussian", "mean"), ("gaussian", "median"), ("laplace", "mean"), ("laplace", "median")]
 
 
 def mechanism(noise: str, estimator: str, sigma: str = "0.2", a: str = "2") -> Log:
@@ -52,7 +52,7 @@ def factors(m: Log, total: int) -> tuple[Any, Any]:
     return CTX.mpf(float(value[1])), CTX.mpf(float(error[1]))
 
 
-@pytest.mark.parametrize(("noise", "estimator"), [*CHOICES, ("gaussian", "mean")])
+@pytest.mark.parametrize(("noise", "estimator"), CHOICES)
 @pytest.mark.parametrize("sigma", ["0.01", "0.2", "0.45"])
 def test_moments_are_those_stated(noise: str, estimator: str, sigma: str) -> None:
     m = mechanism(noise, estimator, sigma)
@@ -122,7 +122,7 @@ def test_intervals_cover_and_are_not_wider_than_needed(total: int, noise: str, e
     assert coverage(m, total, share * (1 - Fraction(1, 10**5))) < real(share)  # the broken twin
 
 
-@pytest.mark.parametrize(("noise", "estimator"), [*CHOICES, ("gaussian", "mean")])
+@pytest.mark.parametrize(("noise", "estimator"), CHOICES)
 @pytest.mark.parametrize("sigma", ["0.01", "0.3", "0.9", "1.5"])
 def test_mean_absolute_errors_are_the_integrals(noise: str, estimator: str, sigma: str) -> None:
     if noise == "laplace" and sigma == "1.5":

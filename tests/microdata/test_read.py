@@ -11,17 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.base.errors import MicrodataError, PlanError
-from tests.support.cells import (
-    GOOD,
-    HEADER,
-    MEASURES,
-    SUMS,
-    csv,
-    keys,
-    parquet,
-    spec,
-    summed,
-)
+from tests.support.cells import GOOD, HEADER, MEASURES, SUMS, csv, keys, parquet, spec, summed
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told
 from udfs.records.contract import ContractBroken, MeasureColumn

@@ -169,11 +169,7 @@ def test_what_a_killed_run_staged_in_part_is_destroyed_and_drawn_again(place: Pl
     published = submit(place)
     assert published.attempt != first
     assert (state_of(place).draws, state_of(place).charges, left(place)) == (2, 1, [])
-    assert {name.split("/")[0] for name in contents(place.out / RELEASE)} == {
-        MANIFEST,
-        "index.html",
-        published.attempt,
-    }
+    assert {name.split("/")[0] for name in contents(place.out / RELEASE)} == {MANIFEST, "index.html", published.attempt}
 
 
 def test_an_abort_destroys_what_is_staged_in_the_store(place: Place) -> None:

@@ -234,10 +234,7 @@ def environment(folder: Path) -> dict[str, str]:
     return (
         {name: str(folder / place) for name, place in own.items()}
         | store
-        | {
-            "COLUMNS": "80",
-            "AWS_EC2_METADATA_DISABLED": "1",
-        }
+        | {"COLUMNS": "80", "AWS_EC2_METADATA_DISABLED": "1"}
     )
 
 

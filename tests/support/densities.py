@@ -69,11 +69,6 @@ class Law:
 
 
 @lru_cache(maxsize=128)
-def generalized_gaussian(p: float, sigma: float) -> Law:
-    return Law(lambda y: y ** CTX.mpf(p), CTX.mpf(sigma))
-
-
-@lru_cache(maxsize=128)
 def polylog(p: float, d: float, a: float, sigma: float) -> Law:
     at_zero = CTX.log(CTX.mpf(a)) ** CTX.mpf(p)
     return Law(lambda y: CTX.mpf(d) * (CTX.log(y + CTX.mpf(a)) ** CTX.mpf(p) - at_zero), CTX.mpf(sigma))

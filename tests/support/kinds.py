@@ -121,10 +121,7 @@ def random_log(spec: dict[str, str], random: Random) -> None:
         spec["sigma"] = decimal(random, -6, -1)  # the mean needs σ < 1
 
 
-STAIRS = {
-    "steps": [0, 1, 4, 9, 10, 20, 40, 41, 100],
-    "log_weights": [0, -0.2, -0.2, -1.5, -2, -2.5, -4, -5, -9],
-}
+STAIRS = {"steps": [0, 1, 4, 9, 10, 20, 40, 41, 100], "log_weights": [0, -0.2, -0.2, -1.5, -2, -2.5, -4, -5, -9]}
 NARROW = {"steps": [0, 1, 2], "log_weights": [0, -2.5, -6]}
 FLAT = {"steps": [0, 30, 31, 60], "log_weights": [0, 0, -3, -4.25]}
 WIDE = {"steps": [0, 30, 100, 250], "log_weights": [0, -0.5, -0.5, -8]}

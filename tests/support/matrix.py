@@ -1,7 +1,7 @@
-"""Queries of every kind: mechanism × what is summed × form × unit; all of them, or few that hold every pair."""
+"""Queries of every kind: mechanism × what is summed × form × unit."""
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations, product
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,6 @@ def whole_product() -> list[Choice]:
     """Every choice; some mechanisms are for counts alone."""
     every = product(*FACTORS.values())
     return [choice for choice in every if choice[1] == "count" or not counts_only(MECHANISMS[choice[0]])]
-
-
-def pairs_of(choices: Iterable[Choice]) -> set[tuple[tuple[str, str], ...]]:
-    """Return all pairs of levels of different factors that stand together in some choice."""
-    named = (tuple(zip(FACTORS, choice, strict=True)) for choice in choices)
-    return {pair for choice in named for pair in combinations(choice, 2)}
-
-
-def pairwise() -> list[Choice]:
-    """Return few choices in which every pair stands: always the first of those that add most."""
-    every = whole_product()
-    missing, chosen = pairs_of(every), []
-    while missing:
-        best = max(every, key=lambda choice: len(missing & pairs_of([choice])))
-        chosen.append(best)
-        missing -= pairs_of([best])
-    return chosen
 
 
 def written(folder: Path, unit: str, choices: Sequence[Choice]) -> Path:
