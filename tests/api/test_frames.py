@@ -189,7 +189,7 @@ def test_what_is_no_text_in_an_object_column_is_one_bad_record(
 def test_every_form_of_text_and_categories_without_a_value_are_read(tmp_path: Path) -> None:
     views = records(ROWS)["naics"].combine_chunks().cast(pa.string_view())
     coded = pa.DictionaryArray.from_arrays(pa.array(range(ROWS), pa.int32()), views)
-    plan = {"dataset": {"bad_records": "drop", "max_left_out": 0.99}}  # of one form all records are left out
+    plan = {"dataset": {"bad_records": "drop"}, "max_left_out": 0.99}  # of one form all records are left out
     forms = {
         "views": frame(naics=pd.Series(views.to_pylist(), dtype=pd.ArrowDtype(pa.string_view()))),
         "dictionary of views": records(ROWS).set_column(1, "naics", coded),

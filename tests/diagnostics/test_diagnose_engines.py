@@ -31,7 +31,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def owned(folder: Path, **changes: object) -> Path:
     table = economy(2, 500, (*NAICS, "999999"), COUNTIES, [f"F{i}" for i in range(60)])
-    path = firms.world(folder, microdata=None, **{"queries": [*firms.QUERIES, *firms.COARSE], **changes})
+    path = firms.world(
+        folder, microdata=None, **{"queries": [*firms.QUERIES, *firms.COARSE], "max_left_out": 0.99, **changes}
+    )
     in_files(folder / "microdata", table, 90)
     return path
 
