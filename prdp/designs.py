@@ -40,7 +40,7 @@ class Design:
 
         Raises PlanError where the file cannot be made, or exists.
         """
-        from pipeline.plan.designed import weights_file  # noqa: PLC0415
+        from pipeline.plan.plan_mechanisms import weights_file  # noqa: PLC0415
 
         text = weights_file(self._designed.mechanism.weights, self._designed.wish.step, self.to_json())
         try:

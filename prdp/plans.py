@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pipeline.base.errors import Interrupted, PlanError
-from pipeline.plan.load import NOTHING, plan_of
+from pipeline.plan.load import NOTHING, filled, plan_of
 from pipeline.plan.model import Plan as Model
-from pipeline.plan.named_files import public_file
 from pipeline.plan.plan_schema import DomainSpec, ListSpec
-from pipeline.plan.plan_text import PlanText, read_text, text_of
-from pipeline.plan.variables import filled
+from pipeline.plan.plan_text import PlanText, public_file, read_text, text_of
 from prdp.declared import Arg, Data, documented
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
 from prdp.locations import LocationLike, location

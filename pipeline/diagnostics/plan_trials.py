@@ -32,7 +32,7 @@ from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan
-from pipeline.plan.size import MOST_CELLS, size_of
+from pipeline.plan.structure import MOST_CELLS, size_of
 from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.verdict import standings
 from pipeline.planning.trial.equal_publication import publication

@@ -13,7 +13,7 @@ from pipeline.engines.blocks import Block, KeyColumn, ranges
 from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest, roll_up_totals
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Measure, Plan, Query
-from pipeline.plan.size import cells_and_bases
+from pipeline.plan.structure import cells_and_bases
 from pipeline.storage.location import Location
 from udfs.numbers.wide import Wide
 from udfs.records.codes import LEVELS

@@ -13,11 +13,9 @@ from pydantic_core import ErrorDetails
 from pipeline.base.errors import in_a_line
 from pipeline.base.names import hint, nearest
 from pipeline.plan.plan_schema import DomainSpec, KeyCodes, PlanSpec
-from pipeline.plan.plan_text import PlanText
+from pipeline.plan.plan_text import KeyPath, PlanText
 from pipeline.plan.values import NAME, OWN_RULE, Spec
 from udfs.mechanisms import groupwise
-
-KeyPath = tuple[str | int, ...]
 
 _RULES = {
     "string_type": "must be text",

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
 
 from pipeline.accounting.calibrate import offset_of, scale_of
+from pipeline.accounting.references import Limit, Reference
 from pipeline.plan.model import OTHERS, RECORD
 from pipeline.plan.values import (
     LevelName,
@@ -339,6 +340,11 @@ class LimitSpec(Spec):
     def records(self) -> list[RecordValues]:
         """The records, of which there is one where no list is given."""
         return self.at if isinstance(self.at, list) else [self.at]
+
+    def resolved(self, unit: str) -> Limit:
+        """Return the limit of a dataset with this unit; for an owner's column its records are a list, be it of one."""
+        records = [dict(sorted(record.items())) for record in self.records]
+        return Limit(Reference.of(records[0] if unit == RECORD else records), self.rho)
 
 
 class WishSpec(Spec):

@@ -3,8 +3,9 @@
 Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal numbers, no dates, no yes and no.
 """
 
+import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -36,6 +37,7 @@ KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
         "prdp verify with its folder",
     ),
 }
+KeyPath = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = {  # kind → pattern, first characters; an integer before a float
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -186,6 +188,11 @@ def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
         raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
 
 
+def public_file(folder: Path, name: str) -> Path:
+    """Return the file that a plan in `folder` names; ".." is taken off by name, so that what it leaves is not asked."""
+    return Path(os.path.normpath(folder / name))
+
+
 def _plain(value: Any) -> Any:
     """Return mappings, sequences and paths as the YAML writer knows them."""
     if isinstance(value, Mapping):
@@ -215,3 +222,68 @@ def parsed(text: str, path: Path) -> PlanText:
     if root is None or not isinstance(data, dict):
         raise PlanError(f"{path}: must be a mapping of keys to values, such as release: my-release")
     return PlanText(data, root, text)
+
+
+# Changes in the text of a plan that leave everything else as its author wrote it: comments, order and layout.
+
+HASH = "# "
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key with its value that takes the place of the one at `path`, and a comment for the line before."""
+
+    path: KeyPath
+    text: str
+    comment: str
+
+
+def edited(source: str, root: yaml.Node, entries: Sequence[Entry], dropped: str, why: str) -> str | None:
+    """Return `source` with the entries, and with the lines of its key `dropped` as comments after the line `why`.
+
+    None where that key does not stand in lines of its own. `root` is the node of the same text. The caller reads the
+    result and compares: a comment may end up inside a text of several lines.
+    """
+    changes = [change for entry in entries for change in _changes(source, root, entry)]
+    key, value = _found(root, (dropped,))
+    if getattr(root, "flow_style", False) or key.start_mark.column:
+        return None
+    start, end = key.start_mark.index, _line_end(source, max(_ends(value)))
+    block = source[start:end].split("\n")
+    changes.append((start, end, "\n".join([HASH + why, *(f"{HASH}{line}".rstrip() for line in block)])))
+    for start, end, text in sorted(changes, reverse=True):
+        source = source[:start] + text + source[end:]
+    return source
+
+
+def _changes(source: str, root: yaml.Node, entry: Entry) -> Iterator[tuple[int, int, str]]:
+    key, value = _found(root, entry.path)
+    yield key.start_mark.index, value.end_mark.index, entry.text
+    line = source.rfind("\n", 0, key.start_mark.index) + 1
+    indent = len(source[line:]) - len(source[line:].lstrip(" "))
+    yield line, line, f"{' ' * indent}{HASH}{entry.comment}\n"
+
+
+def _found(node: Any, path: KeyPath) -> tuple[yaml.Node, yaml.Node]:
+    """Return the nodes of the key at the end of a path that is there, and of its value."""
+    key = node
+    for step in path:
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[step]
+        else:
+            key, node = next(pair for pair in node.value if pair[0].value == step)
+    return key, node
+
+
+def _ends(node: Any) -> Iterator[int]:
+    """Yield where the values in a node end; a block ends only where the next one begins."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style:
+        yield node.end_mark.index
+    else:
+        for each in node.value:
+            yield from _ends(each[1] if isinstance(each, tuple) else each)
+
+
+def _line_end(source: str, index: int) -> int:
+    end = source.find("\n", index)
+    return len(source) if end < 0 else end

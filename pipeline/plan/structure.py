@@ -6,18 +6,20 @@ out that have no listed code in a key.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite, sqrt
 from typing import Any
 
 from pipeline.base.errors import PlanError
 from pipeline.base.plain import plain_json
-from pipeline.plan.cells import QueryCells
+from pipeline.plan.cells import Base, QueryCells
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Plan, Query
 from pipeline.storage.staging import STRUCTURE
-from udfs.numbers.exact import as_json, exact
+from udfs.mechanisms.base import Mechanism
+from udfs.numbers.exact import as_json, exact, up_text
 from udfs.records.statistics import Statistic, statistic_of
 
 
@@ -119,3 +121,131 @@ def _table(facts: Mapping[str, Any]) -> TableFacts:
     return TableFacts(
         str(facts["name"]), statistic_of(facts["statistic"]), tuple(facts["by"]), where, facts["split"], parts
     )
+
+
+# How large a release is, by public facts alone: its cells, and the sums from which they are made.
+
+MOST_CELLS = 500_000_000  # that a release keeps, where the site does not say how many
+BYTES = 8  # of a sum or total
+
+
+@dataclass(frozen=True)
+class Size:
+    """The numbers that a release keeps: `cells` of all tables, and the `sums` of which these are roll-ups."""
+
+    tables: int
+    cells: int
+    sums: int
+
+    @property
+    def kept(self) -> int:
+        """How many numbers are kept at most at one time, by the engine that keeps them in memory."""
+        return self.cells + self.sums
+
+    @property
+    def gibibytes(self) -> float:
+        """The memory that they take."""
+        return self.kept * BYTES / 2**30
+
+    def to_json(self) -> dict[str, float]:
+        """Return the size as JSON."""
+        return {"tables": self.tables, "cells": self.cells, "sums": self.sums, "gibibytes": round(self.gibibytes, 3)}
+
+
+def cells_and_bases(plan: Plan) -> tuple[Sequence[QueryCells], tuple[Base, ...]]:
+    """Return the cells of each query, and the bases by which records are summed."""
+    cells = [plan.domain.query_cells(query.by, query.where) for query in plan.queries]
+    needed = [(of_query, query.statistic.addend) for query, of_query in zip(plan.queries, cells, strict=True)]
+    return cells, plan.domain.bases_for(needed)
+
+
+def size_of(plan: Plan) -> Size:
+    """Return the size of a plan's release; memory is that of its lists."""
+    cells, bases = cells_and_bases(plan)
+    return Size(len(cells), sum(each.size for each in cells), sum(each.size * len(each.addends) for each in bases))
+
+
+def require_size(plan: Plan, most: int) -> None:
+    """Return if a release keeps no more than `most` numbers; raises PlanError, which names the largest table."""
+    size = size_of(plan)
+    if size.kept > most:
+        largest = max(plan.queries, key=lambda query: plan.domain.query_cells(query.by, query.where).size)
+        cells = plan.domain.query_cells(largest.by, largest.where).size
+        raise PlanError(
+            f"release {plan.release}: its {size.cells:,} cells and {size.sums:,} sums are more than the {most:,} that "
+            f"this site allows: the largest table, {largest.name} by {' × '.join(largest.by)}, has {cells:,} cells; "
+            "use coarser levels or a filter, or have max_cells raised"
+        )
+
+
+# The accuracy of a plan's tables: the errors of the lattice noise that is drawn, and warnings where they mislead.
+
+TOTALS = (0.0, 100.0, 10_000.0, 1_000_000.0)  # at which errors that grow with the total are shown
+RARE = 1e-9  # values may be held at the ends of their range this often without a warning
+NOTICED = 0.01  # share of the variance that may be lost there without a warning
+
+
+def accuracy(query: Query, interval: Fraction) -> list[dict[str, Any]]:
+    """Return, for each part of the query and each of some true totals, the errors of a released value as JSON.
+
+    Additive noise is stated at total 0 alone: its errors are the same at all. null stands for an infinite one.
+    """
+    return [
+        ({} if part.name is None else {"part": part.name}) | errors_at(part.mechanism, total, interval)
+        for part in query.parts
+        for total in (TOTALS[:1] if part.mechanism.additive else TOTALS)
+    ]
+
+
+def warnings(query: Query) -> list[str]:
+    """Return a line for each mechanism of the query whose stated errors are not those of the released values."""
+    names = {part.name: query.name if part.name is None else f"{query.name} ({part.name})" for part in query.parts}
+    return [f"query {names[part.name]}: {text}" for part in query.parts for text in _warnings(part.mechanism)]
+
+
+def infinite_error(mechanism: Mechanism) -> str | None:
+    """Return a warning where values have no standard error by their noise's scale alone: with less noise they have."""
+    if mechanism.additive or isfinite(mechanism.variance(0.0)):
+        return None
+    return (
+        "the standard error of its values is infinite: judge them by the interval or the mean error, or choose less "
+        "noise (a larger loss), or noise: gaussian"
+    )
+
+
+def _warnings(mechanism: Mechanism) -> Iterator[str]:
+    infinite = infinite_error(mechanism)
+    if infinite is not None:
+        yield infinite
+    if mechanism.saturation > RARE:
+        yield (
+            f"a value is held at ±(2⁶³ − 1) steps of its noise with probability {up_text(mechanism.saturation, 2)}, "
+            "which changes its mean and its errors; choose lighter tails"
+        )
+    if mechanism.too_narrow:
+        yield (
+            "sigma is so small that rounding shows beside the noise: errors are larger than stated, though intervals "
+            "and losses count it"
+        )
+    lost = mechanism.log_weights.moments.variance_beyond
+    if lost > NOTICED and isfinite(mechanism.variance(0.0)):
+        yield (
+            f"{lost:.0%} of the variance lies beyond ±(2⁶³ − 1) steps of the noise, where values are held: the "
+            "standard error is that of the noise before"
+        )
+
+
+def errors_at(mechanism: Mechanism, total: float, interval: Fraction) -> dict[str, Any]:
+    """Return the errors of a released value at a true total as JSON; null stands for an infinite one."""
+    lower, upper = mechanism.interval_around(total, interval)
+    return {
+        "total": total,
+        "standard_error": _finite(sqrt(mechanism.variance(total))),
+        "mean_absolute_error": _finite(mechanism.mean_absolute_error(total)),
+        "lower": lower,
+        "upper": upper,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if isfinite(number) else None

@@ -16,7 +16,7 @@ from pipeline.accounting.left_out import SHARE
 from pipeline.base.errors import PlanError
 from pipeline.base.names import hint
 from pipeline.plan.plan_text import SITE, read_text
-from pipeline.plan.size import MOST_CELLS
+from pipeline.plan.structure import MOST_CELLS
 from udfs.numbers.exact import exact
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.microdata_rules import require_one_kind
 from pipeline.ledger.store import Ledger
 from pipeline.microdata.lakehouse import microdata_at
-from pipeline.plan.load import limit_of, resolved_dataset
+from pipeline.plan.load import resolved_dataset
 from pipeline.plan.meaning import dataset_mistakes
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.model import RECORD
@@ -310,14 +310,14 @@ def _mistakes(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str) -> Iterator
 
 def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path) -> Budget:
     if isinstance(spec, FamilyBudgetSpec):
-        limits = [limit_of(limit, spec.unit) for limit in spec.limits]
+        limits = [limit.resolved(spec.unit) for limit in spec.limits]
         return Budget(name=name, unit=spec.unit, limits=limits, refusals=spec.refusals)
     dataset = resolved_dataset(spec.dataset, folder)
     at = None if dataset.path is None else microdata_at(dataset.path.resolve("dataset.path"))
     return Budget(
         name=name,
         unit=dataset.unit,
-        limits=[limit_of(limit, dataset.unit) for limit in spec.limits],
+        limits=[limit.resolved(dataset.unit) for limit in spec.limits],
         facts=dataset.facts(),
         source=source_of(at or Table(dataset.table or "")),
         family=spec.family,

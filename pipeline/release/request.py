@@ -16,7 +16,7 @@ from pipeline.ledger.store import Ledger
 from pipeline.microdata.source import Identity
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_placements import loss_found
-from pipeline.plan.size import MOST_CELLS, require_size
+from pipeline.plan.structure import MOST_CELLS, require_size
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.manifest import Manifest
 from pipeline.release.attempts import name_of_root, require_own

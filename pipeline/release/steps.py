@@ -23,8 +23,7 @@ from pipeline.ledger.entries import FINGERPRINTS
 from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.ledger.microdata_rules import same_files
 from pipeline.microdata.frames import Frame
-from pipeline.plan.expected_errors import warnings
-from pipeline.plan.structure import Structure
+from pipeline.plan.structure import Structure, warnings
 from pipeline.plan.total_policy import classes_decide, left_out_test_of
 from pipeline.publication.data_package import notes_of, stage_description
 from pipeline.publication.policy_document import policy_document

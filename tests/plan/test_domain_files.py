@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.base.errors import PlanError
+from pipeline.plan.code_lists import CHUNK_ROWS, read_cells, read_list
 from pipeline.plan.domain import Domain
-from pipeline.plan.domain_files import CHUNK_ROWS, read_cells, read_list
 
 
 def written(folder: Path, text: str | bytes) -> Path:

@@ -10,10 +10,10 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.base.errors import BudgetRefused, PlanError
+from pipeline.plan.drafts import allocation_of
 from pipeline.plan.load import draft_of, load_plan
 from pipeline.plan.plan_schema import export_schema
 from pipeline.plan.plan_text import read_text
-from pipeline.plan.shares import allocation_of
 from pipeline.plan.total_policy import limits_of, losses_at, policy_of
 from pipeline.planning.explain.allocated import allocated_plan
 from tests.support.many_keys import write

@@ -14,10 +14,10 @@ from jobs.cli import main
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import Target
 from pipeline.base.errors import PlanError, StateError
-from pipeline.plan.expected_errors import warnings
 from pipeline.plan.load import load_plan
 from pipeline.plan.plan_schema import export_schema
 from pipeline.plan.plan_text import read_text, written
+from pipeline.plan.structure import warnings
 from pipeline.planning.explain.calibrated import resolved_plan
 from tests.support.mistakes import PLAN, lines, write_domain
 from tests.support.plans import DATA, load

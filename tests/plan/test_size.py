@@ -10,7 +10,7 @@ from jobs.cli import main
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
 from pipeline.plan.load import load_plan
-from pipeline.plan.size import require_size, size_of
+from pipeline.plan.structure import require_size, size_of
 from tests.support.world import records, write_world
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import prdp
 from pipeline.base.errors import PlanError
-from pipeline.plan import variables
+from pipeline.plan import load as variables
 from pipeline.plan.load import load_plan
 from pipeline.plan.plan_schema import VariableSpec, export_schema
 from pipeline.plan.values import matches

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.base.errors import PlanError
+from pipeline.plan.code_lists import TABLE, vintage_of, vintages
 from pipeline.plan.load import load_plan
-from pipeline.plan.vintages import TABLE, vintage_of, vintages
 from tests.support.mistakes import without_numbers
 from tests.support.world import write_world
 from udfs.records.codes import is_code
@@ -175,7 +175,7 @@ def test_the_packed_code_finds_the_lists(tmp_path: Path) -> None:
     packed = tmp_path / "prdp.zip"
     subprocess.run([sys.executable, "-m", "jobs.pack", packed], cwd=ROOT, check=True)
     ask = (
-        "import pipeline.plan.vintages as v; print(v.__file__); print(v.vintages('naics') + v.vintages('county')); "
+        "import pipeline.plan.code_lists as v; print(v.__file__); print(v.vintages('naics') + v.vintages('county')); "
         "print(v.vintage_of('county', 2023).lacks(['09001', '09110', '36999'], 'county'))"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 
 import prdp
 from pipeline.base.errors import PlanError
-from pipeline.plan.designed import digest_of, read_weights
+from pipeline.plan.plan_mechanisms import digest_of, read_weights
 from pipeline.planning.study.design import Wish, best_start, design
 from pipeline.planning.study.design_program import ORDERS, Cost, Knots, Program
 from udfs.losses.curve import stated_at

@@ -13,13 +13,12 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.targets import CalibrationError
 from pipeline.base.columns import aligned, reference_text
 from pipeline.base.errors import BudgetRefused, PlanError, StateError
-from pipeline.plan.edit import Entry, edited
-from pipeline.plan.expected_errors import warnings
+from pipeline.plan.drafts import Allocation, Place, allocation_of
 from pipeline.plan.load import NOTHING, draft_of, plan_of
 from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.plan_schema import WISHES
-from pipeline.plan.plan_text import PlanText, parsed, text_of, written
-from pipeline.plan.shares import Allocation, Place, allocation_of
+from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, written
+from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.calibrated import scales_of, solution_text, solve_targets, write_plan
 from udfs.mechanisms.base import Mechanism

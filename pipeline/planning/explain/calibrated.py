@@ -14,11 +14,11 @@ from pipeline.accounting.targets import CalibrationError, Target
 from pipeline.base.columns import aligned, mechanism_text
 from pipeline.base.errors import PlanError, PrdpError, StateError, in_a_line
 from pipeline.base.names import hint
-from pipeline.plan.expected_errors import TOTALS, errors_at, infinite_error, warnings
 from pipeline.plan.load import NOTHING, load_plan
 from pipeline.plan.messages import NEVER_RELEASED
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_text import read_text, written
+from pipeline.plan.structure import TOTALS, errors_at, infinite_error, warnings
 from pipeline.planning.explain.explain_text import error_lines
 from pipeline.planning.explain.policies import COUNTS, SIZES
 from udfs.mechanisms.base import Mechanism

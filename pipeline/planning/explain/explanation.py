@@ -9,10 +9,9 @@ from pipeline.accounting.interpretation import Loss, interpret, interpret_at
 from pipeline.accounting.left_out import SHARE
 from pipeline.accounting.references import Reference
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
-from pipeline.plan.expected_errors import accuracy, warnings
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_placements import loss_found
-from pipeline.plan.size import size_of
+from pipeline.plan.structure import accuracy, size_of, warnings
 from pipeline.plan.total_policy import (
     left_out_test_loss,
     left_out_test_of,

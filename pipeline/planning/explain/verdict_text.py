@@ -7,9 +7,8 @@ from typing import Any
 
 from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.base.columns import WIDTH, cut, fitted, reference_text
-from pipeline.plan.expected_errors import warnings
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.size import size_of
+from pipeline.plan.structure import size_of, warnings
 from pipeline.planning.explain.remedies import MOST_TRIED, Remedy
 from pipeline.planning.explain.verdict import CELLS, Standing, Verdict, table_errors
 from udfs.numbers.exact import as_json, bound_text, exact, up_text

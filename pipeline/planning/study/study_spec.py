@@ -15,8 +15,8 @@ from pipeline.base.names import hint
 from pipeline.engines.totals import Layout, layout_of
 from pipeline.plan.domain import ALL_LEVELS, unknown_level
 from pipeline.plan.load import load_plan
-from pipeline.plan.messages import KeyPath, Mistake, lines_of, missing, shape_mistakes
-from pipeline.plan.plan_text import STUDY, read_text
+from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
+from pipeline.plan.plan_text import STUDY, KeyPath, read_text
 from pipeline.plan.values import Name, NonNegative, Positive, Spec, Text, number_type
 from pipeline.planning.economy.cattle import write_cattle
 from pipeline.planning.economy.generate import generate

@@ -13,12 +13,11 @@ from pydantic import ValidationError
 
 from pipeline.accounting.targets import BUILT_IN, HEADER
 from pipeline.base.errors import PlanError
-from pipeline.plan.load import draft_of
+from pipeline.plan.load import draft_of, filled
 from pipeline.plan.model import Plan
+from pipeline.plan.plan_mechanisms import open_parts, wish_of
 from pipeline.plan.plan_schema import PlanSpec
 from pipeline.plan.plan_text import PlanText
-from pipeline.plan.variables import filled
-from pipeline.plan.wishes import open_parts, wish_of
 from pipeline.planning.trial.sized_cells import SizedCells
 from udfs.numbers.arrays import Floats, Int64s
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from pipeline.base.errors import PlanError
-from pipeline.plan.messages import KeyPath, Mistake, lines_of, shape_mistakes
-from pipeline.plan.plan_text import PRODUCT, read_text
+from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
+from pipeline.plan.plan_text import PRODUCT, KeyPath, read_text
 from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
 from pipeline.storage.staging import safe_name
 

@@ -14,10 +14,10 @@ from pipeline.accounting.convert import DELTA
 from pipeline.accounting.interpretation import interpret_at
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.columns import reference_text
+from pipeline.plan.code_lists import CONF, vintage_of
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.total_policy import classes_decide, located, policy_of, total_loss
-from pipeline.plan.vintages import CONF, vintage_of
 from pipeline.publication.policy_document import guarantee
 from pipeline.publication.site.report_page import mechanisms_of, oddities
 from udfs.estimates.intervals import combined, law_of, multiplier

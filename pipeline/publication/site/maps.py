@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.plan.vintages import CONF
+from pipeline.plan.code_lists import CONF
 from pipeline.publication.site.figures import Figures, Names, figure, shades
 
 MAPS = {"county": "counties.json", "state": "states.json"}  # boundaries in conf/maps, by level

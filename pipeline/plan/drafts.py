@@ -9,13 +9,11 @@ from math import isfinite
 from pipeline.accounting.allocation_problem import Bound, Chain, Problem, Unknown
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import PlanError
-from pipeline.plan.calibrated_parameters import family_of
 from pipeline.plan.cells import Base, cheapest
-from pipeline.plan.load import limit_of
 from pipeline.plan.model import Plan, Query
+from pipeline.plan.plan_mechanisms import error_of, family_of, open_parts, wish_of
 from pipeline.plan.plan_schema import PlanSpec
 from pipeline.plan.total_policy import limits_of, policy_of
-from pipeline.plan.wishes import error_of, open_parts, wish_of
 from udfs.mechanisms.base import Mechanism
 
 FINEST = 9.0  # of a scale's logarithm, by which noise is made less to see whether it then has errors
@@ -63,7 +61,7 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
             name = places[next(iter(members))].part
             label = query.name if name is None or len(apart) < len(families) else f"{query.name} ({name})"
             unknowns.append(Unknown(label=label, members=members, error=error, weight=wish.weight))
-    stated = [limit_of(limit, plan.dataset.unit) for limit in draft.limits]
+    stated = [limit.resolved(plan.dataset.unit) for limit in draft.limits]
     limits, years = [*stated, *plan.budget], int(draft.years)
     located = limits_of(replace(plan, budget=tuple(limits)))
     bounds = [Bound(each, years if i < len(stated) or not stated else 1) for i, each in enumerate(located)]
