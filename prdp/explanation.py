@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import parse_at
-from pipeline.planning.explain.explain_text import render, render_changes
+from pipeline.planning.explain.explain_text import render, render_changes, render_verdict
 from pipeline.planning.explain.explanation import explain, explain_changes
 from pipeline.planning.explain.verdict import Standing, Verdict, table_errors, verdict
-from pipeline.planning.explain.verdict_text import render_verdict
 from pipeline.release.installation import site
 from udfs.numbers.exact import up_float
 

@@ -317,7 +317,7 @@ def allocate(
         raise PlanError("records and like: give one of them")
     from pipeline.diagnostics.plan_trials import sized_cells  # noqa: PLC0415
     from pipeline.diagnostics.trial_microdata import Origin  # noqa: PLC0415
-    from pipeline.planning.trial.trial_sizes import sized_draft  # noqa: PLC0415
+    from pipeline.planning.study.sized_cells import sized_draft  # noqa: PLC0415
 
     origin = Origin(records=records, like=like, states=states, seed=seed)
     with sized_draft(text, path, set, partial(sized_cells, origin, runner.started)) as sized:

@@ -70,7 +70,7 @@ def beside_today(figures: str, plan: "str | Path | Plan") -> dict[str, Any]:
     Raises:
         PlanError: The plan has no such tables with additive noise.
     """
-    from pipeline.planning.study.beside_today import beside_today as run  # noqa: PLC0415
+    from pipeline.planning.study.todays_practice import beside_today as run  # noqa: PLC0415
     from prdp.plans import load_plan  # noqa: PLC0415
 
     return run(figures, load_plan(plan)._model)
@@ -151,15 +151,14 @@ def calibrate(
         raise PlanError("set: gives the values of a plan's variables; of a kind give parameters")
     if plan is not None:
         from pipeline.plan.plan_text import read_text  # noqa: PLC0415
-        from pipeline.planning.explain.allocated import allocated_plan  # noqa: PLC0415
-        from pipeline.planning.explain.calibrated import resolved_plan  # noqa: PLC0415
+        from pipeline.planning.explain.allocated import allocated_plan, resolved_plan  # noqa: PLC0415
 
         path, new = Path(plan), None if out is None else Path(out)
         text = read_text(path)
         if text.data.get("calibrate") is None:
             return resolved_plan(path, new, set)
         return allocated_plan(text, path, new, set)[0]
-    from pipeline.planning.study.asked import Asked  # noqa: PLC0415
+    from pipeline.planning.explain.calibrated import Asked  # noqa: PLC0415
     from pipeline.planning.study.comparison import to_json  # noqa: PLC0415
 
     call, log = Asked(asked, str), plain_log() if progress else Log()
@@ -195,7 +194,7 @@ def gaussian_scales(
     except ValueError as error:
         raise PlanError(f"gaussian_scales: {error}") from None
     if plot is not None:
-        from pipeline.planning.study.gaussian_scales import plot_scales  # noqa: PLC0415
+        from pipeline.planning.explain.calibrated import plot_scales  # noqa: PLC0415
 
         plot_scales(Path(plot))
     return found
@@ -251,11 +250,9 @@ def suppression(
         StateError: The microdata are known to the ledger as a dataset's.
     """
     from pipeline.diagnostics.synthetic_scan import rows_in_tables  # noqa: PLC0415
-    from pipeline.planning.study.study_model import FactorNoise  # noqa: PLC0415
-    from pipeline.planning.study.suppression import OWNER, SuppressionJob  # noqa: PLC0415
+    from pipeline.planning.study.suppression import OWNER, SuppressionJob, write  # noqa: PLC0415
     from pipeline.planning.study.suppression import suppression as run  # noqa: PLC0415
-    from pipeline.planning.study.suppression_output import write  # noqa: PLC0415
-    from pipeline.planning.study.suppression_rules import Rules  # noqa: PLC0415
+    from pipeline.planning.study.todays_practice import FactorNoise, Rules  # noqa: PLC0415
     from prdp.ledgers import KnownDatasets  # noqa: PLC0415
     from prdp.plans import load_plan  # noqa: PLC0415
 

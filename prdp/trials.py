@@ -56,7 +56,7 @@ def try_plan(
     from pipeline.diagnostics.plan_trials import try_plans  # noqa: PLC0415
     from pipeline.diagnostics.trial_microdata import Origin, require_apart  # noqa: PLC0415
     from pipeline.microdata.source import find, identity_of  # noqa: PLC0415
-    from pipeline.planning.trial.trial_page import trial_page  # noqa: PLC0415
+    from pipeline.planning.study.trial_page import trial_page  # noqa: PLC0415
     from pipeline.release.prepared import require_no_part  # noqa: PLC0415
 
     like, states, runner = economy_of(options)
@@ -124,8 +124,7 @@ def publication(
     from pipeline.base.names import hint  # noqa: PLC0415
     from pipeline.diagnostics.plan_trials import try_kinds  # noqa: PLC0415
     from pipeline.diagnostics.trial_microdata import Origin  # noqa: PLC0415
-    from pipeline.planning.trial.equal_output import write  # noqa: PLC0415
-    from pipeline.planning.trial.equal_publication import ACCURACIES, KINDS  # noqa: PLC0415
+    from pipeline.planning.study.equal_publication import ACCURACIES, KINDS, write  # noqa: PLC0415
 
     if equal not in ACCURACIES:
         raise PlanError(f"--equal: must be one of {', '.join(ACCURACIES)}")

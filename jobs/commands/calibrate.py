@@ -12,7 +12,8 @@ from pipeline.accounting.best_alpha import LEAST
 from pipeline.accounting.targets import BOUNDS, TARGETS
 from pipeline.base.errors import PlanError
 from pipeline.plan.plan_text import read_text
-from pipeline.planning.explain.calibrated import mechanism_lines, resolved_plan, resolved_text, scales_text
+from pipeline.planning.explain.allocated import resolved_plan, resolved_text
+from pipeline.planning.explain.calibrated import Asked, mechanism_lines, plot_scales, scales_text
 from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import bound_text, down_text
 
@@ -160,8 +161,6 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _one(arguments: argparse.Namespace) -> None:
-    from pipeline.planning.study.asked import Asked  # noqa: PLC0415 — here and below: for this form alone
-
     call = Asked(vars(arguments) | {"parameters": values_set(arguments)}, _option)
     result = call.one(_progress("exponents", 5))
     if arguments.json:
@@ -172,7 +171,6 @@ def _one(arguments: argparse.Namespace) -> None:
 
 def _scales(arguments: argparse.Namespace) -> None:
     from pipeline.accounting.convert import gaussian_scales  # noqa: PLC0415
-    from pipeline.planning.study.asked import Asked  # noqa: PLC0415
 
     call = Asked(vars(arguments) | {"at": arguments.at or "1"}, _option)
     for name in ("epsilon", "delta"):
@@ -183,8 +181,6 @@ def _scales(arguments: argparse.Namespace) -> None:
     except ParameterError as error:
         raise call.broken(error.parameter, error.rule) from None
     if arguments.plot is not None:
-        from pipeline.planning.study.gaussian_scales import plot_scales  # noqa: PLC0415
-
         plot_scales(arguments.plot)
     if arguments.json:
         print_json(scales.to_json())
@@ -223,9 +219,7 @@ def _convert(arguments: argparse.Namespace, one: str, other: str) -> None:
 
 def _compare(arguments: argparse.Namespace) -> None:
     from pipeline.base.plots import require_format  # noqa: PLC0415
-    from pipeline.planning.study.asked import Asked  # noqa: PLC0415
-    from pipeline.planning.study.comparison import to_json  # noqa: PLC0415
-    from pipeline.planning.study.comparison_output import notes, plot, summary, table  # noqa: PLC0415
+    from pipeline.planning.study.comparison import notes, plot, summary, table, to_json  # noqa: PLC0415
 
     if arguments.plot is not None:
         require_format(arguments.plot)

@@ -7,9 +7,9 @@ from jobs.options import Parser, add_engine, add_json, add_new_folder, add_set, 
 from jobs.output import print_columns, print_json, put
 from pipeline.base.errors import PlanError
 from pipeline.planning.economy.published import FIGURES
-from pipeline.planning.study import suppression_output
+from pipeline.planning.study import equal_publication as equal_output
+from pipeline.planning.study import suppression as suppression_output
 from pipeline.planning.study.studies import DOCUMENT, PAGE
-from pipeline.planning.trial import equal_output
 from prdp.plans import load_plan
 from prdp.studies import evaluate, suppression
 from prdp.trials import publication

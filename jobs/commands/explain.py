@@ -8,11 +8,9 @@ from jobs.output import print_json, tell
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.load import load_plan
 from pipeline.plan.total_policy import parse_at
-from pipeline.planning.explain.explain_text import render, render_changes
-from pipeline.planning.explain.explanation import explain, explain_changes
-from pipeline.planning.explain.policy_picture import plot_policies
+from pipeline.planning.explain.explain_text import render, render_changes, render_verdict
+from pipeline.planning.explain.explanation import explain, explain_changes, plot_policies
 from pipeline.planning.explain.verdict import verdict
-from pipeline.planning.explain.verdict_text import render_verdict
 from pipeline.release.installation import site
 
 EXAMPLE = "prdp explain plan.yaml --at employment=10,payroll=500 --at employment=5000,payroll=300000"

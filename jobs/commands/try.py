@@ -8,7 +8,7 @@ from jobs.options import Parser, add_call, add_json, called, values_set
 from jobs.output import print_json, tell
 from pipeline.base.errors import BudgetRefused
 from pipeline.plan.plan_text import read_text
-from pipeline.planning.trial.trial_text import trial_text
+from pipeline.planning.study.trial_text import trial_text
 from prdp.plans import load_plan
 from prdp.trials import try_plan
 

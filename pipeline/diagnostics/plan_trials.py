@@ -35,8 +35,8 @@ from pipeline.plan.model import Plan
 from pipeline.plan.structure import MOST_CELLS, size_of
 from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.verdict import standings
-from pipeline.planning.trial.equal_publication import publication
-from pipeline.planning.trial.sized_cells import SizedCells, SizedTask
+from pipeline.planning.study.equal_publication import publication
+from pipeline.planning.study.sized_cells import SizedCells, SizedTask
 from pipeline.release.duplicates import records_of
 from pipeline.release.steps import Job
 from pipeline.release.steps import run as release

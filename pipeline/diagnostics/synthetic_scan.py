@@ -19,7 +19,7 @@ from pipeline.engines.totals import Layout, Table, layout_of
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk, identity_of
 from pipeline.plan.model import Plan
-from pipeline.planning.study.study_losses import Aggregates, Cells
+from pipeline.planning.study.study_figures import Aggregates, Cells
 from pipeline.planning.study.suppression import Rows
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import Staging

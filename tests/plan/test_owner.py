@@ -17,10 +17,9 @@ from pipeline.ledger.reservation import limits_of as written_limits
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, located, losses_at, parse_at, policy_of
-from pipeline.planning.explain.explain_text import render
+from pipeline.planning.explain.explain_text import render, render_verdict
 from pipeline.planning.explain.explanation import explain
 from pipeline.planning.explain.verdict import verdict
-from pipeline.planning.explain.verdict_text import render_verdict
 from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.placements import placements, true_losses
 from tests.support.submit import Place, submit

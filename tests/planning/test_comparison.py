@@ -11,9 +11,8 @@ import pytest
 from benchmarks.sizes import RECORDS, SEED, write
 from pipeline.accounting.targets import BUILT_IN, ONE_EACH, Sizes, Target, read_sizes
 from pipeline.base.errors import PlanError
-from pipeline.planning.economy.susb import susb
-from pipeline.planning.study.comparison import FAMILIES, Comparison, Objective, compare, shapes, to_json
-from pipeline.planning.study.comparison_output import notes, table
+from pipeline.planning.economy.economy_model import susb
+from pipeline.planning.study.comparison import FAMILIES, Comparison, Objective, compare, notes, shapes, table, to_json
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import up_text
 

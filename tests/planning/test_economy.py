@@ -4,7 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.planning.economy.economy_model import Choice, Economy, Figures
+from pipeline.planning.economy.economy_model import (
+    CLASSES,
+    Choice,
+    Economy,
+    Figures,
+    Ints,
+    Pareto,
+    SizeClass,
+    WithinClass,
+    evenly,
+    rounded,
+    susb,
+)
 from pipeline.planning.economy.firms import Firms
 from pipeline.planning.economy.generate import (
     BATCHES_A_NATION,
@@ -17,7 +29,6 @@ from pipeline.planning.economy.generate import (
     generate,
     ids,
 )
-from pipeline.planning.economy.susb import CLASSES, Ints, Pareto, SizeClass, WithinClass, evenly, rounded, susb
 from tests.support.economy import DIVIDED, MEASURES, TABLE, classified, gaps, misfits, read, real
 
 RECORDS = 300_000

@@ -23,9 +23,8 @@ from pipeline.base.errors import PlanError, PrdpError
 from pipeline.microdata.source import is_marked
 from pipeline.plan.load import load_plan
 from pipeline.plan.total_policy import limits_of, losses_at, policy_of
-from pipeline.planning.economy.fitted_establishments import allocated, divided
 from pipeline.planning.economy.like import shared
-from pipeline.planning.economy.published import FIGURES, published
+from pipeline.planning.economy.published import FIGURES, allocated, divided, published
 from tests.support.pinned import prdp as command
 
 FOLDER = Path(__file__).parents[2] / "conf" / "economy"

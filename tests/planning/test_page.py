@@ -14,9 +14,9 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_text import read_text
 from pipeline.plan.total_policy import limits_of, policy_of
-from pipeline.planning.trial.sized_cells import EDGES, SizedCells
-from pipeline.planning.trial.trial_page import trial_page
-from pipeline.planning.trial.trial_scales import families_of, read
+from pipeline.planning.study.sized_cells import EDGES, SizedCells
+from pipeline.planning.study.trial_page import trial_page
+from pipeline.planning.study.trial_scales import families_of, read
 from tests.support.devtools import evaluated
 from tests.support.world import write_world
 from udfs.losses.tight import tight_loss

@@ -20,14 +20,20 @@ from pipeline.base.errors import PlanError
 from pipeline.diagnostics.synthetic_scan import aggregate
 from pipeline.engines.dask import DaskEngine
 from pipeline.microdata import source
-from pipeline.planning.study.equal_mechanisms import lines_of, unequal
-from pipeline.planning.study.study_errors import TODAY, errors_json, factor_variances, panel_errors
-from pipeline.planning.study.study_losses import Aggregates, PanelLosses, quantile
-from pipeline.planning.study.study_model import Equal, FactorNoise, Panel
-from pipeline.planning.study.study_pictures import SMALLEST_SHARE, cumulative
+from pipeline.planning.study.equal_mechanisms import Equal, Panel, TransformedNoise, lines_of, unequal
+from pipeline.planning.study.studies import SMALLEST_SHARE, cumulative
+from pipeline.planning.study.study_figures import (
+    TODAY,
+    Aggregates,
+    PanelLosses,
+    errors_json,
+    factor_variances,
+    panel_errors,
+    quantile,
+)
 from pipeline.planning.study.study_spec import load_study
 from pipeline.planning.study.study_spec import write_microdata as microdata_of
-from pipeline.planning.study.transformed_additive import TransformedNoise
+from pipeline.planning.study.todays_practice import FactorNoise
 from pipeline.storage.staging import scratch
 from pipeline.storage.uri import locate
 from tests.support import studies

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mpmath import MPContext
 
-from pipeline.planning.study.transformed_additive import (
+from pipeline.planning.study.equal_mechanisms import (
     TransformedNoise,
     transformed_noise,
     unit_noise,

@@ -18,9 +18,10 @@ from jobs.cli import main
 from pipeline.base.errors import PlanError
 from pipeline.base.plots import Picture
 from pipeline.plan.load import load_plan
-from pipeline.planning.study import suppression_output, suppression_program
+from pipeline.planning.study import suppression as suppression_output
+from pipeline.planning.study import suppression_program
 from pipeline.planning.study.suppression_program import Linked, attacked, suppressed
-from pipeline.planning.study.suppression_rules import Contributions, Rules, by_rule
+from pipeline.planning.study.todays_practice import Contributions, Rules, by_rule
 from udfs.mechanisms.light_tailed import Laplace
 from udfs.noise.keystream import SeededBits
 

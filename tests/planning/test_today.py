@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from pipeline.planning.study.study_model import FactorNoise
+from pipeline.planning.study.todays_practice import FactorNoise
 from tests.support.factors import cell_variance, draw, flags, totals_with_factors
 from tests.support.statistics import level
 from tests.support.world import records

@@ -24,7 +24,7 @@ from pipeline.diagnostics.trial_microdata import Economy, Origin
 from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
 from pipeline.plan.load import load_plan
-from pipeline.planning.trial.trial_text import trial_text
+from pipeline.planning.study.trial_text import trial_text
 from tests.support.world import plan as world_plan
 from tests.support.world import records, write_world
 from udfs.mechanisms.base import Released

@@ -20,13 +20,12 @@ from pipeline.base import plots
 from pipeline.base.plots import FAMILIES, PRACTICES, apart, family_look, family_styles
 from pipeline.plan.load import load_plan
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.policy_picture import POINTS, influences, plot_policies, policy_curves, total_curve
-from pipeline.planning.study import comparison_output
-from pipeline.planning.study.equal_mechanisms import lines_of
-from pipeline.planning.study.study_errors import panel_errors
-from pipeline.planning.study.study_losses import Aggregates, Cells, PanelLosses
-from pipeline.planning.study.study_model import Entry, Equal, FactorNoise, Panel
-from pipeline.planning.study.study_pictures import errors_picture, losses_picture
+from pipeline.planning.explain.explanation import POINTS, influences, plot_policies, policy_curves, total_curve
+from pipeline.planning.study import comparison as comparison_output
+from pipeline.planning.study.equal_mechanisms import Entry, Equal, Panel, lines_of
+from pipeline.planning.study.studies import errors_picture, losses_picture
+from pipeline.planning.study.study_figures import Aggregates, Cells, PanelLosses, panel_errors
+from pipeline.planning.study.todays_practice import FactorNoise
 from tests.support.world import write_world
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.records.statistics import Sum

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.study.study_model import FLAGS, HIGH, LOW, FactorNoise
+from pipeline.planning.study.equal_mechanisms import FLAGS, HIGH, LOW
+from pipeline.planning.study.todays_practice import FactorNoise
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from pipeline.base.errors import PlanError
 from pipeline.base.log import counted
-from pipeline.planning.economy.economy_model import Figures, population
-from pipeline.planning.economy.fitted_establishments import Allocated, allocated
+from pipeline.planning.economy.economy_model import Figures, Floats, Ints, population, read_rows
 from pipeline.planning.economy.generate import CHAIN_NUMBERS_FROM, CONF, DOMAIN, Generated, codes, ids, write_parquet
-from pipeline.planning.economy.published import INDUSTRIES, Bools, Published, published
-from pipeline.planning.economy.susb import Floats, Ints, read_rows
+from pipeline.planning.economy.published import INDUSTRIES, Allocated, Bools, Published, allocated, published
 from pipeline.storage.folders import filled, require_new
 
 PLAN: Final = CONF / "plans" / "cbp.yaml"

@@ -1,4 +1,4 @@
-"""A draft's scales: what they are chosen for, what they give, and the plan that states them; no microdata are read."""
+"""The scales that a plan or a draft asks for, what they give, and the plan that states them; no microdata are read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -9,18 +9,18 @@ from typing import Any
 from pipeline.accounting.accountant import Charged, check
 from pipeline.accounting.allocation import allocate, relaxed
 from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
+from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.targets import CalibrationError
 from pipeline.base.columns import aligned, reference_text
-from pipeline.base.errors import BudgetRefused, PlanError, StateError
+from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError
 from pipeline.plan.drafts import Allocation, Place, allocation_of
-from pipeline.plan.load import NOTHING, draft_of, plan_of
-from pipeline.plan.model import OTHERS, Plan
+from pipeline.plan.load import NOTHING, draft_of, load_plan, plan_of
+from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_schema import WISHES
-from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, written
+from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, read_text, text_of, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.calibrated import scales_of, solution_text, solve_targets, write_plan
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float
 
@@ -289,3 +289,94 @@ def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
 def _could(unknown: Unknown, n: int) -> str:
     had = f"{max(unknown.errors(n)):.4g}"
     return f"{unknown.label}: {unknown.error.what} {had} in place of {unknown.error.wanted:.6g}"
+
+
+def resolved_plan(path: Path, out: Path | None, given: Mapping[str, str] = NOTHING) -> dict[str, Any]:
+    """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
+
+    That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
+    solver of a later version would return. Its variables, whose values are `given`, stay in what is written. Raises
+    PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
+    """
+    plan = load_plan(path, given)
+    data = read_text(path).data
+    solutions = solve_targets(plan, data)
+    if out is not None:
+        write_plan(written(data), out, plan, given)
+    return {
+        "plan_digest": plan.digest,
+        "found": solutions,
+        "warnings": [text for query in plan.queries for text in warnings(query)],
+        "out": None if out is None else str(out),
+    }
+
+
+def resolved_text(resolved: Mapping[str, Any]) -> str:
+    """Return the result of `resolved_plan` for people."""
+    lines = [solution_text(each) for each in resolved["found"]]
+    if not lines:
+        lines = ["the plan asks for no calibration: it states every scale"]
+    lines += [f"warning: {text}" for text in resolved["warnings"]]
+    lines.append(f"plan     {resolved['plan_digest']}")
+    return "\n".join(lines if resolved["out"] is None else [*lines, f"written  {resolved['out']}"])
+
+
+def solution_text(solution: Mapping[str, Any]) -> str:
+    """Return a solution of `solve_targets` for people."""
+    name = f"{solution['query']} ({solution['part']})" if "part" in solution else solution["query"]
+    return f"{name}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
+
+
+def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a solution of `solve_targets` sets."""
+    return {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
+
+
+def solve_targets(plan: Plan, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Replace each target that a query of the plan's data states by its solution; return the solutions, as JSON."""
+    queries = zip(plan.queries, data["queries"], strict=True)
+    return [solution for query, part in queries for solution in _solve(query, part)]
+
+
+def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Replace every `calibrate` of a query's data by its solution, and yield the solutions."""
+    for part in query.parts:
+        holder, key = data, "mechanism"
+        if part.name == OTHERS:
+            holder, key = data["mechanism"], "others"
+        elif part.name is not None:
+            holder, key = data["mechanism"]["parts"], part.name
+        spec: dict[str, Any] = holder[key]
+        if "calibrate" not in spec:
+            continue
+        kind = type(part.mechanism)
+        solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
+        scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
+        holder[key] = {}
+        for name, value in spec.items():
+            holder[key] |= scales if name == "calibrate" else {name: value}
+        of_part = {} if part.name is None else {"part": part.name}
+        yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"]} | scales
+
+
+def write_plan(text: str, out: Path, plan: Plan, given: Mapping[str, str]) -> None:
+    """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
+
+    Raises PlanError on an `out` in another folder, StateError where it exists.
+    """
+    if out.resolve().parent != plan.path.resolve().parent:
+        raise PlanError(f"--out {out}: must lie in the plan's own folder, to which the plan's paths are relative")
+    try:
+        with out.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise StateError(f"--out {out}: it exists already: give a new file") from None
+    except OSError as error:
+        raise PlanError(f"--out {out}: it cannot be written ({error.strerror})") from None
+    if load_plan(out, given).digest != plan.digest:
+        out.unlink()
+        raise PrdpError(f"--out {out}: it would not be the same plan; write the scales by hand")
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {_values(v) if isinstance(v, dict) else v}" for k, v in values.items())

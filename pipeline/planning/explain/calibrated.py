@@ -1,71 +1,47 @@
-"""The results of `prdp calibrate`: the scales that a plan asks for, and a single mechanism; no microdata are read."""
+"""Calibration without a plan: one mechanism, all families, Gaussian scales; no microdata are read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pipeline.accounting.best_alpha import KIND, LEAST, Least, best_alpha
-from pipeline.accounting.calibrate import Number, offset_of, scale_of, solve
-from pipeline.accounting.convert import GaussianScales
-from pipeline.accounting.targets import CalibrationError, Target
+from pipeline.accounting.calibrate import Number, solve
+from pipeline.accounting.convert import GaussianScales, classical_scale, closed_scale
+from pipeline.accounting.targets import (
+    AT_A_RECORD,
+    BESIDE,
+    BOUNDS,
+    BUILT_IN,
+    ONE_EACH,
+    TARGETS,
+    CalibrationError,
+    Target,
+    WrongNumber,
+    read_sizes,
+)
 from pipeline.base.columns import aligned, mechanism_text
-from pipeline.base.errors import PlanError, PrdpError, StateError, in_a_line
+from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.names import hint
-from pipeline.plan.load import NOTHING, load_plan
+from pipeline.base.plots import REFERENCE, line_style, write_picture
 from pipeline.plan.messages import NEVER_RELEASED
-from pipeline.plan.model import OTHERS, Plan, Query
-from pipeline.plan.plan_text import read_text, written
-from pipeline.plan.structure import TOTALS, errors_at, infinite_error, warnings
+from pipeline.plan.structure import TOTALS, errors_at, infinite_error
 from pipeline.planning.explain.explain_text import error_lines
-from pipeline.planning.explain.policies import COUNTS, SIZES
+from pipeline.planning.explain.explanation import COUNTS, SIZES, groups_json
+from pipeline.planning.study.comparison import Comparison, Objective, compare
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.parameters import ParameterError
-from udfs.numbers.exact import as_json, bound_text, up_float
+from udfs.numbers.arrays import Floats
+from udfs.numbers.exact import as_json, bound_text, exact, up_float
 
-
-def resolved_plan(path: Path, out: Path | None, given: Mapping[str, str] = NOTHING) -> dict[str, Any]:
-    """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
-
-    That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
-    solver of a later version would return. Its variables, whose values are `given`, stay in what is written. Raises
-    PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
-    """
-    plan = load_plan(path, given)
-    data = read_text(path).data
-    solutions = solve_targets(plan, data)
-    if out is not None:
-        write_plan(written(data), out, plan, given)
-    return {
-        "plan_digest": plan.digest,
-        "found": solutions,
-        "warnings": [text for query in plan.queries for text in warnings(query)],
-        "out": None if out is None else str(out),
-    }
-
-
-def resolved_text(resolved: Mapping[str, Any]) -> str:
-    """Return the result of `resolved_plan` for people."""
-    lines = [solution_text(each) for each in resolved["found"]]
-    if not lines:
-        lines = ["the plan asks for no calibration: it states every scale"]
-    lines += [f"warning: {text}" for text in resolved["warnings"]]
-    lines.append(f"plan     {resolved['plan_digest']}")
-    return "\n".join(lines if resolved["out"] is None else [*lines, f"written  {resolved['out']}"])
-
-
-def solution_text(solution: Mapping[str, Any]) -> str:
-    """Return a solution of `solve_targets` for people."""
-    name = f"{solution['query']} ({solution['part']})" if "part" in solution else solution["query"]
-    return f"{name}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
-
-
-def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that a solution of `solve_targets` sets."""
-    return {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
@@ -140,22 +116,6 @@ def mechanism_json(
     )
 
 
-def groups_json(mechanism: Mechanism) -> dict[str, Any]:
-    """Return, of a kind for counts, what one record loses in groups of COUNTS records, and the relative error there.
-
-    Nothing of other kinds. These are public sizes: v of an actual group is as confidential as its count.
-    """
-    if not mechanism.counts_only:
-        return {}
-    of_all = mechanism.loss_at(Fraction(1))
-    groups = []
-    for count in COUNTS:
-        loss = mechanism.group_loss_at(Fraction(count))
-        relative = mechanism.mean_absolute_error(float(count)) / count
-        groups.append({"count": count, "rho": up_float(of_all if loss is None else loss), "relative_error": relative})
-    return {"groups": groups}
-
-
 def _delta(mechanism: Mechanism, target: Target) -> dict[str, Any]:
     bound = "closed" if target.quantity == "closed" else "exact"
     at = {"epsilon": float(target["epsilon"]), "influence": float(target["influence"]), "bound": bound}
@@ -206,55 +166,181 @@ def scales_text(scales: GaussianScales) -> str:
     return "\n".join(aligned(rows))
 
 
-def solve_targets(plan: Plan, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Replace each target that a query of the plan's data states by its solution; return the solutions, as JSON."""
-    queries = zip(plan.queries, data["queries"], strict=True)
-    return [solution for query, part in queries for solution in _solve(query, part)]
-
-
-def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Replace every `calibrate` of a query's data by its solution, and yield the solutions."""
-    for part in query.parts:
-        holder, key = data, "mechanism"
-        if part.name == OTHERS:
-            holder, key = data["mechanism"], "others"
-        elif part.name is not None:
-            holder, key = data["mechanism"]["parts"], part.name
-        spec: dict[str, Any] = holder[key]
-        if "calibrate" not in spec:
-            continue
-        kind = type(part.mechanism)
-        solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
-        scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
-        holder[key] = {}
-        for name, value in spec.items():
-            holder[key] |= scales if name == "calibrate" else {name: value}
-        of_part = {} if part.name is None else {"part": part.name}
-        yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"]} | scales
-
-
-def write_plan(text: str, out: Path, plan: Plan, given: Mapping[str, str]) -> None:
-    """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
-
-    Raises PlanError on an `out` in another folder, StateError where it exists.
-    """
-    if out.resolve().parent != plan.path.resolve().parent:
-        raise PlanError(f"--out {out}: must lie in the plan's own folder, to which the plan's paths are relative")
-    try:
-        with out.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except FileExistsError:
-        raise StateError(f"--out {out}: it exists already: give a new file") from None
-    except OSError as error:
-        raise PlanError(f"--out {out}: it cannot be written ({error.strerror})") from None
-    if load_plan(out, given).digest != plan.digest:
-        out.unlink()
-        raise PrdpError(f"--out {out}: it would not be the same plan; write the scales by hand")
-
-
 def _figure(value: float | None) -> str:
     return "infinite" if value is None else f"{value:.6g}"
 
 
-def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {_values(v) if isinstance(v, dict) else v}" for k, v in values.items())
+# What a call of calibration asks for, from Python or the command line: checked by the names of its options.
+
+OnTry = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of `prdp.calibrate` by name, None where not given; `named` writes a name as its user does.
+
+    Every method raises PlanError, which names the option, where the call is wrong or cannot be met.
+    """
+
+    given: Mapping[str, Any]
+    named: Callable[[str], str]
+
+    def number(self, name: str) -> Fraction:
+        """Return a number as the decimal that was written, exactly."""
+        value = self.given[name]
+        try:
+            return value if isinstance(value, Fraction) else exact(str(value))
+        except ValueError:
+            raise PlanError(f"{self.named(name)}: must be a number") from None
+
+    def broken(self, name: str, rule: str) -> PlanError:
+        """Return the error for a number that breaks its rule; an influence is what `at` gives."""
+        return PlanError(f"{self.named('at' if name == 'influence' else name)}: must be {rule}")
+
+    def target(self) -> Target:
+        """Return the accuracy or loss that is wanted."""
+        chosen = [name for name in TARGETS if self._has(name)]
+        if len(chosen) != 1:
+            raise PlanError("give exactly one of " + ", ".join(map(self.named, TARGETS)))
+        name = chosen[0]
+        argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
+        if self._has(other) and not (other == "at" and self.given["best_alpha"] == "loss"):
+            wrong, with_it = self.named(other), self.named(name)
+            raise PlanError(f"{wrong}: means nothing with {with_it}; give {self.named(argument)}")
+        for option, beside in BESIDE:
+            if self._has(option) and not self._has(beside):
+                raise PlanError(f"{self.named(option)}: means nothing without {self.named(beside)}; leave it out")
+        if self._has("group_loss"):
+            self.require("group", "give the number of records of the group that may lose so much")
+        if name in AT_A_RECORD:
+            self.require("at", "give the influence of the record that may lose so much")
+        if self.given["bound"] not in (None, *BOUNDS):
+            raise self.broken("bound", f"one of {', '.join(BOUNDS)}")
+        options = (name, "total", "delta", "group_loss", "group", "coverage", "at")
+        numbers: dict[str, Any] = {option: self.number(option) for option in options if self._has(option)}
+        try:
+            return Target.of(name, bound=self.given["bound"], influence=numbers.pop("at", None), **numbers)
+        except WrongNumber as error:
+            raise self.broken(error.field, error.rule) from None
+        except CalibrationError as error:
+            raise PlanError(str(error)) from None
+
+    def one(self, on_try: OnTry) -> dict[str, Any]:
+        """Return the mechanism of `kind` that meets the target, as JSON; `on_try`(n) before the n-th α, if asked."""
+        target, kind = self.target(), self.given["kind"]
+        if kind in CATALOGUE and not CATALOGUE[kind].additive and not self._has("at"):
+            self.require("total", "the error of this kind grows with the true total")
+        fixed = {name: _exact_or_text(value) for name, value in (self.given["parameters"] or {}).items()}
+        step, coverage = self.number("step"), self.number("coverage")
+        if self._has("best_alpha"):
+            influence = self.number("at") if self._has("at") else None
+            least = Least(what=self.given["best_alpha"], coverage=coverage, influence=influence)
+            return best_alpha_json({"kind": kind, **fixed}, step, target, least, on_try)
+        totals = (float(self.number("total")),) if self._has("total") else ()
+        return mechanism_json(calibrated(kind, fixed, step, target), totals, coverage, target)
+
+    def comparison(self, on_try: OnTry) -> Comparison:
+        """Return all families at the accuracy; `on_try`(n) before the n-th shape."""
+        if self._has("best_alpha"):
+            raise PlanError(f"{self.named('best_alpha')}: means nothing without {self.named('kind')}; leave it out")
+        target = self.target()
+        if target.at_record:
+            name = "loss" if self._has("loss") else "epsilon"
+            other = f"give {self.named('standard_error')}, for instance, and {self.named('total')}"
+            raise PlanError(f"{self.named(name)}: a comparison is at equal accuracy; {other}")
+        limit = self.number("limit") if self._has("limit") else None
+        try:
+            objective = Objective(self.given["objective"], limit)
+        except ValueError as error:  # which begins with the option's name
+            raise PlanError(f"{self.named('')}{error}") from None
+        self.require("total", "the true total of a typical cell, at which all are equally accurate")
+        if self.given["count"] and self._has("sizes"):
+            raise PlanError(f"{self.named('sizes')}: means nothing with {self.named('count')}; leave it out")
+        sizes = ONE_EACH if self.given["count"] else read_sizes(Path(self.given["sizes"] or BUILT_IN))
+        compared = compare(target, sizes, objective, self.number("step"), on_try)
+        if not compared.candidates:
+            raise PlanError(f"{self.named('compare')}: no family can have this accuracy; ask for another")
+        return compared
+
+    def require(self, name: str, what: str) -> None:
+        """Return if an option is given."""
+        if not self._has(name):
+            raise PlanError(f"{self.named(name)}: missing; {what}")
+
+    def _has(self, name: str) -> bool:
+        return self.given[name] is not None
+
+
+def _exact_or_text(value: Any) -> Fraction | str:
+    try:
+        return value if isinstance(value, Fraction) else exact(str(value))
+    except ValueError:
+        return str(value)
+
+
+# The Gaussian scales of paper 3 beside each other: its two figures (docs/noise.md).
+
+DELTAS = (0.99, 0.1, 1e-2, 1e-5, 1e-9)
+LONGEST = 12.0  # ε up to which the classical scale is tried
+POINTS = 200
+Margin = Callable[[float, float, float], float]
+
+
+def sufficient_margin(epsilon: float, delta: float, scale: float) -> float:
+    """Return 1 − P(|N| > εσ − 1/(2σ))/δ: below 0 where the condition of its proof fails (the paper's (7))."""
+    from scipy.special import ndtr  # noqa: PLC0415 — for the figures alone
+
+    return float(1 - 2 * ndtr(-(epsilon * scale - 0.5 / scale)) / delta)
+
+
+def exact_margin(epsilon: float, delta: float, scale: float) -> float:
+    """Return 1 − δ(ε)/δ, δ(ε) = Φ(1/(2σ) − εσ) − e^ε·Φ(−1/(2σ) − εσ): below 0 where (ε, δ) itself fails (its (11))."""
+    from scipy.special import log_ndtr  # noqa: PLC0415
+
+    first, second = 0.5 / scale - epsilon * scale, -0.5 / scale - epsilon * scale
+    return float(1 - (np.exp(log_ndtr(first)) - np.exp(epsilon + log_ndtr(second))) / delta)
+
+
+def ratio(epsilon: float, delta: float) -> float:
+    """Return the classical scale over the closed one."""
+    return classical_scale(epsilon, delta) / closed_scale(epsilon, delta)
+
+
+def ratio_bounds(delta: Floats) -> tuple[Floats, Floats]:
+    """Return the ratio's limits as ε → 0 and ε → 1: √(ln(1.25/δ)/z) and 2·√(ln(1.25/δ))/(√(z + 1) + √z), δ ≤ ½."""
+    surprise, classical = -np.log(4 * delta * (1 - delta)), np.log(1.25 / delta)
+    return np.sqrt(classical / surprise), 2 * np.sqrt(classical) / (np.sqrt(surprise + 1) + np.sqrt(surprise))
+
+
+def plot_scales(target: Path) -> None:
+    """Write paper 3's figures 1 and 2 to `target`, an SVG or PNG file; PlanError for another kind or no such place."""
+
+    def draw(panels: Sequence["Axes"]) -> None:
+        longer, shorter = np.linspace(0.05, LONGEST, POINTS), np.linspace(0.005, 1, POINTS)
+        for axes, margin in zip(panels[:2], (sufficient_margin, exact_margin), strict=True):
+            for i, delta in enumerate(DELTAS):
+                drawn = [margin(epsilon, delta, classical_scale(epsilon, delta)) for epsilon in longer.tolist()]
+                axes.plot(longer, drawn, **line_style(i))
+            axes.axhline(0.0, **REFERENCE)
+            axes.set(xlabel="ε", ylim=(-1, 1.02))
+        for i, delta in enumerate(DELTAS):
+            shown = shorter if delta <= 0.5 else shorter[:0]  # its limits are for δ ≤ ½
+            ratios = [ratio(epsilon, delta) for epsilon in shown.tolist()]
+            panels[2].plot(shown, ratios, label=f"δ = {delta:g}", **line_style(i))
+        panels[2].set(xlabel="ε")
+        deltas = np.geomspace(1e-12, 0.1, POINTS)
+        for bound, name, dash in zip(ratio_bounds(deltas), ("ε → 0", "ε → 1"), ("-", "--"), strict=True):
+            panels[3].semilogx(deltas, bound, label=name, **line_style(len(DELTAS), dash))
+        panels[3].set(xlabel="δ")
+        for axes, title in zip(panels, TITLES, strict=True):
+            axes.set_title(title, fontsize=9)
+
+    write_picture(target, "The classical scale of Gaussian noise for (ε, δ)", draw, panels=4, size=(16, 4.6))
+
+
+TITLES = (
+    "1 (a) 1 − P(|N| > εσ − 1/(2σ))/δ: the condition of its proof",
+    "1 (b) 1 − δ(ε)/δ: (ε, δ) itself",
+    "2 (a) over the closed scale",
+    "2 (b) its limits",
+)

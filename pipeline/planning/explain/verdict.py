@@ -1,18 +1,19 @@
 """Whether a plan keeps its limits: totals against them, each table's share of the loss, and the errors to expect."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import inf, isfinite, sqrt
+from math import ceil, floor, inf, isfinite, log10, sqrt
 from typing import Any
 
+from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.references import OWN_REMEDY, Reference
+from pipeline.accounting.references import OWN_REMEDY, Limit, Reference
 from pipeline.base.errors import BudgetRefused, in_a_line
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.total_policy import limits_of, located, policy_of, require_measures
-from pipeline.planning.explain.remedies import Remedy, remedies
 from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, bound_text, up_float
 
 CELLS = (10, 1_000, 100_000)  # true totals of a small, a middle and a large cell, in the measure's unit
@@ -105,7 +106,7 @@ class Verdict:
 
     plan: Plan
     standings: Sequence[Standing]
-    remedies: Sequence[Remedy] = ()
+    remedies: "Sequence[Remedy]" = ()
 
     @property
     def within(self) -> bool | None:
@@ -151,3 +152,149 @@ def verdict(plan: Plan, references: Sequence[Reference] = ()) -> Verdict:
     stand = standings(plan, policy, references)
     judged = Verdict(plan, stand)
     return replace(judged, remedies=remedies(plan, policy, list(judged.broken[0].shares))) if judged.broken else judged
+
+
+# What would bring a plan back within its limits: a larger noise scale of one table, or of all tables alike.
+#
+# A proposal is computed by the plan's own total loss and verified by it once more, in the plan as it would then be.
+
+DIGITS = 3  # of a proposed scale
+A_DECADE = 9 * 10 ** (DIGITS - 1)  # decimals of so many digits from 1 to 10
+LARGEST = 9 * A_DECADE  # the largest factor, 10⁹
+MOST_TRIED = 8  # tables, of a limit at several records: there a total takes long, and is no sum
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The noise scales of a table times `factor` keep all limits.
+
+    `table` None: those of all tables. `parameter`, `before` and `after`: of one table with one mechanism, whose scale
+    is rounded to three digits towards more noise; else None. `totals`: rho at each limit then.
+    """
+
+    table: str | None
+    factor: Fraction
+    parameter: str | None
+    before: Fraction | None
+    after: Fraction | None
+    totals: tuple[Fraction, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        before, after = (None if value is None else as_json(value) for value in (self.before, self.after))
+        return {
+            "table": self.table,
+            "factor": as_json(self.factor),
+            "parameter": self.parameter,
+            "from": before,
+            "to": after,
+            "totals": [up_float(total) for total in self.totals],
+        }
+
+
+def remedies(plan: Plan, policy: PolicySum, tables: Sequence[str]) -> list[Remedy]:
+    """Return the scale of one of the `tables`, tried in this order, then one factor for all, that keep all limits.
+
+    Either may be missing, where no such noise does.
+    """
+    bounds = limits_of(plan)
+    broken = [limit for limit in bounds if policy.loss_at(limit.at) > limit.rho]
+    tried = (_remedy(plan, policy, broken, [table]) for table in _hopeful(policy, broken, tables))
+    one = next((remedy for remedy in tried if remedy is not None), None)
+    everything = _remedy(plan, policy, broken, list(tables)) if len(tables) > 1 else None
+    return [each for each in (one, everything) if each is not None]
+
+
+def _hopeful(policy: PolicySum, broken: Sequence[Limit], tables: Sequence[str]) -> Iterable[str]:
+    """Return the tables without whose loss each limit may hold: a record's total is at most that much lower."""
+    if any(limit.at.listed for limit in broken):
+        return tables[:MOST_TRIED]
+    above = [(limit.at, policy.loss_at(limit.at) - limit.rho) for limit in broken]
+    return [table for table in tables if all(policy.query_loss_at(at, table) >= excess for at, excess in above)]
+
+
+def _remedy(plan: Plan, policy: PolicySum, broken: Sequence[Limit], tables: Sequence[str]) -> Remedy | None:
+    changed = frozenset(tables)
+    whose = [query for query in plan.queries if query.name in changed]
+    only = whose[0].mechanisms[0] if len(whose) == len(whose[0].parts) == 1 else None
+
+    def total_policy(factor: Fraction) -> PolicySum:
+        queries = (
+            replace(query, mechanism=with_scale_times(query.mechanism, factor, rounded=only is not None))
+            if query.name in changed
+            else query
+            for query in policy.queries
+        )
+        return replace(policy, queries=tuple(queries))
+
+    def held(factor: Fraction) -> bool:
+        wider = total_policy(factor)
+        return all(wider.loss_at(limit.at) <= limit.rho for limit in broken)
+
+    factor = _least(held)
+    if factor is None:
+        return None
+    queries = [
+        _scaled(query, factor, rounded=only is not None) if query.name in changed else query for query in plan.queries
+    ]
+    mended = replace(plan, queries=tuple(queries))
+    whole, limits = policy_of(mended), limits_of(mended)
+    totals = tuple(whole.loss_at(limit.at) for limit in limits)
+    if any(total > limit.rho for total, limit in zip(totals, limits, strict=True)):
+        return None
+    parameter = None if only is None else scale_of(type(only))
+    if only is None or parameter is None:
+        return Remedy(tables[0] if len(tables) == 1 else None, factor, None, None, None, totals)
+    after = with_scale_times(only, factor, rounded=True)
+    return Remedy(tables[0], factor, parameter, getattr(only, parameter), getattr(after, parameter), totals)
+
+
+def _scaled(query: Query, factor: Fraction, *, rounded: bool) -> Query:
+    parts = (replace(part, mechanism=with_scale_times(part.mechanism, factor, rounded=rounded)) for part in query.parts)
+    return replace(query, parts=tuple(parts))
+
+
+def with_scale_times(mechanism: Mechanism, factor: Fraction, *, rounded: bool) -> Mechanism:
+    """Return a mechanism of `factor` times the noise scale: as it is, or rounded to three digits towards more noise.
+
+    A scale by which noise falls is divided, and rounded in any case. One without a scale is returned as it is. Raises
+    ParameterError where the kind has no so wide noise.
+    """
+    name = scale_of(type(mechanism))
+    if name is None or factor == 1:
+        return mechanism
+    scale = getattr(mechanism, name)
+    if SCALES[name] < 0:
+        return replace(mechanism, **{name: _rounded(scale / factor, floor)})
+    return replace(mechanism, **{name: _rounded(scale * factor, ceil) if rounded else scale * factor})
+
+
+def _rounded(number: Fraction, to_whole: Callable[[Fraction], int]) -> Fraction:
+    unit = Fraction(10) ** (floor(log10(number)) - DIGITS + 1)
+    return Fraction(to_whole(number / unit)) * unit
+
+
+def _least(held: Callable[[Fraction], bool]) -> Fraction | None:
+    """Return the least factor of three digits that `held` accepts, which 1 is not; None where there is none."""
+
+    def enough(n: int) -> bool | None:
+        try:
+            return held(_decimal(n))
+        except ParameterError:
+            return None  # so much noise is none of its kind
+
+    low, high = 0, A_DECADE // 4
+    while (reached := enough(high)) is False:
+        if high >= LARGEST:
+            return None
+        low, high = high, min(LARGEST, 2 * high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        at_middle = enough(middle)
+        low, high, reached = (middle, high, reached) if at_middle is False else (low, middle, at_middle)
+    return _decimal(high) if reached else None
+
+
+def _decimal(n: int) -> Fraction:
+    decade, units = divmod(n, A_DECADE)
+    return Fraction(10**decade) * (1 + Fraction(units, A_DECADE // 9))

@@ -18,10 +18,9 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.plan_text import STUDY, KeyPath, read_text
 from pipeline.plan.values import Name, NonNegative, Positive, Spec, Text, number_type
-from pipeline.planning.economy.cattle import write_cattle
-from pipeline.planning.economy.generate import generate
-from pipeline.planning.study.study_model import PAPER, Data, Entry, Equal, EqualBy, FactorNoise, Panel, Study
-from pipeline.planning.study.transformed_additive import HEAVY, unit_noise
+from pipeline.planning.economy.generate import generate, write_cattle
+from pipeline.planning.study.equal_mechanisms import HEAVY, PAPER, Data, Entry, Equal, EqualBy, Panel, Study, unit_noise
+from pipeline.planning.study.todays_practice import FactorNoise
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.log import Log

@@ -18,8 +18,8 @@ from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_text import written
 from pipeline.plan.total_policy import limits_of, policy_of
 from pipeline.planning.explain.verdict import standings
-from pipeline.planning.trial.sized_cells import SizedCells
-from pipeline.planning.trial.trial_scales import families_of, scale_at
+from pipeline.planning.study.sized_cells import SizedCells
+from pipeline.planning.study.trial_scales import families_of, scale_at
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float
 

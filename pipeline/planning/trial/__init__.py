@@ -1,1 +1,0 @@
-"""Plans tried on synthetic microdata."""
