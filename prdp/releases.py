@@ -281,7 +281,7 @@ def site(
     """
     at = None if reconciled is None else location(reconciled, "reconciled")
     loads = None if product is None else location(product, "product")
-    from pipeline.publication.site.made_site import make_site  # noqa: PLC0415
+    from pipeline.publication.site.site_files import make_site  # noqa: PLC0415
 
     return make_site(location(release, "release"), Path(out), at, loads)
 

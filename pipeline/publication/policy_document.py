@@ -8,9 +8,8 @@ from typing import Any
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.accounting.policy import PolicySum, curve_json
 from pipeline.accounting.references import Reference, spans_json
-from pipeline.base.canonical import readable_json
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.total_policy import classes_decide, left_out_test_loss, losses_at, no_larger, policy_of, total_loss
+from pipeline.plan.total_policy import classes_decide, left_out_test_loss, losses_at, no_larger, total_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Count
@@ -176,19 +175,13 @@ def guarantee(
     return {"words": told(words), "formula": told(formula), "assumptions": [told(text) for text in assumptions]}
 
 
-def policy_document(plan: Plan, test: LeftOutTest) -> str:
-    """Return the text of policy.json: mechanisms, parameters, policy functions and their sum at the references."""
-    return readable_json(public_policy(plan, test))
-
-
 def composition(plan: Plan) -> str:
     """Return how the losses of the plan's cells and tables are composed into one."""
     return COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS
 
 
-def public_policy(plan: Plan, test: LeftOutTest) -> dict[str, Any]:
-    """Return policy.json as JSON: of plan and test alone, so equal for all engines and all microdata."""
-    policy = policy_of(plan, test)
+def public_policy(plan: Plan, test: LeftOutTest, policy: PolicySum) -> dict[str, Any]:
+    """Return policy.json as JSON; `policy`: that of the plan with the test."""
     references = [_at_reference(plan, policy, limit.at) for limit in plan.budget]
     of_classes = {"of_classes": OF_CLASSES} if any("no_larger" in each for each in references) else {}
     return {

@@ -14,10 +14,10 @@ from pipeline.base.errors import StateError
 from pipeline.base.log import counted
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import owner_of
+from pipeline.publication.description import METADATA, SITE
 from pipeline.publication.manifest import NOTE, named_signer
 from pipeline.publication.policy_document import guarantee
-from pipeline.publication.site.facts import METADATA
-from pipeline.publication.site.site_files import FRONT, SITE
+from pipeline.publication.site.site_files import FRONT
 from pipeline.publication.site.site_pages import published_page, withdrawn_page
 from pipeline.storage.folders import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.location import FileDigest, Location, file_errors

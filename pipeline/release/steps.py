@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.build import code_digest
+from pipeline.base.canonical import readable_json
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError
 from pipeline.base.log import Log
 from pipeline.engines.blocks import ranges, rehearse_queries
@@ -23,14 +24,12 @@ from pipeline.ledger.entries import FINGERPRINTS
 from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.ledger.microdata_rules import same_files
 from pipeline.microdata.frames import Frame
-from pipeline.plan.structure import Structure, warnings
+from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import classes_decide, left_out_test_of
-from pipeline.publication.data_package import notes_of, stage_description
-from pipeline.publication.policy_document import policy_document
+from pipeline.publication.description import Description
 from pipeline.publication.signing import SigningKey
-from pipeline.publication.site.facts import site_facts
-from pipeline.publication.site.report_page import report_page
 from pipeline.publication.site.site_files import FRONT, stage_site, staged_page
+from pipeline.publication.site.site_pages import report_page
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
@@ -332,14 +331,15 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
     Raises StateError before the next file where another run destroyed the draw while this one stood still.
     """
     with job.log.stage("stage", "describing the tables"):
-        facts = site_facts(job.plan, _test_of(job))
+        about = Description(job.plan, _test_of(job))
+        notes = {query.name: about.notes(query.name) for query in job.plan.queries}
     key, require_live = job.new_key(), partial(job.ledger.require_live, staging.release, staging.attempt)
     tables, files = [], {"policy.json", STRUCTURE, "report.html"}
     for number, query in enumerate(job.plan.queries):
         with job.log.stage("stage", f"drawing {query.name}"):
             require_live()
             folder = staging.table_folder(query.name)
-            totals.stage(number, folder, key, notes_of(facts, query.name))
+            totals.stage(number, folder, key, notes[query.name])
             require_live()
             rows = job.plan.domain.query_cells(query.by, query.where).size
             sweep(folder, {name for name, _, _ in ranges(rows)})
@@ -350,17 +350,17 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
             f"tables/{file}" for name in (PARQUET.name, *job.formats) for file in FORMATS[name].files(query.name, rows)
         }
     for name, text in (
-        ("policy.json", policy_document(job.plan, _test_of(job))),
-        (STRUCTURE, Structure.of(job.plan).to_json()),
-        ("report.html", report_page(job.plan, staging.path, _test_of(job))),
+        ("policy.json", readable_json(about.policy)),
+        (STRUCTURE, about.structure.to_json()),
+        ("report.html", report_page(about, staging.path)),
     ):
         require_live()
         staging.write_text(name, text)
     with job.log.stage("stage", "making the public site"):
         require_live()
         formats = (PARQUET.name, *job.formats)
-        files |= stage_site(job.plan, facts, staging.path, formats)
-    return tables, files | stage_description(Structure.of(job.plan), staging.path, formats)
+        files |= stage_site(about, staging.path, formats)
+    return tables, files | about.stage_package(staging.path, formats)
 
 
 def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:

@@ -29,9 +29,9 @@ from pipeline.plan.total_policy import left_out_test_of, located, policy_of
 from pipeline.planning.explain.explain_text import render
 from pipeline.planning.explain.explanation import explain
 from pipeline.planning.explain.verdict import verdict
-from pipeline.publication.policy_document import WITHIN, public_policy
-from pipeline.publication.site.facts import site_facts
-from pipeline.publication.site.report_page import SMALLER_FIRMS, SMALLER_RECORDS, report_page
+from pipeline.publication.description import Description
+from pipeline.publication.policy_document import WITHIN
+from pipeline.publication.site.site_pages import SMALLER_FIRMS, SMALLER_RECORDS, report_page
 from pipeline.storage.local import LocalPath
 from tests.support.keyed import FORMS, NAICS, TEST, Asked, Classes, World, most_lost, smaller_firms, worlds
 from tests.support.submit import Place, submit
@@ -77,10 +77,11 @@ def untrue(world: World, plan: Plan, units: Sequence[Sequence[Values]]) -> Itera
     lost = [most_lost(world, smaller_firms(unit)) for unit in units]
     own = [most_lost(world, [unit]) for unit in units]
     firm, test = plan.dataset.owner is not None, left_out_test_of(plan)
-    policy = public_policy(plan, test)
+    about = Description(plan, test)
+    policy = about.policy
     explained = explain(plan, [])
-    text, page = render(explained, plan), report_page(plan, LocalPath(plan.path.parent / "none"), test)
-    site, judged = site_facts(plan, test), verdict(plan)
+    text, page = render(explained, plan), report_page(about, LocalPath(plan.path.parent / "none"))
+    site, judged = about.facts, verdict(plan)
     rises = all(stated["total"]["rho"] >= most for stated, most in zip(policy["references"], lost, strict=True))
     if not rises and WITHIN not in policy["guarantee"]["words"]:
         yield "words of the guarantee"
@@ -150,7 +151,7 @@ def test_ten_records_of_one_class_are_below_what_ten_classes_are_stated(tmp_path
     world, plan, _, own, lost = of_issue("ten", tmp_path)
     nines = [{"naics": NAICS[0], "form": "C", "employment": 9, "payroll": 0}] * 10
     assert float(world.loss(nines)) == lost
-    (at,) = public_policy(plan, left_out_test_of(plan))["references"]
+    (at,) = Description(plan, left_out_test_of(plan)).policy["references"]
     assert at["total"]["rho"] == pytest.approx(own, rel=1e-12)
     assert at["no_larger"]["rho"] >= lost
     explained = explain(plan, [])

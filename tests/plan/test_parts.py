@@ -20,7 +20,7 @@ from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, parse_at, policy_of
 from pipeline.planning.explain.explain_text import render
 from pipeline.planning.explain.explanation import explain
-from pipeline.publication.policy_document import public_policy
+from pipeline.publication.description import Description
 from tests.support.mistakes import without_numbers
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, figures, records, tree, write_world
@@ -205,7 +205,7 @@ def test_what_is_told_of_parts(tmp_path: Path) -> None:
     assert "naics2 31-33: gaussian (sigma 500, policy paper)\n        P(Δ) = Δ²/(2σ²)\n" in shown
     log = "log (a {}, sigma {}, noise gaussian, estimator mean)"
     assert f"naics2 others: {log.format(50, 0.25)}\n        P(Δ) = D²/(2σ²), D = ln(" in shown
-    public = public_policy(plan, LeftOutTest())
+    public = Description(plan, LeftOutTest()).policy
     sectors = {code[:2] for code in NAICS} - {"31", "32", "33", "72"}
     assert [part["part"] for part in public["queries"][0]["parts"]] == ["31-33", "72", "others"]
     assert [code[:2] for code in public["queries"][0]["parts"][2]["codes"]] == sorted(sectors)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import prdp
-from pipeline.publication.data_package import PACKAGE, field_type
+from pipeline.publication.description import PACKAGE, field_type
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 

@@ -12,8 +12,8 @@ import pytest
 import prdp
 from jobs.cli import main
 from pipeline.base.errors import PlanError, StateError
-from pipeline.publication.product import workbook
-from pipeline.publication.product.workbook import EXACT
+from pipeline.publication.product import exports as workbook
+from pipeline.publication.product.exports import EXACT
 from tests.support.published import drawn, publish
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pipeline.publication.reconcile.reconciled_errors import OwnNoise, Spread
+from pipeline.publication.reconcile.released_tables import OwnNoise, Spread
 from udfs.estimates.intervals import Law, multiplier
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.arrays import Floats

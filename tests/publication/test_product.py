@@ -18,8 +18,8 @@ import prdp
 from jobs.cli import main
 from pipeline.publication.product.product_layouts import _summed
 from pipeline.publication.product.product_spec import load_product
-from pipeline.publication.product.product_tables import _short
-from pipeline.publication.reconcile.sources import coefficient, whole
+from pipeline.publication.product.products import _short
+from pipeline.publication.release_folder import coefficient, whole
 from prdp import PlanError, StateError
 from tests.support.published import Table, drawn, publish
 from tests.support.submit import Place, submit

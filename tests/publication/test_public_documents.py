@@ -8,9 +8,9 @@ from jinja2 import UndefinedError
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.html import Table, rendered
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
-from pipeline.publication.policy_document import guarantee, public_policy
-from pipeline.publication.site.facts import site_facts
-from pipeline.publication.site.report_page import report_page
+from pipeline.publication.description import Description
+from pipeline.publication.policy_document import guarantee
+from pipeline.publication.site.site_pages import report_page
 from pipeline.storage.local import LocalPath
 from tests.support import studies
 from tests.support.keyed import Asked, Classes, World
@@ -24,9 +24,9 @@ ONE_NOISE = Asked("employment", ("size",), {}, None, {"others": 9})
 def test_the_public_documents_bound_smaller_records_where_they_lose_more(tmp_path: Path, asked: Asked) -> None:
     world = World({"size": Classes("employment", (0, 3))}, (asked,))
     plan = world.plan(tmp_path, budget=[{"at": {"employment": 10, "payroll": 0}, "rho": 1000}])
-    stated, (limit,) = public_policy(plan, left_out_test_of(plan)), limits_of(plan)
-    page = report_page(plan, LocalPath(tmp_path / "none"), left_out_test_of(plan))
-    (at,) = stated["references"]
+    about, (limit,) = Description(plan, left_out_test_of(plan)), limits_of(plan)
+    page = report_page(about, LocalPath(tmp_path / "none"))
+    (at,) = about.policy["references"]
     if asked is ONE_NOISE:
         assert "no_larger" not in at
         assert "a smaller record loses no more" in page
@@ -49,15 +49,16 @@ def test_a_release_states_the_losses_of_the_test_that_it_reserved(tmp_path: Path
     plan = load(tmp_path, changed([(("queries", number, "mechanism"), laplace) for number in range(3)]))
     assert left_out_test_of(plan).pure
     for test in (left_out_test_of(plan), LeftOutTest()):
-        for at in public_policy(plan, test)["references"]:
+        about = Description(plan, test)
+        for at in about.policy["references"]:
             own, total = at["left_out_test"], at["total"]
             assert own["rho"] == pytest.approx(1 / 20_000, rel=1e-4)
             assert (own["epsilon"] is not None) == (total["epsilon"] is not None) == test.pure
             if test.pure:
                 assert total["epsilon"] > own["epsilon"] == pytest.approx(1 / 100)
-        totals = [at["total"]["rho"] for at in public_policy(plan, test)["references"]]
-        assert [loss["rho"] for loss in site_facts(plan, test)["losses"]] == totals
-    assert totals != [at["total"]["rho"] for at in public_policy(plan, left_out_test_of(plan))["references"]]
+        totals = [at["total"]["rho"] for at in about.policy["references"]]
+        assert [loss["rho"] for loss in about.facts["losses"]] == totals
+    assert totals != [at["total"]["rho"] for at in Description(plan, left_out_test_of(plan)).policy["references"]]
 
 
 # Pages: every text escaped, nothing loaded from elsewhere, and a value that a template misses is an error.

@@ -19,8 +19,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.site import site_files as write
-from pipeline.publication.site.figures import figure, packed, shades, with_bars
-from pipeline.publication.site.maps import map_script
+from pipeline.publication.site.figures import figure, map_script, packed, shades, with_bars
 from pipeline.release.officers import withdraw
 from pipeline.storage.uri import locate
 from tests.support.parity import MECHANISMS, cells, holds_figures
@@ -89,7 +88,7 @@ def test_two_data_sets_under_one_key_differ_in_files_with_figures_alone(site: Pa
 
 def test_so_do_large_tables_and_second_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(write, "MOST_CELLS", 79)
-    monkeypatch.setattr("pipeline.publication.site.coarse.MOST_SUMS", 40)
+    monkeypatch.setattr("pipeline.publication.site.figures.MOST_SUMS", 40)
     plans = [write_world(tmp_path / f"{seed}", records(500 + seed, seed=seed)) for seed in (1, 2)]
     sites = [released(plan, plan.parent / "run", csv=True) for plan in plans]
     assert leaks(*map(tree, sites)) == set()
@@ -290,7 +289,7 @@ def test_tables_too_large_show_coarser_levels_and_say_whose_they_are(
 ) -> None:
     """`jobs` by industry is told by the table of sectors; counts have no other table, and are added up."""
     monkeypatch.setattr(write, "MOST_CELLS", 79)
-    monkeypatch.setattr("pipeline.publication.site.coarse.MOST_SUMS", 40)
+    monkeypatch.setattr("pipeline.publication.site.figures.MOST_SUMS", 40)
     jobs = {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": QUERIES[1]["mechanism"]}
     plan = write_world(tmp_path, records(100), queries=[*QUERIES, jobs])
     site = released(plan, tmp_path / "run", csv=True)
@@ -311,7 +310,7 @@ def test_tables_too_large_show_coarser_levels_and_say_whose_they_are(
 def test_sums_are_shown_where_their_errors_are_known_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(write, "MOST_CELLS", 5)
     monkeypatch.setattr(write, "FIRST_ROWS", 5)
-    monkeypatch.setattr("pipeline.publication.site.coarse.MOST_SUMS", 40)
+    monkeypatch.setattr("pipeline.publication.site.figures.MOST_SUMS", 40)
     heavy = {
         "name": "heavy",
         "count": "records",

@@ -17,7 +17,7 @@ import pytest
 import prdp
 from jobs.cli import main
 from pipeline.plan.structure import TableFacts
-from pipeline.publication.reconcile import reconciled_errors as errors
+from pipeline.publication.reconcile import released_tables as errors
 from pipeline.publication.reconcile.published_totals import Published
 from pipeline.publication.reconcile.released_tables import ReleasedTable
 from prdp import PlanError, StateError

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 import prdp
+from pipeline.publication.description import NOT_ADDING, SUMS
 from pipeline.publication.site.figures import figure
-from pipeline.publication.site.report_page import NOT_ADDING, SUMS
 from tests.support.published import drawn, publish
 from tests.support.submit import Place, submit
 from tests.support.world import records, tree, write_world

@@ -3,22 +3,26 @@
 What is exported was published already: it is post-processing, and costs no loss.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.base.canonical import readable_json
 from pipeline.base.errors import PlanError, StateError, require_package
 from pipeline.base.names import hint
 from pipeline.engines.writers import FORMATS
+from pipeline.publication.description import CODES, PACKAGE
 from pipeline.publication.manifest import write_manifest
 from pipeline.publication.product.sdmx import write_sdmx
-from pipeline.publication.product.workbook import write_workbooks
 from pipeline.publication.release_folder import Published, published_in
-from pipeline.publication.site.facts import CODES, PACKAGE
 from pipeline.storage.folders import filled
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -128,6 +132,188 @@ def _write_csv(published: Published, home: Path) -> dict[str, str]:
         for name, data in published.lists.items():
             (home / f"{name}.csv").write_bytes(data)
     return files
+
+
+# Published tables as Excel workbooks, one a table: figures with codes as text and their names, and what they mean.
+
+MOST_ROWS = (1 << 20) - 1  # of a sheet, beside its header
+MOST_SHEETS = 250  # each is a file of its own while it is written
+LONGEST_TITLE = 31  # letters of a sheet's title
+EXACT = 10**15 - 1  # a workbook's numbers have 15 digits
+
+
+@dataclass(frozen=True, eq=False)
+class Sheets:
+    """How the rows of a table are divided among sheets: by the part, at `level`, of their code of the key `key`.
+
+    `part_of`: by code. `titles` and `rows`: by part, those of its sheet.
+    """
+
+    key: str
+    level: str
+    part_of: Mapping[str, str]
+    titles: Mapping[str, str]
+    rows: Mapping[str, int]
+
+
+def write_workbooks(published: Published, home: Path) -> dict[str, str]:
+    """Write <table>.xlsx for every table, sheets figures and about; return each table's file.
+
+    A table with more rows than a sheet holds has a sheet for every state or other part of a key, and first one that
+    lists them. Whole numbers of more than 15 digits, which a workbook would round, and infinite ones are text. Raises
+    PlanError where no part of a key makes sheets that hold the table, before anything is written.
+    """
+    xlsxwriter = require_package("xlsxwriter", "--to xlsx")
+    divided = {
+        name: None if table.rows <= MOST_ROWS else _divided(published, name) for name, table in published.tables.items()
+    }
+    for name in published.each():
+        with xlsxwriter.Workbook(str(home / f"{name}.xlsx"), {"constant_memory": True}) as book:
+            bold = book.add_format({"bold": True})
+            sheets = divided[name]
+            if sheets is not None:
+                _contents(book.add_worksheet("sheets"), sheets, published.names(sheets.level), bold)
+            _figures(book, published, name, sheets, bold)
+            sheet = book.add_worksheet("about")
+            sheet.set_column(0, 0, 24)
+            sheet.set_column(1, 1, 120)
+            for row, (what, text) in enumerate(_about(published, name)):
+                sheet.write_string(row, 0, what, bold)
+                sheet.write_string(row, 1, text)
+    return {name: f"{name}.xlsx" for name in published.tables}
+
+
+def _divided(published: Published, table: str) -> Sheets:
+    """Return how a large table is divided: by state, else by the coarsest part of its first key that fits, or a later.
+
+    Raises PlanError where none does.
+    """
+    domain, counts = published.structure.domain, _counts(published, table)
+    for state_first in (True, False):
+        for key in counts:
+            dimension = domain.dimension(key)
+            for level in sorted(dimension.levels, key=lambda each: len(dimension.index(each))):
+                parents, codes = dimension.between(key, level), dimension.level_codes(level)
+                if parents is None or (level == "state") != state_first:
+                    continue
+                part_of = {code: codes[at] for code, at in zip(dimension.level_codes(key), parents, strict=True)}
+                rows = Counter[str]()
+                for code, count in counts[key].items():
+                    rows[part_of[code]] += count
+                if len(rows) <= MOST_SHEETS and max(rows.values()) <= MOST_ROWS:
+                    ordered = {part: rows[part] for part in codes if part in rows}
+                    return Sheets(key, level, part_of, _titles(ordered, published.names(level)), ordered)
+    raise PlanError(
+        f"table {table}: its {published.tables[table].rows:,} rows are more than the {MOST_ROWS:,} of a workbook's "
+        "sheet, also divided by state or by a part of a key: choose others by --table, or take --to csv or duckdb"
+    )
+
+
+def _counts(published: Published, table: str) -> dict[str, Counter[str]]:
+    """Return, by key, the number of rows of each code."""
+    counts: dict[str, Counter[str]] = {key: Counter() for key in published.described[table]["schema"]["primaryKey"]}
+    _, batches = published.rows(table)
+    for batch in batches:
+        for key, counter in counts.items():
+            for found in pc.value_counts(batch.column(key)).to_pylist():
+                counter[found["values"]] += found["counts"]
+    return counts
+
+
+def _titles(parts: Iterable[str], names: Mapping[str, str]) -> dict[str, str]:
+    """Return each part's title: its code and name, as far as a sheet's title may go, and no two alike."""
+    titles: dict[str, str] = {}
+    taken = {"sheets", "about", "history"}
+    for part in parts:
+        plain = (
+            re.sub(r"[\[\]:*?/\\]", "-", f"{part} {names.get(part, '')}").strip(" '")[:LONGEST_TITLE].strip(" '")
+            or "part"
+        )
+        title, number = plain, 1
+        while title.lower() in taken:
+            number += 1
+            title = f"{plain[: LONGEST_TITLE - 5]}~{number}"
+        taken.add(title.lower())
+        titles[part] = title
+    return titles
+
+
+def _contents(sheet: Any, sheets: Sheets, names: Mapping[str, str], bold: Any) -> None:
+    """Write the list of sheets, each a link to its sheet."""
+    sheet.freeze_panes(1, 0)
+    sheet.set_column(0, 3, 32)
+    for at, what in enumerate(("sheet", sheets.level, f"{sheets.level}_name", "rows")):
+        sheet.write_string(0, at, what, bold)
+    for row, (part, title) in enumerate(sheets.titles.items(), start=1):
+        quoted = title.replace("'", "''")
+        sheet.write_url(row, 0, f"internal:'{quoted}'!A1", string=title)
+        sheet.write_string(row, 1, part)
+        sheet.write_string(row, 2, names.get(part, ""))
+        sheet.write_number(row, 3, sheets.rows[part])
+
+
+def _figures(book: Any, published: Published, table: str, sheets: Sheets | None, bold: Any) -> None:
+    """Write the rows of a table: after each key's code its name, where its list has names."""
+    schema, batches = published.rows(table)
+    keys = published.described[table]["schema"]["primaryKey"]
+    listed = {level: published.names(level) for level in keys}
+    names = {level: codes for level, codes in listed.items() if any(codes.values())}
+    columns = [each for name in schema.names for each in ((name, f"{name}_name") if name in names else (name,))]
+
+    def added(title: str, rows: int) -> Any:
+        sheet = book.add_worksheet(title)
+        sheet.freeze_panes(1, 0)
+        sheet.set_column(0, len(columns) - 1, 16)
+        sheet.autofilter(0, 0, rows, len(columns) - 1)
+        for at, name in enumerate(columns):
+            sheet.write_string(0, at, name, bold)
+        return sheet
+
+    if sheets is None:
+        added_of = {"": added("figures", published.tables[table].rows)}
+    else:
+        added_of = {part: added(title, sheets.rows[part]) for part, title in sheets.titles.items()}
+    key = 0 if sheets is None else schema.names.index(sheets.key)
+    written = dict.fromkeys(added_of, 0)
+    for batch in batches:
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            part = "" if sheets is None else sheets.part_of[values[key]]
+            sheet = added_of[part]
+            written[part] += 1
+            at = 0
+            for name, value in zip(schema.names, values, strict=True):
+                _write(sheet, written[part], at, value)
+                at += 1
+                if name in names:
+                    sheet.write_string(written[part], at, names[name][value])
+                    at += 1
+
+
+def _write(sheet: Any, row: int, column: int, value: str | float) -> None:
+    if isinstance(value, str):
+        sheet.write_string(row, column, value)  # as it stands: neither a number nor a formula
+    elif isfinite(value) and (isinstance(value, float) or abs(value) <= EXACT):
+        sheet.write_number(row, column, value)
+    else:
+        sheet.write_string(row, column, str(value))
+
+
+def _about(published: Published, table: str) -> Iterator[tuple[str, str]]:
+    """Yield what the sheet about says, line by line."""
+    package, about = published.package or {}, published.described[table]
+    yield "title", about["title"]
+    yield "description", about["description"]
+    for key in ("unit", "statistic", "where", "interval"):
+        if about.get(key) is not None:
+            yield key, str(about[key])
+    for text in about.get("mechanisms", ()):
+        yield "mechanism", text
+    yield "release", f"{package['release']}: {package['title']}"
+    yield "plan_digest", package["plan_digest"]
+    for each in package.get("contributors", ()):
+        yield "contact", each["title"]
+    yield from ((column, note) for column, note in published.notes(table).items() if column)
+    yield "numbers", "whole numbers of more than 15 digits, and inf, are text: a workbook holds neither"
 
 
 EXPORTS: Final[Mapping[str, Callable[..., Mapping[str, str]]]] = MappingProxyType(

@@ -18,10 +18,9 @@ from pipeline.base.names import hint
 from pipeline.plan.cells import QueryCells
 from pipeline.plan.keys import Where
 from pipeline.plan.structure import TableFacts
-from pipeline.publication.reconcile.atoms import Atoms
-from pipeline.publication.reconcile.public_totals import measure_of
+from pipeline.publication.reconcile.public_totals import Atoms, measure_of
 from pipeline.publication.reconcile.released_tables import ReleasedTable, Releases
-from pipeline.publication.reconcile.sources import VALUE
+from pipeline.publication.release_folder import VALUE
 from udfs.estimates.intervals import Law, Statistics, Totals, combined, half_step, law_of, multiplier
 from udfs.estimates.stable_sums import Term, best_weights, half_width, scale_of
 from udfs.mechanisms.base import Mechanism

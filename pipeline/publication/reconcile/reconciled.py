@@ -17,16 +17,23 @@ from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
-from pipeline.publication.reconcile.atoms import MAX_CELLS, Atoms
 from pipeline.publication.reconcile.public_totals import (
+    MAX_CELLS,
+    Atoms,
     PublicTotals,
     measure_of,
     named_files,
     read_totals,
     spread_evenly,
 )
-from pipeline.publication.reconcile.reconciled_errors import Spread
-from pipeline.publication.reconcile.released_tables import Group, ReleasedTable, Releases, groups_of, require_tables
+from pipeline.publication.reconcile.released_tables import (
+    Group,
+    ReleasedTable,
+    Releases,
+    Spread,
+    groups_of,
+    require_tables,
+)
 from pipeline.storage.location import Location
 from udfs.estimates.solve import Estimates
 from udfs.estimates.solve import reconcile as solve

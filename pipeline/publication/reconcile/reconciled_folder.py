@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,20 +12,42 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.build import code_digest
+from pipeline.base.canonical import readable_json
 from pipeline.base.errors import PlanError, StateError
 from pipeline.base.log import share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
-from pipeline.publication.data_package import Description
-from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
-from pipeline.publication.product.product_files import Hashed, key_pieces, written
-from pipeline.publication.reconcile.atoms import Atoms
-from pipeline.publication.reconcile.drawn_quantiles import multipliers_of, worth_drawing
+from pipeline.publication.description import CODES, MEANINGS, MEDIA, PACKAGE, file_notes
+from pipeline.publication.manifest import (
+    RECONCILED,
+    Hashed,
+    Manifest,
+    key_pieces,
+    manifest_file,
+    write_manifest,
+    written,
+)
+from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
+from pipeline.publication.reconcile.public_totals import Atoms
 from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
-from pipeline.publication.reconcile.reconciled_errors import EXACT, OwnNoise, Spread, drawn_of, variances_of
-from pipeline.publication.reconcile.released_tables import ReleasedTable
-from pipeline.publication.reconcile.sources import ERROR, PUBLISHED, VALUE, Source, numbers
-from pipeline.publication.release_folder import published_part, structure_of
+from pipeline.publication.reconcile.released_tables import (
+    EXACT,
+    OwnNoise,
+    ReleasedTable,
+    Spread,
+    drawn_of,
+    variances_of,
+)
+from pipeline.publication.release_folder import (
+    ERROR,
+    PUBLISHED,
+    VALUE,
+    Source,
+    description_of,
+    numbers,
+    published_part,
+    structure_of,
+)
 from pipeline.storage.folders import UNFINISHED, filled
 from pipeline.storage.location import Location
 from pipeline.storage.staging import STRUCTURE, safe_name
@@ -55,7 +77,7 @@ class MakeGroup:
 
     reconciliation: Reconciliation
     home: Path
-    described: Description | None
+    described: "Described | None"
     csv: bool
 
     def __call__(self, number: int) -> Made:
@@ -99,7 +121,7 @@ def make_reconciled(
     numbers = reconciliation.weighted_groups()
     with filled(out, RECONCILED.name) as home:
         folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
-        described = Description.of(folders.values(), reconciliation.options.interval)
+        described = Described.of(folders.values(), reconciliation.options.interval)
         make = MakeGroup(reconciliation, home.resolve(), described, csv)
         done = each(make, numbers, "groups of tables") if each else [make(number) for number in numbers]
         for left in home.glob(f"{UNFINISHED}*"):  # of a worker that died
@@ -130,7 +152,7 @@ def make_reconciled(
 
 
 def _columns(
-    solved: Solved, draws: int, described: Description | None
+    solved: Solved, draws: int, described: "Described | None"
 ) -> Iterator[tuple[ReleasedTable, "Columns", dict[str, Any]]]:
     """Yield each table of a group, its columns, and what the manifest says of it."""
     drawn = drawn_of(solved.estimates, [table.name for table in solved.tables], draws)
@@ -293,3 +315,81 @@ def _in_units(manifest: Manifest, name: str, column: str, unit: float) -> Int64s
     part = published_part(manifest.folder, manifest.files[f"tables/{name}.parquet"])
     units: Int64s = np.rint(part.read([column]).column(column).to_numpy() / unit).astype(np.int64)
     return units
+
+
+# What a reconciled folder says of its tables: the descriptions of the releases, with the columns of estimates.
+
+ESTIMATED = {  # column → type and meaning
+    "value": ("number", "the estimate of the cell's total from all tables together"),
+    "lower": ("number", MEANINGS["lower"]),
+    "upper": ("number", MEANINGS["upper"]),
+    "standard_error": ("number", "the size of the estimate's error, or an upper bound of it"),
+    "published": (None, "the published figure"),  # of the type that it had
+    "display": ("integer", "the estimate in whole units that are not negative, which add up too"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """What the releases that are reconciled say: of all tables together, of each table and list, and the lists."""
+
+    package: dict[str, Any]
+    resources: dict[str, dict[str, Any]]
+    lists: dict[str, bytes]
+    interval: float
+
+    @classmethod
+    def of(cls, folders: Iterable[Location], interval: float) -> "Described | None":
+        """Return the description of verified releases; None where an earlier build left one of them without."""
+        packages: list[dict[str, Any]] = []
+        lists: dict[str, bytes] = {}
+        for folder in folders:
+            package, codes = description_of(Manifest.read(folder))
+            if package is None:
+                return None
+            packages.append(package)
+            lists |= codes
+        together = packages[0] | {
+            "name": "reconciled",
+            "title": f"{packages[0]['title']}: tables that add up",
+            "release": ", ".join(each["release"] for each in packages),
+            "plan_digest": ", ".join(each["plan_digest"] for each in packages),
+        }
+        known = {each["name"]: each for package in packages for each in package["resources"]}
+        return cls(together, known, lists, interval)
+
+    def notes(self, table: str) -> dict[str, str]:
+        """Return what the Parquet file of a table's estimates says of it."""
+        return file_notes(self.package, _estimated(self.resources[table], self.interval, "parquet"))
+
+    def files(self, tables: Collection[str], formats: Collection[str]) -> dict[str, bytes]:
+        """Return datapackage.json and lists of codes, by path; `formats`: those of the tables' files."""
+        resources = [_estimated(self.resources[name], self.interval, each) for name in tables for each in formats]
+        levels = {level for each in resources for level in each["schema"]["primaryKey"]}
+        used = sorted(f"{CODES}/{level}" for level in levels)
+        package = self.package | {"resources": [*resources, *(self.resources[name] for name in used)]}
+        return {PACKAGE: readable_json(package, 1).encode()} | {f"{name}.csv": self.lists[name] for name in used}
+
+
+def _estimated(released: dict[str, Any], interval: float, kind: str) -> dict[str, Any]:
+    """Return what is said of a table's estimates in files of one format, of what the release says of it."""
+    name, fields = released["name"], {field["name"]: field for field in released["schema"]["fields"]}
+    keys = [fields[level] for level in released["schema"]["primaryKey"]]
+    columns = [
+        {
+            "name": column,
+            "type": of or fields["value"]["type"],
+            "description": f"{meaning}; in {released['unit']}",
+            "unit": released["unit"],
+        }
+        for column, (of, meaning) in ESTIMATED.items()
+    ]
+    return released | {
+        "name": name if kind == "parquet" else f"{kind}/{name}",
+        "path": f"tables/{name}.{kind}",
+        "format": kind,
+        "mediatype": MEDIA[kind],
+        "description": f"{released['description']} Estimated from all tables together (prdp reconcile).",
+        "interval": interval,
+        "schema": released["schema"] | {"fields": [*keys, *columns]},
+    }

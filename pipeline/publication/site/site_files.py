@@ -2,28 +2,42 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline.base.canonical import readable_json
+from pipeline.base.errors import PlanError, StateError
 from pipeline.base.html import source_of
 from pipeline.base.log import counted
 from pipeline.engines.writers import FORMATS, PARQUET
-from pipeline.plan.model import VALUES, Plan
+from pipeline.plan.model import VALUES
 from pipeline.plan.structure import Structure
-from pipeline.publication.site.coarse import coarse_of
-from pipeline.publication.site.facts import METADATA, Facts
-from pipeline.publication.site.figures import Figures, Read, keys_script, part_scripts
-from pipeline.publication.site.maps import MAPS, map_script
-from pipeline.publication.site.site_pages import FIRST_ROWS, front_page, table_page
-from pipeline.storage.location import Location
+from pipeline.publication.description import METADATA, NOT_ADDING, SITE, SUMS, Description, Facts
+from pipeline.publication.manifest import (
+    PRODUCT,
+    RECONCILED,
+    Kind,
+    Manifest,
+    named_signer,
+    published_bytes,
+    write_manifest,
+)
+from pipeline.publication.release_folder import as_written, json_in, published_part, structure_of
+from pipeline.publication.site.figures import MAPS, Figures, Read, coarse_of, keys_script, map_script, part_scripts
+from pipeline.publication.site.site_pages import FIRST_ROWS, files_of, front_page, published_page, table_page
+from pipeline.storage.folders import filled
+from pipeline.storage.local import LocalPath
+from pipeline.storage.location import FileDigest, Location
+from pipeline.storage.staging import SIGNED
 
-SITE = "site"  # the folder, in that of the attempt
 FRONT = "index.html"  # the front page, in the release's folder and in the site's
 MOST_CELLS = 2_000_000  # of a table that can be looked at in full
 MOST_IN_ALL = 20_000_000  # cells of all such tables, of which the smallest come first
 
 
-def stage_site(plan: Plan, facts: Facts, attempt: Location, formats: Collection[str]) -> set[str]:
+def stage_site(description: Description, attempt: Location, formats: Collection[str]) -> set[str]:
     """Write the site of the staged tables in `attempt`, which have these formats; return the paths of its files."""
     written = set()
 
@@ -41,8 +55,10 @@ def stage_site(plan: Plan, facts: Facts, attempt: Location, formats: Collection[
             href = f"../../tables/{path}"
             yield {"name": path, "href": href, "bytes": digest.bytes, "sha256": digest.sha256}
 
-    site = Site(facts, Structure.of(plan), lambda table: PARQUET.read(attempt / "tables", table, VALUES), files)
-    write_site(site, write)
+    def read(table: str) -> Iterator[pa.RecordBatch]:
+        return PARQUET.read(attempt / "tables", table, VALUES)
+
+    write_site(Site(description.facts, description.structure, read, files), write)
     return written
 
 
@@ -100,3 +116,154 @@ def _in_full(facts: Facts) -> set[str]:
         if table["cells"] <= MOST_CELLS and cells <= MOST_IN_ALL:
             chosen.add(str(table["name"]))
     return chosen
+
+
+# A second public site, of a release's folder alone: as it was published, or with reconciled figures beside these, and
+# with the files of a product for download.
+#
+# It is made of published files: post-processing, which costs no record anything. The release's folder is not changed.
+
+MARK = "site.json"  # marks the folder as public: nothing confidential is written into it
+LOADS = "product"  # the folder of a product's files, which keep their names
+PUBLISHED = "published"  # the folder of the site with published figures, where SITE has reconciled ones
+ESTIMATES = "reconciled"  # the folder of reconciled tables
+OF_RECONCILED = (
+    "Tables that are called reconciled are estimates from all published tables together: their cells add up, also "
+    "between tables. Their errors depend on each other: prdp reconcile --sum states that of a sum."
+)
+
+
+def make_site(
+    folder: Location, out: Path, reconciled: Location | None = None, product: Location | None = None
+) -> dict[str, Any]:
+    """Write a site of the published release in `folder` to `out`, with copies of its files; return what was written.
+
+    `reconciled` and `product` are folders made of this release, maybe with others: PlanError where they were not. Pages
+    of reconciled tables lead to published ones. StateError where a file is missing, changed or too many, the release
+    has no site, or `out` cannot be filled.
+    """
+    manifest = Manifest.verified(folder)
+    home = manifest.home
+    if f"{SITE}/{METADATA}" not in manifest.files:
+        raise StateError(f"{folder}: an earlier build published this release, without a public site")
+    facts: Facts = json_in(manifest, f"{SITE}/{METADATA}")
+    with as_written(folder / home / SITE / METADATA):
+        _require_facts(facts, {table["query"] for table in manifest["tables"]})
+    structure = structure_of(manifest)
+    tables = {table["query"]: table for table in manifest["tables"]}
+    estimates = {} if reconciled is None else _estimates(manifest, reconciled)
+    loads = None if product is None else _made_of(manifest, product, PRODUCT)
+
+    def listed(table: str) -> list[dict[str, Any]]:
+        own = [(file, file["path"].removeprefix(home)) for file in files_of(manifest, tables[table])]
+        made = [(estimates[table], f"{ESTIMATES}/{table}.parquet")] if table in estimates else []
+        return [{**file, "name": path.removeprefix("tables/"), "href": path} for file, path in (*own, *made)]
+
+    def read(table: str) -> Iterator[pa.RecordBatch]:
+        for file in tables[table]["files"]:
+            if file["path"].endswith(".parquet"):
+                yield from published_part(folder, file).iter_batches(columns=VALUES)
+
+    def estimated(table: str) -> Iterator[pa.RecordBatch]:
+        if table not in estimates or reconciled is None:
+            return read(table)
+        batches: Iterator[pa.RecordBatch] = published_part(reconciled, estimates[table]).iter_batches(columns=VALUES)
+        return batches
+
+    def hrefs(table: str, cells: int) -> list[dict[str, Any]]:
+        return [file | {"href": f"../../{file['href']}"} for file in listed(table)]
+
+    with filled(out, MARK) as place:
+        beside = [path for path in manifest.files if not path.startswith(f"{SITE}/")]
+        for path in beside:
+            _write(place / path, manifest.contents(path))
+        for table, file in estimates.items():
+            assert reconciled is not None
+            _write(place / ESTIMATES / f"{table}.parquet", published_bytes(reconciled, file))
+        shown = _with_estimates(facts, estimates, f"../../{PUBLISHED}/tables") if estimates else facts
+        front = f"../{FRONT}"
+        write_site(Site(shown, structure, estimated, hrefs, front), _into(place / SITE))
+        if estimates:
+            other = [
+                each | {"other": f"../../{SITE}/tables/{each['name']}.html"} if each["name"] in estimates else each
+                for each in facts["tables"]
+            ]
+            write_site(Site(facts | {"tables": other}, structure, read, hrefs, front), _into(place / PUBLISHED))
+        files = []
+        if loads is not None:
+            signature = {"path": f"{PRODUCT.name}{SIGNED}"}
+            signed = [signature] * (loads.folder / signature["path"]).is_file()
+            for file in ({"path": PRODUCT.name}, *signed, *loads["files"]):
+                _copy(loads.folder / file["path"], place / LOADS / file["path"], file)
+            files = [file | {"href": f"{LOADS}/{file['path']}"} for file in loads["files"]]
+        public = manifest.facts | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
+        public |= {"files": [{"path": path} for path in beside], "product": loads and loads.facts | {"files": files}}
+        page = published_page(shown, f"{SITE}/", public, signer=named_signer(folder))
+        (place / FRONT).write_text(page, encoding="utf-8")
+        made = {
+            "release": manifest["release"],
+            "attempt": manifest["attempt"],
+            "tables": list(tables),
+            "reconciled": sorted(estimates),
+            "product": loads and [file["href"] for file in files],
+        }
+        write_manifest(place, MARK, made)
+    return made | {"out": str(out)}
+
+
+def _estimates(release: Manifest, reconciled: Location) -> dict[str, dict[str, Any]]:
+    """Return the reconciled file of each table of the release that has one."""
+    made, tables = _made_of(release, reconciled, RECONCILED), {table["query"] for table in release["tables"]}
+    interval = made["options"]["interval"]
+    return {
+        name: {**made.files[f"tables/{name}.parquet"], "interval": interval}
+        for name in made["tables"]
+        if name in tables
+    }
+
+
+def _made_of(release: Manifest, folder: Location, kind: Kind) -> Manifest:
+    """Return the manifest of what was made in `folder`, if it was made of this release; raises PlanError."""
+    made = Manifest.verified(folder, kind)
+    if release.sha256 not in {each["manifest_sha256"] for each in made["releases"]}:
+        raise PlanError(f"{folder}: it was not made of the release in {release.folder}")
+    return made
+
+
+def _with_estimates(facts: Facts, estimates: dict[str, dict[str, Any]], published: str) -> Facts:
+    """Return what the site says with reconciled figures; their coverage is that of the reconciled folder."""
+    tables = [
+        each
+        | {"reconciled": True, "interval": estimates[each["name"]]["interval"]}
+        | {"other": f"{published}/{each['name']}.html"}
+        if each["name"] in estimates
+        else each
+        for each in facts["tables"]
+    ]
+    said = [text for text in facts["do_not"] if text not in (NOT_ADDING, SUMS)]
+    return facts | {"tables": tables, "do_not": [*said, OF_RECONCILED]}
+
+
+def _into(place: Path) -> Callable[[str, bytes], None]:
+    return lambda path, data: _write(place / path, data)
+
+
+def _copy(source: Location, to: Path, file: dict[str, Any]) -> None:
+    digest = FileDigest(file["sha256"], file["bytes"]) if "sha256" in file else source.digest()
+    if not LocalPath(to).copy_from(source, digest):
+        raise StateError(f"{source} was changed while it was copied: make the site again")
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _require_facts(facts: Facts, tables: set[str]) -> None:
+    """Touch what pages take from a site's facts; KeyError or TypeError where they lack that."""
+    said = [facts[key] for key in ("dataset", "unit", "title", "about", "losses", "interval", "promise", "do_not")]
+    for table in facts["tables"]:
+        said += [table[key] for key in ("title", "statistic", "cells", "unit")]
+        said += [facts["levels"][level][key] for level in table["by"] for key in ("label", "names")]
+    if {table["name"] for table in facts["tables"]} != tables or not said:
+        raise TypeError

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.accounting.left_out import NAME
 from pipeline.base.html import Table, rendered
-from pipeline.publication.site.coarse import Coarse
-from pipeline.publication.site.facts import CODES, PACKAGE, Facts
-from pipeline.publication.site.figures import PART, Figures, Names, with_bars
-from pipeline.publication.site.maps import MAPS, state_grid
-from pipeline.publication.site.report_page import COLUMNS
+from pipeline.engines.writers import PARQUET
+from pipeline.plan.model import VALUES, Plan, Query
+from pipeline.publication.description import CODES, COLUMNS, PACKAGE, Description, Facts, mechanisms_of, oddities
+from pipeline.publication.policy_document import composition
+from pipeline.publication.site.figures import MAPS, PART, Coarse, Figures, Names, state_grid, with_bars
+from pipeline.storage.location import Location
 from udfs.numbers.exact import bound_text, exact, up_probability
 
 FIRST_ROWS = 50  # cells that are in a page itself
@@ -217,3 +219,120 @@ def _losses(facts: Facts) -> Table:
 def _probability(power: float) -> str:
     text = up_probability(power)
     return "> 99.99 %" if text.startswith(">") else f"{100 * float(text):.2f} %"
+
+
+# report.html of a release: one self-contained page on what the tables are, how noisy, and what is promised.
+#
+# It reads the plan and published files alone, so nothing confidential can enter it.
+
+LARGEST_SHOWN = 10
+
+OF_RECORDS = (
+    "A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step of the "
+    "noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes"
+)
+SMALLER_RECORDS = "; a smaller record loses no more, a larger one may:"
+OF_FIRMS = (
+    "A firm's privacy loss is a public function of its own records: in each cell P(Δ), Δ being what they add to it "
+    "together, and these add up over cells and tables. λ is the step of the noise's lattice (policy.json). Upper "
+    "bounds of the loss (rho) for firms of some records"
+)
+SMALLER_FIRMS = "; a firm with fewer or smaller records loses no more, any other may:"
+NO_LARGER = "all no larger, together"
+
+
+def report_page(description: Description, staged: Location) -> str:
+    """Return the page for the described tables, which lie in `staged`/tables; reads nothing confidential."""
+    plan, policy = description.plan, description.policy
+    owner = plan.dataset.owner
+    protection = "per-record differential privacy"
+    if owner is not None:
+        protection = f"differential privacy of whole firms: a firm is all records with one value of {owner}"
+    largest = ((query.name, _largest(query, staged / "tables")) for query in plan.queries)
+    return rendered(
+        "release.html",
+        title=plan.release,
+        dataset=plan.dataset.name,
+        protection=protection,
+        tables=_tables(plan),
+        columns=Table(("column", "meaning"), COLUMNS),
+        coverage=f"{float(plan.interval):.4g}",
+        oddities=oddities(plan),
+        unit="record" if owner is None else "firm",
+        of_losses=_of_losses(policy, owner),
+        losses=_loss_table(policy),
+        policies=_policies(policy),
+        composition=composition(plan),
+        largest=[(query, table) for query, table in largest if table is not None],
+        guarantee=policy["guarantee"],
+        plan_digest=plan.digest,
+    )
+
+
+def _tables(plan: Plan) -> Table:
+    rows = [
+        (
+            query.name,
+            query.statistic.label,
+            " × ".join(query.by) + "".join(f", {level} in {', '.join(codes)}" for level, codes in query.where.items()),
+            f"{plan.domain.query_cells(query.by, query.where).size:,}",
+            "; ".join(mechanisms_of(query)),
+        )
+        for query in plan.queries
+    ]
+    return Table(("table", "statistic", "by", "cells", "mechanism"), rows, numbers=[3])
+
+
+def _loss_table(policy: dict[str, Any]) -> Table | None:
+    """Return the losses of each query, and of all together, at the references; None without references."""
+    references = policy["references"]
+    names = [query["name"] for query in policy["queries"]]
+    rows = [(name, *(_loss(reference["queries"][name]) for reference in references)) for name in names]
+    rows.append((NAME, *(_loss(reference["left_out_test"]) for reference in references)))
+    rows.append(("together", *(_loss(reference["total"]) for reference in references)))
+    if "of_classes" in policy["sum"]:
+        rows.append((NO_LARGER, *(_loss(each.get("no_larger", each["total"])) for each in references)))
+    header = ["table", *(_reference(reference["at"]) for reference in references)]
+    return Table(header, rows, range(1, len(header))) if references else None
+
+
+def _of_losses(policy: dict[str, Any], owner: str | None) -> str:
+    """Return what the losses are; where classes of a measure decide, smaller records may lose more."""
+    text, smaller = (OF_RECORDS, SMALLER_RECORDS) if owner is None else (OF_FIRMS, SMALLER_FIRMS)
+    if "of_classes" in policy["sum"]:
+        smaller = f". {policy['sum']['of_classes'].replace('`no_larger`', f'“{NO_LARGER}”')}"
+    return text + smaller
+
+
+def _reference(at: dict[str, Any] | list[dict[str, Any]]) -> str:
+    records = at if isinstance(at, list) else [at]
+    return "; ".join(", ".join(f"{name} {value}" for name, value in record.items()) for record in records)
+
+
+def _loss(loss: dict[str, Any]) -> str:
+    return bound_text(loss["rho"], 4)
+
+
+def _policies(policy: dict[str, Any]) -> Table:
+    rows = [
+        (" ".join(filter(None, (query["name"], part.get("part")))), part["influence"], part["policy"]["rho"])
+        for query in policy["queries"]
+        for part in query.get("parts", [query])
+    ]
+    test = policy["left_out_test"]
+    return Table(("table", "Δ", "P(Δ)"), [*rows, (NAME, test["influence"], test["policy"]["rho"])])
+
+
+def _largest(query: Query, tables: Location) -> Table | None:
+    """Return the cells with the largest published values; None where no file is there."""
+    found = PARQUET.largest(tables, query.name, LARGEST_SHOWN)
+    if found is None:
+        return None
+    cells = found.to_pylist()
+    rows = [[cell[key] for key in query.by] + [_shown(cell[name]) for name in VALUES] for cell in cells]
+    columns = (*query.by, *VALUES)
+    return Table(columns, rows, range(len(query.by), len(columns)))
+
+
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) < 1e15 else f"{value:.3g}"
