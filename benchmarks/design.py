@@ -21,9 +21,8 @@ from pipeline.base.html import number
 from pipeline.planning.study import design as search
 from pipeline.planning.study.comparison import FAMILIES
 from pipeline.planning.study.design import Design, Wish, design
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.parameters import ParameterError
 from udfs.noise.keystream import CellBits, SecretKey
 from udfs.numbers.exact import exact
 

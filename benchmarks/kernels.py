@@ -28,8 +28,7 @@ from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import Target
 from udfs.losses import curve
-from udfs.losses.nodes import nodes_of, stable_nodes
-from udfs.losses.piecewise_losses import pure_exactly
+from udfs.losses.nodes import nodes_of, pure_exactly, stable_nodes
 from udfs.mechanisms.catalogue import build
 from udfs.noise.heavy_weights import CauchyWeights, GeneralizedGaussianWeights, PolylogWeights, StableWeights
 from udfs.noise.keystream import CellBits, SecretKey

@@ -17,7 +17,7 @@ from pipeline.ledger.entries import FINGERPRINTS, SUMMARY, Act, next_entry
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.request import Request, reservation_of
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 
 
 def fill(source: str, target: str, releases: int) -> None:

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from udfs.mechanisms.heavy_tailed import SymmetricStable
+from udfs.mechanisms.additive_kinds import SymmetricStable
 from udfs.noise.heavy_weights import StableWeights
 from udfs.noise.stable_density import curve
 

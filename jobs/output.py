@@ -6,11 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pipeline.base.columns import WIDTH, wrapped
 from pipeline.base.errors import PrdpError
 from pipeline.base.log import pasted
-from pipeline.base.plain import escaped
-from pipeline.base.terminal import GREEN, RED, YELLOW, painted
+from pipeline.base.plain import GREEN, RED, WIDTH, YELLOW, escaped, painted, wrapped
 
 VERDICTS = {  # the words by which a verdict is told, by its colour
     GREEN: r"(?<=^verdict  )within its .*?limits?|\bwithin(: \S+ %)?$|(?<=[0-9] )kept(?=: rho)"

@@ -36,7 +36,7 @@ def doctor(
     from pipeline.operations.doctor import Asked  # noqa: PLC0415
     from pipeline.operations.doctor import doctor as examined  # noqa: PLC0415
     from pipeline.operations.ledger_health import as_document  # noqa: PLC0415
-    from pipeline.storage.uri import locate  # noqa: PLC0415
+    from pipeline.storage.paths import locate  # noqa: PLC0415
 
     if engine not in (None, *ENGINES):
         raise PlanError(f"engine {engine!r}: must be {' or '.join(ENGINES)}")

@@ -199,7 +199,7 @@ class Ledger:
         `by_others`: none of them may be a role that ran the release. StateError where the ledger is a file, in which
         nothing proves who approves, or asks for more already.
         """
-        from pipeline.ledger.approvals import Required  # noqa: PLC0415
+        from pipeline.ledger.entries import Required  # noqa: PLC0415
 
         self._store.require_approvals(Required(number, by_others))
 
@@ -283,7 +283,7 @@ def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: 
     from pipeline.base.errors import PlanError  # noqa: PLC0415
     from pipeline.ledger.entries import read_entry  # noqa: PLC0415
     from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
-    from pipeline.storage.inputs import input_lines  # noqa: PLC0415
+    from pipeline.storage.paths import input_lines  # noqa: PLC0415
 
     try:
         with input_lines(Path(file), most=LARGEST_EXPORT, longest=LONGEST_ENTRY) as lines:

@@ -19,7 +19,7 @@ def location(at: LocationLike, what: str) -> "Location":
 
 def located(at: LocationLike, what: str) -> "Location":
     """Return the location that a path or URI names, as it is written; PlanError begins with `what`."""
-    from pipeline.storage.uri import locate  # noqa: PLC0415
+    from pipeline.storage.paths import locate  # noqa: PLC0415
 
     if not isinstance(at, str | os.PathLike):
         raise PlanError(f"{what}: a {type(at).__name__} is no location; write it to a file, and give its path")

@@ -77,7 +77,7 @@ def diagnose(
     from pipeline.diagnostics.diagnose import DOCUMENT, PAGE, DiagnosticsJob, default_release  # noqa: PLC0415
     from pipeline.diagnostics.diagnose import diagnose as run  # noqa: PLC0415
     from pipeline.microdata.lakehouse import Place  # noqa: PLC0415
-    from pipeline.storage.uri import locate  # noqa: PLC0415
+    from pipeline.storage.paths import locate  # noqa: PLC0415
 
     model, runner = load_plan(plan)._model, Runner(**options)
 

@@ -222,7 +222,7 @@ class Plan:
         from pipeline.diagnostics.check_microdata import check as run  # noqa: PLC0415
         from pipeline.microdata.lakehouse import Place  # noqa: PLC0415
         from pipeline.release.installation import site  # noqa: PLC0415
-        from pipeline.storage.uri import locate  # noqa: PLC0415
+        from pipeline.storage.paths import locate  # noqa: PLC0415
 
         model, runner = self._model, Runner(**options)
 

@@ -22,7 +22,7 @@ from pipeline.publication.reconcile.reconciled_folder import (
 from pipeline.publication.release_folder import published_part
 from pipeline.release.installation import site
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from prdp.declared import Arg, ReleaseFolders, documented
 from prdp.locations import LocationLike, location, locations
 from prdp.releases import public_key

@@ -14,8 +14,8 @@ from pipeline.plan.keys import level_of
 from pipeline.publication.manifest import Manifest, Verified, verify_release
 from pipeline.publication.release_folder import json_in, published_part
 from pipeline.release.request import Outcome
-from pipeline.storage.inputs import input_lines
 from pipeline.storage.location import Location
+from pipeline.storage.paths import input_lines
 from prdp.declared import Arg, KeyFile, NewFolder, ReleaseFolder, ReleaseFolders, documented
 from prdp.locations import LocationLike, located, location, locations
 

@@ -14,7 +14,7 @@ from pipeline.base.errors import PlanError
 from pipeline.plan.plan_text import read_text
 from pipeline.planning.explain.allocated import resolved_plan, resolved_text
 from pipeline.planning.explain.calibrated import Asked, mechanism_lines, plot_scales, scales_text
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.base import ParameterError
 from udfs.numbers.exact import bound_text, down_text
 
 EXAMPLE = "prdp calibrate --kind log --set a=100 --standard-error 30 --total 500"

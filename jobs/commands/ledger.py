@@ -23,11 +23,11 @@ from jobs.options import (
 )
 from jobs.output import print_findings, print_json, put, say, tell
 from pipeline.base.errors import PlanError
-from pipeline.ledger.approvals import MOST, Required
 from pipeline.ledger.database import SCHEMA_VERSION
+from pipeline.ledger.entries import MOST, Required
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.release.installation import operator_named, site
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 
 EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
 EXAMPLES = {  # act → a call, after `prdp ledger`

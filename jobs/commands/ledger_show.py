@@ -7,14 +7,14 @@ from typing import Any
 
 from jobs.output import print_columns, print_json, put, say
 from pipeline.accounting.interpretation import interpretation_text
-from pipeline.base.columns import WIDTH, excess_text, fitted, gap_text
+from pipeline.base.plain import WIDTH, excess_text, fitted, gap_text
 from pipeline.ledger.admission import Account
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.history import History, Spending, approval_lines, histories, spendings
 from pipeline.ledger.store import Ledger
-from pipeline.ledger.summary import Row
+from pipeline.ledger.summaries import Row
 from udfs.numbers.exact import as_json, bound_text, down_text
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from jobs.arrow import do_without_pandas
 from jobs.options import Parser, add_call, add_json, called
 from jobs.output import print_json, put, say, tell
-from pipeline.base.columns import WIDTH
+from pipeline.base.plain import WIDTH
 from pipeline.operations.telemetry import watched
 from pipeline.publication.manifest import Manifest
 from pipeline.publication.release_folder import published_part
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from prdp.plans import Plan
 from prdp.releases import Release
 

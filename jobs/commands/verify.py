@@ -9,8 +9,8 @@ from jobs.options import Parser, add_json
 from jobs.output import print_json, say
 from pipeline.publication.manifest import FRONT, named_signer, verify_release
 from pipeline.storage.location import Location
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST
-from pipeline.storage.uri import locate
 
 if TYPE_CHECKING:
     from pipeline.publication.signing import PublicKey

@@ -24,9 +24,8 @@ from functools import lru_cache
 from math import floor, inf, isfinite, log, log10
 
 from pipeline.accounting.targets import CalibrationError, Target, shown
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.parameters import SMALLEST, ParameterError
 from udfs.numbers.exact import bound_text, exact, up_text
 
 Number = Fraction | int | float | str

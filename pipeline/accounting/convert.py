@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.base import ParameterError
 from udfs.numbers.exact import context
 
 Floats = NDArray[np.float64]

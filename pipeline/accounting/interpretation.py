@@ -31,7 +31,7 @@ from pipeline.accounting.convert import (
 )
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
-from pipeline.base.columns import aligned
+from pipeline.base.plain import aligned
 from udfs.losses.atoms import Pair, Response
 from udfs.losses.distribution import Bounds, bounds_of
 from udfs.numbers.exact import bound_text, up_float, up_probability

@@ -20,8 +20,8 @@ import numpy as np
 
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.base.errors import StateError
+from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.light_tailed import Gaussian, Laplace
 from udfs.noise.keystream import CellBits, SecretKey
 from udfs.numbers.exact import as_json, exact
 from udfs.records.statistics import Count

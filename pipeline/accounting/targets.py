@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from pipeline.accounting.convert import closed_scale, exact_scale
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError
-from pipeline.storage.inputs import input_lines
+from pipeline.storage.paths import input_lines
 from udfs.losses.distribution import delta_above, delta_of
-from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.light_tailed import GaussianNoise
-from udfs.mechanisms.parameters import SMALLEST
+from udfs.mechanisms.additive_kinds import GaussianNoise
+from udfs.mechanisms.base import SMALLEST, Mechanism
 from udfs.noise.weights import beyond
 from udfs.numbers.exact import exact, up_float, up_text
 

@@ -16,8 +16,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import IO, Any, TypeVar
 
-from pipeline.base.plain import escaped
-from pipeline.base.terminal import ERASED, RED, YELLOW, columns, painted, rewrites, with_ledger
+from pipeline.base.plain import ERASED, RED, YELLOW, columns, escaped, painted, rewrites, with_ledger
 
 PATIENCE = 2.0  # seconds after which it is told how many tasks are done
 TICK = 0.25  # seconds between two looks at them

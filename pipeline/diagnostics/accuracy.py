@@ -16,13 +16,11 @@ import pyarrow.parquet as pq
 from pipeline.base.errors import PrdpError, StateError
 from pipeline.diagnostics.distributions import Counts, Distributions, Key
 from pipeline.diagnostics.record_losses import SECTOR_LEVEL
-from pipeline.engines.blocks import Block
+from pipeline.engines.writers import Block
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Query
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.floating import in_units
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST, Floats, Int64s, in_units
 
 CLASSES = (0.0, *(10.0**n for n in range(13)))  # of a true total's magnitude: 0, below 1, below 10, …, and the rest
 WITHIN = (0.01, 0.05, 0.1)

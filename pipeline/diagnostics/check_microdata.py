@@ -16,11 +16,11 @@ from pipeline.base.errors import PlanError, StateError
 from pipeline.diagnostics.check_report import Checked, report, text_of
 from pipeline.diagnostics.check_scan import CodeJudge, Found, LookAt, OneId
 from pipeline.diagnostics.recorded import RecordedJob
-from pipeline.engines.buckets import grouped
+from pipeline.engines.protocol import grouped
 from pipeline.engines.totals import contract_checked, layout_of
 from pipeline.ledger.entries import CHECKED
 from pipeline.microdata import source
-from pipeline.microdata.schema import mistakes, schema_of
+from pipeline.microdata.read import mistakes, schema_of
 from pipeline.microdata.source import Source
 from pipeline.plan.model import Plan, default_out
 from pipeline.plan.total_policy import left_out_test_of
@@ -29,8 +29,7 @@ from pipeline.release.duplicates import ByRecord, bucket_count
 from pipeline.release.prepared import prepared_for
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import prepare_root, scratch
-from udfs.records.decoding import SumSpec
-from udfs.records.keys import CodeColumn
+from udfs.records.decoding import CodeColumn, SumSpec
 
 NUMBER = re.compile(r"[^A-Za-z]*[0-9][^A-Za-z]*")  # or a code: what a record has, and a header has not
 FOLDER = "checks"  # of reports, beside the ledger's staging

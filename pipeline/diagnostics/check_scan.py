@@ -25,8 +25,7 @@ from pipeline.plan.keys import Dimension
 from pipeline.release.duplicates import BROKEN, ByRecord, by_cell, rows_of, rule_counts, rule_rows
 from udfs.records.codes import NAICS_LEVELS, OTHER, SECTOR_RANGES, is_code
 from udfs.records.contract import Rule, text_codes
-from udfs.records.decoding import Decoder, Records, SumSpec
-from udfs.records.keys import ABSENT, MALFORMED, CodeColumn
+from udfs.records.decoding import ABSENT, MALFORMED, CodeColumn, Decoder, Records, SumSpec
 from udfs.records.sums import Duplicates, combined
 
 SEEN = BROKEN - 1  # the bucket of what is counted beside the broken rules

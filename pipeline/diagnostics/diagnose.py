@@ -18,11 +18,10 @@ from pipeline.diagnostics.distributions import NO_LOSSES, Counts, Key
 from pipeline.diagnostics.record_losses import LossSpec, size_labels
 from pipeline.diagnostics.recorded import RecordedJob
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, PerRecord, RecordSummary, RecordTask
-from pipeline.engines.buckets import grouped
-from pipeline.engines.protocol import counted_as
+from pipeline.engines.protocol import counted_as, grouped
 from pipeline.engines.totals import Layout, contract_checked, layout_of, require_unbroken
 from pipeline.microdata import source
-from pipeline.microdata.schema import require_schema
+from pipeline.microdata.read import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
 from pipeline.publication.manifest import verify_release

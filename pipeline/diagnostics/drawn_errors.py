@@ -13,10 +13,9 @@ import numpy as np
 
 from pipeline.diagnostics.accuracy import WITHIN, class_labels, classes_of
 from pipeline.diagnostics.distributions import BINS, bins_of
-from pipeline.engines.blocks import Block
+from pipeline.engines.writers import Block
 from udfs.noise.keystream import SecretKey
-from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.floating import in_units
+from udfs.numbers.arrays import Floats, Int64s, in_units
 
 MEANS: Final = ("bias", "mean_absolute_error", "mean_relative_error")
 QUANTILES: Final = {"median": Fraction(1, 2), "ninety": Fraction(9, 10)}

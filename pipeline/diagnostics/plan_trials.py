@@ -25,8 +25,7 @@ from pipeline.diagnostics.drawn_errors import Drawn, DrawTask, drawn_json
 from pipeline.diagnostics.record_losses import LossSpec
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
 from pipeline.diagnostics.trial_microdata import Economy, Microdata, Origin
-from pipeline.engines.buckets import grouped
-from pipeline.engines.protocol import Engine, Totals
+from pipeline.engines.protocol import Engine, Totals, grouped
 from pipeline.engines.totals import Layout, contract_checked, layout_of
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import MicrodataError
 from pipeline.base.log import Log
 from pipeline.engines.protocol import Engine

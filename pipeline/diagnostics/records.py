@@ -22,17 +22,14 @@ from pipeline.base.errors import PrdpError
 from pipeline.diagnostics import distributions as family
 from pipeline.diagnostics.distributions import Counts, Distributions, Key
 from pipeline.diagnostics.record_losses import LossSpec
-from pipeline.engines.buckets import in_buckets
+from pipeline.engines.protocol import in_buckets
 from pipeline.engines.tasks import decoded, reading
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk
-from udfs.numbers.arrays import Floats, Int64s, Mask
-from udfs.numbers.floating import in_units
-from udfs.records.contract import Rule
-from udfs.records.decoding import Decoder, Records
+from udfs.numbers.arrays import Floats, Int64s, Mask, in_units
+from udfs.records.contract import Rule, as_text, buckets_of, distinct
+from udfs.records.decoding import OUTSIDE, Decoder, Records
 from udfs.records.influence import QueryLoss, RecordLosses, UnitRows, in_domain, record_losses, summed, unit_losses
-from udfs.records.keys import OUTSIDE
-from udfs.records.names import as_text, buckets_of, distinct
 
 BUCKETS = 64  # a bucket's records are in memory together
 OWNER, INSIDE, KEPT = "(owner)", "(inside)", "(kept)"  # columns of rows; no measure can have such names

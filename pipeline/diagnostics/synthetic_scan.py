@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.errors import PlanError, StateError
-from pipeline.engines.buckets import grouped, in_buckets
-from pipeline.engines.protocol import Engine
+from pipeline.engines.protocol import Engine, grouped, in_buckets
 from pipeline.engines.tasks import decoded
 from pipeline.engines.totals import Layout, Table, layout_of
 from pipeline.microdata import source
@@ -24,9 +23,9 @@ from pipeline.planning.study.suppression import Rows
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import Staging
 from udfs.numbers.arrays import Floats, Int64s
+from udfs.records.contract import as_text, distinct
 from udfs.records.decoding import Decoder, SumSpec
 from udfs.records.influence import in_domain
-from udfs.records.names import as_text, distinct
 
 BUCKETS = 16  # a bucket's records are in memory together
 CELL, OWNER, INFLUENCE = "(cell)", "(owner)", "(influence)"  # columns of the rows that go to buckets

@@ -17,15 +17,14 @@ import pyarrow.parquet as pq
 from pipeline.accounting.targets import HEADER, Sizes, read_sizes
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
-from pipeline.microdata.read import read
-from pipeline.microdata.schema import require_schema
+from pipeline.microdata.read import read, require_schema
 from pipeline.microdata.source import Piece, find
 from pipeline.plan.model import Dataset, Plan
 from pipeline.planning.economy.generate import generate, write_parquet
 from pipeline.planning.economy.like import generate_like
-from pipeline.storage.inputs import LARGEST_LIST, open_input
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
+from pipeline.storage.paths import LARGEST_LIST, open_input
 from udfs.numbers.arrays import Mask
 from udfs.records.decoding import Decoder, SumSpec
 from udfs.records.influence import in_domain

@@ -23,14 +23,12 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError
 from pipeline.base.log import Log
-from pipeline.engines.blocks import Block
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
-from pipeline.engines.spark_failures import Guarded
-from pipeline.engines.spark_microdata import BATCH, RECORDS_AT_ONCE, CatalogTable, batches, find_table
+from pipeline.engines.spark_frames import BATCH, RECORDS_AT_ONCE, CatalogTable, batches, find_table
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.spark_tasks import (
     BROKEN,
@@ -50,8 +48,9 @@ from pipeline.engines.spark_tasks import (
     SumRecords,
     Vault,
 )
-from pipeline.engines.tasks import EachTask
+from pipeline.engines.tasks import EachTask, Guarded
 from pipeline.engines.totals import Layout, require_unbroken
+from pipeline.engines.writers import Block
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging

@@ -24,9 +24,9 @@ from pyspark.errors import PySparkException
 from pipeline.base.errors import PlanError, PrdpError, require_package
 from pipeline.base.log import Log, share
 from pipeline.engines.protocol import TaskFailed
-from pipeline.engines.spark_failures import job_error
 from pipeline.engines.spark_session import executors, is_loopback, require_answer, require_safe
 from pipeline.engines.spark_tasks import Broadcast, Carried
+from pipeline.engines.tasks import job_error
 
 GROUP = "spark.jobGroup.id"
 LOST_SECONDS = 120  # a cluster that gives new executors does so in less

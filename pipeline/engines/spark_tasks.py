@@ -18,18 +18,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.engines.blocks import FILE_CELLS, Block, ranges
-from pipeline.engines.spark_failures import Guarded
-from pipeline.engines.tasks import NoiseTask, SumTask
+from pipeline.engines.tasks import Guarded, NoiseTask, SumTask
 from pipeline.engines.totals import Layout, Table
+from pipeline.engines.writers import FILE_CELLS, Block, ranges
 from pipeline.microdata.source import Chunk
 from pipeline.plan.cells import Int64s, RollUp
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal, pack, unpack
 from udfs.noise.keystream import SecretKey
-from udfs.numbers.wide import Wide
-from udfs.records.names import text_in_utf8
+from udfs.numbers.arrays import Wide
+from udfs.records.contract import text_in_utf8
 from udfs.records.sums import CELL, HIGH, ExactSums, Frame, RecordCounts, broken_of, counts_of, sum_batches, to_frame
 
 SLICE_CELLS = 1 << 16

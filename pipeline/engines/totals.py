@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.base.errors import MicrodataError, PlanError
-from pipeline.engines.blocks import Block, KeyColumn, ranges
+from pipeline.engines.writers import Block, KeyColumn, ranges
 from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest, roll_up_totals
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.plan.structure import cells_and_bases
 from pipeline.storage.location import Location
-from udfs.numbers.wide import Wide
+from udfs.numbers.arrays import Wide
 from udfs.records.codes import LEVELS
 from udfs.records.contract import ColumnUnfit, ContractBroken, MeasureColumn
-from udfs.records.decoding import BaseCells, SumSpec
-from udfs.records.keys import OUTSIDE, ClassColumn, CodeColumn
+from udfs.records.decoding import OUTSIDE, BaseCells, ClassColumn, CodeColumn, SumSpec
 from udfs.records.sums import CELL, HIGH, Frame, broken_of
 
 

@@ -1,11 +1,9 @@
-"""Formats of tables: one class each. A new format is one class here and one line of FORMATS.
-
-Parquet files are written by the workers as they draw; every other format is made from them afterwards. What is written
-depends on the released values alone, so that the same attempt key gives the same bytes on every engine.
-"""
+"""Blocks: a table is cut by ranges of its public cells into files, which every engine makes the same way."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar, Final, final
 
@@ -13,12 +11,80 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from pipeline.engines.blocks import Block, ranges
-from pipeline.plan.model import VALUES
+from pipeline.plan.model import VALUES, Plan
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
+from udfs.mechanisms.base import Mechanism, Released
+from udfs.mechanisms.release import rehearse, release_cells
 from udfs.noise.keystream import SecretKey
+
+FILE_CELLS = 1 << 18
+
+KeyColumn = tuple[tuple[str, ...], NDArray[np.int32]]  # codes, and the index of each cell's code among them
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Block:
+    """The cells of one file, with their confidential totals. It has no repr: engines log arguments of failed tasks."""
+
+    query: str
+    number: int
+    first: int  # where the cells start in the query
+    keys: dict[str, KeyColumn]
+    totals: NDArray[np.int64]
+    mechanisms: tuple[Mechanism, ...]  # of the query's parts
+    part_of: NDArray[np.int32] | None  # which of them each cell has; None: the only one
+    interval: Fraction
+    integer: bool
+    path: str
+    notes: Mapping[str, str] = field(default_factory=dict)  # what the file says of its table, by the plan alone
+
+    @property
+    def size(self) -> int:
+        """The number of cells."""
+        return len(self.totals)
+
+    def values(self, key: SecretKey) -> Released:
+        """Return the released values of the block's cells under `key`; the same at every call."""
+        cells = np.arange(self.first, self.first + self.size, dtype=np.uint64)
+        partition = {"cell": cells, "total": self.totals, "part": self.part_of}
+        return release_cells(
+            partition, self.mechanisms, key=key, query=self.number, interval=self.interval, integer=self.integer
+        )
+
+    def released(self, key: SecretKey) -> pa.Table:
+        """Return the block's published rows under `key`: its keys as text, then VALUES; the same at every call."""
+        released = self.values(key)
+        columns = {
+            level: pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(codes, pa.string())).cast(pa.string())
+            for level, (codes, indices) in self.keys.items()
+        }
+        return pa.table(columns | {name: pa.array(getattr(released, name)) for name in VALUES})
+
+
+def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
+    """Yield name, first cell and end of each Parquet file of a table; they depend on the number of cells alone."""
+    for part, first in enumerate(range(0, max(cells, 1), FILE_CELLS)):
+        yield f"part-{part:05d}.parquet", first, min(first + FILE_CELLS, cells)
+
+
+def rehearse_queries(plan: Plan) -> None:
+    """Build every mechanism's table here, and release one cell that is thrown away.
+
+    Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
+    draw is recorded.
+    """
+    for query in plan.queries:
+        for mechanism in query.mechanisms:
+            rehearse(mechanism, plan.interval)
+
+
+# Formats of tables: one class each. A new format is one class here and one line of FORMATS.
+#
+# Parquet files are written by the workers as they draw; every other format is made from them afterwards. What is
+# written depends on the released values alone, so that the same attempt key gives the same bytes on every engine.
 
 ROW_GROUP_CELLS = 1 << 16
 

@@ -42,17 +42,12 @@ from pipeline.ledger.entries import closed_by, require_open
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, ended, state_of
 from pipeline.ledger.microdata_rules import require_no_copies, require_one_kind, require_refusals_left
 from pipeline.ledger.reservation import Reservation, limits_of, tests_of
-from pipeline.ledger.summaries import Summaries
-from pipeline.ledger.summary import counted
+from pipeline.ledger.summaries import Summaries, counted
 from udfs.numbers.exact import as_json, bound_text, up_float
 
 
 def require_fits(
-    kept: Summaries,
-    dataset: str,
-    requested: Charged,
-    own: Sequence[Limit],
-    budgets: Mapping[str, Budget] | None = None,
+    kept: Summaries, dataset: str, requested: Charged, own: Sequence[Limit], budgets: Mapping[str, Budget] | None = None
 ) -> list[Limit]:
     """Return the limits of the dataset under which `requested` fits, instead of its own earlier charge if any.
 

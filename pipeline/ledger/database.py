@@ -66,10 +66,7 @@ ENTRIES = Table(
 
 # What summaries.py keeps of each dataset. No guard is on it: only what the chain vouches for is used.
 SUMMARIES = Table(
-    "summaries",
-    METADATA,
-    Column("dataset", Text, primary_key=True),
-    Column("content", Text, nullable=False),
+    "summaries", METADATA, Column("dataset", Text, primary_key=True), Column("content", Text, nullable=False)
 )
 
 # Whatever the code above it does, the database holds one publication of a release at most.

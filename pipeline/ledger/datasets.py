@@ -327,11 +327,7 @@ def silent_kin(budgets: Mapping[str, Budget], dataset: str) -> list[str]:
 
 
 def require_like_records(
-    dataset: str,
-    rules: Mapping[str, Any],
-    budgets: Mapping[str, Budget],
-    states: Iterable[ReleaseState],
-    where: str,
+    dataset: str, rules: Mapping[str, Any], budgets: Mapping[str, Budget], states: Iterable[ReleaseState], where: str
 ) -> None:
     """Raise StateError where `rules`, as in `where`, and those of the dataset's releases and family are not all one."""
     released: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # dataset → (release, its rules)

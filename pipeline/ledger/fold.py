@@ -22,9 +22,8 @@ from sqlalchemy import ColumnElement, Connection
 
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.errors import StateError
-from pipeline.ledger.approvals import Approval, Required, require_may_approve
 from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import Act, Entry, append, entries, unknown
+from pipeline.ledger.entries import Act, Approval, Entry, Required, append, entries, require_may_approve, unknown
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
 

@@ -10,9 +10,8 @@ from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
 from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger.admission import binding, of_plans
-from pipeline.ledger.approvals import Required
 from pipeline.ledger.datasets import Budget, members, with_joined
-from pipeline.ledger.entries import Entry, unknown
+from pipeline.ledger.entries import Entry, Required, unknown
 from pipeline.ledger.fold import ReleaseState, Tested, step
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger

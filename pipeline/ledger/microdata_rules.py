@@ -18,8 +18,7 @@ from pipeline.ledger.datasets import REFUSALS, Budget, members, same_microdata
 from pipeline.ledger.entries import FINGERPRINTS, entries
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.summaries import Summaries
-from pipeline.ledger.summary import Origin
+from pipeline.ledger.summaries import Origin, Summaries
 
 
 def require_no_copies(

@@ -1,23 +1,114 @@
-"""A ledger as it is read: states, entries, budgets, what is spent; nothing here writes."""
+"""A ledger as it is read: states, entries, budgets, what is spent, whether its chain is intact; nothing is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection, func, select
 
+from pipeline.base.canonical import canonical_json
+from pipeline.base.errors import StateError
 from pipeline.ledger.admission import Account, accounts, require_source
-from pipeline.ledger.approvals import Required, required_by
 from pipeline.ledger.database import ENTRIES, Database
-from pipeline.ledger.datasets import Budget, budgets_of, registered_at
-from pipeline.ledger.entries import CHECKED, DIAGNOSED, Diagnosed, Entry, closed_by, entries, head_of
-from pipeline.ledger.fold import ReleaseState, state_of, states_of
+from pipeline.ledger.datasets import Budget, budget_step, budgets_of, registered_at
+from pipeline.ledger.entries import (
+    BUDGETED,
+    CHECKED,
+    DIAGNOSED,
+    GENESIS,
+    REQUIRED,
+    Diagnosed,
+    Entry,
+    Required,
+    changed,
+    closed_after,
+    closed_by,
+    entries,
+    head_of,
+    require_carried,
+    required_by,
+    required_step,
+)
+from pipeline.ledger.fold import ReleaseState, state_of, states_of, step
 from pipeline.ledger.microdata_rules import known_as, refusals_of
-from pipeline.ledger.summaries import Summaries
-from pipeline.ledger.summary import Row
-from pipeline.ledger.verification import require_true, verified
+from pipeline.ledger.summaries import Row, Summaries, Summary, what_is_kept
+
+_UNCHANGING = ("settled", "rejected", "withdrawn")
+
+
+def verified(chain: Iterable[Entry]) -> tuple[int, str]:
+    """Return the number and hash of the last entry of the `chain`, each entry of which has its own hash.
+
+    Raises StateError that names the first entry that is not linked to the one before it, or could not legally follow.
+    """
+    seq, head = 0, GENESIS
+    closed: Entry | None = None
+    states: dict[str, ReleaseState] = {}
+    budgets: dict[str, Budget] = {}
+    required: Required | None = None
+    for entry in chain:
+        if not entry.follows(seq, head):
+            raise changed(seq + 1)
+        try:
+            closed = closed_after(closed, entry)
+            if entry.event == "reserved":
+                require_carried(required, entry)
+            if entry.of_release:
+                state = step(states.get(entry.release), entry)
+                done = state.status in _UNCHANGING  # what was reserved and tested says nothing to later steps
+                states[entry.release] = replace(state, reservation={}, tests=()) if done else state
+            elif entry.event == BUDGETED:
+                budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
+            elif entry.event == REQUIRED:
+                required = required_step(required, entry)
+            elif entry.event in (DIAGNOSED, CHECKED):
+                Diagnosed.of(entry)
+        except (StateError, ValueError, KeyError, TypeError) as error:
+            raise StateError(f"the ledger breaks its own rules at entry {entry.seq}: {error}") from None
+        seq, head = entry.seq, entry.hash
+    return seq, head
+
+
+def require_true(connection: Connection) -> None:
+    """Return if the summaries that are kept are those of the chain, computed anew; raises StateError otherwise.
+
+    What was made by other code is not used, and so not looked at; nor is there anything to check where nothing is kept.
+    """
+    kept, due = what_is_kept(connection)
+    if kept is None or not kept.texts:  # there are none in a ledger that was imported
+        return
+    if kept.digest != due:
+        raise StateError(
+            f"the ledger's summaries are not those that entry {kept.seq} vouches for: somebody changed them; they are "
+            "not used, and the next reservation keeps new ones, computed from the chain"
+        )
+    anew = Summaries(connection, before=kept.seq)
+    if set(anew.datasets) != set(kept.texts):
+        raise _untrue(min(set(anew.datasets) ^ set(kept.texts)), kept.seq)
+    for dataset, text in kept.texts.items():
+        summary, known = anew.of(dataset), Summary(connection, dataset, text)
+        summary.ask(known.references)
+        if _only(summary.content(), text) != text:
+            raise _untrue(dataset, kept.seq)
+
+
+def _only(content: str, text: str) -> str:
+    data, kept = json.loads(content), json.loads(text)
+    for row, known in zip(data["rows"], kept["rows"], strict=False):
+        row[-1] = [None if one is None else loss for loss, one in zip(row[-1], known[-1], strict=False)]
+    return canonical_json(data)
+
+
+def _untrue(dataset: str, seq: int) -> StateError:
+    return StateError(
+        f"the summary of dataset {dataset} that entry {seq} vouches for is not what the chain says: a release may have "
+        "been reserved against a limit: compare the dataset's limits with prdp ledger show"
+    )
+
 
 Answer = TypeVar("Answer")
 

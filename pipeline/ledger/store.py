@@ -19,28 +19,30 @@ from pipeline.base.plain import checked_reason
 from pipeline.ledger import datasets, fold
 from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import accounts, require_covers, require_fits, require_reservable, standing
-from pipeline.ledger.approvals import MOST, Required, required_by, required_step
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import CORRECT, INIT, OF_OFFICERS, RAISE, Budget, budget_step, budgets_of
 from pipeline.ledger.entries import (
     CHECKED,
     CLOSED,
+    MOST,
     REOPENED,
     Act,
     Diagnosed,
     Entry,
+    Required,
     append,
     changed,
     closed_by,
     head_of,
     last_entry,
+    required_by,
+    required_step,
 )
 from pipeline.ledger.fold import ReleaseState, advance, require_state
 from pipeline.ledger.microdata_rules import require_no_copies, require_released_alike, salted
-from pipeline.ledger.reading import ReadLedger
+from pipeline.ledger.reading import ReadLedger, verified
 from pipeline.ledger.reservation import Reservation, charged, limits_of, with_another_test
 from pipeline.ledger.summaries import Kept, Summaries
-from pipeline.ledger.verification import verified
 
 
 def open_ledger(url: str | None = None, wait: float = 30.0, *, first_use: bool = True) -> "Ledger":

@@ -23,12 +23,10 @@ import pyarrow.compute as pc
 
 from pipeline.base.canonical import canonical_json
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError
-from pipeline.microdata.columns import require_columns
-from pipeline.microdata.source import is_marked
+from pipeline.microdata.source import is_marked, require_columns
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
-from udfs.records.contract import MeasureColumn, whole_steps
-from udfs.records.names import REPLACED, as_text, in_utf8, is_text
+from udfs.records.contract import REPLACED, MeasureColumn, as_text, in_utf8, is_text, whole_steps
 
 if TYPE_CHECKING:
     import pandas as pd

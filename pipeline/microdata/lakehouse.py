@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pipeline.base.errors import PlanError, require_package
-from pipeline.microdata import delta, iceberg
-from pipeline.microdata.table_file import ICEBERG, METADATA, Listing, Unread
+from pipeline.microdata.lake_tables import ICEBERG, METADATA, Listing, Unread, delta_listing, iceberg_listing
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.store import StorePath
@@ -37,14 +36,14 @@ class TableFormat:
 DELTA_TABLE = TableFormat(
     "a Delta table",
     "deltalake",
-    delta.listing,
+    delta_listing,
     "the package deltalake cannot read this version of the Delta table; check that the version and its "
     "log are there, and are of no newer form than the package knows",
 )
 ICEBERG_TABLE = TableFormat(
     "an Iceberg table",
     "pyiceberg",
-    iceberg.listing,
+    iceberg_listing,
     "the package pyiceberg cannot read this snapshot of the Iceberg table; check that all files of its "
     "metadata are there",
 )

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from pipeline.base.errors import PlanError
-from pipeline.microdata.columns import columns_line
-from pipeline.microdata.source import shown
+from pipeline.microdata.source import columns_line, shown
 from pipeline.storage.location import Location
 
 BLOCK = 1 << 24  # bytes read at a time

@@ -118,7 +118,7 @@ def _spark_secret() -> set[Path]:
 
 def _dask_tls() -> tuple[dict[str, Path], list[Finding]]:
     """Return the files of Dask's TLS settings, and what they lack."""
-    from pipeline.engines.dask_cluster import CERTIFICATES, NEEDED, tls_settings  # noqa: PLC0415
+    from pipeline.engines.dask import CERTIFICATES, NEEDED, tls_settings  # noqa: PLC0415
 
     settings = tls_settings()
     files = {key: Path(value) for key, value in settings.items() if value and "\n" not in value}

@@ -17,12 +17,12 @@ from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certifica
 
 from pipeline.base.web import Unsent
 from pipeline.ledger.store import Ledger
-from pipeline.ledger.summary import Row
+from pipeline.ledger.summaries import Row
 from pipeline.operations.officer_page import HELD_LONG, WHAT_TO_DO
 from pipeline.operations.telemetry import Gauge, gauges_of_ledger, write_metrics
 from pipeline.release.attempts import names_of_roots, root_of_name
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 
 GOOD, MEND, UNSEEN = "good", "mend", "not looked at"
 LEAST_FREE = 1.0  # GB that each disk should have

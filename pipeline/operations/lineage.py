@@ -24,7 +24,7 @@ from pipeline.base.web import Unsent, checked_url, is_url, send
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
 from pipeline.plan.model import VALUES, Plan, Query
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 
 SPEC = "https://openlineage.io/spec"
 RUN_EVENT = f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"

@@ -16,11 +16,10 @@ from typing import Any
 from pipeline.accounting.references import Limit
 from pipeline.base.errors import StateError
 from pipeline.base.html import Table, rendered
-from pipeline.base.terminal import with_ledger
+from pipeline.base.plain import with_ledger
 from pipeline.ledger.admission import Account, UnderLimit, accounts
-from pipeline.ledger.approvals import Required
 from pipeline.ledger.datasets import REFUSALS, Budget, budget_step, raising, registering
-from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, REQUIRED, Entry
+from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, REQUIRED, Entry, Required
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.history import History, approval_lines, histories
 from pipeline.ledger.store import Ledger

@@ -30,7 +30,7 @@ from pipeline.base.log import Log
 from pipeline.base.web import Unsent, checked_url, is_url, send
 from pipeline.ledger.store import Ledger
 from pipeline.release.installation import site
-from pipeline.storage.folders import PUBLIC_MARKS, require_not_in
+from pipeline.storage.paths import PUBLIC_MARKS, require_not_in
 
 
 @dataclass(frozen=True)

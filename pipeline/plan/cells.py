@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
-from udfs.numbers.wide import LARGEST, Wide
+from udfs.numbers.arrays import LARGEST, Wide
 from udfs.records.codes import MOST_CELLS, NOWHERE
 
 Int32s = NDArray[np.int32]

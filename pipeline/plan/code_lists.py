@@ -25,7 +25,7 @@ from pipeline.plan.keys import Classes, Dimension, built_in_levels, level_of
 from pipeline.plan.messages import Mistake
 from pipeline.plan.plan_schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, VintageSpec
 from pipeline.plan.plan_text import KeyPath, public_file
-from pipeline.storage.inputs import LARGEST_LIST, input_lines, open_input
+from pipeline.storage.paths import LARGEST_LIST, input_lines, open_input
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from pipeline.plan.plan_schema import (
 )
 from pipeline.plan.plan_text import KeyPath, PlanText, read_text
 from pipeline.plan.values import VARIABLE_NAME, Spec, VariableName, matches
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from udfs.mechanisms.base import Mechanism
 
 MOST_SHOWN = 20  # mistakes

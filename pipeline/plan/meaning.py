@@ -30,9 +30,9 @@ from pipeline.plan.plan_text import KeyPath, public_file
 from pipeline.plan.values import level_name_rule
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location, LocationError
-from pipeline.storage.uri import locate
-from udfs.mechanisms.parameters import SMALLEST
-from udfs.numbers.wide import LARGEST
+from pipeline.storage.paths import locate
+from udfs.mechanisms.base import SMALLEST
+from udfs.numbers.arrays import LARGEST
 from udfs.records.codes import LEVELS
 from udfs.records.statistics import RECORDS, STATISTICS, Count
 

@@ -27,11 +27,10 @@ from pipeline.plan.plan_schema import (
 )
 from pipeline.plan.plan_text import KeyPath, public_file
 from pipeline.plan.values import Spec
-from pipeline.storage.inputs import read_input
-from udfs.mechanisms.base import Mechanism
+from pipeline.storage.paths import read_input
+from udfs.mechanisms.additive_kinds import WeightTable
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.heavy_tailed import WeightTable
-from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Statistic
 

@@ -34,9 +34,8 @@ from pipeline.plan.values import (
     YearOrVariable,
     number_type,
 )
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, Parameter
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.parameters import Parameter
 from udfs.numbers.exact import exact
 from udfs.records.codes import MOST_KEYS
 from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of

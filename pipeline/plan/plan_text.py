@@ -14,7 +14,7 @@ import yaml
 
 from pipeline.base.errors import PlanError
 from pipeline.base.plain import is_plain
-from pipeline.storage.inputs import LARGEST_TEXT, TooLarge, read_input
+from pipeline.storage.paths import LARGEST_TEXT, TooLarge, read_input
 
 PARQUET = b"PAR1"
 PLAN, STUDY, BUDGET, SITE = "a plan", "a study", "a file of limits", "a site's settings"

@@ -22,7 +22,7 @@ from pipeline.accounting.interpretation import interpret_at
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.accounting.policy import PolicySum
 from pipeline.base.canonical import readable_json
-from pipeline.base.columns import mechanism_text, reference_text
+from pipeline.base.plain import mechanism_text, reference_text
 from pipeline.engines.writers import FORMATS, PARQUET
 from pipeline.plan.code_lists import CONF, vintage_of
 from pipeline.plan.domain import Domain

@@ -22,8 +22,8 @@ from pipeline.plan.model import VALUES, Plan
 from pipeline.plan.structure import Structure
 from pipeline.publication.description import CODES, PACKAGE, code_names, field_note
 from pipeline.publication.manifest import RECONCILED, RELEASE, File, Manifest, published_bytes
-from pipeline.storage.inputs import input_lines
 from pipeline.storage.location import Location
+from pipeline.storage.paths import input_lines
 from pipeline.storage.staging import STRUCTURE, safe_name
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.arrays import Floats

@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pipeline.base.canonical import readable_json
 from pipeline.base.errors import PlanError, StateError
 from pipeline.base.plain import plain_json
-from pipeline.storage.folders import PUBLIC_MARKS, require_not_in
-from pipeline.storage.inputs import LARGEST_TEXT, open_input
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
+from pipeline.storage.paths import LARGEST_TEXT, PUBLIC_MARKS, open_input, require_not_in
 from pipeline.storage.staging import MANIFEST, SIGNED
 
 PUBLIC_SUFFIX = ".pub"

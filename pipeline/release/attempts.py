@@ -20,8 +20,8 @@ from pipeline.release.pinned import FOLDER
 from pipeline.release.publish import build_manifest, copy_to_output, published_attempt, put_front_page
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location, file_errors
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import AttemptContents, Staging, other_attempts
-from pipeline.storage.uri import locate
 
 if TYPE_CHECKING:
     from pipeline.publication.signing import SigningKey

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from pipeline.base.errors import StateError
 from pipeline.ledger.store import Ledger
-from pipeline.storage.folders import PUBLIC_MARKS, require_not_in
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import file_errors
+from pipeline.storage.paths import PUBLIC_MARKS, locate, require_not_in
 from pipeline.storage.staging import MANIFEST
-from pipeline.storage.uri import locate
 
 
 def require_outside(out: Path, others: Iterable[Path], option: str = "--out") -> None:

@@ -18,21 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.errors import PlanError
-from pipeline.engines.buckets import grouped, in_buckets
-from pipeline.engines.protocol import Engine, Input
+from pipeline.engines.protocol import Engine, Input, grouped, in_buckets
 from pipeline.engines.tasks import decoded
 from pipeline.engines.totals import Layout, layout_of, require_unbroken
 from pipeline.microdata.source import Chunk, Piece
 from pipeline.plan.model import Dataset, Plan
 from pipeline.storage.location import Location
+from pipeline.storage.paths import locate
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging, scratch
-from pipeline.storage.uri import locate
-from udfs.records.contract import Fault, Rule
+from udfs.records.contract import Fault, Rule, as_coded_text, as_text, buckets_of
+from udfs.records.decoding import CodeColumn, SumSpec
 from udfs.records.decoding import Records as Decoded
-from udfs.records.decoding import SumSpec
-from udfs.records.keys import CodeColumn
-from udfs.records.names import as_coded_text, as_text, buckets_of
 from udfs.records.sums import Combined, Duplicates, Rows, combined
 
 BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records

@@ -39,8 +39,8 @@ from pipeline.release.installation import site
 from pipeline.release.pinned import FOLDER, Table, identity, require_new_files, source_of
 from pipeline.release.publish import retract
 from pipeline.storage.location import Location, file_errors
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging, other_attempts
-from pipeline.storage.uri import locate
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
-from pipeline.microdata.columns import require_types
 from pipeline.microdata.frames import Frame
 from pipeline.microdata.lakehouse import Place, TableVersion, microdata_at
-from pipeline.microdata.schema import require_schema
-from pipeline.microdata.source import Chunk, Identity, identity_of
+from pipeline.microdata.read import require_schema
+from pipeline.microdata.source import Chunk, Identity, identity_of, require_types
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine, Input

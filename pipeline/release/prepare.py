@@ -25,18 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.base.build import code_digest
-from pipeline.base.canonical import digest
+from pipeline.base.canonical import code_digest, digest
 from pipeline.base.errors import MicrodataError, PlanError, StateError
 from pipeline.base.log import Log
-from pipeline.engines.buckets import grouped, in_buckets
-from pipeline.engines.protocol import Engine
+from pipeline.engines.protocol import Engine, grouped, in_buckets
 from pipeline.engines.tasks import decoded
 from pipeline.engines.totals import contract_checked, layout_of, measure_columns, require_unbroken
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import Place
-from pipeline.microdata.schema import require_schema
+from pipeline.microdata.read import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
 from pipeline.release.confidential_outputs import private_folder, release_folders, require_apart
@@ -54,15 +52,13 @@ from pipeline.release.duplicates import (
 )
 from pipeline.release.pinned import identity
 from pipeline.release.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
-from pipeline.storage.folders import SYNTHETIC
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
+from pipeline.storage.paths import SYNTHETIC
 from pipeline.storage.staging import scratch
 from udfs.records.codes import NAICS_LEVELS, is_code, roll_up
-from udfs.records.contract import decimal_digits, in_units
-from udfs.records.decoding import LEFT_OUT, Decoder, SumSpec
-from udfs.records.keys import CodeColumn
-from udfs.records.names import as_coded_text, as_text, ranked
+from udfs.records.contract import as_coded_text, as_text, decimal_digits, in_units, ranked
+from udfs.records.decoding import LEFT_OUT, CodeColumn, Decoder, SumSpec
 
 ROW_GROUP = 1 << 17  # records
 LEVEL = "naics3"

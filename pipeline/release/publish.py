@@ -19,8 +19,8 @@ from pipeline.publication.manifest import NOTE, named_signer
 from pipeline.publication.policy_document import guarantee
 from pipeline.publication.site.site_files import FRONT
 from pipeline.publication.site.site_pages import published_page, withdrawn_page
-from pipeline.storage.folders import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.storage.paths import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.staging import MANIFEST, SIGNATURE, AttemptContents, Staging, safe_name, together
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import StateError
 from pipeline.engines.writers import FORMATS
 from pipeline.ledger.fold import PUBLIC, ReleaseState
@@ -22,10 +22,9 @@ from pipeline.publication.manifest import Manifest
 from pipeline.release.attempts import name_of_root, require_own
 from pipeline.release.pinned import Microdata, identity, require_own_files, source_of
 from pipeline.release.publish import require_publishable
-from pipeline.storage.folders import PUBLIC_MARKS, require_not_in
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import PUBLIC_MARKS, locate, require_not_in
 
 TO_DRAW = ("reserved", "drawn")  # statuses in which a run stages tables, or destroys what is staged incomplete
 

@@ -23,7 +23,6 @@ from pipeline.engines.protocol import Engine
 from pipeline.engines.totals import layout_of, measure_columns
 from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
-from pipeline.microdata.columns import require_columns
 from pipeline.microdata.frames import (
     ArrowFrame,
     Contents,
@@ -37,14 +36,14 @@ from pipeline.microdata.frames import (
 )
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
-from pipeline.microdata.source import Chunk, Piece
+from pipeline.microdata.source import Chunk, Piece, require_columns
 from pipeline.plan.model import Plan
 from pipeline.release.pinned import FOLDER, SealedRecords
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location, file_errors
+from pipeline.storage.paths import locate
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging, prepare_root
-from pipeline.storage.uri import locate
 from udfs.records.contract import ContractBroken
 from udfs.records.decoding import SumSpec
 
@@ -52,7 +51,7 @@ KEY_FILE = ".frame-pins"  # no release's name
 KEY_BYTES = 32
 IN_ENGINES = {  # a library → the room of its frames
     "dask": ("pipeline.engines.dask", "DaskFrame"),
-    "pyspark": ("pipeline.engines.spark_microdata", "SparkFrame"),
+    "pyspark": ("pipeline.engines.spark_frames", "SparkFrame"),
 }
 
 

@@ -12,14 +12,12 @@ from importlib.metadata import version
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.base.build import code_digest
-from pipeline.base.canonical import readable_json
+from pipeline.base.canonical import code_digest, readable_json
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError
 from pipeline.base.log import Log
-from pipeline.engines.blocks import ranges, rehearse_queries
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.engines.totals import contract_checked, layout_of
-from pipeline.engines.writers import FORMATS, PARQUET, sweep
+from pipeline.engines.writers import FORMATS, PARQUET, ranges, rehearse_queries, sweep
 from pipeline.ledger.entries import FINGERPRINTS
 from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
 from pipeline.ledger.microdata_rules import same_files

@@ -12,8 +12,8 @@ from pipeline.release.attempts import names_of_roots, root_of_name
 from pipeline.release.officers import known_state, out_of
 from pipeline.release.publish import approvals_named, withdrawal_note
 from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST, AttemptContents
-from pipeline.storage.uri import locate
 
 
 def require_in_chain(ledger: Ledger, folder: Location) -> str:

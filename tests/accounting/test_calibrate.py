@@ -23,9 +23,8 @@ from pipeline.accounting.calibrate import (
 )
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.support.guarantee import noise_of
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
 
 ONE = Fraction(1)

@@ -21,7 +21,7 @@ from tests.support.lattice import CTX, LatticeNoise, real
 from tests.support.world import write_world
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.transformed_kinds import Log
 
 ORDERS = [Fraction(3, 2), Fraction(4), Fraction(64)]
 CHANGES = [(0, 3), (5, 6), (10, 12), (7, 7), (1000, 1100), (3, 10**6)]  # of values in steps

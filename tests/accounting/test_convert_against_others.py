@@ -7,7 +7,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
 from pipeline.accounting.convert import approximate_epsilon, approximate_epsilon_of, exact_scale
-from udfs.mechanisms.light_tailed import Gaussian, Laplace
+from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 
 ORDERS = np.array([1.1, 1.5, 2, 3, 5, 8, 13, 21, 34, 55, 144, 1000], dtype=float)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 from pipeline.accounting.placements import ROOT_BITS, one_cell, pure, root_above, simple, tight
-from udfs.mechanisms.light_tailed import Gaussian, Laplace
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.additive_kinds import Gaussian, Laplace
+from udfs.mechanisms.transformed_kinds import Log
 
 TABLE_1 = [Fraction(p) for p in (1, 1, 1, 4, 9, 1_000_000)]  # unit splitting, paper 1, table 1
 LOSSES = st.lists(st.fractions(min_value=0, max_value=10**6, max_denominator=10**9), max_size=6)

@@ -17,7 +17,7 @@ from pipeline.accounting.convert import (
     simple_epsilon,
 )
 from tests.support.lattice import CTX, Noise
-from udfs.mechanisms.light_tailed import Laplace
+from udfs.mechanisms.additive_kinds import Laplace
 
 PRIORS = (0.01, 0.5, 0.9)
 RHOS = (1e-3, 0.05, 0.5, 3.0)

@@ -18,11 +18,10 @@ from tests.support.divergence import renyi
 from tests.support.guarantee import ROUNDING, adds, centres, noise_of
 from tests.support.kinds import REGISTRY, random_table
 from tests.support.lattice import real
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.parameters import ParameterError
+from udfs.numbers.arrays import LARGEST
 from udfs.numbers.exact import exact
-from udfs.numbers.wide import LARGEST
 
 
 def mechanism(random: Random) -> Mechanism:

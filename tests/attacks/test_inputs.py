@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from pipeline.storage.inputs import LARGEST_LIST, LARGEST_TEXT, LONGEST_LINE, TooLarge, input_lines, read_input
+from pipeline.storage.paths import LARGEST_LIST, LARGEST_TEXT, LONGEST_LINE, TooLarge, input_lines, read_input
 from tests.support.world import QUERIES, budget_file, plan, write_world
 
 ONE = QUERIES[0]

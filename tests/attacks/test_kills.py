@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.publication.manifest import verify_release
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST
-from pipeline.storage.uri import locate
 from tests.support.cases import cases, sizes
 from tests.support.ledgers import staged_files
 from tests.support.submit import EVERY, Place, submit, submit_in_child

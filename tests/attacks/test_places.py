@@ -10,8 +10,8 @@ import yaml
 from jobs.cli import main
 from pipeline.base.errors import StateError
 from pipeline.ledger.store import create_ledger
-from pipeline.storage.folders import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.local import LocalPath
+from pipeline.storage.paths import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.staging import MANIFEST
 from tests.support.ledgers import ledger_file
 from tests.support.store import Store, running

@@ -23,7 +23,7 @@ from pipeline.engines.totals import layout_of
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.plan.code_lists import vintage_of
 from pipeline.plan.load import load_plan
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support import firms
 from tests.support.leaks import forms, found
 from tests.support.spark import PYSPARKS_OWN, shared_engine

@@ -18,7 +18,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.plan.load import load_plan
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support import firms
 from tests.support.diagnostics import QUERIES, diagnosed, microdata, read, rows
 from tests.support.ledgers import ledger_file, raw, reservation

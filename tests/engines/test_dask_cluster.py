@@ -19,9 +19,8 @@ import yaml
 from distributed import Client
 
 from pipeline.base.errors import PlanError, PrdpError
-from pipeline.engines import dask_cluster
-from pipeline.engines.dask import DaskEngine
-from pipeline.engines.dask_cluster import Cluster
+from pipeline.engines import dask as dask_engine
+from pipeline.engines.dask import Cluster, DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from tests.support.cells import blocks
 from tests.support.dask_cluster import Processes, dask_processes, local_cluster, progress, with_tls
@@ -35,11 +34,11 @@ KEY = SecretKey(bytes(range(32)))
 
 @contextmanager
 def opened(cluster: Processes, **limits: float) -> Iterator[DaskEngine]:
-    """Yield an engine whose limits, of dask_cluster.py, are as given."""
+    """Yield an engine whose limits, of dask.py, are as given."""
     engine = DaskEngine(cluster.address)
     with pytest.MonkeyPatch.context() as patch:
         for name, seconds in limits.items():
-            patch.setattr(dask_cluster, name, seconds)
+            patch.setattr(dask_engine, name, seconds)
         try:
             yield engine
         finally:
@@ -87,7 +86,7 @@ def test_a_scheduler_that_stands_still_or_is_killed_ends_in_a_line(tmp_path: Pat
         assert engine.each(nap, [0.0]) == [0.0]
         os.kill(cluster.scheduler.pid, signal.SIGSTOP)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dask_cluster, "ANSWER_SECONDS", 1)
+            patch.setattr(dask_engine, "ANSWER_SECONDS", 1)
             with pytest.raises(TaskFailed, match=r"the cluster gave up \(TimeoutError\)"):
                 engine.each(nap, [0.0])
         os.kill(cluster.scheduler.pid, signal.SIGCONT)
@@ -103,7 +102,7 @@ def test_a_scheduler_that_stands_still_or_is_killed_ends_in_a_line(tmp_path: Pat
 def test_a_worker_that_has_just_died_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TLS, and with workers that are asked for their settings as beyond this machine."""
     settings = with_tls(tmp_path)
-    monkeypatch.setattr(dask_cluster, "is_local", lambda address: False)
+    monkeypatch.setattr(dask_engine, "is_local", lambda address: False)
     with dask.config.set(keys(settings)), dask_processes(tmp_path, 1, settings) as cluster, opened(cluster) as engine:
         until(cluster)
         with pytest.raises(PrdpError, match="its workers spill to disk unencrypted"):
@@ -137,9 +136,9 @@ def test_the_configuration_that_is_shipped_is_one_that_is_accepted(tmp_path: Pat
     memory = {f"distributed.worker.memory.{key}": value for key, value in settings["worker"]["memory"].items()}
     with dask.config.set({"distributed.comm.tls": settings["comm"]["tls"]}), dask.config.set(memory):
         DaskEngine("tls://192.0.2.1:8786")
-        assert not dask_cluster._spills()
+        assert not dask_engine._spills()
         with dask.config.set({"distributed.worker.memory.spill": 0.7}):
-            assert dask_cluster._spills()
+            assert dask_engine._spills()
 
 
 def test_one_connection_a_release_and_no_warning_of_a_large_graph(

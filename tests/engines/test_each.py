@@ -8,11 +8,10 @@ from pyspark import cloudpickle
 
 from pipeline.base.errors import MicrodataError
 from pipeline.base.log import Log
-from pipeline.engines.buckets import Segment, grouped
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import Engine, TaskFailed
+from pipeline.engines.protocol import Engine, Segment, TaskFailed, grouped
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support import tasks
 from tests.support.dask_cluster import local_cluster
 from tests.support.spark import PYSPARKS_OWN, shared_engine

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.base.errors import StateError
-from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.writers import Block
 from pipeline.microdata.source import Chunk, Piece, chunks, find
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.cells import COARSE, FINEST, LISTED, as_dict, blocks, records, same, spec, write
 from tests.support.dask_cluster import local_cluster
 from udfs.noise.keystream import SecretKey

@@ -18,14 +18,14 @@ import pytest
 from dask.callbacks import Callback
 from distributed import Client
 
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, PrdpError
-from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.tasks import NoiseTask, SumTask
+from pipeline.engines.writers import Block
 from pipeline.microdata.source import Piece, chunks, find
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.cells import blocks, records, same, spec, write
 from tests.support.dask_cluster import local_cluster, progress
 from tests.support.leaks import forms, found
@@ -117,7 +117,7 @@ def test_a_changed_or_foreign_copy_has_another_digest(tmp_path: Path) -> None:
         shutil.copytree(root / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
 
     def digest() -> str:
-        run = [sys.executable, "-c", "from pipeline.base.build import code_digest; print(code_digest())"]
+        run = [sys.executable, "-c", "from pipeline.base.canonical import code_digest; print(code_digest())"]
         done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
         return (done.stdout + done.stderr).strip()
 

@@ -22,9 +22,9 @@ from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.engines.totals import Layout, layout_of
 from pipeline.microdata.source import Chunk, Piece, chunks, find
 from pipeline.plan.load import load_plan
+from pipeline.storage.paths import locate
 from pipeline.storage.sealing import pack
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.leaks import forms
 from tests.support.ledgers import staged_files
 from tests.support.parity import RELEASE, full, released

@@ -9,10 +9,10 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from pipeline.base.errors import StateError
-from pipeline.engines.buckets import grouped
+from pipeline.engines.protocol import grouped
 from pipeline.storage.local import LocalPath
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.tasks import digits_of, gathered
 
 ITEMS = [13, 46]  # of each one row to bucket 1 and one to bucket 0, as long as the other's

@@ -11,7 +11,7 @@ from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_tota
 from pipeline.plan.domain import Domain
 from tests.support.domains import FIXED, Totals, World, agree, example, held, queries, worlds
 from tests.support.wide import wide
-from udfs.numbers.wide import Wide
+from udfs.numbers.arrays import Wide
 
 LARGEST = 2**63 - 1
 

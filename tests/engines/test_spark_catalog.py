@@ -15,8 +15,8 @@ from pipeline.engines.spark import SealedTotals, SparkEngine
 from pipeline.engines.totals import layout_of
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.parity import RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, ROOT
 from tests.support.submit import Place, submit

@@ -15,7 +15,7 @@ from pipeline.engines import spark_driver
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_driver import PROXIES, TOKEN, ConnectDriver, require_address
-from pipeline.engines.spark_failures import job_error
+from pipeline.engines.tasks import job_error
 from tests.support.ledgers import is_bare, ledger_file
 from tests.support.parity import PLANS, released
 from tests.support.patience import PATIENCE

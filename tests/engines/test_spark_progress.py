@@ -13,8 +13,8 @@ from pipeline.engines.spark_driver import GROUP
 from pipeline.engines.totals import layout_of
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.tasks import squared
 from tests.support.terminal import Told

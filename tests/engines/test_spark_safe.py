@@ -12,14 +12,14 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from jobs.cli import main
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError
 from pipeline.engines import spark_session
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_driver import in_plain_words
-from pipeline.engines.spark_failures import Failure, Guarded, WorkerFailure, job_error
 from pipeline.engines.spark_session import require_safe
+from pipeline.engines.tasks import Failure, Guarded, WorkerFailure, job_error
 from tests.support.leaks import told
 from tests.support.ledgers import is_bare, ledger_file
 from tests.support.spark import standalone
@@ -218,7 +218,7 @@ def test_the_pack_holds_the_same_code(tmp_path: Path) -> None:
     for path in (packed, tmp_path / "again.zip"):
         subprocess.run([sys.executable, "-m", "jobs.pack", path], cwd=ROOT, check=True)
     assert packed.read_bytes() == (tmp_path / "again.zip").read_bytes()
-    ask = "import pipeline; from pipeline.base.build import code_digest; print(pipeline.__file__, code_digest())"
+    ask = "import pipeline; from pipeline.base.canonical import code_digest; print(pipeline.__file__, code_digest())"
     found = [
         subprocess.run([sys.executable, "-c", ask], cwd=tmp_path, env={"PYTHONPATH": str(path)}, stdout=-1, check=True)
         for path in (packed, ROOT)

@@ -14,16 +14,15 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from pipeline.base.errors import PlanError
-from pipeline.engines.blocks import VALUES, Block
 from pipeline.engines.spark import SparkEngine
-from pipeline.engines.spark_udf import NoiseKey, ReleaseCells, mechanism_udf
-from pipeline.engines.writers import write_block
+from pipeline.engines.spark_frames import NoiseKey, ReleaseCells, mechanism_udf
+from pipeline.engines.writers import VALUES, Block, write_block
 from tests.support.leaks import forms
 from tests.support.spark import PYSPARKS_OWN, shared_engine
+from udfs.mechanisms.additive_kinds import Gaussian
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.light_tailed import Gaussian
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.transformed_kinds import Log
 from udfs.noise.keystream import SecretKey
 
 pytestmark = PYSPARKS_OWN

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.engines.writers import FORMATS, PARQUET, ROW_GROUP_CELLS
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 
 TABLE = pa.table(
     {

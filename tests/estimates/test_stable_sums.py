@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.signal import fftconvolve
 
 from tests.support.bits import cell_bits
-from udfs.estimates.stable_sums import Term, best_weights, half_width, scale_of
+from udfs.estimates.intervals import Term, best_weights, half_width, scale_of
 from udfs.mechanisms.catalogue import build
 from udfs.noise.heavy_weights import CauchyWeights, StableWeights
 from udfs.noise.weights import LogWeights

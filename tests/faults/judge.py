@@ -7,8 +7,8 @@ from pathlib import Path
 from pipeline.base.errors import PrdpError
 from pipeline.ledger.store import Ledger
 from pipeline.publication.manifest import verify_release
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST
-from pipeline.storage.uri import locate
 from tests.faults.scene import CANARIES, RELEASE, Ended, Scene
 from tests.faults.table import Fault
 from tests.support.leaks import found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from pipeline.base.columns import WIDTH, wrapped
+from pipeline.base.plain import WIDTH, wrapped
 from tests.support.corpus import build
 from tests.support.ledgers import ledger_file
 from tests.support.terminal import COLUMNS

@@ -16,7 +16,7 @@ import prdp
 from jobs.cli import main
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.operations.doctor import LEAST_FILES, Asked, doctor
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.collector import collector
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation
 from tests.support.postgres import PostgresServer

@@ -15,10 +15,9 @@ import pytest
 import pipeline.engines.tasks
 from pipeline.base.errors import PrdpError, exhausted
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.spark_failures import Failure, job_error
-from pipeline.engines.tasks import SumTask
+from pipeline.engines.tasks import Failure, SumTask, job_error
 from pipeline.microdata.source import chunks, find
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.patience import PATIENCE
 from tests.support.submit import Place
 from tests.support.world import records, write_world

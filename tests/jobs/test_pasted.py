@@ -9,7 +9,7 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.base.errors import BudgetRefused
-from pipeline.base.terminal import with_ledger
+from pipeline.base.plain import with_ledger
 from tests.support.world import budget_file, records, write_world
 
 RAISED = "have an officer raise it: prdp ledger raise {} --budget FILE --reason TEXT"

@@ -16,13 +16,12 @@ from jobs.dags.prdp_steps import approved, release_in
 from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger import fold
-from pipeline.ledger.approvals import Required
 from pipeline.ledger.database import WRITERS
-from pipeline.ledger.entries import Act, next_entry
+from pipeline.ledger.entries import Act, Required, next_entry
 from pipeline.ledger.history import approval_lines
 from pipeline.ledger.store import Ledger, create_ledger, import_ledger, migrate_ledger
 from pipeline.release.verify_releases import require_in_chain
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.ledger.test_ledger_roles import ROLES
 from tests.support.ledgers import append, policy, raw, reservation
 from tests.support.postgres import PostgresServer

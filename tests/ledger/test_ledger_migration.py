@@ -16,7 +16,7 @@ from pipeline.ledger.database import SCHEMA_VERSION, WRITERS
 from pipeline.ledger.entries import Act, Entry, next_entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger
-from pipeline.ledger.summary import counted
+from pipeline.ledger.summaries import counted
 from tests.jobs.test_cli import run_json
 from tests.support.ledgers import UNIT, append, entries, raw, reservation
 

@@ -20,7 +20,7 @@ from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.storage.local import LocalPath
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
 from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation, staged_files
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer

@@ -12,11 +12,10 @@ from sqlalchemy import Connection
 from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import BudgetRefused, StateError
-from pipeline.ledger import summaries, summary
+from pipeline.ledger import summaries
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger, create_ledger
-from pipeline.ledger.summaries import Kept, Summaries
-from pipeline.ledger.summary import Summary, counted
+from pipeline.ledger.summaries import Kept, Summaries, Summary, counted
 from tests.support.ledgers import UNIT, drawn_and_destroyed, policy, raw, reservation
 
 FITS = 4
@@ -112,10 +111,10 @@ def test_an_entry_that_vouches_for_what_the_chain_does_not_say_is_found(
         ledger.verify()
 
 
-@pytest.mark.parametrize("most_bits", [summary.MOST_BITS, 0])
+@pytest.mark.parametrize("most_bits", [summaries.MOST_BITS, 0])
 def test_losses_are_those_of_a_full_evaluation(address: str, monkeypatch: pytest.MonkeyPatch, most_bits: int) -> None:
     """Also of releases that were charged twice, refused after a test, aborted; and with losses too long to be kept."""
-    monkeypatch.setattr(summary, "MOST_BITS", most_bits)
+    monkeypatch.setattr(summaries, "MOST_BITS", most_bits)
     ledger = create_ledger(address)
     limits = [Limit(at, 1000 * UNIT) for at in REFERENCES]
     tested = {"test": TEST, "policy": with_left_out_test(policy(), TEST)}

@@ -13,10 +13,10 @@ from tests.support.kinds import FLAT, NARROW, STAIRS, random_table
 from tests.support.piecewise import Piecewise, of_table
 from udfs.losses import curve
 from udfs.losses.curve import curve_at, loss_below, tight_curve
-from udfs.losses.piecewise_losses import log_moment, pure_exactly, pure_of
+from udfs.losses.nodes import log_moment, pure_exactly, pure_of
 from udfs.losses.tight import renyi_curve, tight_loss
+from udfs.mechanisms.additive_kinds import WeightTable
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.heavy_tailed import WeightTable
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.numbers.arrays import Floats
 

@@ -20,8 +20,8 @@ import pytest
 from tests.support.lattice import CTX, real
 from tests.support.stable import log_ratio
 from udfs.losses.stable_policy import CauchyShape
+from udfs.mechanisms.additive_kinds import SymmetricStable
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.heavy_tailed import SymmetricStable
 
 ALPHAS = ["1", "1.05", "1.2", "1.5", "1.8", "1.9", "1.99"]
 SHIFTS = ["1e-4", "0.02", "0.7", "4.019", "33", "1000", "1e6"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.support.lattice import Noise, real
 from tests.support.released import INTERVAL, coverage, release
 from udfs.mechanisms.base import Released
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.transformed_kinds import Log
 
 CLOSE = 2.0**-25  # the bias that rounding ln(q + a) may leave, relative to q + a
 CASES = [

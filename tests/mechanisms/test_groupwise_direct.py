@@ -11,9 +11,9 @@ from mpmath import MPContext
 
 from pipeline.plan.messages import NEVER_RELEASED
 from tests.support.mistakes import PLAN, lines, write_domain
+from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.groupwise import KIND, GroupwiseDirect, infinite_from
-from udfs.mechanisms.parameters import ParameterError
 
 MP: Any = MPContext()
 MP.dps = 30

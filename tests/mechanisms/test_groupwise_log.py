@@ -15,8 +15,8 @@ from tests.support.guarantee import ORDERS, ROUNDING, centres, named, noise_of
 from tests.support.lattice import CTX, real
 from tests.support.mechanisms import INTERVAL
 from udfs.mechanisms.groupwise import GroupwiseLog, sigma_for_relative_error
-from udfs.mechanisms.log import Log
-from udfs.numbers.wide import LARGEST
+from udfs.mechanisms.transformed_kinds import Log
+from udfs.numbers.arrays import LARGEST
 
 ONE = Fraction(1)
 COARSE = GroupwiseLog(a=Fraction(2**34), sigma=Fraction("3.5e-10"))  # one record is half a lattice step

@@ -17,7 +17,7 @@ from tests.support.statistics import chi_square, dependence, level
 from udfs.mechanisms.groupwise import GroupwiseNoisy, share_revealed
 from udfs.noise.keystream import MAX_DRAWS, SECOND, CellBits, SecondNoise
 from udfs.noise.lattice import draw_noise
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 SIZE = 100_000
 CASES = [("0.1", "3", 40), ("0.5", "0.6", 0), ("0.02", "1.5", 1000), ("1", "8", 5)]

@@ -43,8 +43,7 @@ from tests.support.heavy import GeneralizedGaussian
 from tests.support.lattice import CTX, LatticeNoise, Noise, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.log import Log
-from udfs.mechanisms.root import Root
+from udfs.mechanisms.transformed_kinds import Log, Root
 from udfs.noise.lattice import REACH, WORD, LatticeTable
 from udfs.numbers.exact import exact
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.lattice import CTX, real
 from tests.support.released import INTERVAL, coverage, noise_of, release
-from udfs.mechanisms.log import Log
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.base import ParameterError
+from udfs.mechanisms.transformed_kinds import Log
 
 TOTALS = (0, 1, 40, 12_345, 2**60 - 1)
 CHOICES = [("gaussian", "mean"), ("gaussian", "median"), ("laplace", "mean"), ("laplace", "median")]

@@ -13,10 +13,9 @@ import pytest
 from tests.support.bits import cell_bits
 from tests.support.kinds import REGISTRY
 from tests.support.mechanisms import EXAMPLES, INTERVAL, KINDS, ONE, numbers, random_specs
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, Parameter, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.parameters import Parameter, ParameterError
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 
 @pytest.mark.parametrize("kind", KINDS)

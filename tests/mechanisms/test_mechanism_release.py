@@ -15,7 +15,7 @@ from tests.support.mechanisms import ADDITIVE, INTERVAL, KINDS, example
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.release import release_cells, release_frame
 from udfs.noise.lattice import CHUNK, draw_noise
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,7 +64,7 @@ def influences(random: Random, step: Fraction, size: int) -> list[Fraction]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_their_formulas_rounded_up(kind: str) -> None:
-    random, tight = Random(6), 1 + CTX.mpf(10) ** -19  # what udfs.numbers.bounds promises
+    random, tight = Random(6), 1 + CTX.mpf(10) ** -19  # what udfs.numbers.exact promises
     for _ in range(60):
         spec, step = random_specs(kind, random), Fraction(random.choice(["1", "0.01", "0.25"]))
         spec |= {"alpha": "1"} if kind == "symmetric_stable" else {}  # others have no formula

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.bits import Injected, words_that_draw
 from tests.support.mechanisms import root_of
-from udfs.mechanisms.root import Root
-from udfs.numbers.wide import LARGEST
+from udfs.mechanisms.transformed_kinds import Root
+from udfs.numbers.arrays import LARGEST
 
 INTERVAL = Fraction(19, 20)
 

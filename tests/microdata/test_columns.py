@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 import prdp
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
-from pipeline.microdata.columns import columns_line, require_columns, require_types
 from pipeline.microdata.lines import header
-from pipeline.microdata.schema import mistakes, require_schema
-from pipeline.microdata.source import find
+from pipeline.microdata.read import mistakes, require_schema
+from pipeline.microdata.source import columns_line, find, require_columns, require_types
 from pipeline.plan.load import load_plan
 from pipeline.storage.local import LocalPath
 from tests.support.leaks import told

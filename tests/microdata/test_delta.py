@@ -17,10 +17,9 @@ from pipeline.engines.protocol import Engine
 from pipeline.engines.registry import open_engine
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import microdata_at
-from pipeline.microdata.read import read
-from pipeline.microdata.schema import require_schema
+from pipeline.microdata.read import read, require_schema
 from pipeline.release.pinned import pinned, source_of
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.cells import keys
 from tests.support.delta import add, column, columns_of, commit, vector
 from tests.support.leaks import told
@@ -103,7 +102,7 @@ def test_deleted_rows_are_not_read(tmp_path: Path, rows: list[int], monkeypatch:
     assert read_of(tmp_path) == kept
     monkeypatch.setattr("pipeline.microdata.source.CHUNK_RECORDS", 100)  # each row group a chunk
     assert read_of(tmp_path) == kept
-    monkeypatch.setattr("pipeline.microdata.table_file.TableFile.is_deleted", lambda view, numbers: numbers < 0)
+    monkeypatch.setattr("pipeline.microdata.lake_tables.TableFile.is_deleted", lambda view, numbers: numbers < 0)
     with pytest.raises(AssertionError):  # a reader that takes no notice is seen
         read_of(tmp_path)
 
@@ -116,7 +115,7 @@ def test_deleted_rows_that_no_feature_announces(tmp_path: Path) -> None:
 
 def test_deleted_rows_beyond_a_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(tmp_path / "microdata" / "a.parquet").lstrip("/")
-    monkeypatch.setattr("pipeline.microdata.delta._vectors", lambda table: {file: np.int64(300).tobytes()})
+    monkeypatch.setattr("pipeline.microdata.lake_tables._vectors", lambda table: {file: np.int64(300).tobytes()})
     by_hand(tmp_path / "microdata", deletionVector=vector([7]))
     assert "not the file that its table lists" in refusal(tmp_path)
 

@@ -19,7 +19,7 @@ from pipeline.microdata import source
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
 from pipeline.release.pinned import source_of
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.microdata.test_delta import CANARY, MICRODATA, SPEC, read_of, refusal
 from tests.support.iceberg import at, catalog, data_files, with_deletes
 from tests.support.parity import released
@@ -65,7 +65,7 @@ def test_position_deletes_are_honoured(table: Table, monkeypatch: pytest.MonkeyP
     kept = [row for number, row in enumerate(MICRODATA.to_pylist()) if number not in (0, 199, 207)]
     assert read_of(metadata) == kept
     assert read_of(f"{metadata}@v{table.current_snapshot().snapshot_id}") == MICRODATA.to_pylist()
-    monkeypatch.setattr("pipeline.microdata.iceberg._deleted", lambda *given: b"")
+    monkeypatch.setattr("pipeline.microdata.lake_tables._deleted", lambda *given: b"")
     assert read_of(metadata) != kept  # a reader that takes no notice is seen
 
 

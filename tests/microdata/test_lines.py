@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.base.errors import MicrodataError
 from pipeline.microdata import lines
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import MicrodataError
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.spark_tasks import Shared, SumRecords
@@ -21,7 +21,7 @@ from tests.support.prepare import prepared
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place
 from tests.support.world import COUNTIES, NAICS, write_world
-from udfs.records.names import in_utf8
+from udfs.records.contract import in_utf8
 from udfs.records.sums import CELL, RecordCounts, counts_of
 
 pytestmark = PYSPARKS_OWN

@@ -14,7 +14,7 @@ from pipeline.base.errors import PlanError, PrdpError
 from pipeline.microdata import source
 from pipeline.microdata.read import read
 from pipeline.microdata.source import CHUNK_RECORDS, chunks, find, pin
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.cells import GOOD, HEADER, SUMS, csv, parquet, records, spec, summed, write
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told

@@ -18,7 +18,7 @@ from tests.support.statistics import binned_fit, chi_square, dependence, fit, le
 from udfs.noise import lattice
 from udfs.noise.keystream import Bits, CellBits
 from udfs.noise.lattice import CHUNK, REACH, LatticeTable, add_noise, build_table, draw_noise
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 DRAWS = 300_000
 OTHER = Fraction(105, 100)

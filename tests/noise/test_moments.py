@@ -13,8 +13,8 @@ from tests.noise.test_heavy_weights import least_a
 from tests.support.families import three, weights_of
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import CTX, LatticeNoise, Noise
+from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.parameters import ParameterError
 from udfs.noise import weights as measured
 from udfs.noise.weights import ERROR, FARTHEST, RANGE
 

@@ -16,7 +16,7 @@ from tests.support.lattice import CTX, LatticeNoise, Noise
 from udfs.mechanisms.additive import FINE, fineness_of
 from udfs.mechanisms.catalogue import build
 from udfs.noise.lattice import REACH, rounded_distance, rounded_moments, rounded_quantile
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 INTERVAL = Fraction(19, 20)
 BY_TERMS = 1 << 21

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.lattice import CTX, real
-from udfs.numbers.bounds import LARGE, SMALL, log1p_above, tanh_above
+from udfs.numbers.exact import LARGE, SMALL, log1p_above, tanh_above
 
 TIGHT = CTX.mpf(10) ** -19
 Bound = Callable[[Fraction], Fraction]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mpmath import MPContext
 
-from udfs.numbers.bounds import (
+from udfs.numbers.exact import (
     exp_above,
     laplace_zcdp_above,
     ln,

@@ -12,8 +12,8 @@ from fractions import Fraction
 import pytest
 
 from pipeline.accounting.interpretation import interpretation_text
-from pipeline.base.columns import loss_text
 from pipeline.base.html import source_of
+from pipeline.base.plain import loss_text
 from udfs.numbers.exact import bound_text, down_text, exact, up_float
 
 Shown = Callable[[Fraction | float], str]

@@ -17,7 +17,7 @@ from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.mechanisms.groupwise import GroupwiseNoisy
 from udfs.noise.lattice import build_table
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
-from udfs.numbers.floating import exp
+from udfs.numbers.arrays import exp
 
 ROOT = Path(__file__).parents[2]
 SPECS = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.shipped]

@@ -11,10 +11,10 @@ from numpy.polynomial import hermite_e
 
 from tests.support.bits import Injected, words_that_draw
 from tests.support.mechanisms import root_of
-from udfs.mechanisms.parameters import ParameterError
-from udfs.mechanisms.root import Root
+from udfs.mechanisms.base import ParameterError
+from udfs.mechanisms.transformed_kinds import Root
 from udfs.noise.powers import unbiased_estimate
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 CTX: Any = MPContext()
 CTX.prec = 120

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.lattice import CTX, real
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.transformed_kinds import Log
+from udfs.numbers.arrays import FINENESS, LARGEST, MARGIN, exp, floor_log2, lattice_step, round_decided
 from udfs.numbers.exact import bound_text, up_float
-from udfs.numbers.floating import FINENESS, MARGIN, exp, floor_log2, lattice_step, round_decided
-from udfs.numbers.wide import LARGEST
 
 LOGS = [
     Log(a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.wide import integers, wide
-from udfs.numbers.wide import LOW, Wide
+from udfs.numbers.arrays import LOW, Wide
 
 LARGEST = 2**63 - 1
 POWERS = (0, 31, 32, 62, 63, 64, 95, 96, 125)

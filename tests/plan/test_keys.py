@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import prdp
-import udfs.records.keys
+import udfs.records.decoding
 from pipeline.engines.spark import SparkEngine
 from pipeline.plan.load import load_plan
 from tests.support.counted import counted
@@ -94,17 +94,17 @@ def test_who_is_in_no_list_is_counted_as_left_out_and_who_has_no_code_is_not(tmp
 def test_codes_in_no_list_that_counted_as_the_last_one_would_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = udfs.records.keys.CodeColumn.index_of
+    real = udfs.records.decoding.CodeColumn.index_of
 
     def broken(column: Any, code: str | None) -> int:
         index = real(column, code)
-        return len(column.index) - 1 if index == udfs.records.keys.OUTSIDE else index
+        return len(column.index) - 1 if index == udfs.records.decoding.OUTSIDE else index
 
     table, cells = microdata(), public_cells(ALL)
     query = {"name": "q", "count": "records", "by": ["zip"], "where": {}, "mechanism": NOISE}
     place = write(tmp_path, ALL, [query])
     in_files(tmp_path, table)
-    monkeypatch.setattr(udfs.records.keys.CodeColumn, "index_of", broken)
+    monkeypatch.setattr(udfs.records.decoding.CodeColumn, "index_of", broken)
     assert tables(place)[0]["q"] != expected(coded(table), query, cells)
 
 
@@ -113,13 +113,13 @@ def test_classes_that_begin_above_their_lowest_value_would_be_seen(
 ) -> None:
     def broken(steps: Any, key: Any) -> Any:
         rows = np.searchsorted(np.array(key.lowest[1:]), steps, side="left")
-        return udfs.records.keys.RowCodes(np.arange(len(key.lowest)), rows, [])
+        return udfs.records.decoding.RowCodes(np.arange(len(key.lowest)), rows, [])
 
     table, cells = microdata(), public_cells(ALL)
     query = {"name": "q", "count": "records", "by": ["size"], "where": {}, "mechanism": NOISE}
     place = write(tmp_path, ALL, [query])
     in_files(tmp_path, table)
-    monkeypatch.setattr(udfs.records.keys.RowCodes, "of_classes", broken)
+    monkeypatch.setattr(udfs.records.decoding.RowCodes, "of_classes", broken)
     assert tables(place)[0]["q"] != expected(coded(table), query, cells)
 
 

@@ -22,8 +22,7 @@ from pipeline.publication.site.site_pages import OF_OTHER as OF_OTHER_CODES
 from pipeline.publication.site.site_pages import oddities
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
-from udfs.records.decoding import SumSpec
-from udfs.records.keys import OUTSIDE
+from udfs.records.decoding import OUTSIDE, SumSpec
 from udfs.records.sums import sum_batches
 
 SECTORS = {"31": "31-33", "32": "31-33", "33": "31-33", "44": "44-45", "45": "44-45", "48": "48-49", "49": "48-49"}

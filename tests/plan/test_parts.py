@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from mpmath import mp
 
-import pipeline.engines.blocks
+import pipeline.engines.writers
 from pipeline.accounting.left_out import NAME, LeftOutTest
 from pipeline.accounting.policy import PolicySum
 from pipeline.base.errors import MicrodataError, PlanError
@@ -24,7 +24,7 @@ from pipeline.publication.description import Description
 from tests.support.mistakes import without_numbers
 from tests.support.submit import Place, submit
 from tests.support.world import NAICS, QUERIES, figures, records, tree, write_world
-from udfs.mechanisms.light_tailed import Gaussian, Laplace
+from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.release import release_cells
 from udfs.noise.keystream import SecretKey
 
@@ -67,7 +67,7 @@ def rows(folder: Path, name: str = "employment") -> list[dict[str, Any]]:
 def test_parts_with_one_mechanism_give_the_bytes_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: dict[str, Any], cells: int
 ) -> None:
-    monkeypatch.setattr(pipeline.engines.blocks, "FILE_CELLS", cells)
+    monkeypatch.setattr(pipeline.engines.writers, "FILE_CELLS", cells)
     parted = {"by": "naics2", "parts": {"31-33": mechanism, "44-45": mechanism}, "others": mechanism}
     by_county = {"by": "state", "parts": {"06": mechanism}, "others": mechanism}
     whole = tables(tmp_path / "whole", employment(mechanism))

@@ -21,9 +21,9 @@ from pipeline.plan.model import Measure
 from pipeline.plan.plan_schema import export_schema
 from pipeline.storage.local import LocalPath
 from tests.support.plans import DATA, NAICS, load
+from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.light_tailed import Gaussian, Laplace
-from udfs.mechanisms.log import Log
+from udfs.mechanisms.transformed_kinds import Log
 from udfs.records.statistics import Count, Sum
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.base.errors import PlanError
 from pipeline.plan.load import load_plan
 from tests.support.plans import COUNTIES, DATA, NAICS, at, changed, load
-from udfs.mechanisms.light_tailed import Gaussian
+from udfs.mechanisms.additive_kinds import Gaussian
 
 SLOW = settings(derandomize=True, max_examples=60)
 # Every key that may be left out, with its default.

@@ -13,7 +13,7 @@ from tests.support.kinds import REGISTRY
 from tests.support.lattice import CTX
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 STEPS = ["1", "0.01"]
 SPECS: list[dict[str, Any]] = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.stated]

@@ -16,7 +16,7 @@ from pipeline.planning.study.design_bound import FALLS as FLOORS
 from pipeline.planning.study.design_bound import Certificate
 from pipeline.planning.study.design_program import ORDERS, Cost, Knots, Program
 from udfs.losses.curve import stated_at
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.base import ParameterError
 from udfs.noise.piecewise import PiecewiseWeights
 
 

@@ -34,8 +34,8 @@ from pipeline.planning.study.study_figures import (
 from pipeline.planning.study.study_spec import load_study
 from pipeline.planning.study.study_spec import write_microdata as microdata_of
 from pipeline.planning.study.todays_practice import FactorNoise
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import scratch
-from pipeline.storage.uri import locate
 from tests.support import studies
 from tests.support.factors import cell_variance
 from tests.support.mistakes import without_numbers

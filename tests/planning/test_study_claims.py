@@ -14,7 +14,7 @@ import prdp
 from jobs.cli import main
 from pipeline.planning.study.equal_mechanisms import Line, lines_of
 from pipeline.planning.study.study_spec import load_study
-from udfs.mechanisms.light_tailed import Gaussian
+from udfs.mechanisms.additive_kinds import Gaussian
 
 SIZES = np.unique(np.rint(np.geomspace(1, 1e6, 400)))
 STUDY = load_study(Path(__file__).parents[2] / "conf" / "studies" / "slides.yaml")

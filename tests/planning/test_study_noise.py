@@ -15,8 +15,7 @@ from pipeline.planning.study.equal_mechanisms import (
     unit_variance_terms,
 )
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.log import Log
-from udfs.mechanisms.root import Root
+from udfs.mechanisms.transformed_kinds import Log, Root
 from udfs.noise.continuous import GeneralizedGaussian as ContinuousGeneralized
 from udfs.noise.continuous import Laplace, RootEstimate
 from udfs.noise.continuous_polylog import ExponentialPolylog as ContinuousPolylog

@@ -22,7 +22,7 @@ from pipeline.planning.study import suppression as suppression_output
 from pipeline.planning.study import suppression_program
 from pipeline.planning.study.suppression_program import Linked, attacked, suppressed
 from pipeline.planning.study.todays_practice import Contributions, Rules, by_rule
-from udfs.mechanisms.light_tailed import Laplace
+from udfs.mechanisms.additive_kinds import Laplace
 from udfs.noise.keystream import SeededBits
 
 PLAN = Path(__file__).parents[2] / "conf" / "plans" / "state-industry.yaml"

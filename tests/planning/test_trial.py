@@ -21,8 +21,8 @@ from pipeline.accounting.left_out import LeftOutTest
 from pipeline.diagnostics.drawn_errors import CLASSES, Bins, Drawn, DrawTask, drawn_json
 from pipeline.diagnostics.plan_trials import TrialJob, try_plans
 from pipeline.diagnostics.trial_microdata import Economy, Origin
-from pipeline.engines.blocks import Block
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.writers import Block
 from pipeline.plan.load import load_plan
 from pipeline.planning.study.trial_text import trial_text
 from tests.support.world import plan as world_plan
@@ -179,7 +179,7 @@ def test_no_ledger_of_the_user_is_opened_and_keys_are_injected(tmp_path: Path, m
         return made[-1]
 
     monkeypatch.setattr(SecretKey, "fresh", None)  # what a release of its own would call
-    monkeypatch.setattr("pipeline.engines.blocks.rehearse", lambda *_: None)  # a throw-away key of the tables
+    monkeypatch.setattr("pipeline.engines.writers.rehearse", lambda *_: None)  # a throw-away key of the tables
     with DaskEngineClosed() as engine:
         try_plans(TrialJob(plans=[plan], origin=Origin(records=20_000), draws=2, engine=engine, new_key=key))
     assert len(made) == 4  # two draws, the rehearsed release and its test

@@ -16,8 +16,7 @@ from jobs.cli import main
 from prdp import PlanError
 from tests.support.ledgers import ledger_file
 from tests.support.world import COUNTIES, records, write_world
-from udfs.estimates.intervals import Law, multiplier
-from udfs.estimates.stable_sums import Term, half_width
+from udfs.estimates.intervals import Law, Term, half_width, multiplier
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 60}
 LAPLACE = {"kind": "laplace", "sigma": 40}

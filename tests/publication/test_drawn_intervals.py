@@ -15,7 +15,7 @@ import prdp
 from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
 from pipeline.publication.reconcile.reconciled import Options, Reconciliation, Solved
 from pipeline.publication.reconcile.released_tables import variances_of
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.publication.test_reconcile import BY_SIZE, LAPLACE, query, released
 from tests.support.bits import cell_bits
 from udfs.numbers.arrays import Floats

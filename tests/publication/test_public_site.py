@@ -21,7 +21,7 @@ from pipeline.publication.manifest import verify_release
 from pipeline.publication.site import site_files as write
 from pipeline.publication.site.figures import figure, map_script, packed, shades, with_bars
 from pipeline.release.officers import withdraw
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.parity import MECHANISMS, cells, holds_figures
 from tests.support.submit import Place, submit
 from tests.support.world import QUERIES, records, tree, write_world

@@ -12,7 +12,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.publication.reconcile.reconciled import Options, Reconciliation
 from pipeline.publication.reconcile.reconciled_folder import MakeGroup, make_reconciled
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from prdp import StateError
 from tests.publication.test_reconcile import QUERIES, released
 from tests.support.dask_cluster import local_cluster

@@ -18,8 +18,8 @@ from tests.support.guarantee import CASES, named, three
 from tests.support.losses import economy, met, wrong
 from tests.support.losses import record_losses as exactly
 from tests.support.world import COUNTIES, NAICS, write_world
+from udfs.mechanisms.additive_kinds import UnitSplitting
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.light_tailed import UnitSplitting
 from udfs.records.decoding import Decoder
 from udfs.records.influence import SMALL, QueryLoss, RecordLosses, UnitRows, record_losses, summed, unit_losses
 

@@ -27,8 +27,7 @@ from tests.support.cells import (
 )
 from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn, Rule
-from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec
-from udfs.records.keys import CodeColumn
+from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count
 from udfs.records.sums import CELL, Frame, RecordCounts, add_frames, counts_of, sum_batches
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 from udfs.records.contract import MeasureColumn, decimal_digits, in_units, whole_steps
 
 STEPS = [

@@ -24,7 +24,7 @@ from pipeline.microdata.source import Identity, identity_of
 from pipeline.plan.load import load_plan
 from pipeline.release.request import Request, reservation_of
 from pipeline.storage.location import Location
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.store import running, upload
 from tests.support.submit import Place, submit

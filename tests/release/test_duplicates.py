@@ -22,7 +22,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.release.attempts import MARK
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.duplicated import DIFFERS, MOST, SUMMED_UP, TWICE, Row, by_hand, made, table, write
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told

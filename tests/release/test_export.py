@@ -11,7 +11,7 @@ import prdp
 from jobs.cli import main
 from pipeline.base.errors import PlanError, StateError
 from pipeline.publication.product.exports import export
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.submit import Place, officer, submit
 from tests.support.world import records, write_world
 

@@ -14,7 +14,7 @@ from tests.support.guarantee import CASES, centres, named, noise_of, three
 from tests.support.lattice import real
 from udfs.mechanisms.base import Mechanism, Released
 from udfs.noise.lattice import draw_noise
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST
 
 SHARE = Fraction(19, 20)
 TOP = 1 << 62

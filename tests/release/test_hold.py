@@ -17,8 +17,8 @@ from pipeline.release.officers import approve, purge, reject, withdraw
 from pipeline.release.request import reservation_of
 from pipeline.release.steps import Job
 from pipeline.release.verify_releases import published_folders, require_in_chain
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST, Staging
-from pipeline.storage.uri import locate
 from tests.support.submit import EVERY, Place, officer_in_child, submit, submit_in_child
 from tests.support.world import records, tree, write_world
 

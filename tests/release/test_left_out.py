@@ -26,7 +26,7 @@ from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
 from pipeline.plan.total_policy import policy_of
 from pipeline.release.request import Request, reservation_of
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit, submit_in_child
 from tests.support.world import QUERIES, budget_file, plan, records, write_world

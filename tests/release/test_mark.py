@@ -16,8 +16,8 @@ from pipeline.release.attempts import MARK, give_up, is_own, mark, require_own
 from pipeline.release.officers import approve, purge, reject
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.ledgers import ATTEMPT, ledger_file, reservation, stage, staged_files
 from tests.support.store import Store, running, upload
 from tests.support.submit import Place, submit, submit_at_once

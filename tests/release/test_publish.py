@@ -17,8 +17,8 @@ from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.policy_document import guarantee
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import AttemptContents, Staging
-from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, MEMORY, child, filled, modes, staged
 from tests.support.patience import PATIENCE
 

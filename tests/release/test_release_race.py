@@ -8,8 +8,8 @@ import yaml
 
 from pipeline.ledger.store import create_ledger
 from pipeline.publication.manifest import verify_release
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST
-from pipeline.storage.uri import locate
 from tests.support.ledgers import UNIT
 from tests.support.submit import Place, submit_at_once
 from tests.support.world import records, write_world

@@ -14,8 +14,7 @@ from dask.base import tokenize
 
 from pipeline.base.errors import StateError
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.spark_failures import Failure
-from pipeline.engines.tasks import SumTask
+from pipeline.engines.tasks import Failure, SumTask
 from pipeline.engines.totals import layout_of
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
@@ -26,9 +25,9 @@ from pipeline.release.officers import approve
 from pipeline.release.request import reservation_of
 from pipeline.release.steps import Job, run
 from pipeline.storage.local import LocalPath
+from pipeline.storage.paths import locate
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.ledgers import staged_files
 from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_in_child

@@ -18,8 +18,8 @@ from pipeline.publication.manifest import verify_release
 from pipeline.publication.signing import create_key, load_public_key, load_signing_key
 from pipeline.release import installation as site_module
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.ledgers import staged
 from tests.support.world import records, tree, write_world
 

@@ -16,8 +16,7 @@ from pipeline.microdata import source
 from pipeline.microdata.source import identity_of
 from pipeline.release.pinned import identity
 from pipeline.release.sealed_frames import frame_of
-from pipeline.storage.folders import SYNTHETIC
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import SYNTHETIC, locate
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.world import budget_file, records, write_world
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from cryptography.exceptions import InvalidTag
 
+from pipeline.storage.paths import locate
 from pipeline.storage.sealing import Seal, pack
-from pipeline.storage.uri import locate
 from tests.support.leaks import forms, found
 
 COLUMNS = {"cell": np.arange(1000), "total": np.full(1000, int.from_bytes(b"CANARY!!", "little"))}

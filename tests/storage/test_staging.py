@@ -12,8 +12,8 @@ import pytest
 from pipeline.base.errors import PlanError, StateError
 from pipeline.release.publish import require_publishable
 from pipeline.storage.local import LocalPath
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging, prepare_root, together
-from pipeline.storage.uri import locate
 from tests.support.ledgers import ABOUT, ATTEMPT, filled, modes
 
 

@@ -10,16 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.base.build import code_digest
-from pipeline.engines.blocks import Block
+from pipeline.base.canonical import code_digest
 from pipeline.engines.tasks import SumTask
+from pipeline.engines.writers import Block
 from pipeline.microdata.source import chunks, find
-from pipeline.storage.uri import locate
-from udfs.mechanisms.light_tailed import Gaussian
+from pipeline.storage.paths import locate
+from udfs.mechanisms.additive_kinds import Gaussian
 from udfs.records.codes import NOWHERE
 from udfs.records.contract import MeasureColumn
-from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, SumSpec
-from udfs.records.keys import CodeColumn
+from udfs.records.decoding import KEPT, LEFT_OUT, BaseCells, CodeColumn, SumSpec
 from udfs.records.statistics import Count
 from udfs.records.sums import CELL, HIGH, Frame, add_frames
 

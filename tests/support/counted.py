@@ -9,8 +9,8 @@ from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.release.duplicates import records_of
 from pipeline.release.prepared import prepared_for
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.submit import Place
 from udfs.records.sums import UNCOUNTED, RecordCounts
 

@@ -23,8 +23,8 @@ from pipeline.ledger.store import create_ledger
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.signing import SigningKey
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.ledgers import reservation, stage
 
 # The calls into C that change files or the ledger. A file's written bytes may still be in memory at the next one.

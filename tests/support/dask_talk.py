@@ -14,11 +14,11 @@ from traceback import print_exc
 import pyarrow as pa
 from distributed import Client, LocalCluster
 
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.microdata.source import chunks, find
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.cells import blocks, records, spec, write
 from udfs.noise.keystream import SecretKey
 

@@ -13,7 +13,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.ledger.store import create_ledger
 from pipeline.plan.load import load_plan
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support import firms
 from tests.support.losses import economy
 from tests.support.world import COUNTIES, NAICS

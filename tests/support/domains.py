@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from pipeline.plan.domain import Domain
 from tests.support.wide import integers, wide
-from udfs.numbers.wide import Wide
+from udfs.numbers.arrays import Wide
 from udfs.records.codes import NAICS_LEVELS, OTHER, roll_up
 
 Cell = tuple[str, str]

@@ -17,8 +17,8 @@ from pipeline.microdata.read import read
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.model import Plan
 from pipeline.release import duplicates
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 from tests.support.world import COUNTIES, NAICS
 
 MOST = 2**63 - 1

@@ -14,8 +14,8 @@ from tests.support.kinds import REGISTRY, three_a_kind
 from tests.support.lattice import CTX, LatticeNoise, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
+from udfs.numbers.arrays import LARGEST
 from udfs.numbers.exact import exact
-from udfs.numbers.wide import LARGEST
 
 ORDERS = [exact(order) for order in ("1.0001", "1.5", "2", "4", "16", "64", "256")]
 ROUNDING = 1 + CTX.mpf(10) ** -12

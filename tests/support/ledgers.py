@@ -19,8 +19,8 @@ from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import AttemptContents, Staging
-from pipeline.storage.uri import locate
 from udfs.mechanisms.catalogue import build
 from udfs.records.statistics import Count
 

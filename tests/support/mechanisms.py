@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.kinds import REGISTRY, decimal
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.root import Root
+from udfs.mechanisms.transformed_kinds import Root
 
 ONE = Fraction(1)
 INTERVAL = Fraction(19, 20)

@@ -11,7 +11,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.plan.load import load_plan
 from pipeline.release.prepare import PrepareJob, prepare
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.submit import FORK_SERVER, MOST_EVENTS, Place, die_at_event
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.engines.blocks import ranges
-from pipeline.engines.writers import PARQUET
+from pipeline.engines.writers import PARQUET, ranges
 from pipeline.storage.local import LocalPath
 
 ATTEMPT = "0123456789abcdef"

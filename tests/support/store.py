@@ -16,8 +16,8 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from pipeline.storage.location import Location
+from pipeline.storage.paths import locate
 from pipeline.storage.store import StorePath
-from pipeline.storage.uri import locate
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "CANARYACCESSKEY",

@@ -25,8 +25,8 @@ from pipeline.release.request import Outcome
 from pipeline.release.steps import Job, run
 from pipeline.storage import staging as together
 from pipeline.storage.location import Location
+from pipeline.storage.paths import locate
 from pipeline.storage.store import StorePath
-from pipeline.storage.uri import locate
 from tests.support.logs import log_for
 from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey

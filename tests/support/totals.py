@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.engines.blocks import Block
 from pipeline.engines.protocol import Engine
+from pipeline.engines.writers import Block
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.release.duplicates import records_of
+from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from pipeline.storage.uri import locate
 
 
 def totals_in(block: Block) -> list[int]:

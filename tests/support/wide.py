@@ -1,10 +1,10 @@
-"""Wide numbers (udfs/numbers/wide.py) and Python's, by the definition of their words."""
+"""Wide numbers (udfs/numbers/arrays.py) and Python's, by the definition of their words."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from udfs.numbers.wide import Wide
+from udfs.numbers.arrays import Wide
 
 
 def integers(numbers: Wide) -> list[int]:

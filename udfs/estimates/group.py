@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from udfs.estimates.tables import (
-    EstimateError,
-    Int32s,
-    Observed,
-    Sums,
-    joint_positions,
-    sums_between,
-)
+from udfs.estimates.tables import EstimateError, Int32s, Observed, Sums, joint_positions, sums_between
 from udfs.numbers.arrays import Floats, Mask
 
 

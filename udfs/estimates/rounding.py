@@ -15,16 +15,7 @@ from scipy import sparse
 
 from udfs.estimates.group import Fixed
 from udfs.estimates.preconditioners import Chain
-from udfs.estimates.tables import (
-    Along,
-    EstimateError,
-    Observed,
-    Positions,
-    Sums,
-    in_order,
-    row_slabs,
-    sums_between,
-)
+from udfs.estimates.tables import Along, EstimateError, Observed, Positions, Sums, in_order, row_slabs, sums_between
 from udfs.numbers.arrays import Floats, Mask
 
 WHOLE = 2.0**53  # doubles below it hold every whole number

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.losses.nodes import UP, Stable, alpha_of, falls, normaliser_bounds
-from udfs.losses.piecewise_losses import OF_LOGS, moment_below
+from udfs.losses.nodes import OF_LOGS, UP, Stable, alpha_of, falls, moment_below, normaliser_bounds
 from udfs.losses.stable_policy import bends_of
 from udfs.losses.tight import LARGEST_EXPONENT, Summed, best_order, is_summable, pure_above, tight_loss, tight_losses
 from udfs.noise.heavy_weights import GeneralizedGaussianWeights, PolylogWeights
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.bounds import s_over_sinh
-from udfs.numbers.exact import exact, up_float
+from udfs.numbers.exact import exact, s_over_sinh, up_float
 
 SLACK = 1 + 2.0**-40  # far above the error of a few functions in doubles
 LARGEST = 300.0  # e to it is a double with room to spare
@@ -49,7 +47,7 @@ def of_pure(pure: float, orders: Floats) -> Floats:
     return np.minimum(curve, pure)
 
 
-# The tight loss of Laplace noise in doubles, for whole arrays; udfs.numbers.bounds.laplace_zcdp_above has it in
+# The tight loss of Laplace noise in doubles, for whole arrays; udfs.numbers.exact.laplace_zcdp_above has it in
 # rationals.
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from udfs.noise.stable_density import DEGREE, LEFT_OVER, START, Curve, curve, derivative_bound
 from udfs.numbers.arrays import Floats
-from udfs.numbers.bounds import log1p_above
+from udfs.numbers.exact import log1p_above
 
 NODES = ((-10, -3, 16), (-3, 0, 64), (0, 5, 128), (5, 20, 48))  # of each octave from 2^first to 2^last, so many
 PIECES = 8  # of a panel: derivatives are bounded on each

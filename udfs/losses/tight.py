@@ -13,15 +13,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from udfs.losses.nodes import UP, Falling, Stable, nodes_of, stable_nodes
-from udfs.losses.piecewise_losses import PiecewiseMoments, pure_exactly
+from udfs.losses.nodes import UP, Falling, PiecewiseMoments, Stable, nodes_of, pure_exactly, stable_nodes
 from udfs.losses.stable_policy import envelope
 from udfs.noise.heavy_weights import CauchyWeights, GeneralizedGaussianWeights, PolylogWeights, StableWeights
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats, Int64s, Mask
-from udfs.numbers.bounds import laplace_zcdp_above
-from udfs.numbers.exact import up_float
+from udfs.numbers.exact import laplace_zcdp_above, up_float
 
 Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights | PiecewiseWeights
 MOST_STEPS = 2**64

@@ -9,16 +9,13 @@ from typing import ClassVar, Self
 import numpy as np
 
 from udfs.losses import atoms, curve, tight
-from udfs.mechanisms.base import Mechanism, Released
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.base import Mechanism, ParameterError, Released
 from udfs.noise import lattice
 from udfs.noise.keystream import Bits
 from udfs.noise.lattice import LatticeTable
 from udfs.noise.weights import LogWeights, beyond
-from udfs.numbers.arrays import Floats, Int64s, Mask, UInt64s
-from udfs.numbers.bounds import tanh_above
-from udfs.numbers.exact import up_float
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST, Floats, Int64s, Mask, UInt64s
+from udfs.numbers.exact import tanh_above, up_float
 
 WIDEST = 2**55
 MOST_BEYOND = 1 - 1e-9

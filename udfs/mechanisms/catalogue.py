@@ -5,13 +5,18 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.additive_kinds import (
+    Designed,
+    ExponentialPolylog,
+    Gaussian,
+    GeneralizedGaussian,
+    Laplace,
+    SymmetricStable,
+    UnitSplitting,
+)
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.groupwise import GroupwiseLog, GroupwiseNoisy
-from udfs.mechanisms.heavy_tailed import Designed, ExponentialPolylog, GeneralizedGaussian, SymmetricStable
-from udfs.mechanisms.light_tailed import Gaussian, Laplace, UnitSplitting
-from udfs.mechanisms.log import Log
-from udfs.mechanisms.parameters import ParameterError
-from udfs.mechanisms.root import Root
+from udfs.mechanisms.transformed_kinds import Log, Root
 
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
     {

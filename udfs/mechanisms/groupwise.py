@@ -8,17 +8,14 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from udfs.mechanisms.base import ONE, Mechanism, Released
-from udfs.mechanisms.light_tailed import Gaussian
-from udfs.mechanisms.log import LogMechanism
-from udfs.mechanisms.parameters import above
+from udfs.mechanisms.additive_kinds import Gaussian
+from udfs.mechanisms.base import ONE, Mechanism, Released, above
 from udfs.mechanisms.transformed import equally_likely
+from udfs.mechanisms.transformed_kinds import LogMechanism
 from udfs.noise.keystream import Bits, SecondNoise
 from udfs.noise.lattice import add_noise
-from udfs.numbers.arrays import Floats, Int64s
+from udfs.numbers.arrays import LARGEST, Floats, Int64s, in_units
 from udfs.numbers.exact import context, real
-from udfs.numbers.floating import in_units
-from udfs.numbers.wide import LARGEST
 
 FACTOR_STEP = Fraction(1, 2**30)  # lattice of the proportional noise W, which has variance 1
 ENDS = 2.0**-48  # relative error of a released value in doubles, far above

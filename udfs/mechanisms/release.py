@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from udfs.mechanisms.base import Mechanism, Released
 from udfs.noise.keystream import CellBits, SecretKey
 from udfs.noise.lattice import CHUNK
-from udfs.numbers.floating import in_units
+from udfs.numbers.arrays import in_units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +32,7 @@ class Frame(Protocol):
 
 
 def release_cells(  # noqa: PLR0913 — mechanisms, an address in the keystream, and how values are shown
-    frame: Frame,
-    mechanisms: Sequence[Mechanism],
-    *,
-    key: SecretKey,
-    query: int,
-    interval: Fraction,
-    integer: bool,
+    frame: Frame, mechanisms: Sequence[Mechanism], *, key: SecretKey, query: int, interval: Fraction, integer: bool
 ) -> Released:
     """Return the released values of a frame's rows, in their order.
 

@@ -22,14 +22,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from udfs.mechanisms.additive import AdditiveMechanism
-from udfs.mechanisms.base import ZERO, Mechanism, Released
-from udfs.mechanisms.light_tailed import Gaussian, Laplace
-from udfs.mechanisms.parameters import choice
+from udfs.mechanisms.additive_kinds import Gaussian, Laplace
+from udfs.mechanisms.base import ZERO, Mechanism, Released, choice
 from udfs.noise.keystream import Bits
 from udfs.noise.lattice import REACH, add_noise
-from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.floating import in_units
-from udfs.numbers.wide import LARGEST
+from udfs.numbers.arrays import LARGEST, Floats, Int64s, in_units
 
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off

@@ -14,8 +14,7 @@ from udfs.noise.stable_density import Curve, curve
 from udfs.noise.stable_series import log_ratio, tail_integral
 from udfs.noise.weights import LogWeights, Moments, bracketed, moments
 from udfs.numbers.arrays import Floats
-from udfs.numbers.bounds import ln
-from udfs.numbers.exact import real
+from udfs.numbers.exact import ln, real
 
 ULP = 2.0**-53
 LOG_REACH = 64 * math.log(2)

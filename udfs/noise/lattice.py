@@ -31,9 +31,8 @@ from numpy.typing import NDArray
 
 from udfs.noise.keystream import Bits
 from udfs.noise.weights import DIRECT, LARGEST_LOG, LogWeights, log_sum, moments
-from udfs.numbers.arrays import Int64s, Mask, UInt64s
+from udfs.numbers.arrays import LARGEST, Int64s, Mask, UInt64s
 from udfs.numbers.exact import context, fraction, real
-from udfs.numbers.wide import LARGEST
 
 REACH = 2**64 - 1  # a total and a released value of 63 bits each differ by less: such noise always saturates
 WORD = 2**64

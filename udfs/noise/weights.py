@@ -15,8 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from udfs.numbers.arrays import Floats
-from udfs.numbers.bounds import ln
-from udfs.numbers.exact import context, real
+from udfs.numbers.exact import context, ln, real
 
 FAST_ERROR = 2.0**-49  # relative error of `fast`: under 8 last bits of a double, for |k| up to 2⁶⁴
 DIRECT_SCALE = 2**14  # quantiles of narrower noise are summed term by term

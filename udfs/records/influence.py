@@ -17,8 +17,7 @@ import numpy as np
 
 from udfs.mechanisms.additive import FLOAT_SLACK
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.arrays import Floats, Int64s, Mask
-from udfs.numbers.wide import LIMB, LOW
+from udfs.numbers.arrays import LIMB, LOW, Floats, Int64s, Mask
 from udfs.records.decoding import Records, SumSpec
 
 SMALL = 1 << 16  # influences below so many steps are looked up

@@ -17,11 +17,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from udfs.numbers.arrays import Int64s, Mask
-from udfs.numbers.wide import LARGEST, Wide
-from udfs.records.contract import Fault, Rule
+from udfs.numbers.arrays import LARGEST, Int64s, Mask, Wide
+from udfs.records.contract import Fault, Rule, distinct, ranked
 from udfs.records.decoding import KEPT, LEFT_OUT, Records, SumSpec, decoder_of
-from udfs.records.names import distinct, ranked
 
 Frame = dict[str, Int64s]  # CELL first, then addends, then higher words
 CELL = "(cell)"

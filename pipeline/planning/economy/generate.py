@@ -24,7 +24,7 @@ from pipeline.base.errors import PlanError
 from pipeline.base.log import counted
 from pipeline.planning.economy.economy_model import Economy, Figures, Ints, evenly, read_rows, rounded
 from pipeline.planning.economy.firms import Chained, Firms
-from pipeline.storage.folders import SYNTHETIC, filled, require_new
+from pipeline.storage.paths import SYNTHETIC, filled, require_new
 
 # Firms below this number own the establishment of that number alone; from here on they may own several.
 CHAIN_NUMBERS_FROM: Final = 900_000_000

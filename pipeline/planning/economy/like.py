@@ -18,7 +18,7 @@ from pipeline.base.log import counted
 from pipeline.planning.economy.economy_model import Figures, Floats, Ints, population, read_rows
 from pipeline.planning.economy.generate import CHAIN_NUMBERS_FROM, CONF, DOMAIN, Generated, codes, ids, write_parquet
 from pipeline.planning.economy.published import INDUSTRIES, Allocated, Bools, Published, allocated, published
-from pipeline.storage.folders import filled, require_new
+from pipeline.storage.paths import filled, require_new
 
 PLAN: Final = CONF / "plans" / "cbp.yaml"
 STREAM: Final = 3  # of the seed: other synthetic data have 0 to 2

@@ -12,8 +12,8 @@ from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.targets import CalibrationError
-from pipeline.base.columns import aligned, reference_text
 from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError
+from pipeline.base.plain import aligned, reference_text
 from pipeline.plan.drafts import Allocation, Place, allocation_of
 from pipeline.plan.load import NOTHING, draft_of, load_plan, plan_of
 from pipeline.plan.model import OTHERS, Plan, Query

@@ -25,18 +25,17 @@ from pipeline.accounting.targets import (
     WrongNumber,
     read_sizes,
 )
-from pipeline.base.columns import aligned, mechanism_text
 from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.names import hint
+from pipeline.base.plain import aligned, mechanism_text
 from pipeline.base.plots import REFERENCE, line_style, write_picture
 from pipeline.plan.messages import NEVER_RELEASED
 from pipeline.plan.structure import TOTALS, errors_at, infinite_error
 from pipeline.planning.explain.explain_text import error_lines
 from pipeline.planning.explain.explanation import COUNTS, SIZES, groups_json
 from pipeline.planning.study.comparison import Comparison, Objective, compare
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
 

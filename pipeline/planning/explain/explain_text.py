@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.accounting.left_out import NAME
-from pipeline.base.columns import (
+from pipeline.base.plain import (
     WIDTH,
     aligned,
     cut,

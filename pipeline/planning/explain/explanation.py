@@ -15,7 +15,7 @@ from pipeline.accounting.interpretation import Loss, interpret, interpret_at
 from pipeline.accounting.left_out import SHARE
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Reference, Span
-from pipeline.base.columns import WIDTH, aligned
+from pipeline.base.plain import WIDTH, aligned
 from pipeline.base.plots import TOTAL, family_styles, label_ends, label_points, require_format, write_picture
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.model import Plan, Query

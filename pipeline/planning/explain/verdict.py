@@ -12,8 +12,7 @@ from pipeline.accounting.references import OWN_REMEDY, Limit, Reference
 from pipeline.base.errors import BudgetRefused, in_a_line
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.total_policy import limits_of, located, policy_of, require_measures
-from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.numbers.exact import as_json, bound_text, up_float
 
 CELLS = (10, 1_000, 100_000)  # true totals of a small, a middle and a large cell, in the measure's unit

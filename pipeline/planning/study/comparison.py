@@ -29,9 +29,8 @@ from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import ONE_EACH, CalibrationError, Sizes, Target
 from pipeline.base.plots import REFERENCE, family_styles, write_picture
 from pipeline.planning.explain.explanation import groups_json
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.exact import as_json, bound_text
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from pipeline.planning.study.design_bound import FALLS, LARGEST, Certificate
 from pipeline.planning.study.design_program import Cost, Knots, Limit, Program
 from udfs.losses.curve import stated_at
 from udfs.losses.tight import tight_loss
-from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.heavy_tailed import Designed, ExponentialPolylog, WeightTable
-from udfs.mechanisms.parameters import ParameterError
+from udfs.mechanisms.additive_kinds import Designed, ExponentialPolylog, WeightTable
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.noise.heavy_weights import PolylogWeights
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.numbers.arrays import Floats

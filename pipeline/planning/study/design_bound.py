@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.planning.study.design_program import ORDERS, Cost
-from udfs.losses.piecewise_losses import log_moment, pure_exactly
+from udfs.losses.nodes import log_moment, pure_exactly
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.numbers.arrays import Floats
 

@@ -25,10 +25,9 @@ from pipeline.accounting.targets import CalibrationError, Target
 from pipeline.base.errors import PlanError
 from pipeline.planning.study.todays_practice import FactorNoise
 from udfs.mechanisms.additive import AdditiveMechanism
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.additive_kinds import ExponentialPolylog, GeneralizedGaussian
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.heavy_tailed import ExponentialPolylog, GeneralizedGaussian
-from udfs.mechanisms.parameters import ParameterError
 from udfs.mechanisms.transformed import TransformedMechanism
 from udfs.noise.continuous import ContinuousNoise
 from udfs.noise.powers import variance_of_power

@@ -21,9 +21,8 @@ from pipeline.base.errors import PlanError
 from pipeline.base.plots import FORMATS, family_styles, picture
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.planning.study.sized_cells import SizedCells
-from pipeline.storage.folders import filled
-from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.parameters import ParameterError
+from pipeline.storage.paths import filled
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.numbers.exact import bound_text, exact
 
 if TYPE_CHECKING:

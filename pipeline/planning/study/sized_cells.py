@@ -13,14 +13,13 @@ from pydantic import ValidationError
 
 from pipeline.accounting.targets import BUILT_IN, HEADER
 from pipeline.base.errors import PlanError
-from pipeline.engines.blocks import Block
+from pipeline.engines.writers import Block
 from pipeline.plan.load import draft_of, filled
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.plan_mechanisms import open_parts, wish_of
 from pipeline.plan.plan_schema import PlanSpec
 from pipeline.plan.plan_text import PlanText
-from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.floating import in_units
+from udfs.numbers.arrays import Floats, Int64s, in_units
 
 A_DECADE: Final = 12  # bins of totals above 0: a bin is 21 % wide
 DECADES: Final = (-2, 15)

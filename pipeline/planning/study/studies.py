@@ -28,8 +28,8 @@ from pipeline.planning.study.study_figures import (
     panel_json,
 )
 from pipeline.planning.study.study_spec import write_microdata
-from pipeline.storage.folders import filled
 from pipeline.storage.local import LocalPath
+from pipeline.storage.paths import filled
 from pipeline.storage.staging import Staging, scratch
 from udfs.numbers.arrays import Floats, Int64s
 

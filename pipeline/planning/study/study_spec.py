@@ -21,11 +21,9 @@ from pipeline.plan.values import Name, NonNegative, Positive, Spec, Text, number
 from pipeline.planning.economy.generate import generate, write_cattle
 from pipeline.planning.study.equal_mechanisms import HEAVY, PAPER, Data, Entry, Equal, EqualBy, Panel, Study, unit_noise
 from pipeline.planning.study.todays_practice import FactorNoise
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.log import Log
-from udfs.mechanisms.parameters import ParameterError
-from udfs.mechanisms.root import Root
+from udfs.mechanisms.transformed_kinds import Log, Root
 
 OWNER: Final = "firm_id"
 CATTLE_PLAN: Final = {

@@ -23,7 +23,7 @@ from pipeline.plan.total_policy import losses_at, policy_of
 from pipeline.planning.study.study_figures import quantile
 from pipeline.planning.study.suppression_program import Linked, attacked, suppressed
 from pipeline.planning.study.todays_practice import Contributions, FactorNoise, Rules, by_rule
-from pipeline.storage.folders import filled
+from pipeline.storage.paths import filled
 from udfs.noise.keystream import SeededBits
 from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.exact import bound_text, up_float

@@ -11,8 +11,8 @@ from pipeline.accounting.left_out import NAME
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, spans_json
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.columns import mechanism_text, reference_text
 from pipeline.base.html import Table, number, percent, rendered
+from pipeline.base.plain import mechanism_text, reference_text
 from pipeline.base.plots import family_look
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_text import written

@@ -19,9 +19,8 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from udfs.losses.curve import knots
 from udfs.losses.tight import tight_losses
 from udfs.mechanisms.additive import AdditiveMechanism
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, exact
 

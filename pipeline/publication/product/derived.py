@@ -20,7 +20,7 @@ from pipeline.plan.keys import Where
 from pipeline.plan.structure import Structure
 from pipeline.publication.manifest import key_pieces, write_manifest, written
 from pipeline.publication.reconcile.published_totals import CellTotals, Total
-from pipeline.storage.folders import filled
+from pipeline.storage.paths import filled
 from udfs.estimates.intervals import (
     Law,
     Statistics,

@@ -23,9 +23,9 @@ from pipeline.publication.description import CODES, PACKAGE
 from pipeline.publication.manifest import write_manifest
 from pipeline.publication.product.sdmx import write_sdmx
 from pipeline.publication.release_folder import Published, published_in
-from pipeline.storage.folders import filled
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
+from pipeline.storage.paths import filled
 
 # Published tables in a DuckDB database, or as Delta tables: codes are text, and descriptions are comments.
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.base.build import code_digest
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError
 from pipeline.base.log import counted
 from pipeline.publication.manifest import PIECE, PRODUCT, Manifest, Written, manifest_file, write_manifest, written
@@ -42,9 +42,8 @@ from pipeline.publication.release_folder import (
     text_of,
     whole,
 )
-from pipeline.storage.folders import filled
-from pipeline.storage.inputs import LARGEST_TEXT, read_input
 from pipeline.storage.location import Location
+from pipeline.storage.paths import LARGEST_TEXT, filled, read_input
 from udfs.numbers.arrays import Floats
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Where
 from pipeline.plan.structure import TableFacts
 from pipeline.publication.release_folder import VALUE
-from pipeline.storage.inputs import LARGEST_LIST, open_input
+from pipeline.storage.paths import LARGEST_LIST, open_input
 from udfs.estimates.tables import joint_positions
 from udfs.numbers.arrays import Floats
 from udfs.records.statistics import RECORDS, Statistic

@@ -21,10 +21,10 @@ from pipeline.plan.structure import TableFacts
 from pipeline.publication.reconcile.public_totals import Atoms, measure_of
 from pipeline.publication.reconcile.released_tables import ReleasedTable, Releases
 from pipeline.publication.release_folder import VALUE
+from udfs.estimates import intervals
 from udfs.estimates.intervals import Law, Statistics, Totals, combined, half_step, law_of, multiplier
-from udfs.estimates.stable_sums import Term, best_weights, half_width, scale_of
+from udfs.mechanisms.additive_kinds import SymmetricStable
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.heavy_tailed import SymmetricStable
 from udfs.numbers.arrays import Floats
 
 USUAL = Fraction(95, 100)
@@ -207,7 +207,7 @@ class Published(Releases):
         """Return the weighted mean of least scale of all tables of stable noise of one exponent that tell a total.
 
         They are of the same records: those with the fewest keys. Its law is known as that of a sum is
-        (udfs.estimates.stable_sums). PlanError where there are not two such tables.
+        (udfs.estimates.intervals). PlanError where there are not two such tables.
         """
         stable = [each for each in self._telling(of, where) if each.exponent is not None]
         best = min(stable, key=lambda each: each.rank, default=None)
@@ -217,7 +217,7 @@ class Published(Releases):
                 f"--mean: there are no two tables of {of} with stable noise of one alpha that tell these cells"
             )
         used = [_stable(each.used) for each in alike]
-        weights = best_weights(best.exponent, [scale_of(terms) for terms in used]).tolist()
+        weights = intervals.best_weights(best.exponent, [intervals.scale_of(terms) for terms in used]).tolist()
         terms = [replace(term, weight=w) for terms, w in zip(used, weights, strict=True) for term in terms]
         value = sum(w * each.total(float(USUAL)).value for each, w in zip(alike, weights, strict=True))
         half = _of_stable(", ".join(each.table.name for each in alike), terms, coverage) * best.step
@@ -309,17 +309,17 @@ def _half_width(name: str, used: Sequence[tuple[Mechanism, int]], coverage: floa
     return half
 
 
-def _stable(used: Sequence[tuple[Mechanism, int]]) -> list[Term]:
+def _stable(used: Sequence[tuple[Mechanism, int]]) -> list[intervals.Term]:
     return [
-        Term(alpha=float(mechanism.alpha), scale=float(mechanism.steps), count=count)
+        intervals.Term(alpha=float(mechanism.alpha), scale=float(mechanism.steps), count=count)
         for mechanism, count in used
         if isinstance(mechanism, SymmetricStable)
     ]
 
 
-def _of_stable(name: str, terms: Sequence[Term], coverage: float) -> float:
+def _of_stable(name: str, terms: Sequence[intervals.Term], coverage: float) -> float:
     try:
-        return half_width(terms, coverage)
+        return intervals.half_width(terms, coverage)
     except ValueError as refused:
         raise PlanError(f"{name}: {refused}") from None
 

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.base.build import code_digest
-from pipeline.base.canonical import readable_json
+from pipeline.base.canonical import code_digest, readable_json
 from pipeline.base.errors import PlanError, StateError
 from pipeline.base.log import share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
@@ -48,8 +47,8 @@ from pipeline.publication.release_folder import (
     published_part,
     structure_of,
 )
-from pipeline.storage.folders import UNFINISHED, filled
 from pipeline.storage.location import Location
+from pipeline.storage.paths import UNFINISHED, filled
 from pipeline.storage.staging import STRUCTURE, safe_name
 from udfs.numbers.arrays import Floats
 

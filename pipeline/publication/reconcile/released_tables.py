@@ -32,9 +32,8 @@ from pipeline.storage.location import Location
 from udfs.estimates.intervals import Law, combined, law_of, multiplier
 from udfs.estimates.solve import Estimates
 from udfs.estimates.variances import Drawn
-from udfs.mechanisms.base import Mechanism
+from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.parameters import ParameterError
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import exact
 from udfs.records.statistics import Statistic

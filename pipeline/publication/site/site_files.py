@@ -27,9 +27,9 @@ from pipeline.publication.manifest import (
 from pipeline.publication.release_folder import as_written, json_in, published_part, structure_of
 from pipeline.publication.site.figures import MAPS, Figures, Read, coarse_of, keys_script, map_script, part_scripts
 from pipeline.publication.site.site_pages import FIRST_ROWS, files_of, front_page, published_page, table_page
-from pipeline.storage.folders import filled
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import FileDigest, Location
+from pipeline.storage.paths import filled
 from pipeline.storage.staging import SIGNED
 
 FRONT = "index.html"  # the front page, in the release's folder and in the site's
