@@ -18,7 +18,7 @@ from jobs.encoding import escape_what_cannot_be_printed, require_utf8, run_in_ut
 from jobs.options import LOG_JSON, QUIET
 from jobs.parser import parser_with, run
 from jobs.signals import stopping
-from pipeline.base.errors import PrdpError, exhausted
+from pipeline.base.errors import PrdpError, as_options, exhausted
 from pipeline.base.log import Log, json_log, plain_log
 
 LEAST_ADDRESSES = 320 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     # OpenBLAS ends a process that cannot have all its threads, and prdp's own are as many as there are processors.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log = _log(words)
-    with stopping(), log.listening():
+    with stopping(), log.listening(), as_options():
         return _called(words, log)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
 from pipeline.publication.product.derived import (
@@ -59,14 +59,16 @@ def derive(
     total, ratio, share, since, published, options = _split(statistic)
     kind = _one(total, ratio, share)
     if since is not None and kind != "total":
-        raise PlanError("--since: it goes with --total")
+        raise PlanError(f"{arg('since')}: it goes with {arg('total')}")
     if inside and kind != "share":
-        raise PlanError("--inside: it goes with --share")
+        raise PlanError(f"{arg('inside')}: it goes with {arg('share')}")
     source, interval = _source(releases, published, options), _interval(options)
     cells = cells_of(where)
     if mean:
         if total is None or since is not None or not isinstance(source, Published):
-            raise PlanError("--mean: it goes with --total and --published, and without --since")
+            raise PlanError(
+                f"{arg('mean')}: it goes with {arg('total')} and {arg('published')}, and without {arg('since')}"
+            )
         return (total_of(source.mean(total, cells, interval), interval),)
     if total is not None and since is not None:
         return change_of(source, _source(since, published, options), total, cells, interval)
@@ -93,7 +95,7 @@ def derive_table(
     """
     total, ratio, share, since, published, options = _split(statistic)
     if (_one(total, ratio, share) == "total") != (since is not None):
-        raise PlanError("--since: with --out it goes with --total, and --total with it")
+        raise PlanError(f"{arg('since')}: with {arg('out')} it goes with {arg('total')}, and {arg('total')} with it")
     source, interval = _source(releases, published, options), _interval(options)
     if total is not None and since is not None:
         made = change_by_cell(source, _source(since, published, options), total, interval)
@@ -121,14 +123,14 @@ def _one(total: str | None, ratio: str | None, share: str | None) -> str:
 def _sides(ratio: str) -> tuple[str, str]:
     numerator, sign, denominator = (part.strip() for part in ratio.partition("/"))
     if not (numerator and sign and denominator):
-        raise PlanError(f"--ratio {ratio}: write one over the other, such as payroll/employment")
+        raise PlanError(f"{arg('ratio', ratio)}: write one over the other, such as payroll/employment")
     return numerator, denominator
 
 
 def _interval(options: dict[str, Any]) -> float:
     interval = float(options.get("interval", 0.95))
     if not 0 < interval < 1:
-        raise PlanError(f"--interval {interval:g}: a number above 0 and below 1 is needed")
+        raise PlanError(f"{arg('interval')} {interval:g}: a number above 0 and below 1 is needed")
     return interval
 
 
@@ -137,6 +139,6 @@ def _source(releases: Releases, published: bool, options: dict[str, Any]) -> Sou
         return reconcile(releases, **options).source
     unused = sorted(name for name, value in options.items() if value and name not in {"interval", "plans"})
     if unused:
-        raise PlanError(f"--published: --{unused[0].replace('_', '-')} says how tables are weighted, and none is")
+        raise PlanError(f"{arg('published')}: {arg(unused[0])} says how tables are weighted, and none is")
     plans = [load_plan(Path(path)) for path in options.get("plans", ())]
     return Published(locations(releases, "release"), plans)

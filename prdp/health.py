@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.engines.registry import ENGINES
 from prdp.declared import Arg, documented
 
@@ -40,7 +40,7 @@ def doctor(
 
     if engine not in (None, *ENGINES):
         raise PlanError(f"engine {engine!r}: must be {' or '.join(ENGINES)}")
-    staged = None if staging is None else locate(staging, what="--staging").resolve()
-    written = None if out is None else locate(out, what="--out")
+    staged = None if staging is None else locate(staging, what=arg("staging")).resolve()
+    written = None if out is None else locate(out, what=arg("out"))
     named = None if ledger is None else str(ledger)
     return as_document(examined(datetime.now(UTC), Asked(named, staged, written, engine, least_free)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, arg
 from prdp.declared import Arg, Data, NewFolder, documented
 from prdp.locations import LocationLike, located
 from prdp.plans import Plan, load_plan
@@ -81,7 +81,7 @@ def diagnose(
 
     model, runner = load_plan(plan)._model, Runner(**options)
 
-    name = runner.name("out")
+    name = arg("out")
     target = locate(os.fspath(out), what=name)
     folder = target.as_path()
     if folder is None:
@@ -91,7 +91,7 @@ def diagnose(
         opened = runner.lasting(started)
         microdata = microdata_of(model, data, runner, opened, released=False)
         if not isinstance(microdata, Place):
-            name = runner.name("data")
+            name = arg("data")
             raise PlanError(f"diagnostics read files: give a copy of the table or DataFrame with {name}")
         made = run(
             DiagnosticsJob(

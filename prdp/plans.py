@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.base.errors import Interrupted, PlanError
+from pipeline.base.errors import Interrupted, PlanError, arg
 from pipeline.plan.load import NOTHING, filled, plan_of
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_schema import DomainSpec, ListSpec
@@ -138,7 +138,7 @@ class Plan:
                 plan=model,
                 microdata=microdata_of(model, data, runner, opened, released=True),
                 out=out_of(model, out, runner),
-                staging=None if staging is None else location(staging, runner.name("staging")),
+                staging=None if staging is None else location(staging, arg("staging")),
                 engine=started,
                 ledger=opened._store,
                 formats=("csv",) if csv else (),
@@ -187,7 +187,7 @@ class Plan:
                 microdata=microdata_of(model, data, runner, opened, released=True),
                 out=out_of(model, out, runner),
                 ledger=opened._store,
-                staging=None if staging is None else location(staging, runner.name("staging")),
+                staging=None if staging is None else location(staging, arg("staging")),
                 registered_only=opened._registered_only,
                 site_share=site().max_left_out,
                 most_cells=site().max_cells,
@@ -226,16 +226,14 @@ class Plan:
 
         model, runner = self._model, Runner(**options)
 
-        at = None if report is None else locate(os.fspath(report), what=runner.name("report")).as_path()
+        at = None if report is None else locate(os.fspath(report), what=arg("report")).as_path()
         if report is not None and at is None:
-            raise PlanError(
-                f"{runner.name('report')} {report}: a report is a file of mode 0600; name one of this machine"
-            )
+            raise PlanError(f"{arg('report')} {report}: a report is a file of mode 0600; name one of this machine")
         with runner.started() as started:
             opened = runner.lasting(started)
             microdata = microdata_of(model, data, runner, opened, released=False)
             if not isinstance(microdata, Place):
-                name = runner.name("data")
+                name = arg("data")
                 raise PlanError(f"a check reads files: give a copy of the table or DataFrame with {name}")
             outcome = run(
                 CheckJob(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.engines.registry import ENGINES
 from pipeline.plan.keys import Where
 from pipeline.publication.manifest import RECONCILED, Manifest
@@ -127,7 +127,7 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
                 facts = make_reconciled(self._made_of, Path(out), csv=csv, each=started.each, signing=signing)
         else:
             facts = make_reconciled(self._made_of, Path(out), csv=csv, signing=signing)
-        return Reconciled(facts, locate(os.fspath(out), what="--out"), self._made_of)
+        return Reconciled(facts, locate(os.fspath(out), what=arg("out")), self._made_of)
 
     def export(
         self, to: str, out: str | Path | None = None, *, tables: Sequence[str] = (), **options: Any

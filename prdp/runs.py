@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log, plain_log
 from pipeline.engines.registry import ENGINES, OPTIONS, open_engine
 from pipeline.plan.model import Plan, default_out
@@ -67,7 +67,7 @@ class Run(OnEngine, OnLedger, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """What runs a job over microdata, of the options of `Run`; messages name options as their user writes them."""
+    """What runs a job over microdata, of the options of `Run`."""
 
     engine: str | None = None
     scheduler: str | None = None
@@ -88,10 +88,6 @@ class Runner:
         """Whether an engine, or an option of one, was asked for."""
         return any(getattr(self, name) is not None for name in ("engine", *OPTIONS))
 
-    def name(self, parameter: str) -> str:
-        """Return a parameter as its user writes it."""
-        return parameter if self.command_log is None else f"--{parameter}"
-
     @contextmanager
     def started(self, data: DataLike = None) -> "Iterator[Engine]":
         """Yield the engine, the only one that is imported; close it afterwards.
@@ -110,7 +106,7 @@ class Runner:
             with engine_on(session, self.log) as on_that_session:
                 yield on_that_session
             return
-        with open_engine(name, options, flag="" if self.command_log is None else "--", log=self.log) as engine:
+        with open_engine(name, options, log=self.log) as engine:
             yield engine
 
     def opened(self) -> Ledger:
@@ -160,7 +156,7 @@ def microdata_of(plan: Plan, data: DataLike, runner: Runner, ledger: Ledger, *, 
         from pipeline.release.sealed_frames import frame_of  # noqa: PLC0415 — pandas and Arrow
 
         return frame_of(data)
-    what = "microdata" if data is None else runner.name("data")
+    what = "microdata" if data is None else arg("data")
     at = plan.dataset.path if data is None else located(data, what)
     table = Table(plan.dataset.table or "")
     names = (source_of(table),) if at is None else names_of(at)
@@ -178,4 +174,4 @@ def microdata_of(plan: Plan, data: DataLike, runner: Runner, ledger: Ledger, *, 
 
 def out_of(plan: Plan, out: LocationLike | None, runner: Runner) -> "Location":
     """Return where a release is published."""
-    return location(default_out(plan) if out is None else out, runner.name("out"))
+    return location(default_out(plan) if out is None else out, arg("out"))

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log, plain_log
 from prdp.declared import FIGURES, Arg, NewFolder, documented
 from prdp.runs import OnEngine, Runner
@@ -161,7 +161,7 @@ def calibrate(
     from pipeline.planning.explain.calibrated import Asked  # noqa: PLC0415
     from pipeline.planning.study.comparison import to_json  # noqa: PLC0415
 
-    call, log = Asked(asked, str), plain_log() if progress else Log()
+    call, log = Asked(asked), plain_log() if progress else Log()
     if kind is not None:
         return call.one(lambda tried: log.progress(f"{tried} exponents tried"))
     compared = call.comparison(lambda tried: log.progress(f"{tried} shapes tried"))
@@ -262,7 +262,7 @@ def suppression(
         held = Rules() if rules is None else Rules.named(rules)
         today = FactorNoise(a=factors[0], b=factors[1])
     except ValueError as error:
-        raise PlanError(f"--rules: {error}" if rules is not None else str(error)) from None
+        raise PlanError(f"{arg('rules')}: {error}" if rules is not None else str(error)) from None
     model, known = load_plan(plan)._model, KnownDatasets.of(ledger)
     if model.dataset.path is not None:
         known.require_none_at(model.dataset.path, f"microdata {model.dataset.path}")

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.base.errors import PlanError, PrdpError, StateError
+from pipeline.base.errors import PlanError, PrdpError, StateError, arg
 from prdp.declared import Arg, NewFolder, documented
 from prdp.ledgers import KnownDatasets, LedgerLike
 from prdp.locations import located
@@ -70,18 +70,19 @@ def try_plan(
         seed=seed,
     )
     if sizes is not None:
-        at, known = located(sizes, "--sizes"), KnownDatasets.of(ledger)
-        known.require_none_at(at, f"--sizes {at}")
+        at, known = located(sizes, arg("sizes")), KnownDatasets.of(ledger)
+        known.require_none_at(at, f"{arg('sizes')} {at}")
         require_no_part(at)
         for each in plans:
             require_apart(each._model, at, at)
-        files = find(at.resolve("--sizes"))
+        files = find(at.resolve(arg("sizes")))
         for each, file in product(plans, files.files):  # which may be links
             require_apart(each._model, at, file)
         dataset = known.with_files(identity_of(files).fingerprints)
         if dataset is not None:
             raise StateError(
-                f"--sizes {at}: a file of it is one of dataset {dataset} in the ledger: microdata of a dataset are not "
+                f"{arg('sizes', at)}: a file of it is one of dataset {dataset} in the ledger: microdata of a "
+                "dataset are not "
                 "public; give another file"
             )
     with runner.started() as started:
@@ -96,7 +97,7 @@ def _write(page: Path, text: str) -> None:
     try:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PrdpError(f"--page {page}: it cannot be written ({error.strerror}); give another file") from None
+        raise PrdpError(f"{arg('page', page)}: it cannot be written ({error.strerror}); give another file") from None
 
 
 @documented
@@ -127,10 +128,10 @@ def publication(
     from pipeline.planning.study.equal_publication import ACCURACIES, KINDS, write  # noqa: PLC0415
 
     if equal not in ACCURACIES:
-        raise PlanError(f"--equal: must be one of {', '.join(ACCURACIES)}")
+        raise PlanError(f"{arg('equal')}: must be one of {', '.join(ACCURACIES)}")
     unknown = [] if isinstance(kinds, Mapping) else [name for name in kinds if name not in KINDS]
     if unknown:
-        raise PlanError(f"--kinds {unknown[0]}: unknown{hint(unknown[0], KINDS, 'kind')}")
+        raise PlanError(f"{arg('kinds', unknown[0])}: unknown{hint(unknown[0], KINDS, 'kind')}")
     chosen = kinds if isinstance(kinds, Mapping) else {name: KINDS[name] for name in kinds or KINDS}
     like, states, runner = economy_of(options)
     origin = Origin(records=records, like=like, states=states, seed=seed)

@@ -161,7 +161,7 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _one(arguments: argparse.Namespace) -> None:
-    call = Asked(vars(arguments) | {"parameters": values_set(arguments)}, _option)
+    call = Asked(vars(arguments) | {"parameters": values_set(arguments)})
     result = call.one(_progress("exponents", 5))
     if arguments.json:
         print_json(result)
@@ -172,7 +172,7 @@ def _one(arguments: argparse.Namespace) -> None:
 def _scales(arguments: argparse.Namespace) -> None:
     from pipeline.accounting.convert import gaussian_scales  # noqa: PLC0415
 
-    call = Asked(vars(arguments) | {"at": arguments.at or "1"}, _option)
+    call = Asked(vars(arguments) | {"at": arguments.at or "1"})
     for name in ("epsilon", "delta"):
         call.require(name, "scales are those for (ε, δ)")
     epsilon, delta, at = (float(call.number(name)) for name in ("epsilon", "delta", "at"))
@@ -225,7 +225,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         require_format(arguments.plot)
         if arguments.count:
             raise PlanError("--plot: means nothing with --count; leave it out")
-    compared = Asked(vars(arguments), _option).comparison(_progress("shapes", 20))
+    compared = Asked(vars(arguments)).comparison(_progress("shapes", 20))
     if arguments.plot is not None:
         plot(compared, arguments.plot)
     if arguments.json:

@@ -2,6 +2,9 @@
 
 import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from types import ModuleType
 from typing import ClassVar
@@ -106,3 +109,34 @@ def in_a_line(text: str) -> str:
     """
     cut = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+_AS_OPTIONS = ContextVar("whether arguments are options of a command", default=False)
+
+
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Have messages of a block name arguments as options of the command line: `--at 10`, not `at='10'`."""
+    before = _AS_OPTIONS.set(True)
+    try:
+        yield
+    finally:
+        _AS_OPTIONS.reset(before)
+
+
+def arg(name: str, value: object = None, *, flag: str | None = None) -> str:
+    """Return an argument, and its value if there is one, as its user writes it; `flag`: the option's own name.
+
+    Examples:
+        >>> arg("max_cells"), arg("at", 10), arg("out", "a")
+        ('max_cells=', 'at=10', "out='a'")
+        >>> with as_options():
+        ...     arg("max_cells"), arg("tables", "a", flag="table")
+        ('--max-cells', '--table a')
+    """
+    if _AS_OPTIONS.get():
+        option = f"--{(flag or name).replace('_', '-')}"
+        return option if value is None else f"{option} {value}"
+    if value is None:
+        return f"{name}="
+    return f"{name}={value!r}" if isinstance(value, int | float) else f"{name}={str(value)!r}"

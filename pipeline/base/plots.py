@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.base.errors import PlanError, require_package
+from pipeline.base.errors import PlanError, arg, require_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,7 +182,7 @@ def line_style(i: int, dash: str | None = None) -> dict[str, Any]:
 def require_format(target: Path) -> None:
     """Raise PlanError unless `target` is named as a picture that can be drawn."""
     if target.suffix.lower() not in FORMATS:
-        raise PlanError(f"--plot {target}: name a file that ends in {' or '.join(FORMATS)}")
+        raise PlanError(f"{arg('plot', target)}: name a file that ends in {' or '.join(FORMATS)}")
 
 
 def write_picture(target: Path, title: str, draw: Draw, **layout: Any) -> None:
@@ -193,7 +193,7 @@ def write_picture(target: Path, title: str, draw: Draw, **layout: Any) -> None:
     try:
         target.write_bytes(drawn.files[suffix])
     except OSError as error:
-        raise PlanError(f"--plot {target}: it cannot be written ({error.strerror})") from None
+        raise PlanError(f"{arg('plot', target)}: it cannot be written ({error.strerror})") from None
 
 
 def _bytes(figure: Any, suffix: str) -> bytes:

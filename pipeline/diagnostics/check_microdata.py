@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.diagnostics.check_report import Checked, report, text_of
 from pipeline.diagnostics.check_scan import CodeJudge, Found, LookAt, OneId
 from pipeline.diagnostics.recorded import RecordedJob
@@ -77,7 +77,7 @@ def check(job: CheckJob) -> Outcome:
     try:
         LocalPath(path).write_durably(text.encode())
     except OSError as error:
-        raise StateError(f"--report {path}: it cannot be written ({error.strerror}): give another file") from None
+        raise StateError(f"{arg('report', path)}: it cannot be written ({error.strerror}): give another file") from None
     return Outcome(path, bool(made["findings"]))
 
 
@@ -86,16 +86,18 @@ def _report_path(job: CheckJob) -> Path:
     kind = "json" if job.as_json else "txt"
     folder = LocalPath(job.ledger.staging_root.parent / FOLDER)
     path = job.report or folder.path / f"{job.plan.release}-{uuid.uuid4().hex[:8]}.{kind}"
-    require_outside(path, [default_out(job.plan), *release_folders(job.ledger)], "--report")
+    require_outside(path, [default_out(job.plan), *release_folders(job.ledger)], arg("report"))
     if path.exists() or path.is_symlink():
-        raise StateError(f"--report {path}: it exists already: give a new file")
+        raise StateError(f"{arg('report', path)}: it exists already: give a new file")
     try:
         if job.report is None:
             folder.make_private()
         else:
             LocalPath(path.parent).make_folder()
     except OSError as error:
-        raise StateError(f"--report {path}: its folder cannot be made ({error.strerror}): give another file") from None
+        raise StateError(
+            f"{arg('report', path)}: its folder cannot be made ({error.strerror}): give another file"
+        ) from None
     return path
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.diagnostics import distributions as family
 from pipeline.diagnostics.accuracy import BY_TOTAL, AccuracyTask, Added, accuracy_json, published_tables, task_for
 from pipeline.diagnostics.diagnostics_page import diagnostics_page
@@ -157,7 +157,7 @@ def _compared(job: DiagnosticsJob) -> Compared | None:
     if verified.plan_digest != job.plan.digest:
         raise StateError(
             f"{job.published}: it was released by another plan (digest {verified.plan_digest}, "
-            f"here {job.plan.digest}): give the plan that it was made from, or another --release"
+            f"here {job.plan.digest}): give the plan that it was made from, or another {arg('release')}"
         )
     names = [query.name for query in job.plan.queries]
     return Compared(verified.attempt, published_tables(job.published, verified.attempt, names))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
 from pipeline.diagnostics.accuracy import BY_TOTAL, accuracy_json, task_for
 from pipeline.diagnostics.distributions import NO_LOSSES, TOTAL, Counts, Key, upper_ends
@@ -70,7 +70,7 @@ class TrialJob:
 
     def __post_init__(self) -> None:
         if not 0 <= self.draws <= MOST_DRAWS:
-            raise PlanError(f"--draws: a whole number from 0 to {MOST_DRAWS:,} is needed")
+            raise PlanError(f"{arg('draws')}: a whole number from 0 to {MOST_DRAWS:,} is needed")
 
 
 @dataclass(frozen=True, eq=False)

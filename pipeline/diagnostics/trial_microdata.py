@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.accounting.targets import HEADER, Sizes, read_sizes
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.engines.totals import layout_of
 from pipeline.microdata.read import read, require_schema
 from pipeline.microdata.source import Piece, find
@@ -34,7 +34,6 @@ SIZE: Final = "employment"  # the measure of the economy that a file of sizes ta
 MEASURES: Final = (SIZE, "payroll", "payroll_q1")  # of the economy; the last with published figures alone
 COLUMNS: Final[Mapping[str, str]] = {"naics": "naics", "county": "county", "form": "lfo", "zip": "zip"}
 RECORD, OWNER = "establishment_id", "firm_id"
-OWN_FILE = "give records of your own that are public with --sizes FILE --declared-public-by NAME"
 STREAM = 5  # of the seed: other synthetic data have 0 to 4
 
 
@@ -55,15 +54,21 @@ class Origin:
 
     def __post_init__(self) -> None:
         if self.records is not None and self.like is not None:
-            raise PlanError("--records: it goes without --like: the figures say how many establishments there are")
+            raise PlanError(
+                f"{arg('records')}: it goes without {arg('like')}: the figures say how many establishments there are"
+            )
         if self.states and self.like is None:
-            raise PlanError("--states: it goes with --like alone")
+            raise PlanError(f"{arg('states')}: it goes with {arg('like')} alone")
         if (self.sizes is None) != (self.declared_public_by is None):
-            raise PlanError("--sizes and --declared-public-by: give both: a file, and who declares it to be public")
+            raise PlanError(
+                f"{arg('sizes')} and {arg('declared_public_by')}: give both: a file, and who declares it to be public"
+            )
         if self.declared_public_by is not None and not self.declared_public_by.strip():
-            raise PlanError("--declared-public-by: the name of a person or an office is needed")
+            raise PlanError(f"{arg('declared_public_by')}: the name of a person or an office is needed")
         if self.like is not None and self.sizes is not None:
-            raise PlanError("--sizes: it goes without --like: the file's sizes are not those of the figures")
+            raise PlanError(
+                f"{arg('sizes')}: it goes without {arg('like')}: the file's sizes are not those of the figures"
+            )
 
     @property
     def has_records(self) -> bool:
@@ -144,8 +149,8 @@ class Economy:
         keys = [key for key in COLUMNS if here or key in ("naics", "county")]
         for key in dataset.keys:
             if key not in keys:
-                more = "" if here or key not in COLUMNS else "; with --like cbp-2011 it has"
-                raise PlanError(f"key {key}: the economy has {', '.join(keys)} alone{more}: {OWN_FILE}")
+                more = "" if here or key not in COLUMNS else f"; with {arg('like')} cbp-2011 it has"
+                raise PlanError(f"key {key}: the economy has {', '.join(keys)} alone{more}: {_own_file()}")
         measures = [name for name in MEASURES if here or name != MEASURES[-1]]
         columns = {column: COLUMNS[key] for key, column in dataset.keys.items()}
         for measure in dataset.measures:
@@ -153,7 +158,7 @@ class Economy:
             if source not in measures and self._origin.sizes is not None and len(dataset.measures) == 1:
                 source = SIZE  # whose values are those of the file
             if source not in measures:
-                raise PlanError(f"measure {measure.name}: the economy has {', '.join(measures)} alone: {OWN_FILE}")
+                raise PlanError(f"measure {measure.name}: the economy has {', '.join(measures)} alone: {_own_file()}")
             columns[measure.column] = source
         owner = dataset.owner or OWNER
         if owner not in columns:
@@ -238,3 +243,7 @@ def _inside(path: Path, spec: SumSpec) -> Mask:
         mask = in_domain(decoder.records(batch), spec)
         masks.append(np.ones(len(batch), dtype=np.bool_) if mask is None else mask)
     return np.concatenate(masks)
+
+
+def _own_file() -> str:
+    return f"give records of your own that are public with {arg('sizes')} FILE {arg('declared_public_by')} NAME"

@@ -25,7 +25,7 @@ from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 
 from pipeline.base.canonical import code_digest
-from pipeline.base.errors import MicrodataError, PlanError, PrdpError, exhausted, require_package
+from pipeline.base.errors import MicrodataError, PlanError, PrdpError, arg, exhausted, require_package
 from pipeline.base.log import Log, share
 from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.tasks import EachTask, NoiseTask, SealedBlock, SumTask, without_values
@@ -65,8 +65,8 @@ class Cluster:
 
     def __init__(self, scheduler: str) -> None:
         if not is_local(scheduler) and not scheduler.startswith("tls://"):
-            raise PlanError(f"--scheduler {scheduler}: a cluster beyond this machine must be reached by tls://")
-        require_package("distributed", f"--scheduler {scheduler}")
+            raise PlanError(f"{arg('scheduler', scheduler)}: a cluster beyond this machine must be reached by tls://")
+        require_package("distributed", f"{arg('scheduler')} {scheduler}")
         if scheduler.startswith("tls://"):
             _require_certificates(scheduler)
         self.scheduler = scheduler
@@ -90,7 +90,9 @@ class Cluster:
         self.close()
         if failure == "KilledWorker":
             failure += ": workers died again and again, perhaps for want of memory"
-        raise TaskFailed(lacking or f"--scheduler {self.scheduler}: the cluster gave up ({failure}); see its own logs")
+        raise TaskFailed(
+            lacking or f"{arg('scheduler', self.scheduler)}: the cluster gave up ({failure}); see its own logs"
+        )
 
     def close(self) -> None:
         """End the connection, if there is one, whatever has become of its other end."""
@@ -109,7 +111,7 @@ class Cluster:
                 self._client = Client(self.scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
             except OSError:
                 own = ", or it does not take this certificate" if self.scheduler.startswith("tls://") else ""
-                raise PrdpError(f"--scheduler {self.scheduler}: no Dask scheduler answers there{own}") from None
+                raise PrdpError(f"{arg('scheduler', self.scheduler)}: no Dask scheduler answers there{own}") from None
         return self._client
 
     def _computed(self, client: Any, collection: Any) -> Any:
@@ -125,7 +127,9 @@ class Cluster:
                 if _require_safe(client, known):
                     alive = time.monotonic()
                 elif time.monotonic() - alive > NO_WORKER_SECONDS:
-                    raise TaskFailed(f"--scheduler {self.scheduler}: no worker is left: start workers, and run again")
+                    raise TaskFailed(
+                        f"{arg('scheduler', self.scheduler)}: no worker is left: start workers, and run again"
+                    )
             return future.result(timeout=FETCH_SECONDS)
         finally:
             with suppress(Exception):
@@ -156,10 +160,10 @@ def _require_certificates(scheduler: str) -> None:
     files = tls_settings()
     missing = [CERTIFICATES + key for key in NEEDED if not files[key]]
     if missing:
-        raise PlanError(f"--scheduler {scheduler}: TLS needs certificates: set {', '.join(missing)} for Dask")
+        raise PlanError(f"{arg('scheduler', scheduler)}: TLS needs certificates: set {', '.join(missing)} for Dask")
     for key, file in files.items():
         if file and "\n" not in file and not os.access(file, os.R_OK):  # else it is the certificate itself
-            raise PlanError(f"--scheduler {scheduler}: {CERTIFICATES}{key}: {file} cannot be read")
+            raise PlanError(f"{arg('scheduler', scheduler)}: {CERTIFICATES}{key}: {file} cannot be read")
 
 
 def _spills() -> bool:
@@ -182,7 +186,9 @@ def _require_safe(client: Any, known: set[str]) -> int:
         if all(is_local(address) for address in addresses):
             return len(workers)
         if not all(address.startswith("tls://") for address in addresses):
-            raise PrdpError("--scheduler: a part of the cluster lies beyond this machine and is not reached by tls://")
+            raise PrdpError(
+                f"{arg('scheduler')}: a part of the cluster lies beyond this machine and is not reached by tls://"
+            )
         new = sorted(workers - known)
         if not new:
             return len(workers)
@@ -190,7 +196,8 @@ def _require_safe(client: Any, known: set[str]) -> int:
         answers = client.sync(client.run, _spills, **asked)
         if any(answer is True for answer in answers.values()):
             raise PrdpError(
-                "--scheduler: its workers spill to disk unencrypted; set distributed.worker.memory.target and .spill "
+                f"{arg('scheduler')}: its workers spill to disk unencrypted; set distributed.worker.memory.target "
+                "and .spill "
                 "to false on them"
             )
         known |= {worker for worker, answer in answers.items() if answer is False}
@@ -221,7 +228,7 @@ class DaskEngine(Engine):
         return {name: version(name) for name in ("dask", "numpy", "pyarrow")}
 
     def table(self, name: str) -> NoReturn:
-        raise PlanError(f"dataset.source.table {name}: tables of a catalog are read by --engine spark alone")
+        raise PlanError(f"dataset.source.table {name}: tables of a catalog are read by {arg('engine', 'spark')} alone")
 
     def totals(
         self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
 
 if TYPE_CHECKING:
@@ -29,19 +29,18 @@ OPTIONS = tuple(option for entry in ENGINES.values() for option in entry.options
 
 
 @contextmanager
-def open_engine(name: str, options: Mapping[str, object], flag: str = "", log: Log | None = None) -> Iterator["Engine"]:
+def open_engine(name: str, options: Mapping[str, object], log: Log | None = None) -> Iterator["Engine"]:
     """Yield the engine of that name for a block, and close it afterwards; only its own library is imported.
 
-    Options that are None are not set; `flag` stands before them where the caller types them. Raises PlanError where
-    there is no such engine, or it refuses an option.
+    Options that are None are not set. Raises PlanError where there is no such engine, or it refuses an option.
     """
     if name not in ENGINES:
-        raise PlanError(f"{flag}engine {name}: there is no such engine; choose one of {', '.join(ENGINES)}")
+        raise PlanError(f"{arg('engine', name)}: there is no such engine; choose one of {', '.join(ENGINES)}")
     entry = ENGINES[name]
     chosen = {option: value for option, value in options.items() if value is not None}
     for option in chosen:
         if option not in entry.options:
-            raise PlanError(f"{flag}{option}: it is not an option of {flag}engine {name}; leave it out")
+            raise PlanError(f"{arg(option)}: it is not an option of {arg('engine', name)}; leave it out")
     engine: Engine = resolve_name(entry.where)(**chosen, log=log)
     try:
         yield engine

@@ -24,7 +24,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.base.canonical import code_digest
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
@@ -77,7 +77,7 @@ class SparkEngine(Engine):
 
     def __init__(self, master: str | None = None, log: Log | None = None) -> None:
         if master is not None and submitted():
-            raise PlanError("--master: under spark-submit, give it to spark-submit itself")
+            raise PlanError(f"{arg('master')}: under spark-submit, give it to spark-submit itself")
         if master is not None:
             (require_address if is_connect(master) else require_here)(master)
         self.master, self.log = master, log or Log()

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from pipeline.base.errors import PlanError, PrdpError, require_package
+from pipeline.base.errors import PlanError, PrdpError, arg, require_package
 from pipeline.base.log import Log, share
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark_session import executors, is_loopback, require_answer, require_safe
@@ -122,26 +122,31 @@ def connected(master: str) -> Any:
         failure = str(error)
     session.client.close()
     if "UNAUTHENTICATED" in failure:
-        raise PrdpError(f"--master {master}: the server does not take the token; set {TOKEN} to the one of the server")
+        raise PrdpError(
+            f"{arg('master', master)}: the server does not take the token; set {TOKEN} to the one of the server"
+        )
     raise PrdpError(
-        f"--master {master}: the server does not speak Spark Connect, or has no TLS certificate that this machine "
+        f"{arg('master', master)}: the server does not speak Spark Connect, or has no TLS certificate that this "
+        "machine "
         "trusts (with a token PySpark asks for TLS, but of the name localhost)"
     )
 
 
 def _builder(master: str) -> Any:
     """Return PySpark's own reading of an address, if it is safe."""
-    require_package("grpc", f"--master {master.partition(';')[0]}")
+    require_package("grpc", f"{arg('master')} {master.partition(';')[0]}")
     from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
 
     if "token=" in master:
-        raise PlanError(f"--master {master.partition(';')[0]}: a token in the address shows to others; set {TOKEN}")
+        raise PlanError(
+            f"{arg('master', master.partition(';')[0])}: a token in the address shows to others; set {TOKEN}"
+        )
     try:
         builder = DefaultChannelBuilder(master)
         _ = builder.endpoint
     except (PySparkException, ValueError):
-        raise PlanError(f"--master {master}: an address of Spark Connect is sc://HOST:PORT") from None
-    _require_channel(builder, f"--master {master}")
+        raise PlanError(f"{arg('master', master)}: an address of Spark Connect is sc://HOST:PORT") from None
+    _require_channel(builder, f"{arg('master')} {master}")
     return builder
 
 

@@ -33,7 +33,7 @@ from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.base.errors import PlanError, PrdpError
+from pipeline.base.errors import PlanError, PrdpError, arg
 
 OLDEST = 17  # that Spark 4 runs on
 ADVICE = f"install Java {OLDEST} or newer, or run pip install 'prdp[java]'"
@@ -142,7 +142,7 @@ def require_here(master: str) -> None:
     """Refuse a master that an embedded session must not use, before any connection; raises PlanError."""
     standalone = STANDALONE.fullmatch(master)
     if not LOCAL.fullmatch(master) and not (standalone and is_loopback(standalone.group(1))):
-        raise PlanError(f"--master {master}: only local[N] or a spark:// of this machine; else {CONFIGURATIONS}")
+        raise PlanError(f"{arg('master', master)}: only local[N] or a spark:// of this machine; else {CONFIGURATIONS}")
 
 
 def require_answer(master: str, host: str, port: int, what: str = "Spark master") -> None:
@@ -150,7 +150,7 @@ def require_answer(master: str, host: str, port: int, what: str = "Spark master"
     try:
         socket.create_connection((host.strip("[]"), port), ANSWER_SECONDS).close()
     except (OSError, OverflowError):
-        raise PrdpError(f"--master {master}: no {what} answers there; start it, or correct the address") from None
+        raise PrdpError(f"{arg('master', master)}: no {what} answers there; start it, or correct the address") from None
 
 
 def require_safe(get: Get) -> None:

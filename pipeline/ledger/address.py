@@ -6,7 +6,7 @@ from pathlib import Path
 
 import platformdirs
 
-from pipeline.base.errors import PlanError, require_package
+from pipeline.base.errors import PlanError, arg, require_package
 from pipeline.ledger.database import Database, Fill
 from pipeline.ledger.sqlite import open_file
 from pipeline.storage.local import LocalPath
@@ -44,7 +44,9 @@ def own_file() -> Path:
     try:
         return platformdirs.user_state_path("prdp", appauthor=False) / "ledger.sqlite"
     except RuntimeError:
-        raise PlanError("--ledger: this user has no home for a ledger of its own: name one, or set HOME") from None
+        raise PlanError(
+            f"{arg('ledger')}: this user has no home for a ledger of its own: name one, or set HOME"
+        ) from None
 
 
 def _scheme(url: str | None) -> str | None:
@@ -63,6 +65,6 @@ def _path(url: str | None) -> Path:
     # The address may hold a password: only its scheme is shown.
     kind = f"{scheme}://…" if scheme is not None else "an empty address"
     raise PlanError(
-        f"--ledger: {kind} is not supported: give a file as a path or as sqlite:///path, "
+        f"{arg('ledger')}: {kind} is not supported: give a file as a path or as sqlite:///path, "
         "or a server as postgresql://user@host/database"
     )

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.accounting.accountant import Charged
 from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.ledger.admission import binding, of_plans
 from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.entries import Entry, Required, unknown
@@ -199,12 +199,12 @@ def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spe
     if dataset in refunded or (dataset is None and refunded and not known):
         named = ", ".join(sorted(refunded)) if dataset is None else dataset
         raise StateError(
-            f"--at {text}: nothing is spent: all releases of {named} were refunded, and no limit is registered"
+            f"{arg('at', text)}: nothing is spent: all releases of {named} were refunded, and no limit is registered"
         )
     if dataset is not None and dataset not in {**budgets, **known}:
         raise unknown("dataset", dataset, [*known, *refunded])
     if not known:
-        raise StateError(f"--at {text}: the ledger holds no dataset")
+        raise StateError(f"{arg('at', text)}: the ledger holds no dataset")
     books = _Books(budgets, with_joined(budgets, states), states)
     asked = [dataset] if dataset else list(known)
     measures = sorted({measure for name in asked for measure in books.measures(name)})
@@ -246,11 +246,11 @@ def _typed(books: _Books, dataset: str, text: str, measures: Sequence[str]) -> R
     unit = books.budgets[dataset].unit if books.is_family(dataset) else str(books.facts(dataset)["unit"])
     listed = owner_of(unit) is not None
     try:
-        at = typed_reference("--at", text, Names(measures), listed)
+        at = typed_reference(arg("at"), text, Names(measures), listed)
     except UnknownName as error:  # what a ledger holds is its state
         raise StateError(f"dataset {dataset}: {error}") from None
     if len(at.records) > 1 and not listed:
-        raise PlanError(f"--at {text}: the dataset's unit is the record: give one, without ;")
+        raise PlanError(f"{arg('at', text)}: the dataset's unit is the record: give one, without ;")
     return at.of_measures(books.measures(dataset))
 
 
@@ -337,5 +337,5 @@ def _fixed_in_advance(budget: Budget | None, states: Sequence[ReleaseState]) -> 
 def _loss(at: Reference, release: Charged) -> Fraction:
     missing = at.missing(release.measures)
     if missing:
-        raise PlanError(f"--at {at.label}: must also name {', '.join(missing)}, which {release.release} uses")
+        raise PlanError(f"{arg('at', at.label)}: must also name {', '.join(missing)}, which {release.release} uses")
     return release.loss_at(at)

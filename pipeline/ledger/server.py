@@ -11,7 +11,7 @@ import psycopg
 from sqlalchemy import URL, exc, make_url
 from sqlalchemy.exc import ArgumentError
 
-from pipeline.base.errors import PlanError, PrdpError, StateError
+from pipeline.base.errors import PlanError, PrdpError, StateError, arg
 from pipeline.ledger.database import BUSY, REFUSED
 
 CONNECT_SECONDS = 10
@@ -34,11 +34,13 @@ def server_url(text: str) -> URL:
     try:
         url = make_url(text).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
-        raise PlanError("--ledger: the address is not of the form postgresql://user@host:port/database") from None
+        raise PlanError(
+            f"{arg('ledger')}: the address is not of the form postgresql://user@host:port/database"
+        ) from None
     if not url.database:
-        raise PlanError(f"--ledger {shown(url)}: name the database: postgresql://user@host:port/database")
+        raise PlanError(f"{arg('ledger', shown(url))}: name the database: postgresql://user@host:port/database")
     if "password" in url.query:
-        raise PlanError(f"--ledger {shown(url)}: give the password by PGPASSWORD or a passfile, not as an option")
+        raise PlanError(f"{arg('ledger', shown(url))}: give the password by PGPASSWORD or a passfile, not as an option")
     url = url.update_query_dict({"connect_timeout": url.query.get("connect_timeout", str(CONNECT_SECONDS))})
     if on_this_machine(_hosts(url)):
         return url
@@ -51,7 +53,7 @@ def server_url(text: str) -> URL:
 def unverified(name: str) -> PlanError:
     """Return the error of a connection beyond this machine whose server is not verified."""
     return PlanError(
-        f"--ledger {name}: beyond this machine the server must be verified: sslmode=verify-full "
+        f"{arg('ledger', name)}: beyond this machine the server must be verified: sslmode=verify-full "
         "(with sslrootcert=FILE for a certificate authority of your own)"
     )
 

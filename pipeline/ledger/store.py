@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.base.plain import checked_reason
 from pipeline.ledger import datasets, fold
 from pipeline.ledger.address import database_at
@@ -75,7 +75,8 @@ def migrate_ledger(url: str | None = None, wait: float = 30.0, *, leave_drawn: b
     if drawn and not leave_drawn and not database.is_current():
         raise StateError(
             f"the ledger {database.name}: {', '.join(drawn)} is drawn, and another build of prdp may not finish "
-            "it: run it with the one that drew it, or leave it as it is (--leave-drawn): aborted, it stays charged"
+            f"it: run it with the one that drew it, or leave it as it is ({arg('leave_drawn')}): aborted, it stays "
+            "charged"
         )
     before = database.migrate()
     return before, _opened(database)

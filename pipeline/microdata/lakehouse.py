@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.base.errors import PlanError, require_package
+from pipeline.base.errors import PlanError, arg, require_package
 from pipeline.microdata.lake_tables import ICEBERG, METADATA, Listing, Unread, delta_listing, iceberg_listing
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -70,7 +70,9 @@ class TableVersion:
         """The files of the version; raises PlanError where they cannot be known, or rows could be counted twice."""
         form = ICEBERG_TABLE if self._metadata is not None else format_of(self.at)
         if form is None:
-            raise PlanError(f"microdata {self}: no Delta or Iceberg table lies there; set dataset.path or --data")
+            raise PlanError(
+                f"microdata {self}: no Delta or Iceberg table lies there; set dataset.path or {arg('data')}"
+            )
         require_package(form.package, f"microdata {self.at}: {form.name}")
         made, problem = None, form.unreadable
         try:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.base.canonical import digest
-from pipeline.base.errors import PlanError, StateError, in_a_line
+from pipeline.base.errors import PlanError, StateError, arg, in_a_line
 from pipeline.base.names import nearest
 from pipeline.microdata.lake_tables import ICEBERG, METADATA, ROW_NUMBER_BYTES, TableFile
 from pipeline.microdata.lakehouse import DELTA_TABLE, ICEBERG_TABLE, LOG, Place, TableVersion, folders_above, format_of
@@ -224,12 +224,12 @@ def _data_files(root: Location) -> list[Location]:
             return files
     except OSError as error:
         if root.remote:
-            raise PlanError(f"microdata {root}: {error.strerror}; set dataset.path or --data") from None
+            raise PlanError(f"microdata {root}: {error.strerror}; set dataset.path or {arg('data')}") from None
         if not isinstance(error, FileNotFoundError):
             name = shown(error.filename)
             raise PlanError(f"microdata {name}: it cannot be read ({error.strerror}); make it readable") from None
     kind = "object or prefix" if root.remote else "file or folder"
-    raise PlanError(f"microdata {root}: there is no such {kind}; set dataset.path or --data")
+    raise PlanError(f"microdata {root}: there is no such {kind}; set dataset.path or {arg('data')}")
 
 
 def _visible(root: Location) -> Iterator[Location]:

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.base.errors import EXTRAS, PlanError, PrdpError, StateError
+from pipeline.base.errors import EXTRAS, PlanError, PrdpError, StateError, arg
 from pipeline.base.web import checked_url, is_url, reach
 from pipeline.ledger.address import connection_files, own_file
 from pipeline.ledger.database import SCHEMA_VERSION
@@ -166,7 +166,7 @@ def _ledger(named: str | None) -> tuple[str | None, Ledger | None, list[Finding]
         return address, opened, [good("ledger", f"{opened.address} answers, schema version {SCHEMA_VERSION}")]
     except PrdpError as error:
         old = "prdp ledger migrate" in str(error)
-        fix = "correct --ledger or the rights on it, or start its server (docs/operations.md, Disturbances)"
+        fix = f"correct {arg('ledger')} or the rights on it, or start its server (docs/operations.md, Disturbances)"
         return address, None, [mend("ledger", str(error), "back it up, then prdp ledger migrate" if old else fix)]
 
 
@@ -188,9 +188,9 @@ def _places(ledger: Ledger | None, now: datetime, asked: Asked) -> Iterator[Find
         yield _clock(now, server, latest)
         if ledger.path is not None:
             yield _file(ledger.path)
-    yield from map(_staging, roots) if roots else [unseen("staging", "no ledger and no --staging names it")]
+    yield from map(_staging, roots) if roots else [unseen("staging", f"no ledger and no {arg('staging')} names it")]
     if output is None or output.remote:
-        what = "no release and no --out names it" if output is None else f"{output} is not on this machine"
+        what = f"no release and no {arg('out')} names it" if output is None else f"{output} is not on this machine"
         yield unseen("output", what)
     else:
         yield _writable("output", output, "can be written")

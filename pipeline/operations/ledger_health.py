@@ -15,6 +15,7 @@ from typing import Any
 
 from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificates
 
+from pipeline.base.errors import arg
 from pipeline.base.web import Unsent
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row
@@ -202,5 +203,7 @@ def write_health(place: str, ledger: Ledger, findings: Iterable[Finding]) -> lis
         write_metrics(place, "health", gauges)
         write_metrics(place, "ledger", gauges_of_ledger(ledger))
     except Unsent as error:
-        return [mend("metrics", str(error), "correct --metrics, or metrics in the site's file (docs/monitoring.md)")]
+        return [
+            mend("metrics", str(error), f"correct {arg('metrics')}, or metrics in the site's file (docs/monitoring.md)")
+        ]
     return []

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.base.log import Log
 from pipeline.base.web import Unsent, checked_url, is_url, send
 from pipeline.ledger.entries import Entry
@@ -67,7 +67,7 @@ def append_new(events: Iterable[Mapping[str, Any]], target: Path) -> None:
             file.write(new if held.endswith(b"\n") or not held else b"\n" + new)
             os.fsync(file.fileno())
     except OSError as error:
-        raise StateError(f"--lineage {target}: cannot be written: {error.strerror}; name another file") from None
+        raise StateError(f"{arg('lineage', target)}: cannot be written: {error.strerror}; name another file") from None
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def recorded_lineage(plan: Plan, ledger: Ledger, target: str | os.PathLike[str] 
 
 def _sender(url: str, log: Log) -> Callable[[Iterable[Mapping[str, Any]]], None]:
     """Return what sends events to a server, in order; PlanError on an unsafe URL."""
-    checked = checked_url(url, "--lineage", "/api/v1/lineage")
+    checked = checked_url(url, arg("lineage"), "/api/v1/lineage")
 
     def send_all(events: Iterable[Mapping[str, Any]]) -> None:
         try:

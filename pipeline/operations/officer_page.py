@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.references import Limit
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.base.html import Table, rendered
 from pipeline.base.plain import with_ledger
 from pipeline.ledger.admission import Account, UnderLimit, accounts
@@ -265,10 +265,10 @@ def write_officer_page(ledger: Ledger, out: Path) -> Path:
     page = officer_page(ledger.address, ledger.entries(), lambda state: _staged(ledger, state), datetime.now(UTC))
     try:
         if os.path.lexists(path) and (path.is_symlink() or GENERATOR not in path.read_bytes()):
-            raise StateError(f"--out {out}: is there already, and no page of a ledger: give a new file")
+            raise StateError(f"{arg('out', out)}: is there already, and no page of a ledger: give a new file")
         LocalPath(path).write_durably(page.encode())
     except OSError as error:
-        raise StateError(f"--out {out}: it cannot be written ({error.strerror}): give another file") from None
+        raise StateError(f"{arg('out', out)}: it cannot be written ({error.strerror}): give another file") from None
     return path
 
 

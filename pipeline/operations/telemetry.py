@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import PrdpError
+from pipeline.base.errors import PrdpError, arg
 from pipeline.base.log import Log
 from pipeline.base.web import Unsent, checked_url, is_url, send
 from pipeline.ledger.store import Ledger
@@ -124,8 +124,8 @@ def as_text(gauges: Iterable[Gauge]) -> str:
 def checked_place(place: str) -> str:
     """Return a place of metrics, a folder or a push gateway's URL; refuses unsafe URLs and folders marked as public."""
     if is_url(place):
-        return checked_url(place, "--metrics")
-    require_not_in(PUBLIC_MARKS, Path(place), "--metrics")
+        return checked_url(place, arg("metrics"))
+    require_not_in(PUBLIC_MARKS, Path(place), arg("metrics"))
     return os.path.abspath(place)
 
 
@@ -237,7 +237,7 @@ def watched(
         place = checked_place(os.fspath(metrics or here.metrics or ""))
         to["metrics"] = lambda run: watch.write(place, run)
     if traces or here.traces:
-        url = checked_url(traces or here.traces or "", "--traces", "/v1/traces")
+        url = checked_url(traces or here.traces or "", arg("traces"), "/v1/traces")
         to["traces"] = lambda run: send(url, json.dumps(trace_of(run)).encode(), "application/json")
     before = _WATCH.set(watch)
     try:

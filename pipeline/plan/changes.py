@@ -19,7 +19,7 @@ from pipeline.accounting.interpretation import ByDistribution, Loss, bounds_of_c
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, typed_change, typed_number
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import classed, names_of, query_sets_of, require_cell
@@ -208,12 +208,12 @@ def parse_change(text: str, plan: Plan) -> Change:
 
     Raises PlanError on anything that is no measure of the plan with two values, or no level with a code of the domain.
     """
-    return Change(*typed_change("--change", text, names_of(plan)))
+    return Change(*typed_change(arg("change"), text, names_of(plan)))
 
 
 def parse_factor(text: str) -> Factor:
     """Return the factor that `text` names; raises PlanError unless it is a number of at least 1."""
-    factor = typed_number("--factor", text, text)
+    factor = typed_number(arg("factor"), text, text)
     if factor < 1:
-        raise PlanError(f"--factor {text}: must be at least 1; it bounds a change up and down")
+        raise PlanError(f"{arg('factor', text)}: must be at least 1; it bounds a change up and down")
     return Factor(factor)

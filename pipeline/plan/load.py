@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.code_lists import WrongFiles, files_of, foreign_codes, read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank
@@ -266,7 +266,9 @@ def filled(text: PlanText, path: Path, given: Mapping[str, str]) -> PlanText:
     if any(each.path == DATASET_NAME for each in texts) and _at(data, "family") is None:
         why = ": a dataset whose name has a variable belongs to one, over which losses add up whatever its value"
         mistakes.append(missing(("dataset", "family"), why))
-    unknown = [f"{path}: --set {in_a_line(name)}: {_unknown(name, declared)}" for name in given if name not in declared]
+    unknown = [
+        f"{path}: {arg('set')} {in_a_line(name)}: {_unknown(name, declared)}" for name in given if name not in declared
+    ]
     if mistakes or unknown:
         raise PlanError(*unknown, *lines_of(mistakes, text, path))
     for each in texts:
@@ -325,7 +327,7 @@ def _value_rule(name: str, variable: VariableSpec, value: Any, used: bool) -> st
     if not used:
         return f"stands nowhere in the plan: write {{{{ {name} }}}} where its value belongs, or leave it out"
     if value is None:
-        return f"has no value: give it by --set {name}=VALUE {said}"
+        return f"has no value: give it by {arg('set')} {name}=VALUE {said}"
     if not isinstance(value, str):
         return "the value must be text; put it in quotes"
     if not re.fullmatch(VALUE, value):

@@ -22,7 +22,7 @@ from pipeline.accounting.references import (
     typed_reference,
 )
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.cells import Int32s
 from pipeline.plan.domain import At
 from pipeline.plan.keys import Dimension
@@ -271,7 +271,7 @@ def parse_at(text: str, plan: Plan) -> Reference:
     Several records, separated by ";", are a firm, where that is the unit, or else a group that comes or goes as one.
     Raises PlanError on anything that is no measure of the plan and no level with a code of the domain.
     """
-    return typed_reference("--at", text, names_of(plan), listed=plan.dataset.owner is not None or ";" in text)
+    return typed_reference(arg("at"), text, names_of(plan), listed=plan.dataset.owner is not None or ";" in text)
 
 
 def names_of(plan: Plan) -> Names:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.base.errors import PlanError, PrdpError, StateError, in_a_line
+from pipeline.base.errors import PlanError, PrdpError, StateError, arg, in_a_line
 from pipeline.base.log import counted
 from pipeline.base.plain import plain_json, rule_of_name
 from pipeline.plan.model import VALUES, Plan
@@ -104,7 +104,7 @@ def structure_of(manifest: Manifest, plans: Sequence[Plan] = ()) -> Structure:
     for plan in plans:
         if plan.digest == manifest["plan_digest"]:
             return Structure.of(plan)
-    other = "none of the plans given is its own" if plans else "give its plan by --plan"
+    other = "none of the plans given is its own" if plans else f"give its plan by {arg('plans', flag='plan')}"
     raise PlanError(f"{folder}: this release does not say what its keys are (it has no {STRUCTURE}): {other}")
 
 

@@ -13,7 +13,7 @@ import uuid
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
-from pipeline.base.errors import PrdpError, StateError
+from pipeline.base.errors import PrdpError, StateError, arg
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.release.pinned import FOLDER
@@ -51,7 +51,8 @@ def require_own(ledger: Ledger, root: Location) -> None:
     """Return if `is_own`; raises StateError otherwise, and changes nothing."""
     if not is_own(ledger, root):
         raise StateError(
-            f"the staging location {root} is another ledger's: give --staging of its own; if that ledger is no more, "
+            f"the staging location {root} is another ledger's: give {arg('staging')} of its own; if that ledger is "
+            "no more, "
             f"remove what lies there, {MARK} too"
         )
 
@@ -220,7 +221,7 @@ def require_staged(state: ReleaseState, staging: Staging) -> AttemptContents:
     """Return the contents of the staged attempt; StateError where its files are not those that were recorded."""
     contents = staging.read_complete()
     if contents is None or contents.digest != state.contents:
-        held = "reject or abort it (an officer who cannot read them approves with --record-only)"
+        held = f"reject or abort it (an officer who cannot read them approves with {arg('record_only')})"
         advice = held if state.status == "held" else "restore them from a backup"
         raise StateError(
             f"release {state.release}: attempt {state.attempt} is {state.status}, but its staged files in "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.ledger.store import Ledger
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import file_errors
@@ -14,13 +14,14 @@ from pipeline.storage.paths import PUBLIC_MARKS, locate, require_not_in
 from pipeline.storage.staging import MANIFEST
 
 
-def require_outside(out: Path, others: Iterable[Path], option: str = "--out") -> None:
+def require_outside(out: Path, others: Iterable[Path], option: str | None = None) -> None:
     """Raise StateError where confidential output may not lie at `out`, an absolute path of a folder or file.
 
     That is in a folder that prdp marked as public, beside a release's, and where it overlaps one of the folders
     `others`, in which releases are published or staged.
     """
     at = out.resolve()
+    option = option or arg("out")
     require_not_in(PUBLIC_MARKS, out, option)
     if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
         raise StateError(f"{option} {out}: it lies in {at.parent}, where releases are published: give another folder")
@@ -36,7 +37,7 @@ def require_apart(out: Path, others: Iterable[Path]) -> None:
     require_outside(out, others)
     with _unusable(out):
         if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
-            raise StateError(f"--out {out}: it exists and is no empty folder: give a new one")
+            raise StateError(f"{arg('out', out)}: it exists and is no empty folder: give a new one")
 
 
 def release_folders(ledger: Ledger) -> list[Path]:
@@ -62,4 +63,4 @@ def private_folder(out: Path) -> Iterator[Path]:
 
 
 def _unusable(out: Path) -> AbstractContextManager[None]:
-    return file_errors(f"--out {out}: it cannot be written (", "): give another folder")
+    return file_errors(f"{arg('out', out)}: it cannot be written (", "): give another folder")

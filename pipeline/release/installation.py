@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.names import hint
 from pipeline.plan.plan_text import SITE, read_text
 from pipeline.plan.structure import MOST_CELLS
@@ -52,7 +52,7 @@ class Site:
         if self.ledger is None:
             return named
         if named not in (None, self.ledger):
-            raise PlanError(f"--ledger: {self.path} fixes the ledger of this site: leave the option out")
+            raise PlanError(f"{arg('ledger')}: {self.path} fixes the ledger of this site: leave the option out")
         return self.ledger
 
     def signing(self) -> "SigningKey | None":
@@ -72,7 +72,7 @@ class Site:
         key = self.signing() if sign else None
         if sign and key is None:
             raise PlanError(
-                "--sign: there is no key: name one as signing_key in the site's file, or by PRDP_SIGNING_KEY "
+                f"{arg('sign')}: there is no key: name one as signing_key in the site's file, or by PRDP_SIGNING_KEY "
                 "(prdp keys create)"
             )
         return key
@@ -116,7 +116,7 @@ def operator_named(option: str | None) -> str:
         except (OSError, KeyError):  # a container's user without a name
             name = f"user {os.getuid()}"
     if len(name) > 200 or not name.isprintable():
-        raise PlanError("--operator: must be at most 200 printable characters")
+        raise PlanError(f"{arg('operator')}: must be at most 200 printable characters")
     return name
 
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.base.canonical import code_digest, digest
-from pipeline.base.errors import MicrodataError, PlanError, StateError
+from pipeline.base.errors import MicrodataError, PlanError, StateError, arg
 from pipeline.base.log import Log
 from pipeline.engines.protocol import Engine, grouped, in_buckets
 from pipeline.engines.tasks import decoded
@@ -320,7 +320,7 @@ def _require_apart(job: PrepareJob) -> None:
     require_apart(job.out, [default_out(job.plan), *release_folders(job.ledger)])
     raw = job.raw if isinstance(job.raw, Location) else job.raw.at
     if LocalPath(job.out).overlaps(raw):
-        raise StateError(f"--out {job.out}: it overlaps the raw microdata {job.raw}: give another folder")
+        raise StateError(f"{arg('out', job.out)}: it overlaps the raw microdata {job.raw}: give another folder")
 
 
 def _clear(out: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.base.log import counted
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import owner_of
@@ -34,8 +34,8 @@ def require_publishable(out: Location, release: str, staging_root: Location, att
     marked, not overlap the staging root, have no other attempt, and create a manifest without replacing one.
     """
     if out.overlaps(staging_root):
-        raise StateError(f"the output {out} and the staging folder {staging_root} overlap: give another --out")
-    folder = out.resolve("--out") / safe_name("release", release)
+        raise StateError(f"the output {out} and the staging folder {staging_root} overlap: give another {arg('out')}")
+    folder = out.resolve(arg("out")) / safe_name("release", release)
     folder.require_create("the output")  # a store that does not answer says so here, once
     if attempt is None:  # what the ledger has published is finished where it lies
         require_not_in({**PUBLIC_MARKS, **CONFIDENTIAL_MARKS}, out)
@@ -45,7 +45,7 @@ def require_publishable(out: Location, release: str, staging_root: Location, att
         unknown = SIGNATURE
     if unknown is not None:
         raise StateError(
-            f"{folder / unknown} is there already and not by this ledger: give another --out or release name"
+            f"{folder / unknown} is there already and not by this ledger: give another {arg('out')} or release name"
         )
 
 
@@ -201,7 +201,7 @@ def published_attempt(folder: Location) -> str | None:
             return str(json.loads((folder / MANIFEST).read())["attempt"])
         return None
     except (ValueError, KeyError, TypeError):
-        raise StateError(f"{folder / MANIFEST} is no manifest of prdp: give another --out") from None
+        raise StateError(f"{folder / MANIFEST} is no manifest of prdp: give another {arg('out')}") from None
 
 
 def withdrawal_note(state: ReleaseState) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.accounting.left_out import SHARE
 from pipeline.base.canonical import code_digest
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.engines.writers import FORMATS
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.reservation import Reservation
@@ -86,7 +86,7 @@ def require_places(request: Request) -> None:
     chosen = state.attempt if state and state.status in PUBLIC else None
     require_publishable(request.out, request.plan.release, request.staging_root, chosen)
     if state is None or state.refunded or state.status in TO_DRAW:
-        require_not_in(PUBLIC_MARKS, request.staging_root, "--staging")
+        require_not_in(PUBLIC_MARKS, request.staging_root, arg("staging"))
         require_own(request.ledger, request.staging_root)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, arg
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
 from pipeline.publication.manifest import NOTE, Manifest, published_head, read_note
@@ -125,7 +125,9 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
     for out in {*known, *named}:
         folders = [folder for folder in (out, *(out / name for name in _names(out))) if _knows(heads, folder)]
         if out in named and not folders and (published or not _names(out)):
-            raise StateError(f"--out {out}: no release is there: name the folder that holds the folders of releases")
+            raise StateError(
+                f"{arg('out', out)}: no release is there: name the folder that holds the folders of releases"
+            )
         found |= {folder.name for folder in folders}
     for state in published:
         if state.release not in found:
@@ -139,7 +141,7 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
                     "it stays closed"
                 )
     if not found and not named:
-        raise StateError("no published release was found: name the folders that hold releases by --out")
+        raise StateError(f"no published release was found: name the folders that hold releases by {arg('out')}")
     ledger.reopen(sorted(found))
     return sorted(found)
 
@@ -148,7 +150,7 @@ def _require_something(out: Location, release: str) -> None:
     if not _names(out):
         raise StateError(
             f"{out}: nothing is there, though {release} was published there, so that later releases may be unseen: "
-            "mount it, or name by --out where its folders of releases lie now; the ledger stays closed"
+            f"mount it, or name by {arg('out')} where its folders of releases lie now; the ledger stays closed"
         )
 
 

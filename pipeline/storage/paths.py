@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pipeline.base.errors import PrdpError, StateError
+from pipeline.base.errors import PrdpError, StateError, arg
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location, LocationError, file_errors
 from pipeline.storage.store import StorePath, require_encrypted
@@ -170,9 +170,10 @@ CONFIDENTIAL_MARKS: Mapping[str, str] = {
 }
 
 
-def require_not_in(marks: Mapping[str, str], out: Path | Location, option: str = "--out") -> None:
+def require_not_in(marks: Mapping[str, str], out: Path | Location, option: str | None = None) -> None:
     """Raise StateError where `out` is, or lies in, a folder that holds one of `marks`, or a store does not say."""
     at = LocalPath(out.absolute()) if isinstance(out, Path) else out
+    option = option or arg("out")
     for folder in dict.fromkeys(folder for one in (at.resolve(option), at) for folder in (one, *one.above())):
         for name, what in marks.items():
             with file_errors(f"{option} {out}: {folder} cannot be looked at (", ")"):
@@ -189,12 +190,12 @@ SYNTHETIC = {b"prdp.synthetic": b"true"}  # in the schema of Parquet files that 
 
 def require_new(out: Path) -> None:
     """Raise StateError unless `out` is absent or empty, but for what killed runs left, and lies in no marked folder."""
-    with file_errors(f"--out {out}: it cannot be read (", "): give another folder"):
+    with file_errors(f"{arg('out', out)}: it cannot be read (", "): give another folder"):
         taken = os.path.lexists(out) and (
             not out.is_dir() or any(not path.name.startswith(UNFINISHED) for path in out.iterdir())
         )
     if taken:
-        raise StateError(f"--out {out}: it exists and is no empty folder: give a new one")
+        raise StateError(f"{arg('out', out)}: it exists and is no empty folder: give a new one")
     require_not_in({**PUBLIC_MARKS, **CONFIDENTIAL_MARKS}, out)
 
 
@@ -205,7 +206,7 @@ def filled(out: Path, manifest: str = "") -> Iterator[Path]:
     A killed run leaves nothing but hidden folders. Raises as `require_new`; PrdpError where `out` cannot be written.
     """
     require_new(out)
-    with file_errors(f"--out {out}: it cannot be written (", "); give another folder", PrdpError):
+    with file_errors(f"{arg('out', out)}: it cannot be written (", "); give another folder", PrdpError):
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=out) as unfinished:
             yield Path(unfinished)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
+from pipeline.base.errors import arg
 from pipeline.storage.location import Location, file_errors
 
 KEY_BITS = 256
@@ -20,7 +21,9 @@ Columns = Mapping[str, NDArray[np.int64]]
 
 def staging_errors(what: str) -> AbstractContextManager[None]:
     """Raise the failure of a task to write `what` to staging, in the block, as StateError."""
-    return file_errors(f"{what}: writing to staging failed (", "): make room, or give another --staging; run again")
+    return file_errors(
+        f"{what}: writing to staging failed (", f"): make room, or give another {arg('staging')}; run again"
+    )
 
 
 class Seal:

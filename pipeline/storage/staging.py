@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.base.canonical import canonical_json, digest
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.storage.location import FileDigest, Location, file_errors
 
 AT_ONCE = 8  # files: a disk syncs many in little more time than one, and cores share their digests
@@ -136,7 +136,7 @@ class Staging:
             if not set(needed) <= files.keys():
                 raise StateError(
                     f"{self.path}: files vanished while they were staged: if another ledger stages release "
-                    f"{self.release} there too, give another --staging"
+                    f"{self.release} there too, give another {arg('staging')}"
                 )
             contents = AttemptContents(about, files)
             (self.path / _CONTENTS).write_durably(canonical_json(contents.to_json()).encode())

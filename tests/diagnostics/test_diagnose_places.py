@@ -113,7 +113,7 @@ def test_what_is_there_already_is_refused(plan: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("x")
     for name in ("file", "full", "file/below"):
-        with pytest.raises(StateError, match="--out"):
+        with pytest.raises(StateError, match="out="):
             diagnosed(plan, tmp_path / name, state=tmp_path / "state")
     (tmp_path / "empty").mkdir()
     diagnosed(plan, tmp_path / "empty")

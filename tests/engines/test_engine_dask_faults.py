@@ -147,7 +147,7 @@ def test_a_remote_scheduler_without_tls_is_refused_before_any_connection() -> No
     )
     done = subprocess.run([sys.executable, "-c", program, REMOTE[0]], capture_output=True, text=True, check=True)
     assert (
-        done.stdout.strip() == f"--scheduler {REMOTE[0]}: a cluster beyond this machine must be reached by tls:// False"
+        done.stdout.strip() == f"scheduler='{REMOTE[0]}': a cluster beyond this machine must be reached by tls:// False"
     )
     for address in (*REMOTE, "tcp://[2001:db8::1]:8786", "tcp://127.0.0.1.example:8786", "tcp://localhost@192.0.2.1:1"):
         with pytest.raises(PlanError, match="tls"):
@@ -172,7 +172,7 @@ def test_no_scheduler_at_a_loopback_port(microdata: Path) -> None:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(PrdpError, match="no Dask scheduler answers there") as raised:
             DaskEngine(address).sums(list(chunks(find(locate(microdata)))), SPEC)
-    assert str(raised.value) == f"--scheduler {address}: no Dask scheduler answers there"
+    assert str(raised.value) == f"scheduler='{address}': no Dask scheduler answers there"
     assert raised.value.__cause__ is None
 
 

@@ -86,7 +86,7 @@ def test_a_table_that_is_missing_charges_nothing(tmp_path: Path, spark: SparkEng
     place = Place(write_world(tmp_path, None, dataset={"path": None, "source": {"table": "missing"}}), tmp_path)
     with pytest.raises(PlanError, match="holds no such table"):
         submit(place, engine=spark)
-    with pytest.raises(PlanError, match="--engine spark alone"):
+    with pytest.raises(PlanError, match="engine='spark' alone"):
         submit(place)
     assert place.ledger().state(RELEASE) is None
 
@@ -165,5 +165,5 @@ def test_a_name_is_a_name(spark: SparkEngine, name: str) -> None:
 
 
 def test_dask_has_no_catalog() -> None:
-    with pytest.raises(PlanError, match="--engine spark alone"):
+    with pytest.raises(PlanError, match="engine='spark' alone"):
         DaskEngine(workers=1).table("t")

@@ -163,7 +163,7 @@ def test_a_ledger_is_opened_only_where_its_outputs_can_be_seen(
     out.rename(tmp_path / "moved")
     with pytest.raises(StateError, match="out: nothing is there, though r was published there"):
         reopen(ledger, [])
-    with pytest.raises(StateError, match=f"--out {tmp_path}: no release is there"):
+    with pytest.raises(StateError, match=f"out='{tmp_path}': no release is there"):
         reopen(ledger, [locate(tmp_path)])
     assert reopen(ledger, [locate(tmp_path / "moved")]) == ["r"]
 

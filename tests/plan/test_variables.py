@@ -195,9 +195,9 @@ def test_values_that_are_no_mapping_are_told() -> None:
 
 
 def test_a_variable_without_a_value_is_told_with_its_sentence(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"give it by --set year=VALUE \(The reference year; pattern 20\[0-9\]\{2\}\)"):
+    with pytest.raises(PlanError, match=r"give it by set= year=VALUE \(The reference year; pattern 20\[0-9\]\{2\}\)"):
         load_plan(written(tmp_path, template()))
-    with pytest.raises(PlanError, match="--set year: the plan declares no variables"):
+    with pytest.raises(PlanError, match="set= year: the plan declares no variables"):
         load_plan(written(tmp_path, DATA), {"year": "2022"})
     with pytest.raises(PlanError, match=r"\{\{ year \}\}: the plan declares no variables"):
         load_plan(written(tmp_path, DATA | {"release": "cbp-{{ year }}"}))

@@ -365,5 +365,5 @@ def test_wrong_calls(call: list[str], message: str, tmp_path: Path, monkeypatch:
 def test_unknown_figures_and_seeds(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="known: cbp-2010, cbp-2011"):
         prdp.withheld_today("cbp-1999")
-    with pytest.raises(PlanError, match="--seed"):
+    with pytest.raises(PlanError, match="seed="):
         prdp.generate_like("cbp-2011", tmp_path, states=["56"], seed=-1)

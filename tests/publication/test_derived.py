@@ -200,7 +200,7 @@ def test_the_mean_of_stable_tables_has_the_least_scale(others: str) -> None:
     assert mean.upper - mean.value < one.upper - one.value
     with pytest.raises(PlanError, match="no two tables"):
         prdp.derive(others, total="employment", where="naics3=311", published=True, mean=True)
-    with pytest.raises(PlanError, match="--mean"):
+    with pytest.raises(PlanError, match="mean="):
         prdp.derive(others, total="employment", mean=True)
 
 
@@ -211,7 +211,7 @@ def test_noise_that_depends_on_the_total_gives_single_cells_alone(others: str) -
     assert [cell.value, cell.lower, cell.upper] == [row["value"], row["lower"], row["upper"]]
     with pytest.raises(PlanError, match="sums of its cells"):
         prdp.derive(others, total="payroll", where="naics3=311", published=True)
-    with pytest.raises(PlanError, match="smaller --interval"):
+    with pytest.raises(PlanError, match="smaller interval="):
         prdp.derive(others, ratio="payroll/employment", where="naics3=311, state=06", published=True)
     (ratio,) = prdp.derive(
         others, ratio="payroll/employment", where="naics3=311, state=06", published=True, interval=0.9

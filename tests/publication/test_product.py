@@ -231,7 +231,7 @@ def test_what_is_not_published_is_no_product(tmp_path: Path, monkeypatch: pytest
         prdp.product(release, release / "out", product=yaml_file)
     with pytest.raises(PlanError, match="both releases have a table sold"):
         prdp.product([release, release], tmp_path / "twice", product=yaml_file)
-    with pytest.raises(PlanError, match="--product cpb: unknown product"):
+    with pytest.raises(PlanError, match="product='cpb': unknown product"):
         prdp.product(release, tmp_path / "none", product="cpb")
     part = next(release.rglob("*.parquet"))
     part.write_bytes(part.read_bytes()[:-1] + b"\0")

@@ -78,7 +78,7 @@ def test_fixed_totals_hold_and_weigh_nothing_else(release: Path, tmp_path: Path)
 
 
 def test_weights_of_transformed_noise_come_from_elsewhere(release: Path, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"pay, pay_state is larger .* --expected MEASURE=FILE"):
+    with pytest.raises(PlanError, match=r"pay, pay_state is larger .* expected= MEASURE=FILE"):
         prdp.reconcile(release, tmp_path / "out")
     by_file = prdp.reconcile(release, tmp_path / "file", expected={"payroll": file(tmp_path, EXPECTED)})
     group = next(each for each in by_file.facts["groups"] if "pay" in each["tables"])
@@ -158,7 +158,7 @@ def test_an_older_release_needs_its_plan(release: Path, tmp_path: Path) -> None:
     manifest = json.loads((older / "release.json").read_text())
     manifest["files"] = [each for each in manifest["files"] if "structure" not in each["path"]]
     (older / "release.json").write_text(json.dumps(manifest))
-    with pytest.raises(PlanError, match=r"has no structure\.json.*--plan"):
+    with pytest.raises(PlanError, match=r"has no structure\.json.*plans="):
         prdp.reconcile(older, tmp_path / "out", **without_payroll())
     plan = release.parents[1] / "plan.yaml"
     made = prdp.reconcile(older, tmp_path / "out", plans=[plan], **without_payroll())

@@ -166,7 +166,7 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
         if stage == "drawing payroll_state":  # two tables are staged
             run(replace(job, ledger=theirs, out=locate(tmp_path / "their-out")))
 
-    with pytest.raises(StateError, match="is another ledger's" if marked else "give another --staging"):
+    with pytest.raises(StateError, match="is another ledger's" if marked else "give another staging="):
         run(replace(job, log=log_for(meanwhile)))
     assert not (tmp_path / "my-out").exists()
     assert (theirs.state(plan.release) is None) == marked

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
 from pipeline.planning.economy.economy_model import Economy, Figures, Ints, evenly, read_rows, rounded
 from pipeline.planning.economy.firms import Chained, Firms
@@ -174,9 +174,9 @@ def generate(
         PrdpError: `out` cannot be written.
     """
     if not 0 <= records <= MOST_RECORDS:
-        raise PlanError(f"--records: a number from 0 to {MOST_RECORDS} is needed")
+        raise PlanError(f"{arg('records')}: a number from 0 to {MOST_RECORDS} is needed")
     if not seed >= 0:
-        raise PlanError("--seed: a whole number of at least 0 is needed")
+        raise PlanError(f"{arg('seed')}: a whole number of at least 0 is needed")
     require_new(out)  # before the economy is computed
     count = max(1, min(records, max(FEWEST_FILES, -(-records // RECORDS_A_BATCH))))
     a_file = -(-count // MOST_FILES)
@@ -290,7 +290,7 @@ def write_cattle(records: int, seed: int, out: Path) -> None:
     any other number.
     """
     if not 0 <= records <= MOST_FARMS:
-        raise PlanError(f"--records: a number from 0 to {MOST_FARMS} is needed")
+        raise PlanError(f"{arg('records')}: a number from 0 to {MOST_FARMS} is needed")
     model = Cattle()
     (out / "microdata").mkdir(parents=True)
     (out / "domain").mkdir()

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
 from pipeline.planning.economy.economy_model import Figures, Floats, Ints, population, read_rows
 from pipeline.planning.economy.generate import CHAIN_NUMBERS_FROM, CONF, DOMAIN, Generated, codes, ids, write_parquet
@@ -81,13 +81,13 @@ def generate_like(
         PrdpError: `out` cannot be written.
     """
     if not seed >= 0:
-        raise PlanError("--seed: a whole number of at least 0 is needed")
+        raise PlanError(f"{arg('seed')}: a whole number of at least 0 is needed")
     require_new(out)
     economy = Economy(published(name), Assumed(), seed)
     known = economy.figures.states
     unknown = [state for state in states if state not in known]
     if unknown:
-        raise PlanError(f"--states: {unknown[0]} is no state of the figures; known: {', '.join(known)}")
+        raise PlanError(f"{arg('states')}: {unknown[0]} is no state of the figures; known: {', '.join(known)}")
     chosen = tuple(sorted(set(states or known)))
     records = 0
     with filled(out) as folder:

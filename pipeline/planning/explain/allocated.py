@@ -12,7 +12,7 @@ from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.targets import CalibrationError
-from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError
+from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg
 from pipeline.base.plain import aligned, reference_text
 from pipeline.plan.drafts import Allocation, Place, allocation_of
 from pipeline.plan.load import NOTHING, draft_of, load_plan, plan_of
@@ -56,7 +56,7 @@ def allocated_plan(
     if spec.calibrate is None:
         raise PlanError(f"{path}: calibrate: missing key; it says what the scales of the tables are chosen for")
     if out is not None and out.exists():
-        raise StateError(f"--out {out}: it exists already: give a new file")
+        raise StateError(f"{arg('out', out)}: it exists already: give a new file")
     allocation = allocation_of(draft, spec)
     problem = allocation.problem
     try:
@@ -365,17 +365,17 @@ def write_plan(text: str, out: Path, plan: Plan, given: Mapping[str, str]) -> No
     Raises PlanError on an `out` in another folder, StateError where it exists.
     """
     if out.resolve().parent != plan.path.resolve().parent:
-        raise PlanError(f"--out {out}: must lie in the plan's own folder, to which the plan's paths are relative")
+        raise PlanError(f"{arg('out', out)}: must lie in the plan's own folder, to which the plan's paths are relative")
     try:
         with out.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
-        raise StateError(f"--out {out}: it exists already: give a new file") from None
+        raise StateError(f"{arg('out', out)}: it exists already: give a new file") from None
     except OSError as error:
-        raise PlanError(f"--out {out}: it cannot be written ({error.strerror})") from None
+        raise PlanError(f"{arg('out', out)}: it cannot be written ({error.strerror})") from None
     if load_plan(out, given).digest != plan.digest:
         out.unlink()
-        raise PrdpError(f"--out {out}: it would not be the same plan; write the scales by hand")
+        raise PrdpError(f"{arg('out', out)}: it would not be the same plan; write the scales by hand")
 
 
 def _values(values: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from pipeline.accounting.targets import (
     WrongNumber,
     read_sizes,
 )
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.base.plain import aligned, mechanism_text
 from pipeline.base.plots import REFERENCE, line_style, write_picture
@@ -74,15 +74,16 @@ def best_alpha_json(
 def _refusals(kind: str, fixed: Mapping[str, Number]) -> Iterator[None]:
     if kind not in CATALOGUE:
         why = NEVER_RELEASED.get(kind, f"unknown kind{hint(kind, CATALOGUE, 'kind')}")
-        raise PlanError(f"--kind {in_a_line(kind)}: {why}")
+        raise PlanError(f"{arg('kind', in_a_line(kind))}: {why}")
     known = CATALOGUE[kind].parameters()
     for name in fixed:
         if name not in known:
-            raise PlanError(f"--set {in_a_line(name)}: {kind} has no such parameter{hint(name, known, 'parameter')}")
+            unknown = f"{arg('set')} {in_a_line(name)}"
+            raise PlanError(f"{unknown}: {kind} has no such parameter{hint(name, known, 'parameter')}")
     try:
         yield
     except ParameterError as error:
-        option = f"--{error.parameter}" if error.parameter in ("kind", "step") else f"--set {error.parameter}"
+        option = arg(error.parameter) if error.parameter in ("kind", "step") else f"{arg('set')} {error.parameter}"
         raise PlanError(f"{option}: must be {error.rule}") from None
     except CalibrationError as error:
         raise PlanError(f"{kind}: {error}") from None
@@ -176,13 +177,12 @@ OnTry = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of `prdp.calibrate` by name, None where not given; `named` writes a name as its user does.
+    """The options of `prdp.calibrate` by name, None where not given.
 
     Every method raises PlanError, which names the option, where the call is wrong or cannot be met.
     """
 
     given: Mapping[str, Any]
-    named: Callable[[str], str]
 
     def number(self, name: str) -> Fraction:
         """Return a number as the decimal that was written, exactly."""
@@ -190,25 +190,25 @@ class Asked:
         try:
             return value if isinstance(value, Fraction) else exact(str(value))
         except ValueError:
-            raise PlanError(f"{self.named(name)}: must be a number") from None
+            raise PlanError(f"{arg(name)}: must be a number") from None
 
     def broken(self, name: str, rule: str) -> PlanError:
         """Return the error for a number that breaks its rule; an influence is what `at` gives."""
-        return PlanError(f"{self.named('at' if name == 'influence' else name)}: must be {rule}")
+        return PlanError(f"{arg('at' if name == 'influence' else name)}: must be {rule}")
 
     def target(self) -> Target:
         """Return the accuracy or loss that is wanted."""
         chosen = [name for name in TARGETS if self._has(name)]
         if len(chosen) != 1:
-            raise PlanError("give exactly one of " + ", ".join(map(self.named, TARGETS)))
+            raise PlanError("give exactly one of " + ", ".join(map(arg, TARGETS)))
         name = chosen[0]
         argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
         if self._has(other) and not (other == "at" and self.given["best_alpha"] == "loss"):
-            wrong, with_it = self.named(other), self.named(name)
-            raise PlanError(f"{wrong}: means nothing with {with_it}; give {self.named(argument)}")
+            wrong, with_it = arg(other), arg(name)
+            raise PlanError(f"{wrong}: cannot be combined with {with_it}; give {arg(argument)}")
         for option, beside in BESIDE:
             if self._has(option) and not self._has(beside):
-                raise PlanError(f"{self.named(option)}: means nothing without {self.named(beside)}; leave it out")
+                raise PlanError(f"{arg(option)}: means nothing without {arg(beside)}; leave it out")
         if self._has("group_loss"):
             self.require("group", "give the number of records of the group that may lose so much")
         if name in AT_A_RECORD:
@@ -241,30 +241,30 @@ class Asked:
     def comparison(self, on_try: OnTry) -> Comparison:
         """Return all families at the accuracy; `on_try`(n) before the n-th shape."""
         if self._has("best_alpha"):
-            raise PlanError(f"{self.named('best_alpha')}: means nothing without {self.named('kind')}; leave it out")
+            raise PlanError(f"{arg('best_alpha')}: means nothing without {arg('kind')}; leave it out")
         target = self.target()
         if target.at_record:
             name = "loss" if self._has("loss") else "epsilon"
-            other = f"give {self.named('standard_error')}, for instance, and {self.named('total')}"
-            raise PlanError(f"{self.named(name)}: a comparison is at equal accuracy; {other}")
+            other = f"give {arg('standard_error')}, for instance, and {arg('total')}"
+            raise PlanError(f"{arg(name)}: a comparison is at equal accuracy; {other}")
         limit = self.number("limit") if self._has("limit") else None
         try:
             objective = Objective(self.given["objective"], limit)
         except ValueError as error:  # which begins with the option's name
-            raise PlanError(f"{self.named('')}{error}") from None
+            raise PlanError(f"{error}") from None
         self.require("total", "the true total of a typical cell, at which all are equally accurate")
         if self.given["count"] and self._has("sizes"):
-            raise PlanError(f"{self.named('sizes')}: means nothing with {self.named('count')}; leave it out")
+            raise PlanError(f"{arg('sizes')}: means nothing with {arg('count')}; leave it out")
         sizes = ONE_EACH if self.given["count"] else read_sizes(Path(self.given["sizes"] or BUILT_IN))
         compared = compare(target, sizes, objective, self.number("step"), on_try)
         if not compared.candidates:
-            raise PlanError(f"{self.named('compare')}: no family can have this accuracy; ask for another")
+            raise PlanError(f"{arg('compare')}: no family can have this accuracy; ask for another")
         return compared
 
     def require(self, name: str, what: str) -> None:
         """Return if an option is given."""
         if not self._has(name):
-            raise PlanError(f"{self.named(name)}: missing; {what}")
+            raise PlanError(f"{arg(name)}: missing; {what}")
 
     def _has(self, name: str) -> bool:
         return self.given[name] is not None

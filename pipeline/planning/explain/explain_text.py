@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.accounting.left_out import NAME
+from pipeline.base.errors import arg
 from pipeline.base.plain import (
     WIDTH,
     aligned,
@@ -72,7 +73,7 @@ def _head(verdict: Verdict) -> list[str]:
 
 def _totals(verdict: Verdict) -> list[str]:
     if not verdict.standings:
-        return ["no limit and no reference: give --at, for instance --at employment=10"]
+        return [f"no limit and no reference: give {arg('at')}, for instance {arg('at')} employment=10"]
     unit = "record" if verdict.plan.dataset.owner is None else "firm"
     rows = [[f"loss of every {unit} no larger than", "rho", "limit", ""]]
     shown = _nearest(verdict.standings, MOST_REFERENCES)
@@ -257,7 +258,7 @@ def render(explained: Json, plan: Plan) -> str:
     lines += aligned([[name, loss_text(loss), interpretation_text(means)] for name, loss, means in rows])
     lines += posterior_lines(names, interpreted)
     if not totals:
-        lines.append("    (no reference: give --at, for instance --at employment=10)")
+        lines.append(f"    (no reference: give {arg('at')}, for instance {arg('at')} employment=10)")
     classes = len(rows) > len(totals)
     stated = (*OF_CLASSES, *OF_RECORDS[1:]) if classes else OF_RECORDS if owner is None else OF_FIRMS
     lines += ["", *loss_lines(plan), "", *stated, *NOTES]

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import ONE_EACH, CalibrationError, Sizes, Target
+from pipeline.base.errors import arg
 from pipeline.base.plots import REFERENCE, family_styles, write_picture
 from pipeline.planning.explain.explanation import groups_json
 from udfs.mechanisms.base import Mechanism, ParameterError
@@ -87,11 +88,11 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.name not in ("largest", "mean", "share"):
-            raise ValueError("objective: must be one of largest, mean, share")
+            raise ValueError(f"{arg('objective')}: must be one of largest, mean, share")
         if self.name == "share" and self.limit is None:
-            raise ValueError("limit: the objective share needs one")
+            raise ValueError(f"{arg('limit')}: the objective share needs one")
         if self.limit is not None and not self.limit > 0:
-            raise ValueError("limit: must be above 0")
+            raise ValueError(f"{arg('limit')}: must be above 0")
 
     def score(self, candidate: "Candidate") -> tuple[float, ...]:
         """Return what is least for the best candidate."""

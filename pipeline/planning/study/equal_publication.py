@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import CalibrationError, Target
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.plots import FORMATS, family_styles, picture
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.planning.study.sized_cells import SizedCells
@@ -114,7 +114,8 @@ def wanted_of(plan: Plan, equal: str, cells: Sequence[SizedCells]) -> list[Wante
             except ValueError:
                 others = " or ".join(each for each in ACCURACIES if each != equal)
                 raise PlanError(
-                    f"query {query.name}: its noise has no finite {equal.replace('_', ' ')}: choose --equal {others}"
+                    f"query {query.name}: its noise has no finite {equal.replace('_', ' ')}: choose {arg('equal')} "
+                    f"{others}"
                 ) from None
             wanted.append(Wanted(query.name, part.name, total, target))
     return wanted

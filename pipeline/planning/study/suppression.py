@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.html import QUANTILES
 from pipeline.base.log import Log
 from pipeline.base.names import hint
@@ -101,12 +101,12 @@ def suppression(job: SuppressionJob) -> dict[str, Any]:
     if not len(rows.values):
         raise PlanError(f"microdata {plan.dataset.path}: no record lies in these tables")
     if (rows.values < 0).any():
-        raise PlanError("--sum: suppression is for measures that are never below 0")
+        raise PlanError(f"{arg('measure', flag='sum')}: suppression is for measures that are never below 0")
     combinations, base = np.unique(rows.cells, axis=1, return_inverse=True)
     linked, numbers = Linked.of(list(combinations), np.bincount(base.ravel(), weights=rows.values).astype(np.float64))
     sums = len(linked.totals)
     if sums > MOST_SUMS:
-        raise PlanError(f"--tables: {sums:,} sums are linked, at most {MOST_SUMS:,} can be: name fewer tables")
+        raise PlanError(f"{arg('tables')}: {sums:,} sums are linked, at most {MOST_SUMS:,} can be: name fewer tables")
     stated = _protections(job.rules, rows, numbers, sums)
     protection = np.max(list(stated.values()), axis=0, initial=0.0)
     job.log.progress("secondary suppression")
@@ -153,7 +153,7 @@ def _queries(job: SuppressionJob) -> list[Query]:
     known = [q.name for q in sums if q.statistic.measure == measure and not q.where and q.split is None]
     wrong = [name for name in job.tables if name not in known]
     if wrong or not known:
-        name = wrong[0] if wrong else "--sum"
+        name = wrong[0] if wrong else arg("measure", flag="sum")
         what = f"the plan has no table of sums of {measure} without filter and with one mechanism"
         raise PlanError(f"{name}: {what}{hint(name, known, 'table') if wrong and known else ''}")
     return [query for query in sums if query.name in (job.tables or known)]

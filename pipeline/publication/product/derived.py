@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.cells import QueryCells
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Where
@@ -93,7 +93,7 @@ def total_of(total: Total, interval: float) -> Derived:
 def ratio_of(source: Source, numerator: str, denominator: str, where: Where, interval: float) -> Derived:
     """Return the ratio of two totals of the same cells, such as payroll per employee."""
     if numerator == denominator:
-        raise PlanError(f"--ratio {numerator}/{denominator}: the ratio of a total to itself is 1")
+        raise PlanError(f"{arg('ratio')} {numerator}/{denominator}: the ratio of a total to itself is 1")
     sides = (numerator, where), (denominator, where)
     return _quotient(f"{numerator} per {denominator}", source, sides, interval)
 
@@ -102,9 +102,9 @@ def share_of(source: Source, of: str, where: Where, inside: Where, interval: flo
     """Return the share that picked cells have of the total of those that meet `inside` alone."""
     shared = where.keys() & inside.keys()
     if any(not set(where[level]) <= set(inside[level]) for level in shared):
-        raise PlanError("--share: the picked cells are not among those of the total")
+        raise PlanError(f"{arg('share')}: the picked cells are not among those of the total")
     if dict(where) == dict(inside):
-        raise PlanError("--share: the picked cells are all of the total; --where picks a part of it")
+        raise PlanError(f"{arg('share')}: the picked cells are all of the total; {arg('where')} picks a part of it")
     sides = (of, dict(inside) | dict(where)), (of, inside)
     return _quotient(f"share of {of}", source, sides, interval)
 
@@ -154,10 +154,12 @@ def require_apart(after: Source, before: Source, of: str) -> None:
     """Return if two sources share no attempt and have one unit of a measure; raises PlanError."""
     attempts = {each["attempt"] for each in after.releases} & {each["attempt"] for each in before.releases}
     if attempts:
-        raise PlanError(f"--since: attempt {min(attempts)} is on both sides: its noise is no independent noise")
+        raise PlanError(f"{arg('since')}: attempt {min(attempts)} is on both sides: its noise is no independent noise")
     one, two = (source.structure.measures.get(of) for source in (after, before))
     if one is not None and two is not None and (one["type"], one["step"]) != (two["type"], two["step"]):
-        raise PlanError(f"--since: {of} has another type or step there: a change of units is no change of totals")
+        raise PlanError(
+            f"{arg('since')}: {of} has another type or step there: a change of units is no change of totals"
+        )
 
 
 def _quotient(
@@ -230,9 +232,9 @@ def ratio_by_cell(source: Source, numerator: str, denominator: str, interval: fl
     above = source.table(numerator, sqrt(interval))
     below = source.table(denominator, sqrt(interval))
     if (above.facts.by, dict(above.facts.where)) != (below.facts.by, dict(below.facts.where)):
-        raise PlanError(f"--ratio {numerator}/{denominator}: the two tables have different cells")
+        raise PlanError(f"{arg('ratio')} {numerator}/{denominator}: the two tables have different cells")
     if above.facts.statistic == below.facts.statistic:
-        raise PlanError(f"--ratio {numerator}/{denominator}: both tables are of {above.facts.statistic.label}")
+        raise PlanError(f"{arg('ratio')} {numerator}/{denominator}: both tables are of {above.facts.statistic.label}")
     found = _ratio(above, below, interval)
     return DerivedTable(f"{numerator}_per_{denominator}", "ratio", above.cells, {"": found}, ())
 
@@ -241,7 +243,7 @@ def share_by_cell(source: Source, table: str, interval: float) -> DerivedTable:
     """Return the share that each cell of a table has of the sum of all its cells."""
     of = source.table(table, (1 + interval) / 2)
     if not of.finite:
-        raise PlanError(f"--share {table}: its noise has no variance: pick cells by --where")
+        raise PlanError(f"{arg('share', table)}: its noise has no variance: pick cells by {arg('where')}")
     whole, covariance = source.whole(table)
     rest = replace(of, totals=Totals(of.totals.value, whole.variance + of.totals.variance - 2 * covariance))
     found = ratio(of.totals, whole, _multiplier(interval, of, rest), covariance)
@@ -252,7 +254,7 @@ def change_by_cell(after: Source, before: Source, table: str, interval: float) -
     """Return the change of each cell since the other releases; cells whose codes are new there have none."""
     new, old = after.table(table, sqrt(interval)), before.table(table, sqrt(interval))
     if (new.facts.by, dict(new.facts.where)) != (old.facts.by, dict(old.facts.where)):
-        raise PlanError(f"--since: the table {table} has other levels or another filter there")
+        raise PlanError(f"{arg('since')}: the table {table} has other levels or another filter there")
     require_apart(after, before, new.facts.statistic.measure or "")
     old = _picked(old, _numbers_of(new.cells, old.cells))
     if new.finite and old.finite:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import PlanError, StateError, require_package
+from pipeline.base.errors import PlanError, StateError, arg, require_package
 from pipeline.base.names import hint
 from pipeline.engines.writers import FORMATS
 from pipeline.publication.description import CODES, PACKAGE
@@ -35,7 +35,7 @@ LIST = pa.schema([("code", pa.string()), ("name", pa.string())])
 
 def write_database(published: Published, home: Path) -> dict[str, str]:
     """Write all tables to tables.duckdb, and the lists of codes to its schema codes; return each table's file."""
-    duckdb = require_package("duckdb", "--to duckdb")
+    duckdb = require_package("duckdb", arg("to", "duckdb"))
     with duckdb.connect(str(home / FILE)) as database:
 
         def create(name: str, rows: pa.RecordBatchReader | pa.Table) -> None:
@@ -58,7 +58,7 @@ def write_database(published: Published, home: Path) -> dict[str, str]:
 
 def write_delta(published: Published, home: Path) -> dict[str, str]:
     """Write each table as a Delta table in a folder of its name; return these."""
-    deltalake = require_package("deltalake", "--to delta")
+    deltalake = require_package("deltalake", arg("to", "delta"))
     for table in published.each():
         (schema, batches), notes = published.rows(table), published.notes(table)
         noted = pa.schema([field.with_metadata({"comment": notes[field.name]}) for field in schema])
@@ -92,11 +92,13 @@ def export(
         raise PlanError(f"{to}: unknown format{hint(to, EXPORTS, 'format')}")
     chosen = {name: value for name, value in options.items() if value is not None}
     if chosen and EXPORTS[to] is not write_sdmx:
-        raise PlanError(f"--{min(chosen)}: it belongs to --to sdmx alone")
+        raise PlanError(f"{arg(min(chosen))}: it belongs to {arg('to', 'sdmx')} alone")
     published = published_in(folder)
     for name in tables:
         if name not in published.tables:
-            raise PlanError(f"--table {name}: unknown table{hint(name, published.tables, 'table')}")
+            raise PlanError(
+                f"{arg('tables', name, flag='table')}: unknown table{hint(name, published.tables, 'table')}"
+            )
     published = published.only(tables or list(published.tables))
     if to != "csv" and published.package is None:
         raise StateError(f"{folder}: an earlier build wrote it, without {PACKAGE}: only csv can be made of it")
@@ -163,7 +165,7 @@ def write_workbooks(published: Published, home: Path) -> dict[str, str]:
     lists them. Whole numbers of more than 15 digits, which a workbook would round, and infinite ones are text. Raises
     PlanError where no part of a key makes sheets that hold the table, before anything is written.
     """
-    xlsxwriter = require_package("xlsxwriter", "--to xlsx")
+    xlsxwriter = require_package("xlsxwriter", arg("to", "xlsx"))
     divided = {
         name: None if table.rows <= MOST_ROWS else _divided(published, name) for name, table in published.tables.items()
     }
@@ -205,7 +207,8 @@ def _divided(published: Published, table: str) -> Sheets:
                     return Sheets(key, level, part_of, _titles(ordered, published.names(level)), ordered)
     raise PlanError(
         f"table {table}: its {published.tables[table].rows:,} rows are more than the {MOST_ROWS:,} of a workbook's "
-        "sheet, also divided by state or by a part of a key: choose others by --table, or take --to csv or duckdb"
+        "sheet, also divided by state or by a part of a key: "
+        f"choose others by {arg('tables', flag='table')}, or take {arg('to', 'csv')} or duckdb"
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.plan_text import PRODUCT, KeyPath, read_text
 from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
@@ -164,7 +164,9 @@ def file_of(named: str | Path) -> Path:
     path = HOME / f"{named}.yaml"
     if path.parent != HOME or not path.exists():
         known = ", ".join(sorted(each.stem for each in HOME.glob("*.yaml")))
-        raise PlanError(f"--product {named}: unknown product: give a file that ends with .yaml, or one of {known}")
+        raise PlanError(
+            f"{arg('product', named)}: unknown product: give a file that ends with .yaml, or one of {known}"
+        )
     return path
 
 
@@ -174,7 +176,7 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
     Files of names are relative to the product's. Raises PlanError with one line for each mistake.
     """
     if year is not None and not 1900 <= year <= 2999:
-        raise PlanError(f"--year {year}: a year such as 2023 is needed")
+        raise PlanError(f"{arg('year', year)}: a year such as 2023 is needed")
     path = file_of(named)
     text = read_text(path, PRODUCT)
     try:
@@ -187,7 +189,7 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
     if mistakes:
         raise PlanError(*lines_of(mistakes, text, path))
     if spec.year is None and any("{y" in name for name in _names(text.data)):
-        raise PlanError(f"{path}: year: the names of files hold it: write year: in the file, or give --year")
+        raise PlanError(f"{path}: year: the names of files hold it: write year: in the file, or give {arg('year')}")
     return _expanded(spec, path.parent)
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.plan.keys import Dimension
 from pipeline.publication.release_folder import Published
 from udfs.records.codes import OTHER
@@ -230,17 +230,20 @@ def write_sdmx(published: Published, home: Path, *, agency: str = "PRDP", year: 
     """
     if not AGENCY.fullmatch(agency):
         raise PlanError(
-            f"--agency {in_a_line(agency)}: use letters, digits, '_' and '-', a letter first, such as CENSUS"
+            f"{arg('agency', in_a_line(agency))}: use letters, digits, '_' and '-', a letter first, such as CENSUS"
         )
     if year is not None and not 1900 <= year <= 2999:
-        raise PlanError(f"--year {year}: must be a year, such as 2023")
+        raise PlanError(f"{arg('year', year)}: must be a year, such as 2023")
     scope = "_".join(map(identifier, published.facts.get("releases", ())))
     scope = f"RECONCILED_{scope}" if scope else identifier(published.name)
     flows = {name: _flow(published, name, year) for name in published.tables}
     named: dict[str, str] = {}
     for name, flow in flows.items():
         if (other := named.setdefault(flow.id, name)) != name:
-            raise PlanError(f"tables {other} and {name}: both are {flow.id} in SDMX: choose one of them by --table")
+            raise PlanError(
+                f"tables {other} and {name}: both are {flow.id} in SDMX: choose one of them by "
+                f"{arg('tables', flag='table')}"
+            )
     levels = sorted({each.level for flow in flows.values() for each in flow.components if each.level})
     lists = {level: listed_codes(published, level) for level in levels}
     title = (published.package or {})["title"]

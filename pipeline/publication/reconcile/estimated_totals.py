@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.keys import Where
 from pipeline.publication.reconcile.public_totals import measure_of
 from pipeline.publication.reconcile.published_totals import CellTotals, Total
@@ -119,7 +119,9 @@ class Estimated(Reconciliation):
         solved, table = self._solved(name)
         observed = solved.estimates.tables[name]
         if observed.variance is None or not (observed.variance > 0).all():
-            raise PlanError(f"--share {name}: this table carries no weight, or is known: pick cells by --where")
+            raise PlanError(
+                f"{arg('share', name)}: this table carries no weight, or is known: pick cells by {arg('where')}"
+            )
         inside = (position >= 0 for position in observed.positions)
         contrast = solved.estimates.contrast(reduce(np.multiply.outer, (one.astype(np.float64) for one in inside)))
         covariance = self._flat(solved, table, contrast.coefficients[name] * observed.variance)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.cells import Int32s, QueryCells
 from pipeline.plan.domain import Domain
@@ -195,7 +195,7 @@ class Atoms:
             largest = sorted(tables, key=lambda name: -tables[name].size)
             raise PlanError(
                 f"tables {', '.join(largest[:3])}{', …' if len(largest) > 3 else ''}: their finest common cells are "
-                f"{found.size:,} ({shape}), more than --max-cells {most:,}: allow more, or give fewer tables"
+                f"{found.size:,} ({shape}), more than {arg('max_cells')} {most:,}: allow more, or give fewer tables"
             )
         return found
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.cells import QueryCells
 from pipeline.plan.keys import Where
@@ -185,7 +185,7 @@ class Cells:
         if size != 1:
             raise PlanError(
                 f"{self.table.name}: its noise is larger where the total is, so that sums of its cells have no "
-                "published error; pick one cell, or reconcile with --expected or --weights-from"
+                f"published error; pick one cell, or reconcile with {arg('expected')} or {arg('weights_from')}"
             )
         cell = int(self._on_base(np.arange(self.table.cells.size))[self.mask > 0][0])
         value, lower, upper = (float(each[cell]) for each in _released(self.table, self.interval, coverage))
@@ -214,7 +214,7 @@ class Published(Releases):
         alike = [each for each in stable if best and (each.exponent, each.keys) == (best.exponent, best.keys)]
         if best is None or best.exponent is None or len(alike) < 2:
             raise PlanError(
-                f"--mean: there are no two tables of {of} with stable noise of one alpha that tell these cells"
+                f"{arg('mean')}: there are no two tables of {of} with stable noise of one alpha that tell these cells"
             )
         used = [_stable(each.used) for each in alike]
         weights = intervals.best_weights(best.exponent, [intervals.scale_of(terms) for terms in used]).tolist()
@@ -329,7 +329,7 @@ def _released(table: ReleasedTable, interval: Fraction, coverage: float) -> list
     if coverage > interval:
         raise PlanError(
             f"{table.name}: its noise is larger where the total is, and its intervals are released with coverage "
-            f"{float(interval):g}, where {coverage:.4g} is needed: ask for a smaller --interval, or reconcile"
+            f"{float(interval):g}, where {coverage:.4g} is needed: ask for a smaller {arg('interval')}, or reconcile"
         )
     names = (VALUE, "lower", "upper")
     pieces = pa.concat_tables(table.source.pieces(names))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
@@ -96,12 +96,12 @@ class Reconciliation(Releases):
     def __init__(self, folders: Sequence[Location], options: Options) -> None:
         self.options = options
         super().__init__(folders, [load_plan(path) for path in options.plans])
-        for named, option in ((options.weights_from, "--weights-from"), (options.leave_out, "--leave-out")):
+        for named, option in ((options.weights_from, arg("weights_from")), (options.leave_out, arg("leave_out"))):
             require_tables(named, self.tables, option)
         if not 0 < options.interval < 1:
-            raise PlanError(f"--interval {options.interval}: a number above 0 and below 1 is needed")
+            raise PlanError(f"{arg('interval', options.interval)}: a number above 0 and below 1 is needed")
         if not options.draws >= 0:
-            raise PlanError(f"--draws {options.draws}: a whole number of at least 0 is needed")
+            raise PlanError(f"{arg('draws', options.draws)}: a whole number of at least 0 is needed")
         self.groups = tuple(groups_of(list(self.tables.values())))
         self._last: Solved | None = None
         self._fixed, self._expected = self._fixed_totals(), self._expected_totals()  # mistakes in files come first
@@ -118,7 +118,7 @@ class Reconciliation(Releases):
 
     def _fixed_totals(self) -> list[tuple[Statistic, PublicTotals]]:
         found = []
-        for statistic, path in named_files(self.options.fixed, self.statistics, "--fixed").items():
+        for statistic, path in named_files(self.options.fixed, self.statistics, arg("fixed")).items():
             step = float(self._step(statistic))
             totals = read_totals(path, statistic, self.structure.domain, self._step(statistic))
             given = totals.values[~np.isnan(totals.values)]
@@ -137,12 +137,14 @@ class Reconciliation(Releases):
     def _expected_totals(self) -> Mapping[Statistic, PublicTotals]:
         """Expected totals by what they are of: those of files, and of noisy tables that do not enter the estimate."""
         domain = self.structure.domain
-        files = named_files(self.options.expected, self.statistics, "--expected")
+        files = named_files(self.options.expected, self.statistics, arg("expected"))
         found = {each: read_totals(path, each, domain, self._step(each)) for each, path in files.items()}
         for name in self.options.weights_from:
             table = self.tables[name]
             if table.statistic in found:
-                raise PlanError(f"--weights-from {name}: {table.statistic.label} has expected totals already: give one")
+                raise PlanError(
+                    f"{arg('weights_from', name)}: {table.statistic.label} has expected totals already: give one"
+                )
             found[table.statistic] = PublicTotals(name, table.facts.keys(domain), table.cells, table.values())
         return found
 
@@ -175,8 +177,10 @@ class Reconciliation(Releases):
         if lacking:
             raise PlanError(
                 f"the noise of {', '.join(lacking)} is larger where the total is, so that weights need totals from "
-                "elsewhere: give --expected MEASURE=FILE (public totals), --weights-from TABLE (a noisy table, which "
-                "is then left out of the estimates), or --leave-out TABLE; weights from the table itself would bias it"
+                f"elsewhere: give {arg('expected')} MEASURE=FILE (public totals), {arg('weights_from')} TABLE (a "
+                "noisy table, which "
+                f"is then left out of the estimates), or {arg('leave_out')} TABLE; weights from the table itself "
+                "would bias it"
             )
 
     def _why(self, table: ReleasedTable) -> str | None:
@@ -273,11 +277,11 @@ class Reconciliation(Releases):
             for code in codes:
                 domain.require_code(level, code)
         if of is None and len(self.statistics) > 1:
-            raise PlanError(f"--of is needed: tables total {', '.join(self.statistics)}")
+            raise PlanError(f"{arg('of')} is needed: tables total {', '.join(self.statistics)}")
         measure = of or next(iter(self.statistics))
         if measure not in self.statistics:
             raise PlanError(
-                f"--of {in_a_line(measure)}: no table is of it{hint(measure, list(self.statistics), 'measure')}"
+                f"{arg('of', in_a_line(measure))}: no table is of it{hint(measure, list(self.statistics), 'measure')}"
             )
         needed, told_by = {each.key for each in filtered if not each.everyone}, {each.key for each in filtered}
         telling = [
@@ -297,7 +301,7 @@ class Reconciliation(Releases):
 def parse_where(text: str) -> dict[str, tuple[str, ...]]:
     """Return the filter that a text such as "naics2=31-33, state in 06,48" tells; PlanError where it tells none."""
     where: dict[str, list[str]] = {}
-    level = None
+    level, what = None, arg("where", f'"{in_a_line(text)}"', flag="sum")
     for word in (each.strip() for each in text.split(",") if text.strip()):
         name, sign, codes = word.partition("=")
         if not sign:
@@ -305,10 +309,10 @@ def parse_where(text: str) -> dict[str, tuple[str, ...]]:
         if sign:
             level = name.strip()
             if level in where:
-                raise PlanError(f'--sum "{in_a_line(text)}": {in_a_line(level)} stands twice: write level in code,code')
+                raise PlanError(f"{what}: {in_a_line(level)} stands twice: write level in code,code")
             where[level] = [codes.strip()]
         elif level is None or not word:
-            raise PlanError(f'--sum "{in_a_line(text)}": write level=code, or level in code,code, separated by commas')
+            raise PlanError(f"{what}: write level=code, or level in code,code, separated by commas")
         else:
             where[level].append(word)
     return {level: tuple(codes) for level, codes in where.items()}

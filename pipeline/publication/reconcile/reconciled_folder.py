@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.canonical import code_digest, readable_json
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.base.log import share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
@@ -83,7 +83,7 @@ class MakeGroup:
         """Return what was made; raises StateError where this machine does not reach the folder."""
         if not self.home.is_dir():
             raise StateError(
-                f"--out {self.home.parent}: a worker does not reach this folder: give one that all machines share"
+                f"{arg('out', self.home.parent)}: a worker does not reach this folder: give one that all machines share"
             )
         group, tables = self.reconciliation.groups[number], dict[str, Any]()
         what, every = f"reconciling tables of {group.label}", len(group.tables)
