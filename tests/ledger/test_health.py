@@ -20,11 +20,6 @@ FREE = 1e-6  # GB
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-
-
 def wrong(ledger: Ledger, later: timedelta = timedelta(minutes=5), least_free: float = FREE) -> list[str]:
     found = health(ledger, datetime.now(UTC) + later, least_free=least_free)
     return [f"{each.check}: {each.what}" for each in found if each.state == MEND]

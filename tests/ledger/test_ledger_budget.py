@@ -3,7 +3,6 @@
 import pickle
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,16 +17,11 @@ from pipeline.ledger.admission import accounts
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.history import spendings
 from pipeline.ledger.reservation import certified_of, charged
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import Ledger
 from tests.support.ledgers import FACTS, UNIT, drawn_and_destroyed, entries, policy, reservation
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import exact
 from udfs.records.statistics import Count, Sum
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 def nowhere(values: dict[str, Fraction]) -> Reference:

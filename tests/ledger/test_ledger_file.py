@@ -18,11 +18,6 @@ from tests.support.patience import PATIENCE
 NOBODY = 65534
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-
-
 # Where it lies, and what can be wrong with the file
 
 
@@ -131,7 +126,7 @@ def test_a_locked_ledger_is_waited_for_and_then_told(ledger: Ledger) -> None:
 def test_a_full_disk_refuses_the_draw_and_changes_nothing(ledger: Ledger) -> None:
     ledger.reserve(reservation("r"))
     head = ledger.head()
-    process = child("full_disk", ledger.path, "r")
+    process = child("ledger_child", "full_disk", ledger.path, "r")
     told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 5
     assert "disk is full" in told
@@ -155,7 +150,7 @@ def test_a_read_only_ledger_refuses_the_draw(open_folder: Path) -> None:
     # Root writes to everything, so the child becomes a user who may only read.
     ledger.path.chmod(0o444)
     open_folder.chmod(0o555)
-    process = child("read_only", ledger.path, "r", NOBODY)
+    process = child("ledger_child", "read_only", ledger.path, "r", NOBODY)
     told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 5
     assert "read-only" in told

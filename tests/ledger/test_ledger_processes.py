@@ -29,7 +29,7 @@ def ledger(address: str) -> Ledger:
 
 
 def raced(*arguments: object) -> list[str]:
-    told, _ = child("publish_at_once", *arguments).communicate(timeout=PATIENCE)
+    told, _ = child("ledger_child", "publish_at_once", *arguments).communicate(timeout=PATIENCE)
     return told.split()
 
 
@@ -142,7 +142,7 @@ def wait_for_lock(ledger: Ledger, release: str) -> None:
 
 @pytest.mark.parametrize("leaving", ["nothing", "exec", "fork"])
 def test_the_lock_dies_with_its_process_whatever_children_live_on(ledger: Ledger, address: str, leaving: str) -> None:
-    holder = child("hold_lock", address, "r", leaving)
+    holder = child("ledger_child", "hold_lock", address, "r", leaving)
     left = int(holder.stdout.readline())
     try:
         with pytest.raises(StateError, match="under way"), ledger.lock("r"):
@@ -166,7 +166,7 @@ def test_the_lock_dies_with_its_process_whatever_children_live_on(ledger: Ledger
 @contextmanager
 def paused(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that has drawn for release r under the lock, and stands still (SIGSTOP); and its attempt."""
-    process = child("publish_on_cue", *arguments, stdin=subprocess.PIPE)
+    process = child("ledger_child", "publish_on_cue", *arguments, stdin=subprocess.PIPE)
     try:
         attempt = process.stdout.readline().strip()
         process.send_signal(signal.SIGSTOP)

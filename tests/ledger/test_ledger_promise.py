@@ -14,15 +14,10 @@ from pipeline.accounting.interpretation import interpretation_text
 from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.history import spendings
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import Ledger
 from tests.support.ledgers import FACTS, UNIT, reservation
 from tests.support.world import budget_file, records, write_world
 from udfs.numbers.exact import exact, up_probability, up_text
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 def budget(rho: Fraction, name: str = "d", **changes: object) -> Budget:

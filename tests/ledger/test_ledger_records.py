@@ -7,7 +7,7 @@ import pytest
 from pipeline.base.errors import StateError
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import Ledger
 from pipeline.plan.load import load_plan
 from tests.support.ledgers import FACTS, reservation
 from tests.support.submit import Place, submit
@@ -15,11 +15,6 @@ from tests.support.world import budget_file, records, write_world
 
 TRUST = {"duplicates": "trust", "bad_records": "refuse"}
 OTHERS = [{"duplicates": "reject"}, {"duplicates": "combine"}, {"bad_records": "drop"}]
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 def told_of(changes: dict[str, str]) -> str:
