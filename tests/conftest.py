@@ -44,7 +44,7 @@ def spark() -> "SparkEngine":
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests that start Spark, and the drill all on PostgreSQL that run on a file too.
+    """Let two processes run the tests that start Spark, and the drill all on PostgreSQL that run on a file too.
 
     What the store promises, in modules that name EVERY_DATABASE, is always tested on both.
     """
@@ -52,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not isinstance(item, pytest.Function):
             continue
         if "PYSPARKS_OWN" in vars(item.module):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            group = "spark engines" if item.path.parent.name == "engines" else "spark"
+            item.add_marker(pytest.mark.xdist_group(group))
         called = getattr(item, "callspec", None)
         if called and called.params.get("address") == "postgresql" and "EVERY_DATABASE" not in vars(item.module):
             item.add_marker(pytest.mark.drill)

@@ -70,13 +70,13 @@ def test_printed_json_reads_as_what_it_was(text: str) -> None:
     assert json.loads(out.getvalue()) == {"text": text}
 
 
-@pytest.mark.parametrize("acting", ACTING)
-def test_every_edge_knows_every_character(acting: str) -> None:
-    assert not is_plain(f"a{acting}b")
-    assert rule_of_name(f"a{acting}b") is not None
-    for document in ({"a": [{"b": f"x{acting}"}]}, {f"x{acting}": 1}):
-        with pytest.raises(ValueError, match="control"):
-            plain_json(json.dumps(document))
+def test_every_edge_knows_every_character() -> None:
+    for acting in ACTING:
+        assert not is_plain(f"a{acting}b")
+        assert rule_of_name(f"a{acting}b") is not None
+        for document in ({"a": [{"b": f"x{acting}"}]}, {f"x{acting}": 1}):
+            with pytest.raises(ValueError, match="control"):
+                plain_json(json.dumps(document))
 
 
 def test_texts_of_all_scripts_are_plain() -> None:

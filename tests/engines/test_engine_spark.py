@@ -78,17 +78,6 @@ def test_totals_are_those_of_dask_however_data_are_cut(
     assert totals(spark, twice, layout, tmp_path) != expected
 
 
-def test_sums_that_need_more_than_63_bits_on_the_way_are_exact(tmp_path: Path, spark: SparkEngine) -> None:
-    values = [2**62, 2**62, -(2**62), -(2**62) + 5, 1, -1]
-    table = records(6).to_pydict() | {"payroll": values, "naics": ["311111", "311811", "321113"] * 2}
-    query = {"name": "pay", "sum": "payroll", "by": ["nation"], "mechanism": {"kind": "gaussian", "sigma": 10**6}}
-    finest = {**query, "name": "finest", "by": ["naics6", "county"]}
-    layout = layout_of(load_plan(write_world(tmp_path, pa.table(table), queries=[query, finest])))
-    found = totals(spark, list(chunks(find(locate(tmp_path / "microdata")))), layout, tmp_path / "staging")
-    assert found[0] == [5]
-    assert sum(found[1]) == 5
-
-
 def test_a_stage_that_is_repeated_writes_the_same_bytes_and_reads_no_microdata(
     tmp_path: Path, spark: SparkEngine
 ) -> None:

@@ -113,13 +113,6 @@ def test_broken_records_of_a_table_are_told_by_rule_alone(tmp_path: Path, spark:
     assert "CANARY" not in str(broken.value)
 
 
-def test_a_column_that_is_missing_is_named(tmp_path: Path, spark: SparkEngine) -> None:
-    plan = write_world(tmp_path, None)
-    without = saved(spark, records(20).drop_columns(["payroll"]).append_column("Payroll", pa.array(range(20))))
-    with pytest.raises(PlanError, match=r"no column payroll \(nearest: Payroll\)"):
-        totals(spark, without, plan, tmp_path)
-
-
 def test_columns_and_types_are_checked_before_anything_is_charged(tmp_path: Path, spark: SparkEngine) -> None:
     table = records(20)
     for name, bad, words in (
@@ -152,18 +145,7 @@ def test_tables_of_which_spark_knows_the_folder_alone_are_refused(tmp_path: Path
     assert all("a change during a run could not be seen" in line for line in said[1:])
 
 
-@pytest.mark.parametrize("name", ["missing", "no.such.schema.table"])
-def test_a_table_that_is_not_there_is_told(spark: SparkEngine, name: str) -> None:
-    with pytest.raises(PlanError, match="holds no such table"):
-        spark.table(name)
-
-
 @pytest.mark.parametrize("name", ["", "a b", "t; DROP TABLE t", "a.b.c.d.e", "parquet.`/x`", "(SELECT 1)"])
 def test_a_name_is_a_name(spark: SparkEngine, name: str) -> None:
     with pytest.raises(PlanError, match=r"name it as \[catalog"):
         spark.table(name)
-
-
-def test_dask_has_no_catalog() -> None:
-    with pytest.raises(PlanError, match="engine='spark' alone"):
-        DaskEngine(workers=1).table("t")

@@ -7,8 +7,12 @@ import pytest
 from pipeline.base.errors import PlanError, PrdpError, StateError
 from pipeline.ledger.server import server_url, shown
 from pipeline.ledger.store import create_ledger
+from pipeline.storage.uri import locate
+from tests.support.ledgers import reservation
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
+from tests.support.submit import Place, submit
 from tests.support.tls import certificates, tls_in_front_of
+from tests.support.world import records, write_world
 
 HOST = "ledger.test"
 
@@ -124,3 +128,43 @@ def test_a_verified_server_is_used_and_no_other(
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         with pytest.raises(PlanError, match="verify-full"):
             create_ledger(f"postgresql://{OWNER}@/postgres?service=remote")
+
+
+def test_a_password_is_changed_while_a_release_runs(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step reads the passfile anew; a step with an old password is told, and writes nothing."""
+    database, passfile = postgres.database(), tmp_path / "passfile"
+    postgres.execute(database, "DROP ROLE IF EXISTS rotated", "CREATE ROLE rotated LOGIN SUPERUSER PASSWORD 'one'")
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+
+    def keep(password: str) -> None:
+        passfile.write_text(f"*:*:*:*:{password}")
+        passfile.chmod(0o600)
+
+    keep("one")
+    ledger = create_ledger(f"postgresql://rotated@127.0.0.1:{postgres.port}/{database}", wait=0.1)
+    with ledger.lock("r"):
+        ledger.reserve(reservation("r"))
+        postgres.execute(database, "ALTER ROLE rotated PASSWORD 'two'")
+        with pytest.raises(StateError, match="password authentication failed"):
+            ledger.draw("r", "sha256:pin")
+        keep("two")
+        ledger.draw("r", "sha256:pin")
+
+
+def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgres.url(postgres.database())
+    place = Place(write_world(tmp_path, records(50)), tmp_path, address=url)
+    ledger = place.ledger()
+    root = ledger.staging_root
+    assert root.parent == tmp_path / "prdp" / "staging"
+    assert root != create_ledger(postgres.url(postgres.database())).staging_root
+    assert root == create_ledger(url.replace("postgresql:", "postgresql+psycopg:")).staging_root
+    submit(place)
+    state = ledger.state("small-release")
+    assert state.stagings == (str(root),)
+    assert state.reservation["staging"] == str(root)
+    assert locate(str(root), what="staging").as_path() == root

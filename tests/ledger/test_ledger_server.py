@@ -20,7 +20,6 @@ from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.storage.local import LocalPath
-from pipeline.storage.paths import locate
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
 from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation, staged_files
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
@@ -91,15 +90,15 @@ def sets(setting: str) -> Callable[[PostgresServer, str], None]:
     return spoil
 
 
-def fails(state: str) -> Callable[[PostgresServer, str], None]:
-    """Whatever is appended, the server fails with an error of its own kind."""
+def fails(state: str, when: str = "") -> Callable[[PostgresServer, str], None]:
+    """Whatever is appended, or by a condition, the server fails with an error of its own kind."""
 
     def spoil(server: PostgresServer, database: str) -> None:
         server.execute(
             database,
             f"""CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN RAISE EXCEPTION 'sha256:pin' USING ERRCODE = '{state}'; END $$""",
-            "CREATE TRIGGER a_failure BEFORE INSERT ON prdp.entries FOR EACH ROW EXECUTE FUNCTION fail()",
+            f"CREATE TRIGGER a_failure BEFORE INSERT ON prdp.entries FOR EACH ROW {when} EXECUTE FUNCTION fail()",
         )
 
     return spoil
@@ -132,13 +131,7 @@ def test_a_database_that_takes_nothing_refuses_the_draw_and_changes_nothing(
 def test_no_key_is_made_where_the_draw_cannot_be_recorded(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
     place = Place(write_world(tmp_path, records(20)), tmp_path, address=url)
     place.ledger()
-    postgres.execute(
-        database_of(url),
-        """CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$""",
-        """CREATE TRIGGER a_failure BEFORE INSERT ON prdp.entries FOR EACH ROW WHEN (NEW.event = 'drawn')
-        EXECUTE FUNCTION fail()""",
-    )
+    fails("53100", "WHEN (NEW.event = 'drawn')")(postgres, database_of(url))
     said: list[str] = []
     with told("disk is full"):
         submit(place, say=said.append)
@@ -242,16 +235,6 @@ def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: Postgr
     assert again.state("r").status == "drawn"
     with again.lock("r"):
         assert again.publish("r", attempt, "sha256:contents").status == "published"
-
-
-def test_a_step_whose_session_is_ended_writes_nothing(postgres: PostgresServer, url: str) -> None:
-    ledger = create_ledger(url)
-    ledger.reserve(reservation("r"))
-    head = ledger.head()
-    break_at(ledger, "after the entry", lambda: take_lock_away(ledger, url, postgres))
-    with told("cannot be reached any more", 1):
-        ledger.draw("r", "sha256:pin")
-    assert create_ledger(url).verify() == head
 
 
 # A lock that was lost
@@ -416,46 +399,3 @@ def test_a_lock_is_kept_however_long_a_release_takes(
         time.sleep(0.5)
         with told("the connection that kept its lock was lost"):
             ledger.publish("r", attempt, "sha256:contents")
-
-
-def test_a_password_is_changed_while_a_release_runs(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each step reads the passfile anew; a step with an old password is told, and writes nothing."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    database, passfile = postgres.database(), tmp_path / "passfile"
-    postgres.execute(database, "DROP ROLE IF EXISTS rotated", "CREATE ROLE rotated LOGIN SUPERUSER PASSWORD 'one'")
-    monkeypatch.setenv("PGPASSFILE", str(passfile))
-
-    def keep(password: str) -> None:
-        passfile.write_text(f"*:*:*:*:{password}")
-        passfile.chmod(0o600)
-
-    keep("one")
-    ledger = create_ledger(f"postgresql://rotated@127.0.0.1:{postgres.port}/{database}", wait=0.1)
-    with ledger.lock("r"):
-        ledger.reserve(reservation("r"))
-        postgres.execute(database, "ALTER ROLE rotated PASSWORD 'two'")
-        with told("password authentication failed"):
-            ledger.draw("r", "sha256:pin")
-        keep("two")
-        ledger.draw("r", "sha256:pin")
-
-
-# Where attempts are staged
-
-
-def test_attempts_are_staged_in_the_users_state_directory_and_that_is_recorded(
-    postgres: PostgresServer, url: str, tmp_path: Path
-) -> None:
-    place = Place(write_world(tmp_path, records(50)), tmp_path, address=url)
-    ledger = place.ledger()
-    root = ledger.staging_root
-    assert root.parent == tmp_path / "state" / "prdp" / "staging"
-    assert root != create_ledger(postgres.url(postgres.database())).staging_root
-    assert root == create_ledger(url.replace("postgresql:", "postgresql+psycopg:")).staging_root
-    submit(place)
-    state = ledger.state(RELEASE)
-    assert state.stagings == (str(root),)
-    assert state.reservation["staging"] == str(root)
-    assert locate(str(root), what="staging").as_path() == root

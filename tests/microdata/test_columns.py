@@ -20,7 +20,7 @@ import prdp
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
 from pipeline.microdata.lines import header
-from pipeline.microdata.read import mistakes, require_schema
+from pipeline.microdata.read import mistakes
 from pipeline.microdata.source import columns_line, find, require_columns, require_types
 from pipeline.plan.load import load_plan
 from pipeline.storage.local import LocalPath
@@ -169,8 +169,3 @@ def test_types_are_judged_as_the_kernels_judge_values(tmp_path: Path) -> None:
         schema = good.set(good.get_field_index(column), pa.field(column, kind))
         with pytest.raises(PlanError, match=f"column {column} is"):
             require_types("data", schema, spec)
-
-
-def test_a_good_world_has_no_mistake(tmp_path: Path) -> None:
-    plan = load_plan(write_world(tmp_path, records(3)))
-    require_schema(find(LocalPath(tmp_path / "microdata")), layout_of(plan).spec, "establishment_id")

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.base.errors import MicrodataError
 from pipeline.microdata import lines
 from pipeline.storage.paths import locate
-from tests.support.submit import Place, submit
-from tests.support.world import records, write_world
 
 COLUMNS = ["a", "b", "c"]
 
@@ -102,44 +99,3 @@ def test_arrow_alone_lets_a_quote_swallow_the_lines_that_follow(path: Path) -> N
     path.write_bytes(data)
     assert len(pa.csv.read_csv(path)) == 1
     assert len(parsed(path, data)[0]) == 5
-
-
-def test_a_stray_quote_costs_no_other_record(tmp_path: Path) -> None:
-    rows = [",".join(map(str, row.values())) for row in records(300).to_pylist()]
-    stray = '1,"Quote,311111,01001,1'
-    for rule in ("drop", "refuse"):
-        tables = []
-        for name, extra in (("without", []), ("with", [stray])):
-            folder = tmp_path / rule / name
-            plan = write_world(folder, None, dataset={"bad_records": rule})
-            (folder / "microdata").mkdir()
-            text = "\n".join([",".join(records(0).schema.names), *rows[:150], *extra, *rows[150:]])
-            (folder / "microdata" / "all.csv").write_text(text)
-            place = Place(plan, folder)
-            if rule == "refuse" and extra:
-                with pytest.raises(MicrodataError, match="a line of a CSV file is no record"):
-                    submit(place)
-                continue
-            published = submit(place)
-            files = sorted((place.out / "small-release" / published.attempt / "tables").rglob("*.parquet"))
-            tables.append([file.read_bytes() for file in files])
-        assert rule == "refuse" or tables[0] == tables[1]
-
-
-@pytest.mark.parametrize("duplicates", ["trust", "combine"])
-def test_a_record_that_begins_with_a_mark_is_bad_in_any_place(duplicates: str, tmp_path: Path) -> None:
-    """Arrow strips a byte-order mark from what it reads: taken away, another record would let this one count."""
-    table = records(20).select(["naics", "county", "employment", "payroll", "establishment_id"])
-    rows = [",".join(map(str, row.values())) for row in table.to_pylist()]
-    marked = "\ufeff" + rows[0].replace("E0", "E20")
-    tables = []
-    for name, order in {"without": rows, "first": [marked, *rows], "last": [*rows, marked]}.items():
-        folder = tmp_path / name
-        plan = write_world(folder, None, dataset={"bad_records": "drop", "duplicates": duplicates})
-        (folder / "microdata").mkdir()
-        (folder / "microdata" / "all.csv").write_text("\n".join([",".join(table.schema.names), *order]))
-        place = Place(plan, folder)
-        published = submit(place)
-        files = sorted((place.out / "small-release" / published.attempt / "tables").rglob("*.parquet"))
-        tables.append([file.read_bytes() for file in files])
-    assert tables[0] == tables[1] == tables[2]

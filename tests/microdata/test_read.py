@@ -113,12 +113,6 @@ def test_the_search_finds_what_arrow_tells(tmp_path: Path) -> None:
     assert leaked(told(raised.value), [CANARY])
 
 
-def test_a_parquet_file_without_a_key_column_says_so(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "a.parquet", {name: GOOD[name] for name in ("county", "emp", "pay")})
-    with pytest.raises(PlanError, match="no column naics; "):
-        summed(path)
-
-
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_delta_encoded_codes_are_read(tmp_path: Path, encoding: str) -> None:
     encodings = {"naics": encoding, "county": encoding}

@@ -14,7 +14,7 @@ import pytest
 from pipeline.accounting.interpretation import interpretation_text
 from pipeline.base.html import source_of
 from pipeline.base.plain import loss_text
-from udfs.numbers.exact import bound_text, down_text, exact, up_float
+from udfs.numbers.exact import bound_text, down_text, exact, up_float, up_probability
 
 Shown = Callable[[Fraction | float], str]
 
@@ -67,6 +67,14 @@ def test_what_is_left_is_never_shown_as_more() -> None:
 
     assert never_above(down_text)
     assert not never_above(lambda left: f"{float(left):.6g}")
+
+
+def test_a_printed_probability_is_rounded_up() -> None:
+    chance = random.Random(7)
+    powers = [chance.uniform(0.0001, 0.9998) for _ in range(300)] + [0.12340000000000001, 0.05]
+    assert all(Fraction(up_probability(power)) >= Fraction(power) for power in powers)
+    assert not all(Fraction(f"{power:.4f}") >= Fraction(power) for power in powers)
+    assert (up_probability(0.99991), up_probability(0.9999), up_probability(0.0)) == ("> 0.9999", "> 0.9999", "0.0000")
 
 
 def test_lines_of_losses_show_no_less_than_their_json() -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tests.support.lattice import CTX, real
 from udfs.mechanisms.transformed_kinds import Log
 from udfs.numbers.arrays import FINENESS, LARGEST, MARGIN, exp, floor_log2, lattice_step, round_decided
-from udfs.numbers.exact import bound_text, up_float
 
 LOGS = [
     Log(a=Fraction(a), sigma=Fraction(sigma), step=Fraction(step))
@@ -191,15 +190,3 @@ def test_the_exponential_has_the_same_bits_at_every_place_of_every_array() -> No
     assert np.ascontiguousarray(square.T).tobytes() == whole.tobytes()
     unaligned = np.frombuffer(b"\0" + x.tobytes(), dtype=np.float64, offset=1)
     assert exp(unaligned).tobytes() == whole.tobytes()
-
-
-@given(number=st.fractions(min_value=0, max_value=10**6, max_denominator=10**9))
-@settings(max_examples=300, derandomize=True)
-def test_a_bound_is_one_as_text(number: Fraction) -> None:
-    assert up_float(number) >= number
-    assert Fraction(bound_text(number)) >= number
-
-
-def test_a_bound_that_is_rounded_to_nearest_is_caught() -> None:
-    third = Fraction(1, 3)
-    assert Fraction(f"{float(third):.6g}") < third < Fraction(bound_text(third))
