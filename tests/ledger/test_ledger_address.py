@@ -7,7 +7,7 @@ import pytest
 from pipeline.base.errors import PlanError, PrdpError, StateError
 from pipeline.ledger.server import server_url, shown
 from pipeline.ledger.store import create_ledger
-from pipeline.storage.uri import locate
+from pipeline.storage.paths import locate
 from tests.support.ledgers import reservation
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.submit import Place, submit
