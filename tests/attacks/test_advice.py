@@ -57,7 +57,7 @@ def test_what_was_once_told_is_caught(told: str) -> None:
 
 def test_no_message_advises_a_way_round_the_accountant() -> None:
     files = [file for room in SOURCES for file in (ROOT / room).rglob("*.py")]
-    assert len(files) > 300
+    assert len(files) > 200
     texts = [(file, *text) for file in files for text in texts_of(file.read_text())]
     assert [(str(file.relative_to(ROOT)), line, text) for file, line, text in texts if ways_round(text)] == []
 
