@@ -192,16 +192,16 @@ class _Search:
         return np.where(useless, np.minimum(moves, 0.0), moves)
 
     def _count_reconciled(self, logs: Floats, x: Floats) -> Mask:
-        """Replace what tables of chains add to the sum by what it grows with ln of their variances.
+        """Replace what tables of lattices add to the sum by what it grows with ln of their variances.
 
         Returns a mask of the tables that tell nearly nothing beside the others: more noise would spare nearly no loss.
         """
         useless = np.zeros(len(x), dtype=bool)
-        policy = self._policy(x) if self.problem.chains else None
-        for chain in self.problem.chains:
+        policy = self._policy(x) if self.problem.lattices else None
+        for lattice in self.problem.lattices:
             assert policy is not None
-            pulls = chain.pulls(self.problem.variances(chain, policy), self.problem.weights(chain))
-            for i, pull in zip(chain.members, pulls.tolist(), strict=True):
+            pulls = lattice.pulls(self.problem.variances(lattice, policy), self.problem.weights(lattice))
+            for i, pull in zip(lattice.members, pulls.tolist(), strict=True):
                 if i in self.owner:
                     useless[self.owner[i]] = pull < NEGLIGIBLE * pulls.sum()
                     logs[self.owner[i]] = log(max(pull, NEGLIGIBLE**2 * float(pulls.sum())))

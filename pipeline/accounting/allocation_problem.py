@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.calibrate import Family
+from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
 from pipeline.accounting.targets import Target
 from pipeline.base.errors import PrdpError
-from udfs.estimates.variances import combined
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
 
@@ -25,48 +25,6 @@ SLOPE = 0.02  # of a scale's logarithm, over which slopes are measured …
 LEAST_STEPS = 0.5  # of the measure, by which values with a weight are off on average, or more
 WIDTH_SLOPE = 0.2  # … and those of intervals, whose widths are whole steps
 Numbers = Mapping[int, int]  # number of an unknown → that of its decimal
-
-
-# Nested tables that are reconciled after they are published: the variances that their cells then have.
-#
-# Of tables whose cells are sums of cells of the next finer one, `prdp reconcile` publishes the least-squares estimates.
-# Where every cell has as many parts and a table one variance, each table's estimates have one variance, found in two
-# passes (docs/mathematics.md, section 14): up from the finest one, what a cell's own value and its parts tell of it,
-# and down again, what is told from outside it.
-
-APART = 1e-4  # of a variance's logarithm, over which slopes are measured
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Policies, by number, of nested tables from the finest on, and how many parts a cell of each has on average.
-
-    `parts` has one number less than `members`: those of the second and further tables' cells in the table before.
-    """
-
-    members: tuple[int, ...]
-    parts: tuple[float, ...]
-
-    def reconciled(self, variances: Sequence[float] | Floats) -> Floats:
-        """Return the variance of each table's estimates, from those of its noise."""
-        own = [np.asarray(each) for each in variances]
-        inside = own[:1]
-        for variance, number in zip(own[1:], self.parts, strict=True):
-            inside.append(combined(variance, number * inside[-1]))
-        outside = np.asarray(np.inf)
-        estimates = []
-        for t in reversed(range(len(own))):
-            estimates.append(float(combined(inside[t], outside)))
-            if t:
-                outside = combined(own[t], outside) + (self.parts[t - 1] - 1) * inside[t - 1]
-        return np.array(estimates[::-1])
-
-    def pulls(self, variances: Sequence[float], weights: Sequence[float]) -> Floats:
-        """Return by how much the weighted sum of the estimates' variances grows with ln of each table's own."""
-        here = np.array(variances)
-        total = float(np.dot(weights, self.reconciled(here)))
-        grown = [here * np.where(np.arange(len(here)) == t, 1 + APART, 1.0) for t in range(len(here))]
-        return np.array([float(np.dot(weights, self.reconciled(each))) - total for each in grown]) / APART
 
 
 # A geometric program of separate terms, as an allocation solves them one after another.
@@ -242,13 +200,13 @@ class Unmet(PrdpError):
 class Problem:
     """A release's policy, in which mechanisms are to be found, and the limits within which they are.
 
-    `chains`: nested tables whose errors count as they are once reconciled, all of one member and additive noise.
+    `lattices`: tables whose errors count as they are once reconciled, all of one member and additive noise.
     """
 
     policy: PolicySum
     bounds: Sequence[Bound]
     unknowns: Sequence[Unknown]
-    chains: Sequence[Chain] = ()
+    lattices: Sequence[Lattice] = ()
 
     @property
     def weighted(self) -> list[int]:
@@ -286,14 +244,14 @@ class Problem:
         """Return whether every limit is kept, exactly."""
         return all(each.spent(policy) <= each.limit.rho for each in self.bounds)
 
-    def variances(self, chain: Chain, policy: PolicySum) -> list[float]:
-        """Return those of a chain's tables as they are published, under a policy of the problem."""
-        return [policy.queries[i].mechanism.variance(0.0) for i in chain.members]
+    def variances(self, lattice: Lattice, policy: PolicySum) -> list[float]:
+        """Return those of a lattice's tables as they are published, under a policy of the problem."""
+        return [policy.queries[i].mechanism.variance(0.0) for i in lattice.members]
 
-    def weights(self, chain: Chain) -> list[float]:
-        """Return the weights of a chain's tables: 0 of those without one."""
+    def weights(self, lattice: Lattice) -> list[float]:
+        """Return the weights of a lattice's tables: 0 of those without one."""
         known = {i: float(each.weight or 0) for each in self.unknowns for i in each.members}
-        return [known.get(i, 0.0) for i in chain.members]
+        return [known.get(i, 0.0) for i in lattice.members]
 
     def unlimited(self) -> list[str]:
         """Return the labels of those with a weight that no limit reaches."""

@@ -3,10 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import accumulate, count, pairwise
+from functools import cache
+from itertools import accumulate, count, product
 from math import isfinite
 
-from pipeline.accounting.allocation_problem import Bound, Chain, Problem, Unknown
+import numpy as np
+
+from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
+from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import PlanError
 from pipeline.plan.cells import Base, cheapest
@@ -65,8 +69,8 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
     limits, years = [*stated, *plan.budget], int(draft.years)
     located = limits_of(replace(plan, budget=tuple(limits)))
     bounds = [Bound(each, years if i < len(stated) or not stated else 1) for i, each in enumerate(located)]
-    chains = _chains(plan) if draft.reconciled else []
-    problem = Problem(policy_of(plan), bounds, unknowns, chains)
+    lattices = _lattices(plan) if draft.reconciled else []
+    problem = Problem(policy_of(plan), bounds, unknowns, lattices)
     for unlimited in problem.unlimited():
         raise PlanError(
             f"calibrate: no limit's reference has a record in the cells of {unlimited}, so that its noise could be as "
@@ -77,48 +81,61 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
     return Allocation(problem, [limit.at for limit in limits], places)
 
 
-def _chains(plan: Plan) -> list[Chain]:
-    """Return chains of tables of additive noise, one for each statistic and filter: the longest from the finest on.
-
-    A cell has the parts that cells of its table have on average. Tables whose parts have noise of their own, and those
-    beside a chain, are in none: they count as they are published.
-    """
-    sizes = [plan.domain.query_cells(query.by, query.where).size for query in plan.queries]
+def _lattices(plan: Plan) -> list[Lattice]:
+    """Return the lattice of each statistic and filter, of the tables of additive noise that have no parts."""
     numbers = list(accumulate((len(query.parts) for query in plan.queries), initial=0))
-    whole = [q for q, query in enumerate(plan.queries) if query.split is None and _is_additive(query.mechanisms[0])]
-    chains: list[list[int]] = []
-    for q in sorted(whole, key=lambda q: -sizes[q]):
-        fitting = (chain for chain in chains if _nests(plan, plan.queries[chain[-1]], plan.queries[q]))
-        found = next(fitting, None)
-        if found is None:
-            chains.append([q])
-        else:
-            found.append(q)
-    return [
-        Chain(tuple(numbers[q] for q in chain), tuple(sizes[f] / sizes[c] for f, c in pairwise(chain)))
-        for chain in chains
-        if len(chain) > 1
-    ]
+    alike: list[list[tuple[Query, int]]] = []
+    for query, number in zip(plan.queries, numbers, strict=False):
+        if query.split is None and _is_additive(query.mechanisms[0]):
+            for group in alike:
+                if (group[0][0].statistic, group[0][0].where) == (query.statistic, query.where):
+                    group.append((query, number))
+                    break
+            else:
+                alike.append([(query, number)])
+    return [_lattice(plan, *zip(*group, strict=True)) for group in alike if len(group) > 1]
+
+
+def _lattice(plan: Plan, tables: Sequence[Query], members: Sequence[int]) -> Lattice:
+    """Return the combinations of these tables' levels that are coarser than one of them, or one of them.
+
+    A combination is coarser where each of its cells is made up of cells of the other, and of all their records.
+    """
+    domain, where = plan.domain, tables[0].where
+    published = [{domain.dimension(level).key: level for level in table.by} for table in tables]
+    keys = sorted({key for levels in published for key in levels})
+    used = {key: sorted({levels[key] for levels in published if key in levels}) for key in keys}
+
+    @cache
+    def nests(key: str, coarse: str | None, fine: str | None) -> bool:
+        if coarse == fine or fine is None:
+            return coarse == fine
+        cells = domain.query_cells((fine,), where)
+        if coarse is None:
+            listed = domain.uses_all_keys and bool((domain.dimension(fine).parent(fine) >= 0).all())
+            return listed or cells.axes[0].everyone
+        made_up = cheapest([Base(cells, ("",))], domain.query_cells((coarse,), where), "") is not None
+        return made_up and domain.dimension(fine).between(fine, coarse) is not None
+
+    def is_coarser(coarse: Mapping[str, str], fine: Mapping[str, str]) -> bool:
+        return all(nests(key, coarse.get(key), fine.get(key)) for key in keys)
+
+    chosen = product(*((None, *used[key]) for key in keys))
+    levels = [{key: level for key, level in zip(keys, each, strict=True) if level} for each in chosen]
+    levels = [each for each in levels if any(is_coarser(each, table) for table in published)]
+    sizes = {i: domain.query_cells(tuple(each.values()), where).size for i, each in enumerate(levels)}
+    levels = [levels[i] for i in sorted(sizes, key=lambda i: (sizes[i], len(levels[i])))]
+    return Lattice(
+        cells=np.array(sorted(sizes.values()), dtype=np.float64),
+        coarser=np.array([[is_coarser(coarse, fine) for fine in levels] for coarse in levels]),
+        tables=[levels.index(each) for each in published],
+        members=members,
+    )
 
 
 def _is_additive(mechanism: Mechanism) -> bool:
     """Return whether noise is the same at all totals, and has a variance."""
     return mechanism.additive and isfinite(mechanism.variance(0.0))
-
-
-def _nests(plan: Plan, fine: Query, coarse: Query) -> bool:
-    """Return whether each cell of a table is made up of cells of the other, and of all their records."""
-    if (fine.statistic, fine.where) != (coarse.statistic, coarse.where):
-        return False
-    finer, coarser = (plan.domain.query_cells(query.by, query.where) for query in (fine, coarse))
-    if cheapest([Base(finer, ("",))], coarser, "") is None:
-        return False  # the coarse table has records that are in no cell of the fine one
-    levels = {plan.domain.dimension(level).key: level for level in fine.by}
-    kept = {plan.domain.dimension(level).key: level for level in coarse.by}
-    return all(
-        key in levels and plan.domain.dimension(level).between(levels[key], level) is not None
-        for key, level in kept.items()
-    )
 
 
 def _step(query: Query) -> Fraction:

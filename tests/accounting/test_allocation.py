@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.accounting.allocation import FEWER, allocate, relaxed
-from pipeline.accounting.allocation_problem import Bound, Chain, Problem, Unmet
+from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
 from pipeline.accounting.calibrate import decimal
+from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.support.allocated import best_by_search, objective, problem
@@ -95,6 +96,12 @@ def test_disjoint_tables_share_a_limit_that_each_may_use_up() -> None:
     assert objective(both, allocate(both)) > 1.5 * objective(apart, found)
 
 
+def nested(parts: tuple[int, int]) -> Lattice:
+    """Three nested tables, the finest first, whose cells have these numbers of parts."""
+    few, many = parts
+    return Lattice(np.array([1.0, many, few * many]), np.triu(np.ones((3, 3), dtype=bool)), (2, 1, 0), (0, 1, 2))
+
+
 @pytest.mark.parametrize("parts", [(3, 4), (1, 5), (2, 1)])
 def test_reconciled_variances_are_those_of_least_squares(parts: tuple[int, int]) -> None:
     """The diagonal of A·(Σ AᵀA/V)⁻¹·Aᵀ for a tree in which every cell has as many parts."""
@@ -103,25 +110,25 @@ def test_reconciled_variances_are_those_of_least_squares(parts: tuple[int, int])
     variances = [2.0, 5.0, 0.7]
     normal = sum(table.T @ table / variance for table, variance in zip(tables, variances, strict=True))
     exact = [(table @ np.linalg.inv(normal) @ table.T)[0, 0] for table in tables]
-    chain = Chain((0, 1, 2), parts)
-    assert chain.reconciled(variances) == pytest.approx(exact, rel=1e-12)
-    assert chain.pulls(variances, [1, 2, 3]).sum() == pytest.approx(np.dot(exact, [1, 2, 3]), rel=1e-3)  # of degree 1
+    lattice = nested(parts)
+    assert lattice.reconciled(variances) == pytest.approx(exact, rel=1e-12)
+    assert lattice.pulls(variances, [1, 2, 3]).sum() == pytest.approx(np.dot(exact, [1, 2, 3]))  # of degree 1
 
 
 @pytest.mark.parametrize(("weights", "parts"), [((1, 1, 1), (10, 5)), ((100, 1, 1), (3, 4)), ((1, 1, 1000), (10, 10))])
 def test_reconciled_errors_are_as_small_as_a_search_finds(weights: tuple[int, ...], parts: tuple[int, int]) -> None:
     apart = problem([GAUSSIAN] * 3, weights, [((100, 100, 100), 2)])
-    chain = Chain((0, 1, 2), parts)
-    asked = replace(apart, chains=[chain])
+    lattice = nested(parts)
+    asked = replace(apart, lattices=[lattice])
 
     def total(numbers: dict[int, int]) -> float:
-        return float(np.dot(weights, chain.reconciled(asked.variances(chain, asked.at(numbers)))))
+        return float(np.dot(weights, lattice.reconciled(asked.variances(lattice, asked.at(numbers)))))
 
     found = allocate(asked)
     assert asked.keeps(asked.at(found))
     grid = np.linspace(0.005, 0.99, 80)
     shares = [np.array([u, v, 1 - u - v]) for u in grid for v in grid if u + v < 1 - 1e-9]
-    best = min(float(np.dot(weights, chain.reconciled(100**2 / (4 * share)))) for share in shares)
+    best = min(float(np.dot(weights, lattice.reconciled(100**2 / (4 * share)))) for share in shares)
     assert total(found) <= best * (1 + DIGITS)
     assert total(allocate(apart)) > total(found)  # a broken twin: for the errors as they are published
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -177,7 +178,11 @@ def test_tables_of_other_records_do_not_nest(folder: Path) -> None:
     queries = [{"name": name, **of, "by": by, "mechanism": noise} for name, of, by in tables]
     budget = [{"at": {"employment": 10, "payroll": 50}, "rho": 1}]
     path = write(folder, ("naics", "county", "size"), queries, calibrate={"reconciled": True}, budget=budget).plan
-    assert [each.members for each in allocation_of(*draft_of(read_text(path), path)).problem.chains] == [(0, 5)]
+    problem = allocation_of(*draft_of(read_text(path), path)).problem
+    assert [each.members for each in problem.lattices] == [(0, 5), (1, 2), (3, 4)]
+    gained = [each.reconciled([1.0, 1.0]) for each in problem.lattices]
+    assert gained[0].max() < 1
+    assert np.stack(gained[1:]) == pytest.approx(np.ones((2, 2)))
 
 
 def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:

@@ -185,8 +185,10 @@ def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]
     problem = allocation.problem
     reconciled = {
         i: sqrt(variance)
-        for chain in problem.chains
-        for i, variance in zip(chain.members, chain.reconciled(problem.variances(chain, policy)).tolist(), strict=True)
+        for lattice in problem.lattices
+        for i, variance in zip(
+            lattice.members, lattice.reconciled(problem.variances(lattice, policy)).tolist(), strict=True
+        )
     }
     found: list[Found] = []
     for unknown in allocation.problem.unknowns:
