@@ -200,9 +200,9 @@ def _show_spending(ledger: Ledger, at: str, release: str | None, dataset: str | 
             added = ", ".join(f"{name}={as_json(value)}" for name, value in spending.assumed.items())
             say(f"    {added} was not asked for: it is that of the smallest limit that covers the reference then")
         rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
-        for (s, loss), shares, found in zip(spending.spent, spending.excess, spending.found, strict=True):
+        for (s, loss), shares, least in zip(spending.spent, spending.excess, spending.least, strict=True):
             worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
-            above = gap_text(loss, found) if found else excess_text(worst)
+            above = gap_text(loss, least) if least else excess_text(worst)
             rows.append((f"    {s.release}", s.status, str(s.charges), bound_text(loss), above))
         print_columns([*rows, ("    spent", "", "", bound_text(spending.total), "")])
         pure = "none" if spending.epsilon is None else bound_text(spending.epsilon)

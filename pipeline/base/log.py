@@ -105,18 +105,18 @@ class Log:
             self._log(logging.DEBUG, "tasks", "")
 
     def _watch(self, tell: Callable[[], str], ended: threading.Event) -> None:
-        began, due, wait, told = time.monotonic(), PATIENCE, PATIENCE, ""
+        began, due, wait, reported = time.monotonic(), PATIENCE, PATIENCE, ""
         while not ended.wait(wait):
             wait, text, seconds = TICK, "", time.monotonic() - began
             with suppress(Exception):
                 text = tell()
             if not text or ended.is_set():
                 continue
-            if seconds < due or text == told:
+            if seconds < due or text == reported:
                 self._log(logging.DEBUG, "tasks", text)
             else:
                 self._log(logging.INFO, "tasks", text)
-                due, told = seconds + min(seconds, LONGEST), text
+                due, reported = seconds + min(seconds, LONGEST), text
 
     def progress(self, message: str) -> None:
         """Log what is done between the stages."""
@@ -226,8 +226,8 @@ class _PlainFormatter(logging.Formatter):
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), **vars(record)["facts"]}
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"time": moment, "level": record.levelname.lower(), **vars(record)["facts"]}
         if line["seconds"] is not None:
             line["seconds"] = round(line["seconds"], 3)
         if record.exc_info:

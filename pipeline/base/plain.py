@@ -26,7 +26,7 @@ _FORMULA: Final = re.compile(r"\s*[=+\-@＝＋－＠](?=.*\w)")
 
 def escaped(text: str) -> str:
     r"""Return text for a terminal or JSON: what acts stands as \uXXXX; ends of lines and tabs stay."""
-    return _IN_TEXTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _IN_TEXTS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def is_plain(text: str, *, lines: bool = False) -> bool:
@@ -123,7 +123,7 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str
 def fitted(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Return rows as indented lines of aligned columns, all but the first to the right, cut to `width` in the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = width - 2 - sum(2 + each for each in widths[1:])
+    room = width - 2 - sum(2 + column for column in widths[1:])
     widths[0] = min(widths[0], room)
     lines = (
         "  ".join(
@@ -176,14 +176,14 @@ def loss_text(loss: Mapping[str, Any]) -> str:
     """Return a loss, as JSON has it, for people."""
     epsilon = "-" if loss["epsilon"] is None else bound_text(loss["epsilon"])
     simple = f"   simple group bound {bound_text(loss['rho_simple'])}" if "rho_simple" in loss else ""
-    found = loss.get("rho_found", 0)
-    above = f"   {gap_text(Fraction(loss['rho']), Fraction(found))}" if found else ""
+    least = loss.get("rho_found", 0)
+    above = f"   {gap_text(Fraction(loss['rho']), Fraction(least))}" if least else ""
     return f"rho {bound_text(loss['rho']):<12} epsilon {epsilon}{simple}{above}"
 
 
-def gap_text(rho: Fraction, found: Fraction) -> str:
+def gap_text(rho: Fraction, least: Fraction) -> str:
     """Return for people how far a bound over all placements may lie above the largest loss of one."""
-    return f"at most {up_text(rho / found, 3)} times the true one"
+    return f"at most {up_text(rho / least, 3)} times the true one"
 
 
 def excess_text(share: float | None) -> str:

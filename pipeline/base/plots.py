@@ -85,10 +85,10 @@ def picture(
         figure.suptitle(title, fontsize=11)
         axes: Sequence[Axes] = figure.subplots(1, panels, squeeze=False)[0]
         finish = draw(axes)
-        for each in axes:
-            each.grid(visible=True, which="major", color="0.93")
-            each.spines[["top", "right"]].set_visible(False)
-        if labels := [label for each in axes for label in each.get_legend_handles_labels()[1]]:
+        for panel in axes:
+            panel.grid(visible=True, which="major", color="0.93")
+            panel.spines[["top", "right"]].set_visible(False)
+        if labels := [label for panel in axes for label in panel.get_legend_handles_labels()[1]]:
             columns = size[0] / (0.07 * max(map(len, labels)) + 0.7)  # inches of a letter, and of a line
             figure.legend(loc="outside lower center", ncols=max(1, min(4, int(columns))), frameon=False, fontsize=8.5)
         if finish is not None:
@@ -123,16 +123,16 @@ def family_styles(mechanisms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Name lines at their right ends (x, y, label, colour), in their colours and apart from each other."""
-    for (x, y, text, colour), place in zip(ends, _places(axes, [y for _, y, _, _ in ends]), strict=True):
-        axes.annotate(text, (x, y), xytext=(1.03, place), ha="left", **_words(colour))
+    for (x, y, text, colour), height in zip(ends, _places(axes, [y for _, y, _, _ in ends]), strict=True):
+        axes.annotate(text, (x, y), xytext=(1.03, height), ha="left", **_words(colour))
 
 
 def label_points(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
     """Name points (x, y, label) at their upper left, apart from each other."""
     across = axes.transData + axes.transAxes.inverted()
-    for (x, y, text), place in zip(points, _places(axes, [y for _, y, _ in points], 12), strict=True):
+    for (x, y, text), height in zip(points, _places(axes, [y for _, y, _ in points], 12), strict=True):
         left = float(across.transform((x, y))[0]) - 0.035
-        axes.annotate(text, (x, y), xytext=(left, place), ha="right", **_words("black"))
+        axes.annotate(text, (x, y), xytext=(left, height), ha="right", **_words("black"))
 
 
 def _places(axes: "Axes", heights: Sequence[float], above: float = 0) -> list[float]:
@@ -161,7 +161,6 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def _ends(group: Sequence[int], wanted: Sequence[float], gap: float) -> tuple[float, float]:
-    """Return where a group starts, and where the next label may stand."""
     middle, height = sum(wanted[i] for i in group) / len(group), gap * (len(group) - 1)
     start = max(0.0, min(1.0 - height, middle - height / 2))
     return start, start + height + gap
@@ -169,8 +168,8 @@ def _ends(group: Sequence[int], wanted: Sequence[float], gap: float) -> tuple[fl
 
 def _words(colour: str) -> dict[str, Any]:
     line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 1}
-    place = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
-    return {"color": colour, "fontsize": 8, "arrowprops": line} | place
+    position = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
+    return {"color": colour, "fontsize": 8, "arrowprops": line} | position
 
 
 def line_style(i: int, dash: str | None = None) -> dict[str, Any]:

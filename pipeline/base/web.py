@@ -20,9 +20,9 @@ class Unsent(PrdpError):
     """A collector did not take what was sent; the message names it."""
 
 
-def is_url(place: str) -> bool:
+def is_url(target: str) -> bool:
     """Whether a place is a URL, and no file or folder."""
-    return "://" in place or place.lower().startswith(("http:", "https:"))
+    return "://" in target or target.lower().startswith(("http:", "https:"))
 
 
 def checked_url(url: str, option: str, path: str = "") -> str:

@@ -72,8 +72,8 @@ class Cluster:
         self.scheduler = scheduler
         self._client: Any = None
 
-    def compute(self, collection: Any, told: Callable[[Any], AbstractContextManager[None]]) -> Any:
-        """Return what a Dask collection comes to, within what `told` makes of the connection.
+    def compute(self, collection: Any, logged: Callable[[Any], AbstractContextManager[None]]) -> Any:
+        """Return what a Dask collection comes to, within what `logged` makes of the connection.
 
         Raises the tasks' own errors, and TaskFailed for a lost cluster: one that has no worker for NO_WORKER_SECONDS,
         or does not answer for ANSWER_SECONDS.
@@ -81,7 +81,7 @@ class Cluster:
         failure = ""
         try:
             client = self._connected()
-            with told(client):
+            with logged(client):
                 return self._computed(client, collection)
         except (PrdpError, ContractBroken):
             raise
@@ -258,7 +258,6 @@ class DaskEngine(Engine):
         return summed
 
     def _stage_sealed(self, folder: Location, seal: Seal, blocks: Sequence[Block], key: SecretKey) -> None:
-        """Release and write the blocks on a cluster, whose scheduler gets no totals."""
         self.stage([SealedBlock.of(block, folder / f"{block.number}-{i}", seal) for i, block in enumerate(blocks)], key)
 
     def stage(self, blocks: Sequence[Block | SealedBlock], key: SecretKey) -> None:
@@ -320,7 +319,6 @@ class _Group:
 
 
 def _done(group: str, dask_scheduler: Any) -> int:
-    """Return how many tasks of a group a scheduler has seen to their end."""
     states = dask_scheduler.task_groups[group].states
     return sum(int(states[name]) for name in ("memory", "released", "forgotten"))
 
@@ -344,7 +342,7 @@ class DaskFrame(Microdata):
 
         def written() -> list[SealedPart]:
             parts = self.frame[part.columns.all].to_delayed()
-            sealed: list[SealedPart] = workers.compute(delayed([run(each) for each in parts]))
+            sealed: list[SealedPart] = workers.compute(delayed([run(partition) for partition in parts]))
             return sealed
 
         return without_values(  # an error of the frame's own graph may show a value

@@ -148,7 +148,7 @@ class DriverTotals:
     def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
         """Release and write the blocks of a table."""
         blocks = blocks_of(self.layout.tables[table], self.of_table[table], folder)
-        self.write([replace(each, notes=notes or {}) for each in blocks], key)
+        self.write([replace(block, notes=notes or {}) for block in blocks], key)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each block of a table."""

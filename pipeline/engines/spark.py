@@ -191,7 +191,6 @@ class SparkEngine(Engine):
         return TASKS_A_CORE * self.driver.parallelism
 
     def _numbers(self, numbers: int, tasks: int) -> DataFrame:
-        """Return the numbers 0, 1, … as rows, for at most so many tasks, each with a run of them."""
         return self.session.range(0, numbers, 1, max(1, min(numbers, tasks)))
 
     def _by_index(self, packed: DataFrame, indexes: int, task: Task, schema: str = DONE) -> DataFrame:
@@ -200,7 +199,6 @@ class SparkEngine(Engine):
         return shuffled.mapInArrow(task, schema)
 
     def _outcomes(self, frame: DataFrame, *stages: str) -> list[tuple[int, int]]:
-        """Return the tasks' rows: the index and outcome of each slice or file."""
         return [(row["index"], row["outcome"]) for row in self._collected(frame, *stages)]
 
     def _collected(self, frame: DataFrame, *stages: str) -> list[Row]:

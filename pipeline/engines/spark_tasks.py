@@ -158,7 +158,6 @@ class AddSlices(Guarded[pa.RecordBatch]):
                 yield from _cut(columns, first_file + columns["cell"] // FILE_CELLS)
 
     def _added(self, index: int, addends: tuple[str, ...], parts: Iterator[dict[str, Int64s]]) -> dict[str, Int64s]:
-        """Return the sums of a slice."""
         start = index * SLICE_CELLS
         sums = ExactSums(SLICE_CELLS, addends)
         for part in parts:
@@ -220,7 +219,6 @@ def _slices(frame: Frame) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(columns: dict[str, Int64s], indexes: Int64s) -> Iterator[pa.RecordBatch]:
-    """Yield a packed row of the columns for each index; `indexes` ascend."""
     ends = np.flatnonzero(np.append(indexes[1:] != indexes[:-1], len(indexes) > 0)) + 1
     for start, end in zip([0, *ends], ends, strict=False):
         packed = pack({name: column[start:end] for name, column in columns.items()})

@@ -158,7 +158,6 @@ def contract_message(dataset: str, broken: Sequence[tuple[str, str]], advice: st
 
 
 def _part_of(plan: Plan, query: Query) -> tuple[str, Int32s] | None:
-    """Return the level of a query that tells the parts of its cells, and the part of each code of it."""
     if query.split is None:
         return None
     dimension = plan.domain.dimension(query.split)
@@ -193,7 +192,7 @@ def _key_column(plan: Plan, dimension: Dimension) -> CodeColumn | ClassColumn:
 
 def measure_columns(plan: Plan, *, every: bool = False) -> tuple[MeasureColumn, ...]:
     """Return the measures that the plan reads, or every one of its dataset, as the kernels read them."""
-    classed = {each.classes.measure for each in plan.domain.dimensions if each.classes is not None}
+    classed = {dimension.classes.measure for dimension in plan.domain.dimensions if dimension.classes is not None}
     return tuple(
         MeasureColumn(
             name=measure.name,

@@ -133,13 +133,13 @@ class Parquet(Writer):
         notes: Mapping[str, str] | None = None,
     ) -> None:
         """Write the file at once, with `notes` in its footer: a repetition replaces it by the same bytes."""
-        whole = pa.BufferOutputStream()
+        buffer = pa.BufferOutputStream()
         coded = [name for name in schema.names if name not in VALUES]
-        with pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=coded, store_schema=False) as writer:
+        with pq.ParquetWriter(buffer, schema, compression="zstd", use_dictionary=coded, store_schema=False) as writer:
             writer.write_table(pa.concat_tables(rows), ROW_GROUP_CELLS)
             if notes:
                 writer.add_key_value_metadata(dict(notes))
-        file.write(whole.getvalue())
+        file.write(buffer.getvalue())
 
     def read(self, tables: Location, query: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of every file, in the order of their names; of some columns, or of all."""
@@ -157,7 +157,7 @@ class Parquet(Writer):
         keys = [name for name in self.schema(tables, query).names if name not in VALUES] if files else []
         order = [("value", "descending"), *((key, "ascending") for key in keys)]
         best: pa.Table | None = None
-        for maximum, number, group in sorted(self._maxima(files), key=lambda each: -each[0]):
+        for maximum, number, group in sorted(self._maxima(files), key=lambda group: -group[0]):
             if best is not None and len(best) == most and best["value"][-1].as_py() > maximum:
                 break
             with files[number].open() as raw, pq.ParquetFile(raw) as parquet:

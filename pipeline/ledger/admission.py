@@ -285,9 +285,9 @@ class Account:
 
     def to_json(self) -> dict[str, Any]:
         """The account as `prdp ledger show --json` has it."""
-        limits = [each.to_json() for each in self.limits]
+        limits = [limit.to_json() for limit in self.limits]
         above = self.family
-        family = above and {"family": above.name, "limits": [each.to_json(by_release=False) for each in above.limits]}
+        family = above and {"family": above.name, "limits": [limit.to_json(by_release=False) for limit in above.limits]}
         return {"dataset": self.name, "state": "spending", "kind": self.kind, "limits": limits, "family": family}
 
 
@@ -297,7 +297,7 @@ def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> l
     releases = [(state, counted(state)) for state in counting]
     families = [budget.name for budget in budgets.values() if budget.kind == "family"]
     kin = with_joined(budgets, counting)
-    found: dict[str, Account] = {}
+    known: dict[str, Account] = {}
     for name in dict.fromkeys([*families, *budgets, *(state.dataset for state in counting)]):
         budget = budgets.get(name)
         of_family = budget is not None and budget.kind == "family"
@@ -305,7 +305,10 @@ def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> l
         mine = [(state, release) for state, release in releases if state.dataset in among]
         limits = budget.stated if budget and of_family else binding(budget, [state for state, _ in mine])
         anywhere = ((limit, limit.at.anywhere()) for limit in tightest(limits))
-        under = (UnderLimit(limit, tuple((s, release.loss_at(at)) for s, release in mine)) for limit, at in anywhere)
-        family = None if of_family or name not in kin else found.get(kin[name].family or "")
-        found[name] = Account(name, "family" if of_family else "dataset", budget, tuple(under), family)
-    return list(found.values())
+        under = (
+            UnderLimit(limit, tuple((s, release.loss_at(reference)) for s, release in mine))
+            for limit, reference in anywhere
+        )
+        family = None if of_family or name not in kin else known.get(kin[name].family or "")
+        known[name] = Account(name, "family" if of_family else "dataset", budget, tuple(under), family)
+    return list(known.values())

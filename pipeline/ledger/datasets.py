@@ -298,7 +298,7 @@ def _require_kin(budgets: Mapping[str, Budget], budget: Budget, name: str) -> No
     if family.unit != budget.unit:
         raise StateError(f"dataset {budget.name}: its unit is {budget.unit}, but {family.unit} in family {name}")
     mine: Mapping[str, Any] = (budget.facts or {})["measures"]
-    for kin in (budgets[each] for each in members(budgets, name)):
+    for kin in (budgets[member] for member in members(budgets, name)):
         theirs: Mapping[str, Any] = (kin.facts or {})["measures"]
         for measure in sorted(mine.keys() & theirs.keys()):
             # A column may be called otherwise in another year; what its numbers mean may not differ.

@@ -281,8 +281,8 @@ class Required:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Required | None":
         """Return what an entry's facts hold; None where they hold nothing."""
-        given = facts.get(APPROVALS)
-        return None if given is None else cls(int(given["number"]), bool(given["by_others"]))
+        asked = facts.get(APPROVALS)
+        return None if asked is None else cls(int(asked["number"]), bool(asked["by_others"]))
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -65,16 +65,19 @@ class History:
 
 def approval_lines(state: ReleaseState) -> list[str]:
     """Return who approved a release, where several must, and who may still, in lines for people."""
-    required, given = state.required, state.approvals
+    required, approvals = state.required, state.approvals
     if required is None:
         return []
-    lines = [f"approved by role {each.role} ({each.operator or '-'}) at {each.time[:19]}" for each in given]
+    lines = [
+        f"approved by role {approval.role} ({approval.operator or '-'}) at {approval.time[:19]}"
+        for approval in approvals
+    ]
     if state.status == "held" and not state.approved:
         runners = state.runners if required.by_others else frozenset[str | None]()
-        known = sorted({str(each.role) for each in given} | set(map(str, runners)))
-        missing, others = required.number - len(given), f", other than {' and '.join(known)}" if known else ""
+        known = sorted({str(approval.role) for approval in approvals} | set(map(str, runners)))
+        missing, others = required.number - len(approvals), f", other than {' and '.join(known)}" if known else ""
         more = "1 more role approves it" if missing == 1 else f"{missing} more roles approve it"
-        lines.append(f"{len(given)} of {required.number} approvals: it stays held until {more}{others}")
+        lines.append(f"{len(approvals)} of {required.number} approvals: it stays held until {more}{others}")
     return lines
 
 
@@ -129,7 +132,7 @@ class Spending:
     excess: tuple[
         dict[str, float | None], ...
     ]  # by query, the share by which a mechanism's stated loss may be too high
-    found: tuple[Fraction, ...]  # what several records lose at least in some placement; 0: not known
+    least: tuple[Fraction, ...]  # what several records lose at least in some placement; 0: not known
     pure: tuple[Fraction | None, ...]
     tests: tuple[Fraction, ...]  # what of each loss the tests of records left out cost
     assumed: Mapping[str, Fraction]  # values in `at` that were not asked for, of measures that a limit names
@@ -167,9 +170,9 @@ class Spending:
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
                 | {"epsilon": _up(pure), "left_out_tests": up_float(tests), "excess": shares}
-                | ({"rho_found": -up_float(-found)} if found else {})
-                for (state, loss), shares, found, pure, tests in zip(
-                    self.spent, self.excess, self.found, self.pure, self.tests, strict=True
+                | ({"rho_found": -up_float(-least)} if least else {})
+                for (state, loss), shares, least, pure, tests in zip(
+                    self.spent, self.excess, self.least, self.pure, self.tests, strict=True
                 )
             ],
             **self._left,
@@ -242,16 +245,15 @@ class _Books:
 
 
 def _typed(books: _Books, dataset: str, text: str, measures: Sequence[str]) -> Reference:
-    """Return the reference with those of its measures that the dataset or its family has."""
     unit = books.budgets[dataset].unit if books.is_family(dataset) else str(books.facts(dataset)["unit"])
     listed = owner_of(unit) is not None
     try:
-        at = typed_reference(arg("at"), text, Names(measures), listed)
+        reference = typed_reference(arg("at"), text, Names(measures), listed)
     except UnknownName as error:  # what a ledger holds is its state
         raise StateError(f"dataset {dataset}: {error}") from None
-    if len(at.records) > 1 and not listed:
+    if len(reference.records) > 1 and not listed:
         raise PlanError(f"{arg('at', text)}: the dataset's unit is the record: give one, without ;")
-    return at.of_measures(books.measures(dataset))
+    return reference.of_measures(books.measures(dataset))
 
 
 def _completed(
@@ -261,7 +263,9 @@ def _completed(
 
     They are those of the smallest limit that covers it then; without one none is added.
     """
-    needed = frozenset[str]().union(*(limit.at.measures for limit in limits), *(each.measures for each in releases))
+    needed = frozenset[str]().union(
+        *(limit.at.measures for limit in limits), *(release.measures for release in releases)
+    )
     missing, named = at.missing(needed), sorted(at.measures)
     fitting = []
     for limit in limits if missing else ():
@@ -272,7 +276,7 @@ def _completed(
                 fitting.append(([limit.at.largest(name) for name in named], limit.rho, completed, values))
     if not fitting:
         return at, {}
-    _, _, completed, values = min(fitting, key=lambda each: each[:2])
+    _, _, completed, values = min(fitting, key=lambda fit: fit[:2])
     return completed, values
 
 
@@ -288,28 +292,28 @@ def _spending(books: _Books, name: str, asked: Reference) -> Spending:
         fixed += _fixed_in_advance(books.budgets[family], of_kin)
     costs = {state.release: charged(state, state.charges) for state in (*mine, *of_kin)}
     releases = [costs[state.release] for state in mine]
-    at, assumed = _completed(asked, [limit for limit, _ in limits], list(costs.values()))
+    reference, assumed = _completed(asked, [limit for limit, _ in limits], list(costs.values()))
     left = [
         (limit.rho - sum((_loss(limit.at.anywhere(), costs[state.release]) for state in among), Fraction(0)), limit)
         for limit, among in limits
-        if limit.at.covers(at)
+        if limit.at.covers(reference)
     ]
-    least, limit = min(left, key=lambda each: each[0], default=(None, None))
-    promised = min((each for each in fixed if each.at.covers(at)), key=lambda each: each.rho, default=None)
+    least, limit = min(left, key=lambda bound: bound[0], default=(None, None))
+    promised = min((bound for bound in fixed if bound.at.covers(reference)), key=lambda bound: bound.rho, default=None)
     return Spending(
         dataset=name,
-        at=at,
-        spent=tuple((state, _loss(at, release)) for state, release in zip(mine, releases, strict=True)),
+        at=reference,
+        spent=tuple((state, _loss(reference, release)) for state, release in zip(mine, releases, strict=True)),
         limit=limit,
         left=least,
         promised=promised,
-        excess=tuple({q.name: one.policy.excess_at(at, q.name) for q in one.policy.queries} for one in releases),
-        found=tuple(release.found_at(at) for release in releases),
-        pure=tuple(release.pure_loss_at(at) for release in releases),
-        tests=tuple(release.tests_loss_at(at) for release in releases),
+        excess=tuple({q.name: one.policy.excess_at(reference, q.name) for q in one.policy.queries} for one in releases),
+        least=tuple(release.found_at(reference) for release in releases),
+        pure=tuple(release.pure_loss_at(reference) for release in releases),
+        tests=tuple(release.tests_loss_at(reference) for release in releases),
         assumed=assumed,
         kind="family" if books.is_family(name) else "dataset",
-        family=None if family is None else _spending(books, family, at),
+        family=None if family is None else _spending(books, family, reference),
     )
 
 

@@ -74,7 +74,7 @@ def _holds(known: Mapping[str, Any] | None, fingerprints: Collection[str]) -> bo
 
 
 def _hashed(salt: bytes, fingerprints: Collection[str]) -> list[str]:
-    return sorted({hmac.digest(salt, each.encode(), "sha256").hex() for each in fingerprints})
+    return sorted({hmac.digest(salt, fingerprint.encode(), "sha256").hex() for fingerprint in fingerprints})
 
 
 # Whether microdata may go under a dataset: synthetic ones, by the mark of `prdp generate`, and others do not mix.

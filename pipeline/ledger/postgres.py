@@ -129,9 +129,9 @@ class PostgresDatabase(Database):
         """The certificate, in DER, by which the server shows who it is; None where the connection is not encrypted."""
         with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
             driver: Any = connection.connection.dbapi_connection
-            at, encrypted = (driver.info.hostaddr or driver.info.host, driver.info.port), driver.pgconn.ssl_in_use
+            server, encrypted = (driver.info.hostaddr or driver.info.host, driver.info.port), driver.pgconn.ssl_in_use
         try:
-            return _shown_certificate(at) if encrypted else None
+            return _shown_certificate(server) if encrypted else None
         except OSError:
             raise PrdpError(f"the ledger {self.name} {LOST}") from None
 
@@ -184,7 +184,6 @@ class PostgresDatabase(Database):
                 self._held.remove(held)
 
     def _take(self, held: _Held) -> None:
-        """Take the lock by a session of its own; StateError at once where another holds it."""
         with plain_errors(self.name):
             connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
             descriptor = connection.connection.dbapi_connection.pgconn.socket  # type: ignore[union-attr]
@@ -257,11 +256,11 @@ def open_server(url: str, wait: float, make: bool, fill: Fill = bool) -> Postgre
     return database
 
 
-def _shown_certificate(at: tuple[str, int]) -> bytes | None:
+def _shown_certificate(server: tuple[str, int]) -> bytes | None:
     """Return what a server shows in a handshake of TLS that nothing follows; whether it is right, libpq checks."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(at, CONNECT_SECONDS) as plain:
+    with socket.create_connection(server, CONNECT_SECONDS) as plain:
         plain.sendall(_SSL_REQUEST)
         if plain.recv(1) != b"S":
             return None
@@ -296,5 +295,5 @@ def _is_held(connection: Connection, held: _Held) -> bool:
 
 def _last(connection: Connection, release: str) -> tuple[int, str | None]:
     of_release = select(ENTRIES.c.seq, ENTRIES.c.event).where(ENTRIES.c.release == release)
-    found = connection.execute(of_release.order_by(ENTRIES.c.seq.desc()).limit(1)).one_or_none()
-    return (0, None) if found is None else (found.seq, found.event)
+    last = connection.execute(of_release.order_by(ENTRIES.c.seq.desc()).limit(1)).one_or_none()
+    return (0, None) if last is None else (last.seq, last.event)

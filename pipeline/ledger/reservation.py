@@ -21,11 +21,10 @@ from udfs.numbers.exact import exact, up_decimal
 VERSION = 1  # of the form in which policies and bounds are kept
 LARGEST = Fraction(sys.float_info.max)  # what is lost beyond it is in no limit's reach
 
+LeastLoss = Callable[[Reference], float]  # what several records lose in a placement that the domain allows
 
-Found = Callable[[Reference], float]  # what several records lose in a placement that the domain allows
 
-
-def certified_json(policy: PolicySum, limits: Sequence[Limit], found: Found | None = None) -> dict[str, Any]:
+def certified_json(policy: PolicySum, limits: Sequence[Limit], least_loss: LeastLoss | None = None) -> dict[str, Any]:
     """Return upper bounds of the policy and of each query at every reference of `limits`, at the worst cells.
 
     They are certified when a release is charged, so that no later version lowers them. Beside those of several records
@@ -33,22 +32,26 @@ def certified_json(policy: PolicySum, limits: Sequence[Limit], found: Found | No
     """
     anywhere = {limit.at.anywhere(): limit.anywhere() for limit in reversed(limits)}  # the first label of each
     bounds = []
-    for at in dict.fromkeys(limit.at.anywhere() for limit in limits):
-        if at.missing(policy.measures) or (loss := policy.loss_at(at)) > LARGEST:
+    for reference in dict.fromkeys(limit.at.anywhere() for limit in limits):
+        if reference.missing(policy.measures) or (loss := policy.loss_at(reference)) > LARGEST:
             continue
-        bound = {"reference": anywhere[at].to_json(), "rho": up_decimal(loss), "queries": _by_query(policy, at)}
-        if found is not None and len(at.records) > 1:
-            bound["found"] = found(at)
-        curve = np.minimum(policy.curve_at(at), float(LARGEST)).tolist()
+        bound = {
+            "reference": anywhere[reference].to_json(),
+            "rho": up_decimal(loss),
+            "queries": _by_query(policy, reference),
+        }
+        if least_loss is not None and len(reference.records) > 1:
+            bound["found"] = least_loss(reference)
+        curve = np.minimum(policy.curve_at(reference), float(LARGEST)).tolist()
         bounds.append(bound | {"divergences": curve})
     return {"version": VERSION, "prdp": version("prdp"), "orders": ORDERS.tolist(), "bounds": bounds}
 
 
-def _by_query(policy: PolicySum, at: Reference) -> dict[str, float]:
-    if at.listed:
+def _by_query(policy: PolicySum, reference: Reference) -> dict[str, float]:
+    if reference.listed:
         names = dict.fromkeys(query.name for query in policy.queries)
-        return {name: up_decimal(policy.query_loss_at(at, name)) for name in names}
-    (record,) = at.records
+        return {name: up_decimal(policy.query_loss_at(reference, name)) for name in names}
+    (record,) = reference.records
     return {query.label: up_decimal(query.mechanism.loss_at(query.influence(record))) for query in policy.queries}
 
 
@@ -87,7 +90,7 @@ class Reservation:
     synthetic: bool | None = None  # whether they carry the mark of `prdp generate`, where that can be known
     hold: bool = False  # nothing is published before an officer approves
     test: LeftOutTest | None = None  # of records left out; nothing is drawn before it is passed
-    found: Found | None = None  # what several records are found to lose; None: nothing is looked for
+    least_loss: LeastLoss | None = None  # what several records are found to lose; None: nothing is looked for
 
     def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
         """Return the reservation as the ledger keeps it, with bounds also at the references of the limits `stated`."""
@@ -105,7 +108,7 @@ class Reservation:
             "code": self.code,
             "source": self.source,
             "hold": self.hold,
-            "certified": certified_json(self.policy, [*self.limits, *stated], self.found),
+            "certified": certified_json(self.policy, [*self.limits, *stated], self.least_loss),
         }
 
 
@@ -123,7 +126,7 @@ def charged(state: ReleaseState, times: int) -> Charged:
 
 def tests_of(state: ReleaseState | None) -> tuple[Charged, ...]:
     """Return the tests of records left out that are charged by themselves."""
-    return () if state is None else tuple(_test(state.release, each.reservation) for each in state.tests_alone)
+    return () if state is None else tuple(_test(state.release, test.reservation) for test in state.tests_alone)
 
 
 def with_another_test(state: ReleaseState) -> Charged:
@@ -152,7 +155,7 @@ class Difference:
         """Return the first difference, by the names of keys; None where the values are equal."""
         if isinstance(there, Mapping) and isinstance(here, Mapping):
             pairs = ((name, there.get(name, "absent"), here.get(name, "absent")) for name in sorted({*there, *here}))
-            each = (cls.between(one, other, f"{key}.{name}" if key else name) for name, one, other in pairs)
-            return next(filter(None, each), None)
+            differences = (cls.between(one, other, f"{key}.{name}" if key else name) for name, one, other in pairs)
+            return next(filter(None, differences), None)
         words = ("present" if isinstance(value, Mapping) else str(value) for value in (there, here))
         return None if there == here else cls(key, *words)

@@ -63,13 +63,13 @@ def connection_files(url: URL) -> dict[str, Path]:
 
     Those that the address or the environment names, there or not; else those of libpq's own places that are there.
     """
-    found = {}
+    paths = {}
     for name, usual in _FILES.items():
         named = next(iter(_several(url.query.get(name, ()))), None) or os.environ.get(f"PG{name.upper()}")
         path = Path(named) if named else Path(os.path.expanduser("~"), usual)
         if named != "system" and (named or os.path.exists(path)):
-            found[name] = path
-    return found
+            paths[name] = path
+    return paths
 
 
 def on_this_machine(hosts: Iterable[str]) -> bool:

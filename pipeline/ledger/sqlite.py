@@ -87,11 +87,10 @@ def kind_of(path: Path, mounts: str) -> str | None:
     """Return the type of the file system that holds `path` by the list of `mounts`; None where that has none."""
     holding = [(len(point.parts), kind) for point, kind in _mounted(mounts) if path.is_relative_to(point)]
     # The deepest counts, and of those at one point the last, which hides the others.
-    return max(reversed(holding), key=lambda each: each[0], default=(0, None))[1]
+    return max(reversed(holding), key=lambda mount: mount[0], default=(0, None))[1]
 
 
 def _mounted(mounts: str) -> Iterator[tuple[Path, str]]:
-    """Yield where something is mounted, and the type of its file system."""
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
         fields, kind = mount.split(" "), source.partition(" ")[0]

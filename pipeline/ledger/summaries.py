@@ -182,7 +182,6 @@ class Summary:
         return Brief(summary=self, **of, **{name: getattr(row, name) for name in _KEPT})
 
     def _read(self, release: str) -> tuple[ReleaseState, list[Entry]]:
-        """Return the state of a release and the entries of which it is the fold, those of this dataset."""
         state, mine = None, []
         where = ENTRIES.c.release == release
         if self._before is not None:
@@ -217,14 +216,14 @@ class Summary:
             **{name: getattr(state, name) for name in _KEPT},
         )
 
-    def _number(self, at: Reference) -> int:
-        known = self._seen.get(id(at))
+    def _number(self, reference: Reference) -> int:
+        known = self._seen.get(id(reference))
         if known is None:
-            anywhere = at.anywhere()
+            anywhere = reference.anywhere()
             number = self._numbers.setdefault(anywhere.unordered, len(self.references))
             if number == len(self.references):
                 self.references.append(anywhere)
-            known = self._seen[id(at)] = at, number
+            known = self._seen[id(reference)] = reference, number
             self._asked.add(number)
         return known[1]
 
@@ -257,7 +256,6 @@ def _fraction(text: str) -> Fraction:
 
 
 def _about(state: ReleaseState) -> Mapping[str, Any]:
-    """Return what other reservations need of this one, as JSON."""
     reserved = state.reservation
     known = {key: reserved[key] for key in ("dataset_facts", "limits", "synthetic", "source") if key in reserved}
     rules = reserved.get("plan", {}).get("dataset", {})

@@ -180,7 +180,6 @@ class ArrowFrame(Frame):
 
 
 def _written(part: SealPart, rows: "pd.DataFrame | pa.Table") -> SealedPart:
-    """Have rows written in this process, without a library's error, which may hold a value."""
     failure = ""
     try:
         return part(rows)
@@ -284,8 +283,8 @@ def contents_of(batch: pa.RecordBatch, columns: FrameColumns, key: bytes) -> Con
         bad = np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         fields.append(_field(pa.array(steps, mask=bad).cast(pa.large_string())))
     records = pc.binary_join_element_wise(*fields, pa.scalar("", pa.large_string()))
-    hashes = (hashlib.blake2b(each.encode(), key=key, digest_size=32).digest() for each in records.to_pylist())
-    return Contents(len(batch), sum(int.from_bytes(each, "little") for each in hashes) % MODULUS)
+    hashes = (hashlib.blake2b(record.encode(), key=key, digest_size=32).digest() for record in records.to_pylist())
+    return Contents(len(batch), sum(int.from_bytes(record, "little") for record in hashes) % MODULUS)
 
 
 def _field(texts: pa.Array) -> pa.Array:

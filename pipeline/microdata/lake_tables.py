@@ -80,14 +80,14 @@ class Listing:
     files: Sequence[tuple[Location, TableFile]]
 
 
-def address(at: Location) -> str:
+def address(folder: Location) -> str:
     """Return a location as the libraries of tables want it: a path, or a URI without options."""
-    return f"{at.root}/{at.key}" if isinstance(at, StorePath) else str(at)
+    return f"{folder.root}/{folder.key}" if isinstance(folder, StorePath) else str(folder)
 
 
-def store_options(at: Location, *, endpoint: str, region: str) -> dict[str, str]:
+def store_options(folder: Location, *, endpoint: str, region: str) -> dict[str, str]:
     """Return the endpoint and region that a store's URI names, as a library calls them; it finds credentials itself."""
-    options = dict(parse_qsl(at.query)) if isinstance(at, StorePath) else {}
+    options = dict(parse_qsl(folder.query)) if isinstance(folder, StorePath) else {}
     named = {region: options["region"]} if "region" in options else {}
     if "endpoint_override" in options:
         named[endpoint] = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
@@ -95,7 +95,7 @@ def store_options(at: Location, *, endpoint: str, region: str) -> dict[str, str]
 
 
 def _in_another_case(name: str | int, file: pa.Schema) -> bool:
-    return isinstance(name, str) and name.casefold() in {each.casefold() for each in file.names}
+    return isinstance(name, str) and name.casefold() in {other.casefold() for other in file.names}
 
 
 def _widened(was: pa.DataType, now: pa.DataType) -> bool:
@@ -105,8 +105,8 @@ def _widened(was: pa.DataType, now: pa.DataType) -> bool:
     if is_text(inner) and is_text(now):
         return True
     if types.is_integer(inner):
-        whole = types.is_integer(now) and inner.bit_width <= now.bit_width
-        return bool(whole or types.is_decimal(now) or types.is_float64(now))
+        wider = types.is_integer(now) and inner.bit_width <= now.bit_width
+        return bool(wider or types.is_decimal(now) or types.is_float64(now))
     if types.is_decimal(inner) and types.is_decimal(now):
         return bool(inner.scale <= now.scale and inner.precision - inner.scale <= now.precision - now.scale)
     return bool(inner == now or (types.is_floating(inner) and types.is_float64(now)))
@@ -126,27 +126,27 @@ ADVICE = "write its records out as a plain table"
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def delta_listing(at: Location, version: int | None, metadata: Location | None) -> tuple[int, Listing]:
-    """Return a version of the Delta table at `at` (None: the latest) by its number, and its files.
+def delta_listing(folder: Location, version: int | None, metadata: Location | None) -> tuple[int, Listing]:
+    """Return a version of the Delta table in `folder` (None: the latest) by its number, and its files.
 
     Raises Unread where it asks of its readers what prdp does not do; no other error's text may be shown.
     """
     from deltalake import DeltaTable  # noqa: PLC0415 — an extra
 
-    options = store_options(at, endpoint="AWS_ENDPOINT_URL", region="AWS_REGION")
+    options = store_options(folder, endpoint="AWS_ENDPOINT_URL", region="AWS_REGION")
     if options.get("AWS_ENDPOINT_URL", "").startswith("http:"):
         options["AWS_ALLOW_HTTP"] = "true"
-    table = DeltaTable(address(at), version=version, storage_options=options)
+    table = DeltaTable(address(folder), version=version, storage_options=options)
     features = set(table.protocol().reader_features or ())
     both = features & {VECTORS, *WIDENING}  # of which the package reads no deletion vectors
     unread = features - HONOURED or (both if VECTORS in both and len(both) > 1 else set())
     if unread:
         raise Unread(f"the Delta table uses {' with '.join(sorted(unread))}, which prdp does not read; {ADVICE}")
     identity = ("delta", str(table.metadata().id), table.version())
-    return table.version(), Listing(identity, list(_delta_files(table, at, not features & WIDENING)))
+    return table.version(), Listing(identity, list(_delta_files(table, folder, not features & WIDENING)))
 
 
-def _delta_files(table: Any, at: Location, with_vectors: bool) -> Iterator[tuple[Location, TableFile]]:
+def _delta_files(table: Any, folder: Location, with_vectors: bool) -> Iterator[tuple[Location, TableFile]]:
     schema, partitions = pa.schema(table.schema().to_arrow()), table.metadata().partition_columns
     mode = table.metadata().configuration.get(f"{MAPPING}mode", "none")
     key = {"none": None, "name": f"{MAPPING}physicalName", "id": f"{MAPPING}id"}[mode]
@@ -158,7 +158,7 @@ def _delta_files(table: Any, at: Location, with_vectors: bool) -> Iterator[tuple
         parts = [unquote(part) for part in action["path"].split("/")]
         if SCHEME.match(action["path"]) or any(part in ("", ".", "..") or "/" in part for part in parts):
             raise Unread(f"the Delta table has files of another table, as a shallow clone has; {ADVICE}")
-        file = at / "/".join(parts)
+        file = folder / "/".join(parts)
         yield (
             file,
             replace(
@@ -174,7 +174,6 @@ def _delta_files(table: Any, at: Location, with_vectors: bool) -> Iterator[tuple
 
 
 def _vectors(table: Any) -> dict[str, bytes]:
-    """Return the rows that deletion vectors delete, by the keys of files."""
     deleted = {}
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
         for file, kept in zip(batch.column("filepath").to_pylist(), batch.column("selection_vector"), strict=True):
@@ -192,8 +191,8 @@ HINT = "version-hint.text"
 FORMATS = (1, 2)  # versions of the table format
 
 
-def iceberg_listing(at: Location, wanted: int | None, metadata: Location | None) -> tuple[int, Listing]:
-    """Return a snapshot of the Iceberg table at `at` (None: the current one) by its id, and its files.
+def iceberg_listing(folder: Location, wanted: int | None, metadata: Location | None) -> tuple[int, Listing]:
+    """Return a snapshot of the Iceberg table in `folder` (None: the current one) by its id, and its files.
 
     `metadata` is the table's metadata file; None: the latest by the folder's hint. Raises Unread where there is no
     such snapshot, or where reading it takes what prdp does not do; no other error's text may be shown.
@@ -202,11 +201,11 @@ def iceberg_listing(at: Location, wanted: int | None, metadata: Location | None)
     from pyiceberg.serializers import FromInputFile  # noqa: PLC0415
 
     # The table's own properties could name another class to read by: they are not asked.
-    io = PyArrowFileIO(store_options(at, endpoint="s3.endpoint", region="s3.region"))
-    table = FromInputFile.table_metadata(io.new_input(address(metadata or _latest(at))))
+    io = PyArrowFileIO(store_options(folder, endpoint="s3.endpoint", region="s3.region"))
+    table = FromInputFile.table_metadata(io.new_input(address(metadata or _latest(folder))))
     if table.format_version not in FORMATS:
         raise Unread(f"the Iceberg table is of format version {table.format_version}, which prdp does not read")
-    if _place(table.location.rstrip("/"), at).parts != at.parts:
+    if _place(table.location.rstrip("/"), folder).parts != folder.parts:
         raise Unread("the Iceberg table was made at another place, which its metadata name; read it there")
     snapshot = table.current_snapshot() if wanted is None else table.snapshot_by_id(wanted)
     if snapshot is None:
@@ -216,30 +215,30 @@ def iceberg_listing(at: Location, wanted: int | None, metadata: Location | None)
     mapped = table.name_mapping() or ()
     view = TableFile(
         schema_to_pyarrow(schema, include_field_ids=False),
-        {each.name: each.field_id for each in schema.fields},
-        unnumbered={name: each.field_id for each in mapped for name in each.names if each.field_id is not None},
+        {column.name: column.field_id for column in schema.fields},
+        unnumbered={name: column.field_id for column in mapped for name in column.names if column.field_id is not None},
     )
     identity = ("iceberg", str(table.table_uuid), snapshot.snapshot_id, schema.schema_id)
     return snapshot.snapshot_id, Listing(
-        identity, _iceberg_files(_Snapshot(table, snapshot.manifests(io), io, at, view))
+        identity, _iceberg_files(_Snapshot(table, snapshot.manifests(io), io, folder, view))
     )
 
 
-def _latest(at: Location) -> Location:
+def _latest(folder: Location) -> Location:
     """Return the metadata file that the hint names, or one that came after it: writers may leave an older hint."""
     try:
-        hint = (at / METADATA / HINT).read().decode().strip()
+        hint = (folder / METADATA / HINT).read().decode().strip()
     except FileNotFoundError:
         raise Unread(
-            f"the folder of this Iceberg table does not say which metadata file counts; name that of its catalog, {at}/"
-            f"{METADATA}/…{ICEBERG}"
+            "the folder of this Iceberg table does not say which metadata file counts; name that of its catalog, "
+            f"{folder}/{METADATA}/…{ICEBERG}"
         ) from None
     if not hint.isdecimal():
-        return at / METADATA / (hint if hint.endswith(ICEBERG) else f"{hint}{ICEBERG}")
-    there, number = {*(at / METADATA).children()}, int(hint)
+        return folder / METADATA / (hint if hint.endswith(ICEBERG) else f"{hint}{ICEBERG}")
+    there, number = {*(folder / METADATA).children()}, int(hint)
     while there & _named(number + 1):
         number += 1
-    return at / METADATA / min(there & _named(number))
+    return folder / METADATA / min(there & _named(number))
 
 
 def _named(number: int) -> set[str]:
@@ -251,7 +250,7 @@ class _Snapshot:
     table: Any
     manifests: Any
     io: Any
-    at: Location
+    folder: Location
     view: TableFile
 
     def file(self, path: str) -> Location:
@@ -260,16 +259,16 @@ class _Snapshot:
         parts = _plain(path).removeprefix(root).split("/")
         if not _plain(path).startswith(root) or any(part in ("", ".", "..") for part in parts):
             raise Unread("the Iceberg table has files outside its folder; write its records out as a plain table")
-        return self.at / "/".join(parts)
+        return self.folder / "/".join(parts)
 
     def values(self, file: Any) -> dict[str, pa.Scalar]:
         """Return the values that a file's partition gives to columns, which the file itself may lack."""
         names = {number: name for name, number in self.view.names.items()}
         fields = enumerate(self.table.specs()[file.spec_id].fields)
         return {
-            (name := names[each.source_id]): pa.scalar(file.partition[i], self.view.schema.field(name).type)
-            for i, each in fields
-            if str(each.transform) == "identity" and each.source_id in names
+            (name := names[part.source_id]): pa.scalar(file.partition[i], self.view.schema.field(name).type)
+            for i, part in fields
+            if str(part.transform) == "identity" and part.source_id in names
         }
 
 
@@ -282,7 +281,7 @@ def _iceberg_files(snapshot: _Snapshot) -> list[tuple[Location, TableFile]]:
             live[entry.data_file.content].append((entry.sequence_number or 0, entry.data_file))
     if live[DataFileContent.EQUALITY_DELETES]:
         raise Unread("the Iceberg table has equality deletes, which prdp does not read; compact the table first")
-    for _, file in (each for files in live.values() for each in files):
+    for _, file in (numbered for files in live.values() for numbered in files):
         if file.file_format != "PARQUET" or file.key_metadata is not None:
             what = "encrypted" if file.key_metadata is not None else f"of format {file.file_format}"
             raise Unread(f"the Iceberg table has files that are {what}; write its records out as Parquet")
@@ -303,7 +302,6 @@ def _iceberg_files(snapshot: _Snapshot) -> list[tuple[Location, TableFile]]:
 
 
 def _positions(snapshot: _Snapshot, file: Any) -> dict[str, NDArray[np.int64]]:
-    """Return the rows that a file of position deletes deletes, by the paths of data files."""
     with snapshot.file(file.file_path).open() as raw:
         table = pq.read_table(raw, columns=["file_path", "pos"])
     if len(table) != file.record_count:
@@ -326,10 +324,10 @@ def _plain(path: str) -> str:
     return re.sub(r"^s3[an]://", "s3://", path)
 
 
-def _place(path: str, at: Location) -> Location:
+def _place(path: str, folder: Location) -> Location:
     plain = _plain(path)
-    if not isinstance(at, StorePath):
+    if not isinstance(folder, StorePath):
         return LocalPath(Path(plain)).resolve()
     scheme, _, rest = plain.partition("://")
     authority, _, key = rest.partition("/")
-    return StorePath(scheme, authority, key, at.query)
+    return StorePath(scheme, authority, key, folder.query)

@@ -50,33 +50,33 @@ ICEBERG_TABLE = TableFormat(
 
 
 class TableVersion:
-    """A table at `at`, at a version; None is the latest when it is first read, and that one from then on."""
+    """The table of a `folder`, at a version; None is the latest when it is first read, and that one from then on."""
 
-    def __init__(self, at: Location, version: int | None = None, metadata: Location | None = None) -> None:
-        self.at = at
+    def __init__(self, folder: Location, version: int | None = None, metadata: Location | None = None) -> None:
+        self.folder = folder
         self.version = version
         self._metadata = metadata  # of Iceberg, the file to read; None: the folder's latest
 
     def __str__(self) -> str:
-        return str(self.at) if self.version is None else f"{self.at}@v{self.version}"
+        return str(self.folder) if self.version is None else f"{self.folder}@v{self.version}"
 
     @property
     def remote(self) -> bool:
         """Whether it lies in a store."""
-        return self.at.remote
+        return self.folder.remote
 
     @cached_property
     def listing(self) -> Listing:
         """The files of the version; raises PlanError where they cannot be known, or rows could be counted twice."""
-        form = ICEBERG_TABLE if self._metadata is not None else format_of(self.at)
+        form = ICEBERG_TABLE if self._metadata is not None else format_of(self.folder)
         if form is None:
             raise PlanError(
                 f"microdata {self}: no Delta or Iceberg table lies there; set dataset.path or {arg('data')}"
             )
-        require_package(form.package, f"microdata {self.at}: {form.name}")
+        require_package(form.package, f"microdata {self.folder}: {form.name}")
         made, problem = None, form.unreadable
         try:
-            self.version, made = form.listing(self.at, self.version, self._metadata)
+            self.version, made = form.listing(self.folder, self.version, self._metadata)
         except Unread as error:
             problem = str(error)
         except MemoryError:
@@ -119,13 +119,13 @@ def names_of(location: Location) -> tuple[str, ...]:
     named = [location]
     with suppress(PlanError):  # links in a circle lead nowhere
         named.append(location.resolve())
-    for each in tuple(named):
-        version = VERSION.fullmatch(each.name)
-        key = each.key if version is None else each.key.removesuffix(each.name) + version[1]
+    for one in tuple(named):
+        version = VERSION.fullmatch(one.name)
+        key = one.key if version is None else one.key.removesuffix(one.name) + version[1]
         folder, _, name = key.rpartition("/")
         table = folder.removesuffix(f"/{METADATA}") if name.endswith(ICEBERG) else key
         with suppress(PlanError):
-            named += [_moved(each, key), _moved(each, table)]
+            named += [_moved(one, key), _moved(one, table)]
     return tuple(dict.fromkeys(map(str, named)))
 
 
@@ -138,12 +138,11 @@ def folders_above(location: Location) -> Iterator[Location]:
 
 
 def _moved(location: Location, key: str) -> Location:
-    """Return the location of another key, without links."""
     return replace(location, path=key) if isinstance(location, StorePath) else LocalPath(Path(key)).resolve("microdata")
 
 
-def format_of(at: Location) -> TableFormat | None:
+def format_of(folder: Location) -> TableFormat | None:
     """Return the format of the table at a location, if any; one that other readers take for Iceberg may be Delta."""
-    if (at / LOG).exists():
+    if (folder / LOG).exists():
         return DELTA_TABLE
-    return ICEBERG_TABLE if any(name.endswith(ICEBERG) for name in (at / METADATA).children()) else None
+    return ICEBERG_TABLE if any(name.endswith(ICEBERG) for name in (folder / METADATA).children()) else None

@@ -74,7 +74,6 @@ def _plain(
 
 
 def _of_table(piece: Piece, view: TableFile, location: Location, spec: SumSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table's file that are not deleted, with the columns of `spec` as the table has them."""
     require_columns(f"microdata {shown(location)}", view.schema.names, spec.columns)
     there: dict[str, str] = {}
     rows = np.zeros(0, np.int64)  # the numbers that the piece's rows have in the file
@@ -91,7 +90,10 @@ def _of_table(piece: Piece, view: TableFile, location: Location, spec: SumSpec) 
     for batch in _parquet(piece, location, columns, spec):
         held = {name: batch.column(there[name]) if name in there else None for name in spec.columns}
         records = pa.record_batch(
-            {name: pa.repeat(view.value(name), len(batch)) if each is None else each for name, each in held.items()}
+            {
+                name: pa.repeat(view.value(name), len(batch)) if column is None else column
+                for name, column in held.items()
+            }
         )
         gone = view.is_deleted(rows[: len(batch)])
         rows = rows[len(batch) :]
@@ -146,7 +148,6 @@ def _columns(location: Location, names: list[str], values: Mapping[str, str | No
 
 
 def _with_values(batch: pa.RecordBatch, values: Mapping[str, str | None], columns: Sequence[str]) -> pa.RecordBatch:
-    """Return `columns` of the batch; a column that it lacks has one of `values` in every row."""
     there = dict(zip(batch.schema.names, batch.columns, strict=True))
     absent = {
         name: pa.repeat(pa.scalar(values[name], pa.string()), len(batch)) for name in columns if name not in there

@@ -30,20 +30,20 @@ SHOWN = 200  # characters of names that a message repeats
 ADVICE = "correct the microdata, or the plan's columns"
 
 
-def require_columns(where: str, found: Sequence[str], needed: Iterable[str]) -> None:
-    """Return if each needed name stands once among the names `found`; raises PlanError, with the names found.
+def require_columns(where: str, present: Sequence[str], needed: Iterable[str]) -> None:
+    """Return if each needed name stands once among those `present`; raises PlanError, with these.
 
     They are told only where one of them is needed: others could be a record that was taken for a header.
     """
     wanted = list(dict.fromkeys(needed))
-    missing = [name for name in wanted if name not in found]
-    if missing and not set(wanted) & set(found):
+    missing = [name for name in wanted if name not in present]
+    if missing and not set(wanted) & set(present):
         raise PlanError(f"{where}: none of its columns is one that the plan names; {ADVICE}")
     if missing:
-        free = [name for name in found if name not in wanted]
+        free = [name for name in present if name not in wanted]
         absent = ", ".join(_with_nearest(name, free) for name in missing)
-        raise PlanError(f"{where}: it has no column {absent}; {ADVICE}", columns_line(found))
-    twice = [in_a_line(name) for name in wanted if found.count(name) > 1]
+        raise PlanError(f"{where}: it has no column {absent}; {ADVICE}", columns_line(present))
+    twice = [in_a_line(name) for name in wanted if present.count(name) > 1]
     if twice:
         raise PlanError(f"{where}: column {twice[0]} stands twice; keep one")
 
@@ -68,9 +68,9 @@ def require_types(where: str, schema: pa.Schema, spec: SumSpec) -> None:
     raise PlanError(f"{where}: column {in_a_line(column)} {rule}; {ADVICE}")
 
 
-def columns_line(found: Iterable[str]) -> str:
+def columns_line(present: Iterable[str]) -> str:
     """Return the line of a message that names columns."""
-    names = [_shown(name) for name in found]
+    names = [_shown(name) for name in present]
     shown = len(names)
     while shown > 1 and len(", ".join(names[:shown])) > SHOWN:
         shown -= 1
@@ -78,8 +78,8 @@ def columns_line(found: Iterable[str]) -> str:
     return f"its columns are {', '.join(names[:shown])}{more}"
 
 
-def _with_nearest(name: str, found: Iterable[str]) -> str:
-    near = nearest(name, found)
+def _with_nearest(name: str, present: Iterable[str]) -> str:
+    near = nearest(name, present)
     return in_a_line(name) + ("" if near is None else f" (nearest: {_shown(near)})")
 
 
@@ -143,7 +143,7 @@ def pin(source: Source) -> str:
 
     Of a table also its version, and which rows are deleted. Raises PlanError where a file is gone.
     """
-    root = source.root.at if isinstance(source.root, TableVersion) else source.root
+    root = source.root.folder if isinstance(source.root, TableVersion) else source.root
 
     def fingerprint(file: Location) -> list[object]:
         try:
@@ -217,7 +217,6 @@ def _require_no_part(root: Location) -> None:
 
 
 def _data_files(root: Location) -> list[Location]:
-    """Return the files of data at `root`, sorted; PlanError where nothing is there."""
     try:
         files = [root] if root.is_file() else sorted(_visible(root), key=lambda file: file.parts)
         if files or root.exists():

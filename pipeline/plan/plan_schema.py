@@ -58,7 +58,7 @@ def _parameter_type(parameter: Parameter) -> Any:
     bounds = {
         "exclusiveMinimum" if parameter.exclusive else "minimum": parameter.minimum,
         "maximum": parameter.maximum,
-        "multipleOf": 1 if parameter.whole else None,
+        "multipleOf": 1 if parameter.integral else None,
     }
     stated = {key: bound for key, bound in bounds.items() if bound is not None}
     return Annotated[number_type(parameter.rule, parameter.allows, **stated), Field(description=parameter.doc)]

@@ -112,7 +112,7 @@ def source_of(microdata: Microdata) -> str:
     if isinstance(microdata, Frame):
         return "DataFrame"
     if isinstance(microdata, TableVersion):  # whichever version: they have most records in common
-        return str(microdata.at)
+        return str(microdata.folder)
     return f"table {microdata.name}" if isinstance(microdata, Table) else str(microdata)
 
 

@@ -318,7 +318,7 @@ def _complete(job: PrepareJob, made: AllWritten, manifest: Any) -> None:
 
 def _require_apart(job: PrepareJob) -> None:
     require_apart(job.out, [default_out(job.plan), *release_folders(job.ledger)])
-    raw = job.raw if isinstance(job.raw, Location) else job.raw.at
+    raw = job.raw if isinstance(job.raw, Location) else job.raw.folder
     if LocalPath(job.out).overlaps(raw):
         raise StateError(f"{arg('out', job.out)}: it overlaps the raw microdata {job.raw}: give another folder")
 

@@ -72,7 +72,7 @@ def reservation_of(request: Request) -> Reservation:
         synthetic=files.synthetic,
         hold=request.hold,
         test=left_out_test_of(plan, request.site_share),
-        found=partial(loss_found, plan, policy),
+        least_loss=partial(loss_found, plan, policy),
     )
 
 

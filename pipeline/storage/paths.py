@@ -60,7 +60,6 @@ def locate(target: str | Path | Location, *, what: str = "the location", folder:
 
 
 def _split(text: str) -> tuple[str, str, str] | None:
-    """Return authority, path and query of a URI; None where it is none."""
     try:
         parts = urlsplit(text, allow_fragments=False)
         parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -172,9 +171,9 @@ CONFIDENTIAL_MARKS: Mapping[str, str] = {
 
 def require_not_in(marks: Mapping[str, str], out: Path | Location, option: str | None = None) -> None:
     """Raise StateError where `out` is, or lies in, a folder that holds one of `marks`, or a store does not say."""
-    at = LocalPath(out.absolute()) if isinstance(out, Path) else out
+    target = LocalPath(out.absolute()) if isinstance(out, Path) else out
     option = option or arg("out")
-    for folder in dict.fromkeys(folder for one in (at.resolve(option), at) for folder in (one, *one.above())):
+    for folder in dict.fromkeys(folder for one in (target.resolve(option), target) for folder in (one, *one.above())):
         for name, what in marks.items():
             with file_errors(f"{option} {out}: {folder} cannot be looked at (", ")"):
                 marked = (folder / name).is_file() if folder.remote else (folder / name).exists()

@@ -15,7 +15,6 @@ from pipeline.storage.location import Location, file_errors
 KEY_BITS = 256
 NONCE_BYTES = 12
 
-
 Columns = Mapping[str, NDArray[np.int64]]
 
 

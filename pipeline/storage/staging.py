@@ -28,7 +28,7 @@ def together(work: Callable[[Item], Result], items: Iterable[Item], *places: Loc
     One after the other where one of `places` is a store, whose objects are read whole. After a failure no other item is
     begun, and nothing goes on once it is raised.
     """
-    with ThreadPoolExecutor(1 if any(place.remote for place in places) else AT_ONCE) as threads:
+    with ThreadPoolExecutor(1 if any(location.remote for location in places) else AT_ONCE) as threads:
         yield from threads.map(work, items)
 
 
@@ -200,13 +200,13 @@ class _StoreFailed(StateError):
 
 
 @contextmanager
-def _store_errors(at: Location) -> Iterator[None]:
+def _store_errors(location: Location) -> Iterator[None]:
     """Raise a store's failures in the block as StateError: they are no sign that something is missing."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        if not at.remote:
+        if not location.remote:
             raise
-        raise _StoreFailed(f"the staging location {at} cannot be used: {error.strerror}") from None
+        raise _StoreFailed(f"the staging location {location} cannot be used: {error.strerror}") from None

@@ -98,11 +98,11 @@ class StorePath(Location):
         return sorted(self / info.path.removeprefix(path).lstrip("/") for info in listed if info.is_file)
 
     def children(self) -> list[str]:
-        return sorted({at.relative_to(self).partition("/")[0] for at in self.files()})
+        return sorted({file.relative_to(self).partition("/")[0] for file in self.files()})
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yield once: (".", no folders, the path of every object below this prefix)."""
-        yield ".", [], [at.relative_to(self) for at in self.files()]
+        yield ".", [], [file.relative_to(self) for file in self.files()]
 
     def size(self) -> int:
         with self._opened() as (store, path):
@@ -264,7 +264,6 @@ def _s3(bucket: str, options: dict[str, str]) -> Any:
 
 @cache
 def _client(query: str) -> Any:
-    """Return a boto3 client for S3, made once a process."""
     import boto3  # noqa: PLC0415 — an extra, and half a second
     from botocore.config import Config  # noqa: PLC0415
 

@@ -58,7 +58,7 @@ def test_bad_parameters_are_named_with_their_rule(kind: str) -> None:
         zero_is_bad = parameter.kind == "choice" or not parameter.allows(Fraction(0))
         refused = [bad for bad in BAD_NUMBERS if zero_is_bad or bad is False or bad != 0]
         if parameter.kind == "number":
-            refused += [1.5] if parameter.whole else []
+            refused += [1.5] if parameter.integral else []
             refused += [parameter.maximum + 0.001] if parameter.maximum is not None else []
         for bad in refused if parameter.kind == "number" else ["none", "", None, 1, True, ["paper"]]:
             with pytest.raises(ParameterError) as caught:

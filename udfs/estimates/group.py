@@ -90,7 +90,6 @@ class Group:
         return own
 
     def _merge(self, table: Observed) -> None:
-        """Add a table, or what it says to the table that has the same cells."""
         assert table.values is not None
         assert table.variance is not None
         values, variance = table.values, table.variance
@@ -159,7 +158,6 @@ class Group:
 
 
 def _checked(table: Observed) -> Observed:
-    """Refuse values and variances that no weights can be made of."""
     if table.variance is None or table.values is None:
         raise EstimateError(f"{table.name}: a table with values needs their variance")
     if table.values.shape != table.widths:
@@ -210,7 +208,6 @@ def _joined(known: Known, name: str, values: Floats, variance: Floats) -> Known:
 
 # Totals known without noise: whether they agree with each other, and the base values that meet them all.
 
-
 MOST_CROSSING = 4000  # fixed cells of tables that cross: a dense matrix of their common parts is solved
 LEAST_EIGENVALUE = 1e-10  # smaller ones, relative to the largest, belong to totals that follow from others
 
@@ -237,7 +234,6 @@ def require_agreement(group: Group, tolerance: float) -> None:
 
 
 def _all_parts(finer: Known, coarser: Known, sums: Sums) -> Mask:
-    """Mask of the fixed cells of the coarser table all of whose parts are fixed too."""
     assert finer.fixed is not None
     assert coarser.fixed is not None
     free = sums.up(np.where(finer.fixed, 0.0, 1.0))
@@ -310,7 +306,6 @@ class Fixed:
 
 
 def _implied(known: Known, held: list[Known], group: Group) -> bool:
-    """Whether all fixed cells of a table are sums of fixed cells of a finer one."""
     return any(
         known.name in group.within[finer.name]
         and bool((_all_parts(finer, known, group.within[finer.name][known.name]) == known.fixed).all())
@@ -320,7 +315,6 @@ def _implied(known: Known, held: list[Known], group: Group) -> bool:
 
 
 def _rows(known: Known, joint: Observed) -> sparse.csr_array:
-    """Return which common parts each fixed cell adds up, one row a cell."""
     to = sums_between(joint, known.table)
     assert to is not None
     assert known.fixed is not None

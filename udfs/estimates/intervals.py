@@ -60,7 +60,6 @@ def multiplier(q: float, law: Law) -> float:
 
 # What is known of the error of a published value: from the mechanism that drew its noise.
 
-
 WIDE = Fraction(4)  # steps of the measure: Gaussian noise this wide is Gaussian to within half a step
 
 

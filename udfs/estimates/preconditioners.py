@@ -58,7 +58,6 @@ class Lattice:
         self._gains = self._inverses()
 
     def _levels(self, known: Known) -> tuple[int, ...] | None:
-        """Return the table's level on each axis; None where one crosses another level of the axis."""
         numbers = []
         for axis, positions in enumerate(known.table.positions):
             outside = np.where(positions < 0, np.arange(len(positions)), -1).astype(np.int32)
@@ -165,7 +164,6 @@ class Lattice:
         return total
 
     def _on_node(self, known: Known, node: _Node) -> Floats:
-        """Return a table's weights on a node's cells, broadcastable: 0 where the table has none."""
         weights = known.weights
         if weights.size == 1 and all((axis >= 0).all() for axis in known.table.positions):
             return weights

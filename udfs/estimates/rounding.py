@@ -158,7 +158,6 @@ def carried(integers: Floats, real: Floats, free: Mask | None, along: Along, axi
 
 
 def _meeting(real: Floats, fixed: Fixed, units: Units) -> Floats:
-    """Return whole units near `real` of the common parts of fixed totals, that meet all of them."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 — loaded where totals are fixed alone
 
     totals = fixed.totals * units.per

@@ -202,7 +202,6 @@ class Estimates:
         self.unit = self._units.unit
 
     def _rounded(self, estimate: Floats) -> tuple[Floats, float]:
-        """Return the base in whole units, and the largest difference it makes, in standard errors."""
         solver = self._solver
         units = rounded(solver.chain, solver.fixed, estimate, self._units)
         sums = solver.group.folded(estimate - self._units.values(units))

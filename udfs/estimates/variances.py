@@ -106,7 +106,6 @@ def _into(finer: Observed, coarser: Observed) -> Positions | None:
 # Estimates are linear in the published values, so their variances depend on the variances of the noise alone, whatever
 # its law: in the place of noise of variance V stands ±√V, drawn (Hutchinson 1990), and is reconciled as values are.
 
-
 ABOVE = 0.99  # the probability with which an upper end lies above the variance
 LARGEST = 2**20  # among more cells whose variances differ, none are alike
 
@@ -195,7 +194,6 @@ def alike(table: Observed, known: Sequence[Known]) -> tuple[Int32s, ...]:
 
 
 def _kinds(known: Known, axis: int) -> Int32s:
-    """Return the class of each position on an axis by the variances of its cells."""
     variance, width = known.variance, known.table.widths[axis]
     if variance.shape[axis] == 1:
         return np.zeros(width, dtype=np.int32)
@@ -221,7 +219,6 @@ def _held(colours: Int32s, positions: Int32s, kinds: Int32s) -> Int32s:
 # Multipliers from drawn errors: how many standard errors hold an error as often as is wanted, of cells that are alike.
 #
 # Counted in bins, so that memory does not grow with draws; every step rounds up (docs/mathematics.md, section 15).
-
 
 SURE = 0.99  # the probability with which the quantile is at least the wanted one
 MOST_CLASSES = 4096  # of a table: with more, few cells are alike, and counts take too much memory

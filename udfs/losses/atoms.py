@@ -35,7 +35,6 @@ BITS = 96
 UP = 1 + 2.0**-24  # far above the rounding of w, of e^w and of a sum of atoms, relatively
 ROUNDING = 2.0**-46  # of losses, relative to the log-weights of which they are differences
 
-
 # families of which atoms are known
 Followed = Falling | LaplaceWeights | GaussianWeights | CauchyWeights | StableWeights | PiecewiseWeights
 Window = tuple[float, float]
@@ -181,7 +180,6 @@ def _reach(weights: Followed, beyond: float) -> tuple[float, float]:
 
 
 def _cuts(weights: Followed, reach: float, steps: float) -> Floats:
-    """Return distances where blocks start: some up to `reach`, and all between which w is straight."""
     cuts = GRID[: int(np.searchsorted(GRID, reach, side="right"))]
     if isinstance(weights, PiecewiseWeights):
         knots = np.array(weights.steps, dtype=np.float64)

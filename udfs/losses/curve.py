@@ -50,7 +50,6 @@ def of_pure(pure: float, orders: Floats) -> Floats:
 # The tight loss of Laplace noise in doubles, for whole arrays; udfs.numbers.exact.laplace_zcdp_above has it in
 # rationals.
 
-
 SERIES = 0.01  # below it P − 1 + e^{−P} is summed as a series
 
 
@@ -74,7 +73,6 @@ def _excess(pure: Floats) -> Floats:
 #
 # Knots depend on a family's parameters alone, so that one value can be computed by itself and is that of the whole
 # table.
-
 
 OCTAVES = 40  # knots reach 2⁴⁰ units, about 10¹², unless the paper's bound is as good before
 STEEP = 2.0  # ln ρ rises at most about twice as fast as ln Δ, since √ρ is subadditive
@@ -209,7 +207,6 @@ def _last_octave(weights: LogWeights, unit: int, pure: list[float]) -> int:
 # Between two distances p falls, so it is at least its value at the farther one, and L at least that at either end, less
 # what it bends where it need not fall. Proof: docs/tight.md, section 10.
 
-
 Bounded = GeneralizedGaussianWeights | PolylogWeights | Stable  # families bounded by sums over distances
 DOWN = 1 - 2.0**-24  # far below the rounding of sums in doubles
 EXACT = 1 - 2.0**-40  # and of formulas
@@ -265,7 +262,6 @@ def _parts(weights: Summed, steps: float) -> tuple[Floats, Floats]:
 
 
 def _least(weights: Summed, k: Floats, moved: Floats, steps: float) -> Floats:
-    """Return what L is at least between each distance and the one before."""
     if isinstance(weights, PiecewiseWeights):  # L is straight
         ahead = weights.fast(k + moved)
         ratios = np.maximum(weights.fast(k) - ahead + 2 * OF_LOGS * ahead, 0.0)

@@ -266,7 +266,6 @@ def _together(parts: Sequence[Distribution], tilt: float) -> Sum:
 #
 # the analytic Gaussian condition (Balle and Wang 2018, theorem 8) with sums in place of integrals.
 
-
 BITS = 400
 SUMMED = 64  # scales up to which sums are added term by term
 ORDERS = 12  # corrections of the Euler–Maclaurin formula for wider noise

@@ -149,7 +149,6 @@ def normaliser(weights: LogWeights) -> float:
 # n being the steps between. The exponential of the one chord lies below the chord of its ends, Ψ_ε of the other below
 # that of its ends but for an allowance, and what is summed is the product of two straight lines, exactly.
 
-
 Stable = CauchyWeights | StableWeights
 BEND = 2.0**-12  # of ln p and of its slope between two nodes, in the middle; it grows with the distance
 MOST = 2.0**-7  # where little mass is left

@@ -250,7 +250,6 @@ def far_left_over(of: Curve, j: int) -> float:
 # where what cancels in M′, M″ and M‴ is lost over the width h alone. From far_from on p = C·x^{−1−α}·(1 + e), with e
 # and its derivatives term by term.
 
-
 FINE_PIECES = 32  # of a panel
 ORDERS = np.arange(1, 5)
 

@@ -204,7 +204,6 @@ def _on_grid(moments: LogMoments | PiecewiseMoments) -> Callable[[Int64s, Int64s
 
 
 def _log_moment(weights: Summed, steps: int, pure: float) -> Callable[[Floats], Floats]:
-    """Return ψ̄ of one shift."""
     moments = _moments(weights, [steps], np.array([pure]))
 
     def psi(excess: Floats) -> Floats:
@@ -219,7 +218,6 @@ def _log_moment(weights: Summed, steps: int, pure: float) -> Callable[[Floats], 
 # everywhere D_α/α ≤ P/α. Orders α = cosh²(j/FINENESS), j = 0, 1, 2, …, leave the same relative gap below their chords
 # wherever ψ is a parabola ρ·ε(1 + ε): 1/FINENESS². Of all these intervals the largest bound is found by looking at
 # long ones first.
-
 
 FINENESS = 48
 STRIDE = 16  # fine intervals in one that is looked at first

@@ -150,7 +150,6 @@ class AdditiveMechanism(Mechanism):
         return self.loss_curve.over(steps)
 
     def _require_range(self, parameter: str, advice: str) -> None:
-        """Refuse tails so heavy that nearly no released value would lie in the range of 63 bits."""
         if not self.saturation < MOST_BEYOND:
             raise ParameterError(parameter, f"{advice}: with these tails nearly every value would lie beyond 63 bits")
 

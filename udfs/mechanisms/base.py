@@ -44,7 +44,7 @@ class Parameter:
     minimum: float | None = None
     exclusive: bool = False
     maximum: float | None = None
-    whole: bool = False
+    integral: bool = False
     read: Callable[[object], Any] | None = None  # of a table: what the mechanism holds of it; raises ValueError
 
     def allows(self, number: Fraction) -> bool:
@@ -52,7 +52,7 @@ class Parameter:
         return (
             (self.minimum is None or number > self.minimum or (number == self.minimum and not self.exclusive))
             and (self.maximum is None or number <= self.maximum)
-            and (number.denominator == 1 or not self.whole)
+            and (number.denominator == 1 or not self.integral)
         )
 
     def checked(self, value: object) -> Any:
@@ -69,7 +69,7 @@ class Parameter:
         try:
             number = exact(value)  # type: ignore[arg-type]  # it checks the type itself
         except (TypeError, ValueError):
-            raise ParameterError(self.name, self.rule if self.whole else f"a number {self.rule}") from None
+            raise ParameterError(self.name, self.rule if self.integral else f"a number {self.rule}") from None
         if number and not SMALLEST <= abs(number) <= 1 / SMALLEST:
             raise ParameterError(self.name, "between 1e-50 and 1e50")
         if not self.allows(number):
@@ -82,10 +82,10 @@ def above(minimum: int, doc: str, *, at_most: int | None = None) -> Any:
     return _number(f"above {minimum}", at_most, minimum=minimum, exclusive=True, doc=doc)
 
 
-def at_least(minimum: int, doc: str, *, at_most: int | None = None, whole: bool = False) -> Any:
+def at_least(minimum: int, doc: str, *, at_most: int | None = None, integral: bool = False) -> Any:
     """Declare a number that may be `minimum` or more, or a whole one."""
-    rule = f"a whole number of at least {minimum}" if whole else f"at least {minimum}"
-    return _number(rule, at_most, minimum=minimum, whole=whole, doc=doc)
+    rule = f"a whole number of at least {minimum}" if integral else f"at least {minimum}"
+    return _number(rule, at_most, minimum=minimum, integral=integral, doc=doc)
 
 
 def _number(rule: str, at_most: int | None, **facts: Any) -> Any:

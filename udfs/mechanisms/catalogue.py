@@ -53,6 +53,6 @@ def build(spec: Mapping[str, Any], step: Fraction) -> Mechanism:
             raise ParameterError(name, f"absent: {mechanism.kind} has no such parameter")
     for name, parameter in declared.items():
         if parameter.default is None and name not in values:
-            number = "a number " if parameter.kind == "number" and not parameter.whole else ""
+            number = "a number " if parameter.kind == "number" and not parameter.integral else ""
             raise ParameterError(name, f"given: {number}{parameter.rule}")
     return mechanism(step=step, **values)

@@ -140,13 +140,11 @@ class GroupwiseNoisy(Mechanism):
         return float((errors <= most).mean(axis=1) @ mass)
 
     def _errors(self, total: float) -> tuple[Floats, Floats]:
-        """Return errors, a row for each Z with equally likely W, and the probabilities of the Z."""
         z, mass = self._first_noise(QUANTILES // 4)
         w = equally_likely("gaussian", QUANTILES)
         return np.abs(z[:, None] + float(self.r) * (total + z[:, None]) * w), mass / mass.sum()
 
     def _first_noise(self, points: int) -> tuple[Floats, Floats]:
-        """Return values of Z, all of them or `points` on each side, and their weights."""
         scale = float(self.lattice_noise.steps)
         most = max(1, math.ceil(SPREAD * scale))
         k = np.arange(-most, most + 1.0) if most <= points else np.linspace(-most, most, 2 * points + 1)
@@ -212,7 +210,6 @@ def sigma_for_relative_error(r: Fraction, a: Fraction) -> Fraction:
 # D_α(x + 1 ‖ x)/α rises with α: a bound up to an order A is that at A. A count of 0 has no noise, and both directions
 # between 0 and 1 are infinite at every order. The paper claims D_α ≤ αv + 2·ln t for all α > 1, and its own formula has
 # 2·ln t where ln t stands. docs/mathematics.md, section 9; docs/noise.md.
-
 
 KIND = "groupwise_direct"
 WARNING = (

@@ -41,7 +41,7 @@ class Root(TransformedMechanism):
     (−σ)^k·He_k(−ṽ/σ) is the same; docs/mathematics.md, section 4.
     """
 
-    k: Fraction = at_least(1, "which root", whole=True, at_most=100)
+    k: Fraction = at_least(1, "which root", integral=True, at_most=100)
     a: Fraction = at_least(0, "offset added to a total before the root, in the measure's unit")
     sigma: Fraction = above(0, "noise scale of the root")
     noise: str = noise_choice()

@@ -121,7 +121,6 @@ class Panels:
 
 # Distances from masses: Newton's method held in a bracket, for noise that is log-concave in its log-distance.
 
-
 Logs = Callable[[Floats], Floats]
 LEAST, MOST = -744.0, 709.78  # ln of the smallest and of the largest double
 ROUNDS = 200
@@ -165,7 +164,6 @@ def solve_distance(log_mass: Logs, log_density: Logs, goal: Floats) -> Floats:
 
 
 # Continuous exponential polylogarithmic noise: closed forms for p = 1 and p = 2, quadrature for every other p.
-
 
 CONSTANT_BITS = 400  # at p = 2 the moments are differences: they lose at most some hundred bits
 MOST_P = 20.0

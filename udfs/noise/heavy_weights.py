@@ -208,7 +208,6 @@ def _panel(h: Any, t: Any, end: Any, ctx: Any) -> Any:
 # is not convex: the policy of additive mechanisms in docs/mathematics.md, section 3, w(0) − w(Δ), is not its own
 # (udfs.losses.stable_policy).
 
-
 LOG_OF_NOTHING = 40.0  # e^{−40} is no part of a double
 
 

@@ -178,7 +178,6 @@ class LaplaceWeights(LogWeights):
 # rises to one peak and falls, and Gauss–Legendre panels that change by a few nats each follow it. Results are right to
 # about ERROR relatively, whatever the scale; they describe noise, and decide nothing that is drawn.
 
-
 DIRECT = 1 << 16
 ERROR = 1e-11
 FARTHEST = 2**64

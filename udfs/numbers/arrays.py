@@ -14,7 +14,6 @@ Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
-
 # Whole numbers of 128 bits, as arrays of two words: sums of 64-bit numbers, exact for up to 2⁶³ of them.
 #
 # So no sum over records can wrap: it would take more than 2⁶³ records of the largest value, 2⁶³ − 1.
@@ -120,7 +119,6 @@ def round_decided(
 # The same bits on every processor: nothing here is fused or reordered. Sources of the error-free steps:
 # Knuth's TwoSum, Dekker's product with Veltkamp's splitting.
 
-
 Pair = tuple[Floats, Floats]  # high + low, |low| at most half a last bit of high
 SPLITTER = 2.0**27 + 1
 
@@ -186,7 +184,6 @@ def _split(a: Floats) -> Pair:
 #
 # NumPy's own exponential may differ in the last bit between processors and between the vector part and the remainder
 # of an array. Tables must not: they are compared byte for byte across engines and partitions.
-
 
 LN2_HIGH = float.fromhex("0x1.62e42feep-1")  # 32 leading digits of ln 2: its products with k < 2²⁰ are exact
 LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")  # the rest

@@ -99,7 +99,6 @@ def _text(number: Fraction, digits: int, rounding: str) -> str:
 
 # Arbitrary precision: one mpmath context per thread and precision, since mpmath's own is shared by all threads.
 
-
 _contexts = threading.local()
 _constants = threading.Lock()
 

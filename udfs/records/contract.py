@@ -238,7 +238,6 @@ def _inner(kind: pa.DataType) -> pa.DataType:
 
 
 def _rules(values: pa.Array, off: Mask, step: Fraction) -> dict[Rule, Mask]:
-    """Return which of the values that are off break which rule, each by itself."""
     odd = values.filter(pa.array(off))
     if pa.types.is_floating(odd.type):
         floats = np.asarray(odd).astype(np.float64)
@@ -352,7 +351,6 @@ def _shortened(values: pa.Array, step: Fraction) -> tuple[pa.Array, Mask | None]
 
 
 def _from_words(values: pa.Array, factor: Fraction) -> tuple[Int64s, Mask | None]:
-    """Scale the unscaled numbers of decimals of at most 128 bits."""
     wide = pc.fill_null(values.cast(pa.decimal128(38, values.type.scale)), 0) if values.null_count else values
     if wide.type.bit_width != 128:
         wide = wide.cast(pa.decimal128(38, values.type.scale))
@@ -384,7 +382,6 @@ def _unsigned_text(values: pa.Array) -> pa.Array:
 
 
 # Whole steps of a measure → typed values, from which `udfs.records.contract.whole_steps` reads the same steps again.
-
 
 DIGITS = 38  # of a decimal of 128 bits
 WORD = 64

@@ -254,7 +254,6 @@ def _numbered(ids: pa.Array, within: pa.DictionaryArray | None) -> tuple[Int64s,
 
 
 def _differing(rows: Rows, spec: SumSpec, of_row: Int64s, first: Int64s) -> list[Fault]:
-    """Return which records have rows that differ in codes or owner."""
     columns = dict(rows.codes)
     if spec.owner is not None and rows.owner is not None:
         columns[spec.owner] = rows.owner
@@ -272,8 +271,6 @@ def _any(of_row: Int64s, rows: Mask, count: int) -> Mask:
 
 
 def _added(steps: Int64s, of_row: Int64s, count: int) -> tuple[Int64s, Mask]:
-    """Return the sum of each record's values, 0 where it lies beyond 63 bits, and where it does."""
-
     def added(limbs: Int64s) -> Int64s:
         sums = np.zeros(count, dtype=np.int64)
         np.add.at(sums, of_row, limbs)
