@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.base.html import number
-from pipeline.diagnostics.synthetic_scan import aggregate
+from pipeline.diagnostics.synthetic_microdata import aggregate
 from pipeline.engines.dask import DaskEngine
 from pipeline.planning.study.studies import StudyJob, evaluate
 from pipeline.planning.study.study_spec import load_study

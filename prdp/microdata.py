@@ -30,9 +30,9 @@ def prepare(
         where it is not registered), as `prdp prepare --json`.
     """
     from pipeline.microdata.lakehouse import microdata_at, names_of  # noqa: PLC0415
+    from pipeline.release.pinned import require_no_part  # noqa: PLC0415
     from pipeline.release.prepare import PrepareJob  # noqa: PLC0415
     from pipeline.release.prepare import prepare as run  # noqa: PLC0415
-    from pipeline.release.prepared import require_no_part  # noqa: PLC0415
 
     model, runner = load_plan(plan)._model, Runner(**options)
 

@@ -314,7 +314,7 @@ def allocate(
     if records is not None and like is not None:
         raise PlanError("records and like: give one of them")
     from pipeline.diagnostics.plan_trials import sized_cells  # noqa: PLC0415
-    from pipeline.diagnostics.trial_microdata import Origin  # noqa: PLC0415
+    from pipeline.diagnostics.synthetic_microdata import Origin  # noqa: PLC0415
     from pipeline.planning.study.sized_cells import sized_draft  # noqa: PLC0415
 
     origin = Origin(records=records, like=like, states=states, seed=seed)

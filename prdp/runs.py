@@ -148,12 +148,15 @@ def microdata_of(plan: Plan, data: DataLike, runner: Runner, ledger: Ledger, *, 
     elsewhere than the dataset is registered, but be no part of registered microdata.
     """
     from pipeline.microdata.lakehouse import microdata_at, names_of  # noqa: PLC0415
-    from pipeline.release.pinned import Table, source_of  # noqa: PLC0415
-    from pipeline.release.prepared import require_no_part  # noqa: PLC0415
+    from pipeline.release.pinned import (  # noqa: PLC0415
+        Table,
+        require_no_part,
+        source_of,
+    )
     from pipeline.release.request import TO_DRAW  # noqa: PLC0415
 
     if data is not None and not isinstance(data, str | os.PathLike):
-        from pipeline.release.sealed_frames import frame_of  # noqa: PLC0415 — pandas and Arrow
+        from pipeline.release.input_records import frame_of  # noqa: PLC0415 — pandas and Arrow
 
         return frame_of(data)
     what = "microdata" if data is None else arg("data")

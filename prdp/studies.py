@@ -210,7 +210,7 @@ def evaluate(
     **options: Unpack[OnEngine],
 ) -> dict[str, Any]:
     """Write a study of mechanisms beside each other on synthetic microdata; return it, as `prdp evaluate --json`."""
-    from pipeline.diagnostics.synthetic_scan import aggregate  # noqa: PLC0415
+    from pipeline.diagnostics.synthetic_microdata import aggregate  # noqa: PLC0415
     from pipeline.planning.study.studies import StudyJob  # noqa: PLC0415
     from pipeline.planning.study.studies import evaluate as run  # noqa: PLC0415
     from pipeline.planning.study.study_spec import load_study  # noqa: PLC0415
@@ -249,7 +249,7 @@ def suppression(
         PlanError: The call is wrong, the plan has no such tables, or the microdata are not synthetic.
         StateError: The microdata are known to the ledger as a dataset's.
     """
-    from pipeline.diagnostics.synthetic_scan import rows_in_tables  # noqa: PLC0415
+    from pipeline.diagnostics.synthetic_microdata import rows_in_tables  # noqa: PLC0415
     from pipeline.planning.study.suppression import OWNER, SuppressionJob, write  # noqa: PLC0415
     from pipeline.planning.study.suppression import suppression as run  # noqa: PLC0415
     from pipeline.planning.study.todays_practice import FactorNoise, Rules  # noqa: PLC0415

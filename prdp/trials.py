@@ -15,7 +15,7 @@ from prdp.runs import Economy, Runner, economy_of
 
 if TYPE_CHECKING:
     from pipeline.diagnostics.plan_trials import TrialJob
-    from pipeline.diagnostics.trial_microdata import Origin
+    from pipeline.diagnostics.synthetic_microdata import Origin
     from pipeline.engines.protocol import Engine
 
 EQUAL = "what is equal in every table: variance, mean_absolute_error, median_relative_error or interval"
@@ -54,10 +54,10 @@ def try_plan(
         StateError: The file declared public is known to the ledger as a dataset's.
     """
     from pipeline.diagnostics.plan_trials import try_plans  # noqa: PLC0415
-    from pipeline.diagnostics.trial_microdata import Origin, require_apart  # noqa: PLC0415
+    from pipeline.diagnostics.synthetic_microdata import Origin, require_apart  # noqa: PLC0415
     from pipeline.microdata.source import find, identity_of  # noqa: PLC0415
     from pipeline.planning.study.trial_page import trial_page  # noqa: PLC0415
-    from pipeline.release.prepared import require_no_part  # noqa: PLC0415
+    from pipeline.release.pinned import require_no_part  # noqa: PLC0415
 
     like, states, runner = economy_of(options)
     plans = [_loaded(each) for each in (plan, *beside)]
@@ -124,7 +124,7 @@ def publication(
     """
     from pipeline.base.names import hint  # noqa: PLC0415
     from pipeline.diagnostics.plan_trials import try_kinds  # noqa: PLC0415
-    from pipeline.diagnostics.trial_microdata import Origin  # noqa: PLC0415
+    from pipeline.diagnostics.synthetic_microdata import Origin  # noqa: PLC0415
     from pipeline.planning.study.equal_publication import ACCURACIES, KINDS, write  # noqa: PLC0415
 
     if equal not in ACCURACIES:

@@ -6,16 +6,18 @@ Nothing is summed, drawn or charged. What is found leaves nowhere but in the rep
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from pipeline.accounting.left_out import SHARE
 from pipeline.base.errors import PlanError, StateError, arg
-from pipeline.diagnostics.check_report import Checked, report, text_of
-from pipeline.diagnostics.check_scan import CodeJudge, Found, LookAt, OneId
-from pipeline.diagnostics.recorded import RecordedJob
+from pipeline.base.names import nearest
+from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, CodeJudge, Found, LookAt, OneId, Seen, Wrong
+from pipeline.diagnostics.diagnose import RecordedJob
 from pipeline.engines.protocol import grouped
 from pipeline.engines.totals import contract_checked, layout_of
 from pipeline.ledger.entries import CHECKED
@@ -24,12 +26,236 @@ from pipeline.microdata.read import mistakes, schema_of
 from pipeline.microdata.source import Source
 from pipeline.plan.model import Plan, default_out
 from pipeline.plan.total_policy import left_out_test_of
-from pipeline.release.confidential_outputs import release_folders, require_outside
-from pipeline.release.duplicates import ByRecord, bucket_count
-from pipeline.release.prepared import prepared_for
+from pipeline.release.attempts import release_folders, require_outside
+from pipeline.release.input_records import ByRecord, bucket_count
+from pipeline.release.pinned import prepared_for
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import prepare_root, scratch
+from udfs.records.contract import RULE_TEXT, Rule
 from udfs.records.decoding import CodeColumn, SumSpec
+
+# The report of a check, confidential: what was found, what is no mistake but good to know, and repairs.
+#
+# Repairs are of the file, and in the plan of column names, format and vintage alone. Codes of the domain, limits,
+# scales and references are never proposed: a plan whose parameters follow its microdata is outside the guarantee.
+
+CODES_SHOWN = 20  # of one kind, those with most rows
+FILES_SHOWN = 20  # with mistakes of schema
+BY_LISTS = RULE_TEXT[Rule.CODE]  # told code by code
+TWICE = RULE_TEXT[Rule.TWICE]
+BY_ID = {RULE_TEXT[rule] for rule in (Rule.TWICE, Rule.DIFFERS, Rule.BEYOND)}  # counted by ids, not by rows
+
+OF_CODES: Mapping[Wrong, str] = {  # what to do in the file
+    Wrong.EMPTY: "write a code in every row of {column}",
+    Wrong.LOST_ZEROS: "write {column} as text with its leading zeros",
+    Wrong.DECIMALS: "write {column} as text, not as numbers",
+    Wrong.SPACES: "write {column} without spaces",
+    Wrong.RANGE: "write each row's own code of six digits into {column}, not its sector's",
+    Wrong.COARSE: "write each row's own code of six digits into {column}",
+    Wrong.DIGITS: "correct {column}: its codes have another number of digits than the key's",
+    Wrong.TEXT: "correct {column}, or name the column that holds the codes",
+    Wrong.EARLIER: "recode {column} to {own}, which holds the successors",
+    Wrong.LATER: "recode {column} to {own}",
+    Wrong.UNKNOWN: "correct {column}: no public list of any vintage holds these codes",
+}
+OF_VINTAGES = (Wrong.EARLIER, Wrong.LATER)
+OF_RULES: Mapping[str, str] = {
+    RULE_TEXT[Rule.OWNER]: "write an owner in every row of {column}",
+    RULE_TEXT[Rule.RECORD]: "write an id in every row of {column}",
+    RULE_TEXT[Rule.DIFFERS]: "write the same {column} in all rows of one id",
+    RULE_TEXT[Rule.LINE]: "write each record on one line, with the header's fields, quotes closed",
+    TWICE: "write each id once, unless its rows are meant",
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Checked:
+    """What a check saw."""
+
+    spec: SumSpec
+    columns: Sequence[str] | None  # those of the first file that could be read; None: of none
+    mistakes: Sequence[PlanError]  # of each file's schema
+    found: Found | None  # what the scan found; None: the schema did not let it begin
+    ids: bool  # whether ids were compared
+
+
+def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked, share: Fraction) -> dict[str, Any]:
+    """Return the report as JSON; `findings` is empty where nothing is wrong. `share` of the rows may be left out."""
+    spec = checked.spec
+    made: dict[str, Any] = {
+        "confidential": True,
+        "release": plan.release,
+        "dataset": plan.dataset.name,
+        "plan_digest": plan.digest,
+        "columns": list(_column_facts(plan, spec, checked.columns)),
+        "columns_found": None if checked.columns is None else list(checked.columns),
+        "files": [list(error.lines) for error in checked.mistakes],
+        "ids_compared": checked.ids,
+    }
+    found = checked.found
+    if found is not None:
+        made["rows"] = sum(count for seen, count in found.seen.items() if seen.what == ROWS)
+        made["left_out"] = found.seen[Seen(LEFT_OUT)]
+        made["rules"] = list(_rules(spec, found.broken))
+        made["codes"] = list(_codes(judges, found))
+        made["beyond_references"] = {
+            seen.of or "any measure": count for seen, count in sorted(found.seen.items()) if seen.what == BEYOND
+        }
+    made["findings"] = list(_findings(made, share))
+    made["notes"] = list(_notes(plan, made))
+    made["repairs"] = {"file": list(_file_repairs(made)), "plan": list(_plan_repairs(made))}
+    return made
+
+
+def text_of(made: Mapping[str, Any]) -> str:
+    """Return the report for people."""
+    lines = [
+        "CONFIDENTIAL: a check of microdata, which tells of records",
+        f"release {made['release']}, dataset {made['dataset']}, plan {made['plan_digest']}",
+        "",
+        "Columns",
+    ]
+    for column in made["columns"]:
+        near = f" (nearest: {column['nearest']})" if column["nearest"] else ""
+        state = {True: "found", False: f"not found{near}", None: "unknown"}[column["found"]]
+        lines.append(f"  {column['key']}: {column['column']}: {state}")
+    if made["columns_found"] is not None:
+        lines.append(f"  all columns found: {', '.join(made['columns_found'])}")
+    if "rows" in made:
+        lines += ["", f"Rows: {made['rows']:,}", *(f"  {_counted(each)}" for each in made["rules"])]
+    for kind in made.get("codes", []):
+        lines += ["", f"Codes of {kind['column']}: {kind['wrong']}: {_rows(kind['rows'])}"]
+        for code in kind["codes"]:
+            meant = f" ({code['meant']})" if code["meant"] else ""
+            lines.append(f"  {code['rows']:,}: {code['code']}{meant}")
+    for title, texts in (
+        ("Found", made["findings"] or ["nothing"]),
+        ("To know", made["notes"]),
+        ("Repairs of the file", made["repairs"]["file"]),
+        ("Repairs of the plan", made["repairs"]["plan"]),
+    ):
+        lines += ["", title, *(f"  {text}" for text in texts)] if texts else []
+    return "\n".join(lines) + "\n"
+
+
+def needed_columns(plan: Plan, spec: SumSpec) -> dict[str, str]:
+    """Return the columns that a plan needs, by the key of the plan that names each."""
+    dataset = plan.dataset
+    named = {"dataset.record": dataset.record} | {f"dataset.keys.{key}": name for key, name in dataset.keys.items()}
+    if dataset.owner is not None:
+        named["dataset.unit"] = dataset.owner
+    return named | {f"dataset.measures.{measure.name}.column": measure.column for measure in spec.measures}
+
+
+def _column_facts(plan: Plan, spec: SumSpec, found: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    needed = needed_columns(plan, spec)
+    free = [name for name in found or () if name not in needed.values()]
+    for key, column in needed.items():
+        there = None if found is None else column in found
+        near = nearest(column, free) if there is False else None
+        yield {"key": key, "column": column, "found": there, "nearest": near}
+
+
+def _rules(spec: SumSpec, broken: Counter[int]) -> Iterator[dict[str, Any]]:
+    rows: Counter[tuple[str, str]] = Counter()
+    for cell, count in broken.items():
+        rows[spec.broken_rule(cell)] += count
+    for (column, rule), count in sorted(rows.items()):
+        yield {"column": column, "rule": rule, "count": count, "of": "id" if rule in BY_ID else "row"}
+
+
+def _codes(judges: Sequence[CodeJudge], found: Found) -> Iterator[dict[str, Any]]:
+    for judge in judges:
+        own = " or ".join(map(str, judge.own))
+        for wrong in Wrong:
+            mine = {
+                seen: count
+                for seen, count in found.seen.items()
+                if (seen.what, seen.of, seen.wrong) == (CODE, judge.key.column, wrong.name)
+            }
+            if not mine:
+                continue
+            most = sorted(((count, seen.code, seen.meant) for seen, count in mine.items() if seen.code), reverse=True)
+            yield {
+                "column": judge.key.column,
+                "wrong": wrong.value,
+                "kind": wrong.name,
+                "rows": sum(mine.values()),
+                "own_vintage": own or None,
+                "vintages": sorted({seen.meant for seen in mine if seen.meant}) if wrong in OF_VINTAGES else [],
+                "codes": [{"code": code, "meant": meant, "rows": n} for n, code, meant in most[:CODES_SHOWN]],
+            }
+
+
+def _findings(made: Mapping[str, Any], share: Fraction) -> Iterator[str]:
+    for lines in made["files"][:FILES_SHOWN]:
+        yield "; ".join(lines)
+    if len(made["files"]) > FILES_SHOWN:
+        yield f"{len(made['files'])} files in all have such mistakes"
+    if made.get("rows") == 0:
+        yield "the microdata hold no row"
+    for each in made.get("rules", []):
+        if each["rule"] != BY_LISTS:
+            yield _counted(each)
+    for kind in made.get("codes", []):
+        if kind["kind"] != Wrong.OUTSIDE.name:
+            yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}"
+    if (left_out := made.get("left_out", 0)) > share * made.get("rows", 0):
+        yield (
+            f"{_rows(left_out)} of {made['rows']:,} would be left out, bad or outside the domain: more than the share "
+            f"{float(share):g}, beyond which, and beyond chance, a release is refused"
+        )
+
+
+def _notes(plan: Plan, made: Mapping[str, Any]) -> Iterator[str]:
+    for kind in made.get("codes", []):
+        if kind["kind"] == Wrong.OUTSIDE.name:
+            yield f"{_rows(kind['rows'])}: the code of {kind['column']} is {kind['wrong']}: in no table by it"
+    for measure, rows in made.get("beyond_references", {}).items():
+        yield f"{_rows(rows)} beyond every reference of the budget in {measure}: no limit binds what they lose"
+    if "rows" in made and not made["ids_compared"]:
+        yield f"ids were not compared: {plan.dataset.record} is neither text nor whole numbers"
+    if plan.dataset.duplicates == "trust" and any(each["rule"] == TWICE for each in made.get("rules", [])):
+        yield "duplicates: trust counts each row of such an id as a record, and protects each by itself"
+
+
+def _counted(each: Mapping[str, Any]) -> str:
+    return f"{_many(each['count'], each['of'])}: {each['column']} {each['rule']}"
+
+
+def _rows(count: int) -> str:
+    return _many(count, "row")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _file_repairs(made: Mapping[str, Any]) -> Iterator[str]:
+    for lines in made["files"][:1]:
+        yield lines[0]
+    for each in made.get("rules", []):
+        if each["rule"] != BY_LISTS:
+            column, rule = each["column"], each["rule"]
+            yield OF_RULES.get(rule, f"correct {{column}} where it {rule}").format(column=column)
+    for kind in made.get("codes", []):
+        if kind["kind"] != Wrong.OUTSIDE.name:
+            own = f"the vintage {kind['own_vintage']}"
+            yield OF_CODES[Wrong[kind["kind"]]].format(column=kind["column"], own=own)
+
+
+def _plan_repairs(made: Mapping[str, Any]) -> Iterator[str]:
+    for column in made["columns"]:
+        if column["nearest"]:
+            yield f"{column['key']}: {column['nearest']}, if that is the column"
+    for kind in made.get("codes", []):
+        key = next(c["key"] for c in made["columns"] if c["column"] == kind["column"] and ".keys." in c["key"])
+        for span in kind["vintages"]:
+            year = f"a year of {span}, with the lists of that year"
+            yield f"domain.vintage.{key.rpartition('.')[2]}: {year}, if the data are of that vintage"
+
+
+# The run.
 
 NUMBER = re.compile(r"[^A-Za-z]*[0-9][^A-Za-z]*")  # or a code: what a record has, and a header has not
 FOLDER = "checks"  # of reports, beside the ledger's staging

@@ -22,7 +22,7 @@ from pipeline.microdata.source import Chunk
 from pipeline.plan.code_lists import Vintage, vintage_of, vintages
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Dimension
-from pipeline.release.duplicates import BROKEN, ByRecord, by_cell, rows_of, rule_counts, rule_rows
+from pipeline.release.input_records import BROKEN, ByRecord, by_cell, rows_of, rule_counts, rule_rows
 from udfs.records.codes import NAICS_LEVELS, OTHER, SECTOR_RANGES, is_code
 from udfs.records.contract import Rule, text_codes
 from udfs.records.decoding import ABSENT, MALFORMED, CodeColumn, Decoder, Records, SumSpec

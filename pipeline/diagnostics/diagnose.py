@@ -4,30 +4,33 @@ diagnostics.json holds all of them as data: the same microdata and plan give the
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import StateError, arg
-from pipeline.diagnostics import distributions as family
+from pipeline.base.canonical import code_digest
+from pipeline.base.errors import MicrodataError, StateError, arg
+from pipeline.base.log import Log
+from pipeline.diagnostics import record_losses as family
 from pipeline.diagnostics.accuracy import BY_TOTAL, AccuracyTask, Added, accuracy_json, published_tables, task_for
 from pipeline.diagnostics.diagnostics_page import diagnostics_page
-from pipeline.diagnostics.distributions import NO_LOSSES, Counts, Key
-from pipeline.diagnostics.record_losses import LossSpec, size_labels
-from pipeline.diagnostics.recorded import RecordedJob
+from pipeline.diagnostics.record_losses import NO_LOSSES, Counts, Key, LossSpec, size_labels
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, PerRecord, RecordSummary, RecordTask
-from pipeline.engines.protocol import counted_as, grouped
+from pipeline.engines.protocol import Engine, counted_as, grouped
 from pipeline.engines.totals import Layout, contract_checked, layout_of, require_unbroken
+from pipeline.ledger.entries import Diagnosed
+from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
+from pipeline.microdata.lakehouse import Place
 from pipeline.microdata.read import require_schema
-from pipeline.microdata.source import Chunk
+from pipeline.microdata.source import Chunk, Source
 from pipeline.plan.model import Plan, default_out
 from pipeline.publication.manifest import verify_release
-from pipeline.release.confidential_outputs import private_folder, release_folders, require_apart
-from pipeline.release.duplicates import RECORD, records_of
-from pipeline.release.prepared import prepared_for
+from pipeline.release.attempts import private_folder, release_folders, require_apart
+from pipeline.release.input_records import RECORD, records_of
+from pipeline.release.pinned import prepared_for
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import MANIFEST, Staging, scratch
 
@@ -100,6 +103,29 @@ def _family(counts: Distributions, kind: str, names: Sequence[str]) -> dict[str,
 
 DOCUMENT, PAGE = "diagnostics.json", "report.html"
 SCRATCH = ".scratch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedJob:
+    """A run over the microdata of a plan, which draws and charges nothing."""
+
+    plan: Plan
+    microdata: Place
+    ledger: Ledger
+    engine: Engine
+    log: Log = field(default_factory=Log)
+
+    @contextmanager
+    def recorded(self, files: Source, **facts: Any) -> Iterator[None]:
+        """Record the run, with `facts` of its kind, then yield; MicrodataError where the files changed meanwhile."""
+        plan, pin = self.plan, source.pin(files)
+        of_run = {"pin": pin, "code": code_digest(), "engine": self.engine.name} | facts
+        self.ledger.diagnosed(Diagnosed(dataset=plan.dataset.name, release=plan.release, digest=plan.digest, **of_run))
+        yield
+        if source.pin(source.find(files.root)) != pin:
+            raise MicrodataError(
+                f"microdata {files.root}: its files changed during the run; retry once nothing writes to them"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

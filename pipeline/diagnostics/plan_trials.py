@@ -19,12 +19,10 @@ import numpy as np
 from pipeline.accounting.left_out import SHARE
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
-from pipeline.diagnostics.accuracy import BY_TOTAL, accuracy_json, task_for
-from pipeline.diagnostics.distributions import NO_LOSSES, TOTAL, Counts, Key, upper_ends
-from pipeline.diagnostics.drawn_errors import Drawn, DrawTask, drawn_json
-from pipeline.diagnostics.record_losses import LossSpec
+from pipeline.diagnostics.accuracy import BY_TOTAL, Drawn, DrawTask, accuracy_json, drawn_json, task_for
+from pipeline.diagnostics.record_losses import NO_LOSSES, TOTAL, Counts, Key, LossSpec, upper_ends
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
-from pipeline.diagnostics.trial_microdata import Economy, Microdata, Origin
+from pipeline.diagnostics.synthetic_microdata import Economy, Microdata, Origin
 from pipeline.engines.protocol import Engine, Totals, grouped
 from pipeline.engines.totals import Layout, contract_checked, layout_of
 from pipeline.ledger.store import create_ledger
@@ -36,7 +34,7 @@ from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.verdict import standings
 from pipeline.planning.study.equal_publication import publication
 from pipeline.planning.study.sized_cells import SizedCells, SizedTask
-from pipeline.release.duplicates import records_of
+from pipeline.release.input_records import records_of
 from pipeline.release.steps import Job
 from pipeline.release.steps import run as release
 from pipeline.storage.local import LocalPath

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PrdpError
-from pipeline.diagnostics import distributions as family
-from pipeline.diagnostics.distributions import Counts, Distributions, Key
-from pipeline.diagnostics.record_losses import LossSpec
+from pipeline.diagnostics import record_losses as family
+from pipeline.diagnostics.record_losses import Counts, Distributions, Key, LossSpec
 from pipeline.engines.protocol import in_buckets
 from pipeline.engines.tasks import decoded, reading
 from pipeline.microdata.read import read

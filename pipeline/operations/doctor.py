@@ -22,8 +22,8 @@ from pipeline.ledger.address import connection_files, own_file
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.operations.ledger_health import LEAST_FREE, Finding, certificates, disks_of, good, mend, places, unseen
+from pipeline.release.input_records import KEY_FILE
 from pipeline.release.installation import site
-from pipeline.release.sealed_frames import KEY_FILE
 from pipeline.storage.location import Location
 
 LEAST_FILES = 1024  # that a process should be able to have open

@@ -24,8 +24,7 @@ from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.history import History, approval_lines, histories
 from pipeline.ledger.store import Ledger
 from pipeline.publication.site.site_files import staged_page
-from pipeline.release.attempts import attempt_of, root_of_name
-from pipeline.release.confidential_outputs import release_folders, require_outside
+from pipeline.release.attempts import attempt_of, release_folders, require_outside, root_of_name
 from pipeline.storage.local import LocalPath
 from udfs.numbers.exact import as_json, bound_text, down_text
 

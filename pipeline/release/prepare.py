@@ -37,8 +37,8 @@ from pipeline.microdata.lakehouse import Place
 from pipeline.microdata.read import require_schema
 from pipeline.microdata.source import Chunk
 from pipeline.plan.model import Plan, default_out
-from pipeline.release.confidential_outputs import private_folder, release_folders, require_apart
-from pipeline.release.duplicates import (
+from pipeline.release.attempts import private_folder, release_folders, require_apart
+from pipeline.release.input_records import (
     BROKEN,
     OWNER,
     RECORD,
@@ -50,8 +50,7 @@ from pipeline.release.duplicates import (
     rule_counts,
     rule_rows,
 )
-from pipeline.release.pinned import identity
-from pipeline.release.prepared import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, prepared_at
+from pipeline.release.pinned import FILE_NAME, MANIFEST, VERSION, WORK, contract_of, identity, prepared_at
 from pipeline.storage.local import LocalPath, sync_file, sync_folder
 from pipeline.storage.location import Location
 from pipeline.storage.paths import SYNTHETIC

@@ -39,9 +39,16 @@ from pipeline.release.attempts import (
     require_markable,
     require_published,
 )
-from pipeline.release.duplicates import records_of
-from pipeline.release.pinned import Pinned, SealedRecords, pinned, require_own_files, require_readable, source_of
-from pipeline.release.prepared import prepared_for
+from pipeline.release.input_records import records_of, sealed
+from pipeline.release.pinned import (
+    Pinned,
+    SealedRecords,
+    pinned,
+    prepared_for,
+    require_own_files,
+    require_readable,
+    source_of,
+)
 from pipeline.release.request import (
     TO_DRAW,
     Outcome,
@@ -52,7 +59,6 @@ from pipeline.release.request import (
     reservation_of,
     sizes,
 )
-from pipeline.release.sealed_frames import sealed
 from pipeline.storage.location import Location, file_errors
 from pipeline.storage.staging import STRUCTURE, AttemptContents, Staging, prepare_root
 from udfs.noise.keystream import SecretKey

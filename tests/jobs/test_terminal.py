@@ -189,7 +189,7 @@ def counts(folder: Path, microdata: Any, monkeypatch: pytest.MonkeyPatch) -> set
 
 
 def test_no_number_of_tasks_follows_from_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.release.duplicates.bucket_count", lambda chunks: 16)
+    monkeypatch.setattr("pipeline.release.input_records.bucket_count", lambda chunks: 16)
     many, few = records(300), records(300, seed=2).slice(0, 5)
     told = counts(tmp_path / "many", many, monkeypatch)
     assert {name for name, _ in told} == {"reading", "files"}

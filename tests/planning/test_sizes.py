@@ -12,7 +12,7 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.base.errors import PlanError
-from pipeline.diagnostics.trial_microdata import Economy, Origin
+from pipeline.diagnostics.synthetic_microdata import Economy, Origin
 from pipeline.plan.load import load_plan
 from tests.support.world import plan, write_world
 

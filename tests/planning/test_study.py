@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from jobs.cli import main
 from pipeline.base.errors import PlanError
-from pipeline.diagnostics.synthetic_scan import aggregate
+from pipeline.diagnostics.synthetic_microdata import aggregate
 from pipeline.engines.dask import DaskEngine
 from pipeline.microdata import source
 from pipeline.planning.study.equal_mechanisms import Equal, Panel, TransformedNoise, lines_of, unequal

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import prdp
 from jobs.cli import main
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.diagnostics.drawn_errors import CLASSES, Bins, Drawn, DrawTask, drawn_json
+from pipeline.diagnostics.accuracy import CLASSES, Bins, Drawn, DrawTask, drawn_json
 from pipeline.diagnostics.plan_trials import TrialJob, try_plans
-from pipeline.diagnostics.trial_microdata import Economy, Origin
+from pipeline.diagnostics.synthetic_microdata import Economy, Origin
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.writers import Block
 from pipeline.plan.load import load_plan

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.diagnostics.distributions import BINS, bins_of, upper_ends
-from pipeline.diagnostics.record_losses import LossSpec
+from pipeline.diagnostics.record_losses import BINS, LossSpec, bins_of, upper_ends
 from pipeline.engines.totals import layout_of
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan

@@ -88,7 +88,7 @@ def test_a_release_from_prepared_microdata_does_not_group_again(
     def never(*_: object) -> None:
         raise AssertionError("rows were grouped")
 
-    monkeypatch.setattr("pipeline.release.duplicates.grouped_records", never)
+    monkeypatch.setattr("pipeline.release.input_records.grouped_records", never)
     assert released(place, "prepared", out)
     with pytest.raises(AssertionError):
         released(place, "raw", raw["parquet"])

@@ -14,8 +14,8 @@ from pipeline.ledger.microdata_rules import REHEARSE
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.microdata import source
 from pipeline.microdata.source import identity_of
+from pipeline.release.input_records import frame_of
 from pipeline.release.pinned import identity
-from pipeline.release.sealed_frames import frame_of
 from pipeline.storage.paths import SYNTHETIC, locate
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.world import budget_file, records, write_world

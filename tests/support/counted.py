@@ -7,8 +7,8 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.release.duplicates import records_of
-from pipeline.release.prepared import prepared_for
+from pipeline.release.input_records import records_of
+from pipeline.release.pinned import prepared_for
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 from tests.support.submit import Place

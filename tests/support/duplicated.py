@@ -16,7 +16,7 @@ from pipeline.engines.totals import layout_of
 from pipeline.microdata.read import read
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.model import Plan
-from pipeline.release import duplicates
+from pipeline.release import input_records as duplicates
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 from tests.support.world import COUNTIES, NAICS

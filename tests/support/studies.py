@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline.base.plots import Picture
-from pipeline.diagnostics.synthetic_scan import aggregate
+from pipeline.diagnostics.synthetic_microdata import aggregate
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.planning.study import studies as run

@@ -10,7 +10,7 @@ from pipeline.engines.protocol import Engine
 from pipeline.engines.writers import Block
 from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
-from pipeline.release.duplicates import records_of
+from pipeline.release.input_records import records_of
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 
