@@ -14,21 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Connection,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    insert,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
+from sqlalchemy import Connection, select, text
 
 from pipeline.base.errors import StateError
 from pipeline.storage.location import file_errors
@@ -37,41 +24,44 @@ SCHEMA_VERSION = 4  # MIGRATIONS says what changed
 BUSY = "is locked by another process for too long: try again later"
 REFUSED = "refused an entry that would change or fork its history: nothing was written"
 
-METADATA = MetaData()
+METADATA = sa.MetaData()
 
-META = Table(
+META = sa.Table(
     "meta",
     METADATA,
-    Column("one", Integer, primary_key=True, autoincrement=False),
-    Column("schema_version", Integer, nullable=False),
-    CheckConstraint("one = 1", name="one_row"),
+    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.CheckConstraint("one = 1", name="one_row"),
 )
 
 # SQLite makes only a column of type INTEGER the row's own number.
-_Seq = BigInteger().with_variant(Integer(), "sqlite")
+_Seq = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-ENTRIES = Table(
+ENTRIES = sa.Table(
     "entries",
     METADATA,
-    Column("seq", _Seq, primary_key=True, autoincrement=False),
-    *(Column(name, Text, nullable=False) for name in ("time", "event", "dataset", "release")),
-    Column("attempt", Text, nullable=True),
-    *(Column(name, Text, nullable=False) for name in ("payload", "salt")),
-    Column("previous", Text, nullable=False, unique=True),  # the chain has no branches
-    Column("hash", Text, nullable=False, unique=True),
-    Index("entries_by_release", "release"),
-    Index("entries_by_dataset", "dataset"),
-    Index("entries_by_event", "event", "seq"),
+    sa.Column("seq", _Seq, primary_key=True, autoincrement=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("time", "event", "dataset", "release")),
+    sa.Column("attempt", sa.Text, nullable=True),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("payload", "salt")),
+    sa.Column("previous", sa.Text, nullable=False, unique=True),  # the chain has no branches
+    sa.Column("hash", sa.Text, nullable=False, unique=True),
+    sa.Index("entries_by_release", "release"),
+    sa.Index("entries_by_dataset", "dataset"),
+    sa.Index("entries_by_event", "event", "seq"),
 )
 
 # What summaries.py keeps of each dataset. No guard is on it: only what the chain vouches for is used.
-SUMMARIES = Table(
-    "summaries", METADATA, Column("dataset", Text, primary_key=True), Column("content", Text, nullable=False)
+SUMMARIES = sa.Table(
+    "summaries",
+    METADATA,
+    sa.Column("dataset", sa.Text, primary_key=True),
+    sa.Column("content", sa.Text, nullable=False),
 )
 
 # Whatever the code above it does, the database holds one publication of a release at most.
 _PUBLISHED = text("event = 'published'")
-Index("one_publication", ENTRIES.c.release, unique=True, sqlite_where=_PUBLISHED, postgresql_where=_PUBLISHED)
+sa.Index("one_publication", ENTRIES.c.release, unique=True, sqlite_where=_PUBLISHED, postgresql_where=_PUBLISHED)
 
 SCHEMA = "prdp"  # where a PostgreSQL database holds the ledger
 WRITERS = 0x70726470_6C656467  # the advisory lock of writers: "prdpledg"
@@ -259,7 +249,7 @@ class Database(ABC):
                 for statement in MIGRATIONS[version][connection.dialect.name]:
                     connection.exec_driver_sql(statement)
                 version += 1
-            connection.execute(update(META).values(schema_version=version))
+            connection.execute(sa.update(META).values(schema_version=version))
         return before
 
 
@@ -271,7 +261,7 @@ def create(connection: Connection, fill: Fill) -> None:
     METADATA.create_all(connection)
     for statement in GUARDS[connection.dialect.name]:
         connection.exec_driver_sql(statement)
-    connection.execute(insert(META).values(one=1, schema_version=SCHEMA_VERSION))
+    connection.execute(sa.insert(META).values(one=1, schema_version=SCHEMA_VERSION))
     fill(connection)
 
 

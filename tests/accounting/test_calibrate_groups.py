@@ -10,7 +10,7 @@ import pytest
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.accounting.test_calibrate import next_door
-from udfs.mechanisms.groupwise import sigma_for_relative_error
+from tests.support.groupwise_analysis import sigma_for_relative_error
 
 ONE, TENTH = Fraction(1), Fraction(1, 10)
 

@@ -10,10 +10,11 @@ import pytest
 from mpmath import MPContext
 
 from pipeline.plan.messages import NEVER_RELEASED
+from tests.support.groupwise_analysis import GroupwiseDirect, infinite_from
 from tests.support.mistakes import PLAN, lines, write_domain
 from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.groupwise import KIND, GroupwiseDirect, infinite_from
+from udfs.mechanisms.groupwise import KIND
 
 MP: Any = MPContext()
 MP.dps = 30

@@ -1,5 +1,6 @@
 """The tables of one group on their common base: which refines which, and the normal equations as sums and spreads."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -56,7 +57,10 @@ class Group:
         self.size = int(np.prod(self.shape))
         if not self.size:
             raise EstimateError("no weighted table of the group has a cell: there is nothing to reconcile")
-        own = sorted(map(self.on_base, weighted), key=_cells, reverse=True)
+        own = sorted(
+            map(self.on_base, weighted),
+            key=lambda table: -math.prod(len(np.unique(axis[axis >= 0])) for axis in table.positions),
+        )
         self.known: list[Known] = []
         for table in own:
             self._merge(table)
@@ -174,10 +178,6 @@ def _checked(table: Observed) -> Observed:
 def _firsts(axis: Int32s) -> NDArray[np.intp]:
     classes, first = np.unique(axis, return_index=True)
     return first[classes >= 0]
-
-
-def _cells(table: Observed) -> int:
-    return int(np.prod([len(np.unique(axis[axis >= 0])) for axis in table.positions]))
 
 
 def _moved(cells: Floats, to: Sequence[Int32s], widths: tuple[int, ...], else_: float) -> Floats:

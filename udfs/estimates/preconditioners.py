@@ -51,8 +51,10 @@ class Lattice:
                 nodes, self.of[known.name] = closed, levels
         order = sorted(nodes, key=lambda one: -self._cells(one))
         self.nodes = [self._node(levels) for levels in order]
+        axes = range(len(base))
         self._below = [
-            [j for j in range(len(order)) if j != i and self._coarser(order[j], order[i])] for i in range(len(order))
+            [j for j, one in enumerate(order) if one != other and tuple(map(self._joined, axes, one, other)) == one]
+            for other in order
         ]
         self._trees = [self._tree(i) for i in range(len(order))]
         self._gains = self._inverses()
@@ -83,12 +85,9 @@ class Lattice:
             one = new.pop()
             if one in closed:
                 continue
-            new |= {self._meet(one, other) for other in closed}
+            new |= {tuple(map(self._joined, range(len(one)), one, other)) for other in closed}
             closed.add(one)
         return closed
-
-    def _meet(self, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self._joined(axis, a, b) for axis, (a, b) in enumerate(zip(one, other, strict=True)))
 
     def _joined(self, axis: int, one: int, other: int) -> int:
         if (axis, one, other) not in self._joins:
@@ -101,9 +100,6 @@ class Lattice:
 
     def _cells(self, levels: tuple[int, ...]) -> int:
         return int(np.prod([int(self._axes[axis][level].max()) + 1 for axis, level in enumerate(levels)]))
-
-    def _coarser(self, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        return all(self._joined(axis, a, b) == a for axis, (a, b) in enumerate(zip(one, other, strict=True)))
 
     def _node(self, levels: tuple[int, ...]) -> _Node:
         positions = tuple(self._axes[axis][level] for axis, level in enumerate(levels))

@@ -193,13 +193,13 @@ def displayed(chain: Chain, base: Floats) -> Floats:
     """Return whole numbers ≥ 0 for the base, each within 1 of its projection along its axis."""
     steps = [Parts.base(base.shape), *(Parts.of(level.known.table) for level in chain.levels)]
     integers = np.maximum(np.rint(Sums(*steps[-1]).up(base)), 0.0)
+
+    def fill(integers: Floats, real: Floats, _: Mask | None, along: Along, axis: int) -> Floats:
+        return carried(integers, projected(integers, real, along, axis), None, along, axis)
+
     for coarse, fine in zip(steps[:0:-1], steps[-2::-1], strict=True):
-        integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), None, _nonnegative)
+        integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), None, fill)
     return integers
-
-
-def _nonnegative(integers: Floats, real: Floats, _: Mask | None, along: Along, axis: int) -> Floats:
-    return carried(integers, projected(integers, real, along, axis), None, along, axis)
 
 
 def projected(sums: Floats, real: Floats, along: Along, axis: int) -> Floats:

@@ -17,10 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from udfs.losses.nodes import GRID, Falling, normaliser
+from udfs.losses.nodes import GRID, Falling, Stable, alpha_of, normaliser
 from udfs.losses.stable_policy import shape_of
 from udfs.losses.tight import LARGEST_ERROR
-from udfs.noise.heavy_weights import CauchyWeights, StableWeights
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats
@@ -36,7 +35,7 @@ UP = 1 + 2.0**-24  # far above the rounding of w, of e^w and of a sum of atoms, 
 ROUNDING = 2.0**-46  # of losses, relative to the log-weights of which they are differences
 
 # families of which atoms are known
-Followed = Falling | LaplaceWeights | GaussianWeights | CauchyWeights | StableWeights | PiecewiseWeights
+Followed = Falling | LaplaceWeights | GaussianWeights | Stable | PiecewiseWeights
 Window = tuple[float, float]
 EVERYWHERE: Window = (-math.inf, math.inf)
 
@@ -137,9 +136,9 @@ def _bends(pair: Shifted, first: Floats, last: Floats) -> tuple[Floats | float, 
     half = ((last - first) / float(weights.scale)) ** 2 / 8 * UP
     if isinstance(weights, GaussianWeights):
         return half, 0.0
-    if not isinstance(weights, CauchyWeights | StableWeights):
+    if not isinstance(weights, Stable):
         return 0.0, 0.0
-    shape, scale = shape_of(_alpha(weights)), float(weights.scale)
+    shape, scale = shape_of(alpha_of(weights)), float(weights.scale)
     near = np.minimum(np.abs(first), np.abs(last)) / scale
     other = np.minimum(np.abs(first - pair.steps), np.abs(last - pair.steps)) / scale
     nearer, u = np.minimum(near, other), pair.steps / scale * UP
@@ -157,14 +156,10 @@ def _left_of(pair: Shifted, reach: float, loss: float) -> float:
         points = np.append(reach, np.concatenate([knots, knots - pair.steps]))
         here, there = (weights.fast(np.maximum(points, reach) + shift) for shift in (0.0, float(pair.steps)))
         return float((here - there + (np.abs(here) + np.abs(there)) * ROUNDING).max())
-    if not isinstance(weights, CauchyWeights | StableWeights):
+    if not isinstance(weights, Stable):
         return loss  # w is convex: L falls with the distance from 0
-    shape, y = shape_of(_alpha(weights)), reach / float(weights.scale)
+    shape, y = shape_of(alpha_of(weights)), reach / float(weights.scale)
     return float(shape.beyond(y, np.array([pair.steps / reach * UP]))[0]) * UP if y >= shape.far_from else math.inf
-
-
-def _alpha(weights: CauchyWeights | StableWeights) -> Fraction:
-    return Fraction(1) if isinstance(weights, CauchyWeights) else weights.alpha
 
 
 @lru_cache(maxsize=256)

@@ -4,16 +4,17 @@ from abc import abstractmethod
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor, inf
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from udfs.losses import atoms, curve, tight
 from udfs.mechanisms.base import Mechanism, ParameterError, Released
 from udfs.noise import lattice
+from udfs.noise.heavy_weights import GeneralizedGaussianWeights, PolylogWeights
 from udfs.noise.keystream import Bits
 from udfs.noise.lattice import LatticeTable
-from udfs.noise.weights import LogWeights, beyond
+from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights, beyond
 from udfs.numbers.arrays import LARGEST, Floats, Int64s, Mask, UInt64s
 from udfs.numbers.exact import tanh_above, up_float
 
@@ -196,6 +197,24 @@ class AdditiveMechanism(Mechanism):
     def interval_around(self, total: float, interval: Fraction) -> tuple[float, float]:
         width = self.error_quantile(total, interval)
         return total - width, total + width
+
+    @property
+    def continuous(self) -> Any:
+        # raises ValueError where doubles do not reach (p below 0.02), or where a is below e^(p − 1)
+        from udfs.noise import continuous, continuous_polylog  # noqa: PLC0415 — SciPy, which `prdp explain` does without
+
+        match self.log_weights:
+            case GaussianWeights():
+                return continuous.Gaussian(sigma=float(self.scale))
+            case LaplaceWeights():
+                return continuous.Laplace(scale=float(self.scale))
+            case GeneralizedGaussianWeights(p=p):
+                return continuous.GeneralizedGaussian(p=float(p), sigma=float(self.scale))
+            case PolylogWeights(p=p, d=d, a=a):
+                return continuous_polylog.ExponentialPolylog(
+                    p=float(p), d=float(d), a=float(a), sigma=float(self.scale)
+                )
+        return None
 
     def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
         """Return totals + noise.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isqrt
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from udfs.numbers.exact import (
     power_above,
     up_text,
 )
-
-if TYPE_CHECKING:
-    from udfs.noise import continuous, continuous_polylog
 
 DIGITS = 10**80  # of the noise scale beyond the point of its square's size
 
@@ -65,12 +62,6 @@ class GaussianNoise(AdditiveMechanism):
 
     def renyi_of_noise(self, influence: Fraction, orders: Floats) -> Floats:
         return np.full(np.shape(orders), inf)
-
-    @property
-    def continuous(self) -> "continuous.Gaussian":
-        from udfs.noise import continuous  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        return continuous.Gaussian(sigma=float(self.scale))
 
 
 @final
@@ -181,12 +172,6 @@ class Laplace(AdditiveMechanism):
     def pure_loss(self, influence: Floats) -> Floats:
         return influence / float(self.scale) * (1 + FLOAT_SLACK)
 
-    @property
-    def continuous(self) -> "continuous.Laplace":
-        from udfs.noise import continuous  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        return continuous.Laplace(scale=float(self.scale))
-
 
 CONVEX = Fraction(1, 10**27)  # what bounds of ln(…)^p may lie above it, relatively
 LEAST, MOST = Fraction("1.01"), Fraction("1.999")  # between 1 and 2 series and tables stay of a size to compute
@@ -223,13 +208,6 @@ class GeneralizedGaussian(AdditiveMechanism):
 
     def pure_loss(self, influence: Floats) -> Floats:
         return np.power(influence / float(self.scale), float(self.p)) * (1 + FLOAT_SLACK)
-
-    @property
-    def continuous(self) -> "continuous.GeneralizedGaussian":
-        """The same on the reals; raises ValueError where doubles do not reach (p below 0.02)."""
-        from udfs.noise import continuous  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        return continuous.GeneralizedGaussian(p=float(self.p), sigma=float(self.scale))
 
 
 @final
@@ -280,14 +258,6 @@ class ExponentialPolylog(AdditiveMechanism):
     def pure_loss(self, influence: Floats) -> Floats:
         in_units = PolylogWeights(p=self.p, d=self.d, a=self.a, scale=self.scale)
         return -in_units.fast(influence) * (1 + FLOAT_SLACK)
-
-    @property
-    def continuous(self) -> "continuous_polylog.ExponentialPolylog":
-        """The same on the reals; raises ValueError where doubles do not reach, or where a is below e^(p − 1)."""
-        from udfs.noise import continuous_polylog  # noqa: PLC0415 — SciPy, which `prdp explain` does without
-
-        p, d, a, sigma = map(float, (self.p, self.d, self.a, self.sigma))
-        return continuous_polylog.ExponentialPolylog(p=p, d=d, a=a, sigma=sigma)
 
 
 @final
