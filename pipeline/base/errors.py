@@ -75,6 +75,15 @@ class Interrupted(KeyboardInterrupt):
     """The run was told to stop; the message says what state it leaves and what to run next."""
 
 
+@contextmanager
+def file_errors(before: str, after: str = "", kind: type[PrdpError] = StateError) -> Iterator[None]:
+    """Raise an OSError of the block as one line: the system's words between `before` and `after`."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{before}{error.strerror or type(error).__name__}{after}") from None
+
+
 def exhausted(error: BaseException) -> str:
     """Return a line that says what the machine ran out of where an error means that, "" elsewhere.
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.base.errors import PlanError, arg, require_package
+from pipeline.base.errors import PlanError, arg, file_errors, require_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,10 +189,8 @@ def write_picture(target: Path, title: str, draw: Draw, **layout: Any) -> None:
     require_format(target)
     suffix = target.suffix.lower()
     drawn = picture(title, draw, formats=[suffix], **layout)
-    try:
+    with file_errors(f"{arg('plot', target)}: it cannot be written (", ")", PlanError):
         target.write_bytes(drawn.files[suffix])
-    except OSError as error:
-        raise PlanError(f"{arg('plot', target)}: it cannot be written ({error.strerror})") from None
 
 
 def _bytes(figure: Any, suffix: str) -> bytes:

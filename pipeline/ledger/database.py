@@ -17,8 +17,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import Connection, select, text
 
-from pipeline.base.errors import StateError
-from pipeline.storage.location import file_errors
+from pipeline.base.errors import StateError, file_errors
 
 SCHEMA_VERSION = 4  # MIGRATIONS says what changed
 BUSY = "is locked by another process for too long: try again later"

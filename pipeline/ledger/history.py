@@ -12,7 +12,7 @@ from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.ledger.admission import binding, of_plans
 from pipeline.ledger.datasets import Budget, members, with_joined
 from pipeline.ledger.entries import Entry, Required, unknown
-from pipeline.ledger.fold import ReleaseState, Tested, step
+from pipeline.ledger.fold import ReleaseState, step
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.store import Ledger
 from pipeline.plan.model import owner_of
@@ -52,11 +52,16 @@ class History:
     def to_json(self) -> dict[str, Any]:
         """The release as JSON, a key for each of COLUMNS."""
         state = self.state
+        approvals = asdict(state.required or Required(int(state.hold)))
+        counts = ("kept", "left_out", "passed")
+        tests = [{name: getattr(one, name) for name in counts} | one.test.to_json() for one in state.tests]
         values = (
             *(state.release, state.dataset, state.status, state.attempt, state.draws, state.charges),
-            [_test_json(test) for test in state.tests],
+            tests,
             *(state.digest, state.out, state.reservation["supersedes"], state.reservation["code"]),
-            *(state.hold, state.check, state.approved, _approvals_json(state), state.reason),
+            *(state.hold, state.check, state.approved),
+            approvals | {"by": [asdict(approval) for approval in state.approvals]},
+            state.reason,
             [asdict(attempt) for attempt in self.attempts],
             [{"time": time, "event": event, "operator": operator} for time, event, operator in self.acts],
         )
@@ -79,16 +84,6 @@ def approval_lines(state: ReleaseState) -> list[str]:
         more = "1 more role approves it" if missing == 1 else f"{missing} more roles approve it"
         lines.append(f"{len(approvals)} of {required.number} approvals: it stays held until {more}{others}")
     return lines
-
-
-def _approvals_json(state: ReleaseState) -> dict[str, Any]:
-    required = state.required or Required(int(state.hold))
-    return asdict(required) | {"by": [asdict(approval) for approval in state.approvals]}
-
-
-def _test_json(tested: Tested) -> dict[str, Any]:
-    counts = {"kept": tested.kept, "left_out": tested.left_out, "passed": tested.passed}
-    return counts | tested.test.to_json()
 
 
 def histories(entries: Iterable[Entry]) -> dict[str, History]:
@@ -129,9 +124,8 @@ class Spending:
     limit: Limit | None  # the one that leaves least
     left: Fraction | None  # what later releases can cost at most; None: no limit binds
     promised: Limit | None  # the lowest that was fixed before the first release that it counts
-    excess: tuple[
-        dict[str, float | None], ...
-    ]  # by query, the share by which a mechanism's stated loss may be too high
+    # by query, the share by which a mechanism's stated loss may be too high
+    excess: tuple[dict[str, float | None], ...]
     least: tuple[Fraction, ...]  # what several records lose at least in some placement; 0: not known
     pure: tuple[Fraction | None, ...]
     tests: tuple[Fraction, ...]  # what of each loss the tests of records left out cost

@@ -18,11 +18,10 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
 from sqlalchemy.pool import NullPool
 
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, file_errors
 from pipeline.base.names import nearest
 from pipeline.ledger.database import BUSY, META, REFUSED, Database, Fill, create, kept_from_children, release_lock
 from pipeline.storage.local import sync_folder
-from pipeline.storage.location import file_errors
 from pipeline.storage.paths import PUBLIC_MARKS, require_not_in
 
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -159,16 +159,10 @@ def _delta_files(table: Any, folder: Location, with_vectors: bool) -> Iterator[t
         if SCHEME.match(action["path"]) or any(part in ("", ".", "..") or "/" in part for part in parts):
             raise Unread(f"the Delta table has files of another table, as a shallow clone has; {ADVICE}")
         file = folder / "/".join(parts)
-        yield (
-            file,
-            replace(
-                plain,
-                values={name: pa.scalar(action["partition"][name], schema.field(name).type) for name in partitions},
-                deleted=vectors.pop(file.key.lstrip("/"), b""),
-                bytes=action["size_bytes"],
-                records=action["num_records"],
-            ),
-        )
+        values = {name: pa.scalar(action["partition"][name], schema.field(name).type) for name in partitions}
+        deleted = vectors.pop(file.key.lstrip("/"), b"")
+        size, records = action["size_bytes"], action["num_records"]
+        yield file, replace(plain, values=values, deleted=deleted, bytes=size, records=records)
     if vectors:
         raise ValueError("deleted rows of a file that is not listed")
 
@@ -286,19 +280,13 @@ def _iceberg_files(snapshot: _Snapshot) -> list[tuple[Location, TableFile]]:
             what = "encrypted" if file.key_metadata is not None else f"of format {file.file_format}"
             raise Unread(f"the Iceberg table has files that are {what}; write its records out as Parquet")
     deleted = [(number, _positions(snapshot, file)) for number, file in live[DataFileContent.POSITION_DELETES]]
-    return [
-        (
-            snapshot.file(file.file_path),
-            replace(
-                snapshot.view,
-                values=snapshot.values(file),
-                deleted=_deleted(file.file_path, number, deleted),
-                bytes=file.file_size_in_bytes,
-                records=file.record_count,
-            ),
-        )
-        for number, file in live[DataFileContent.DATA]
-    ]
+    files = []
+    for number, file in live[DataFileContent.DATA]:
+        values, rows = snapshot.values(file), _deleted(file.file_path, number, deleted)
+        size, records = file.file_size_in_bytes, file.record_count
+        view = replace(snapshot.view, values=values, deleted=rows, bytes=size, records=records)
+        files.append((snapshot.file(file.file_path), view))
+    return files
 
 
 def _positions(snapshot: _Snapshot, file: Any) -> dict[str, NDArray[np.int64]]:

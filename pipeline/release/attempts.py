@@ -17,13 +17,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.base.errors import PrdpError, StateError, arg
+from pipeline.base.errors import PrdpError, StateError, arg, file_errors
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger
 from pipeline.release.pinned import FOLDER
 from pipeline.release.publish import build_manifest, copy_to_output, published_attempt, put_front_page
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location, file_errors
+from pipeline.storage.location import Location
 from pipeline.storage.paths import PUBLIC_MARKS, locate, require_not_in
 from pipeline.storage.staging import MANIFEST, AttemptContents, Staging, other_attempts
 

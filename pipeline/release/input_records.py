@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError
+from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError, file_errors
 from pipeline.engines.protocol import Engine, Input, grouped, in_buckets
 from pipeline.engines.tasks import decoded
 from pipeline.engines.totals import Layout, layout_of, measure_columns, require_unbroken
@@ -45,7 +45,7 @@ from pipeline.microdata.source import Chunk, Piece, require_columns
 from pipeline.plan.model import Dataset, Plan
 from pipeline.release.pinned import FOLDER, SealedRecords
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location, file_errors
+from pipeline.storage.location import Location
 from pipeline.storage.paths import locate
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging, prepare_root, scratch

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, file_errors
 from pipeline.base.names import hint
 from pipeline.ledger.datasets import OF_OFFICERS, REFUSALS, Budget
 from pipeline.ledger.entries import unknown
@@ -38,7 +38,7 @@ from pipeline.release.attempts import (
 from pipeline.release.installation import site
 from pipeline.release.pinned import FOLDER, Table, identity, require_new_files, source_of
 from pipeline.release.publish import retract
-from pipeline.storage.location import Location, file_errors
+from pipeline.storage.location import Location
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging, other_attempts
 

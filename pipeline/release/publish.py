@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import StateError, arg
+from pipeline.base.errors import StateError, arg, file_errors
 from pipeline.base.log import counted
 from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import owner_of
@@ -19,7 +19,7 @@ from pipeline.publication.manifest import NOTE, named_signer
 from pipeline.publication.policy_document import guarantee
 from pipeline.publication.site.site_files import FRONT
 from pipeline.publication.site.site_pages import published_page, withdrawn_page
-from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.paths import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.staging import MANIFEST, SIGNATURE, AttemptContents, Staging, safe_name, together
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.canonical import code_digest, readable_json
-from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError
+from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError, file_errors
 from pipeline.base.log import Log
 from pipeline.engines.protocol import Engine, Totals
 from pipeline.engines.totals import contract_checked, layout_of
@@ -59,7 +59,7 @@ from pipeline.release.request import (
     reservation_of,
     sizes,
 )
-from pipeline.storage.location import Location, file_errors
+from pipeline.storage.location import Location
 from pipeline.storage.staging import STRUCTURE, AttemptContents, Staging, prepare_root
 from udfs.noise.keystream import SecretKey
 

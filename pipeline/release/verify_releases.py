@@ -4,14 +4,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from pipeline.base.errors import StateError, arg
+from pipeline.base.errors import StateError, arg, file_errors
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
 from pipeline.publication.manifest import NOTE, Manifest, published_head, read_note
 from pipeline.release.attempts import names_of_roots, root_of_name
 from pipeline.release.officers import known_state, out_of
 from pipeline.release.publish import approvals_named, withdrawal_note
-from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST, AttemptContents
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, final
 
-from pipeline.base.errors import PlanError
-from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.base.errors import PlanError, file_errors
+from pipeline.storage.location import FileDigest, Location
 
 _PARTIAL = ".partial"  # ends the name of a file that is being written
 

@@ -2,21 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, ClassVar, Self
 
-from pipeline.base.errors import PlanError, PrdpError, StateError
-
-
-@contextmanager
-def file_errors(before: str, after: str = "", kind: type[PrdpError] = StateError) -> Iterator[None]:
-    """Raise an OSError of the block as one line: the system's words between `before` and `after`."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{before}{error.strerror or type(error).__name__}{after}") from None
+from pipeline.base.errors import PlanError
 
 
 class LocationError(PlanError):

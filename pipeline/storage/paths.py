@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pipeline.base.errors import PrdpError, StateError, arg
+from pipeline.base.errors import PrdpError, StateError, arg, file_errors
 from pipeline.storage.local import LocalPath
-from pipeline.storage.location import Location, LocationError, file_errors
+from pipeline.storage.location import Location, LocationError
 from pipeline.storage.store import StorePath, require_encrypted
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")

@@ -9,8 +9,8 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from pipeline.base.errors import arg
-from pipeline.storage.location import Location, file_errors
+from pipeline.base.errors import arg, file_errors
+from pipeline.storage.location import Location
 
 KEY_BITS = 256
 NONCE_BYTES = 12

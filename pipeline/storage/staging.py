@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.base.canonical import canonical_json, digest
-from pipeline.base.errors import PlanError, StateError, arg
-from pipeline.storage.location import FileDigest, Location, file_errors
+from pipeline.base.errors import PlanError, StateError, arg, file_errors
+from pipeline.storage.location import FileDigest, Location
 
 AT_ONCE = 8  # files: a disk syncs many in little more time than one, and cores share their digests
 Item = TypeVar("Item")
