@@ -26,16 +26,19 @@ from udfs.mechanisms.catalogue import build
 from udfs.noise.keystream import CellBits, SecretKey
 from udfs.numbers.exact import exact
 
-PAGE = Path(__file__).parents[1] / "docs" / "design.md"
+PAGE = Path(__file__).parents[1] / "docs" / "design" / "figures.txt"
 MARKS = re.compile(r"(<!-- made by benchmarks.design -->\n).*?(<!-- end -->)", re.DOTALL)
 E = "2.718281828459046"
 NAMED = {"kind": "exponential_polylog", "p": 2, "a": E, "policy": "tight"}
 OWN = NAMED | {"d": "1.5", "sigma": 4}
 SPREAD = (1, 2, 3, 5, 8, 13, 20, 40, 70, 120, 200, 400)
 # limits: what a named noise loses itself at the references of a plan, or the sizes of a study
-REFERENCES = {"employment of conf/plans/cbp-synthetic.yaml": (NAMED | {"d": "1.5", "sigma": 20}, (10, 5000))}
+REFERENCES = {
+    "employment of conf/plans/cbp-synthetic.yaml": (NAMED | {"d": "1.5", "sigma": 20}, (10, 5000)),
+    "sizes of conf/studies/slides.yaml, variance 2": (NAMED | {"d": 1, "sigma": "0.5751"}, (1, 10, 100, 1000, 10000)),
+}
 WIDE = {10: "0.12", 100: "1", 10000: "10"}
-TOTALS = (0, 100, 1000, 10_000, 100_000)
+TOTALS = (0, 100, 1000, 10_000, 100_000, 1_000_000)
 KNOTS = ((3, 1.6, 4.0), (5, 1.3, 2.0), (10, 1.12, 1.25), (20, 1.06, 1.12))  # parts, growth, growth beside limits
 DRAWS = 1_000_000
 ROUNDS = 3

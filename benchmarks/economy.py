@@ -2,7 +2,7 @@
 
     python -m benchmarks.economy [--records N] [--seed S]
 
-Generates, then writes the part of the page between its two marks and the pictures in docs/economy/. Reads conf/ only.
+Generates, then writes the tables of docs/economy/figures.txt between its two marks, and the pictures. Reads conf/ only.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pipeline.planning.economy.generate import generate
 from tests.support.economy import DIVIDED, MEASURES, SIZES, TABLE, generated, read, real
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "economy.md"
+PAGE = DOCS / "economy" / "figures.txt"
 MARKS = re.compile(r"(<!-- made by benchmarks.economy -->\n).*?(<!-- end -->)", re.DOTALL)
 TAIL = (100, 1_000, 2_500, 5_000, 10_000, 50_000)
 COLOURS = {"real": "#888888", "generated": "#1f77b4"}

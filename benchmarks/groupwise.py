@@ -26,10 +26,10 @@ from udfs.mechanisms.groupwise import KIND, GroupwiseLog
 from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "noise.md"
+PAGE = DOCS / "groupwise" / "figures.txt"
 MARKS = re.compile(r"(<!-- made by benchmarks.groupwise -->\n).*?(<!-- end -->)", re.DOTALL)
 R = 0.1
-SHOWN = (1, 10, 100, 1_000)
+SHOWN = (1, 10, 100, 1_000, 10_000)
 ORDER = 2.0  # up to which the loss of noise in proportion to the count is shown
 OFFSETS = {1: ("0.1", "1", "10"), 10: ("1", "10", "100")}
 ORDERS_AT = (1, 2, 10, 100, 1_000)

@@ -28,6 +28,7 @@ from pipeline.planning.economy.published import FIGURES, allocated, divided, pub
 from tests.support.pinned import prdp as command
 
 FOLDER = Path(__file__).parents[2] / "conf" / "economy"
+DOCS = Path(__file__).parents[2] / "docs"
 STATES = ("50", "56")  # Vermont and Wyoming
 # The Census Bureau's key of 2011: employment that a letter stands for.
 LEAST = {"A": 0, "B": 20, "C": 100, "E": 250, "F": 500, "G": 1_000, "H": 2_500, "I": 5_000, "J": 10_000, "K": 25_000}
@@ -265,7 +266,7 @@ def test_what_is_withheld_today() -> None:
     ]
     assert percent("naics6", "filled_in") == (36.6, 3.2)
     assert shares["naics6"]["codes_listed"] == 635
-    page = (FOLDER.parents[1] / "docs" / "economy.md").read_text(encoding="utf-8")
+    page = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("economy.md", "economy/figures.txt"))
     for name in FIGURES:
         assert command("generate", "--like", name, "--describe")[1] in page
 
@@ -323,7 +324,7 @@ def test_the_page_shows_what_is_beside_today(beside: dict[str, Any], monkeypatch
     monkeypatch.setattr("jobs.commands.generate.load_plan", lambda path, set: path)
     monkeypatch.setattr("jobs.commands.generate.beside_today", lambda figures, plan: beside)
     code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "plan.yaml")
-    page = (FOLDER.parents[1] / "docs" / "economy.md").read_text(encoding="utf-8")
+    page = (DOCS / "economy" / "figures.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
     assert (code, page.split("<!-- beside today -->\n")[1].split("<!-- end -->")[0]) == (0, f"```\n{text}```\n")
     shares = {level["level"]: level["filled_in"] for level in prdp.withheld_today("cbp-2011")["levels"]}
