@@ -58,10 +58,5 @@ def percent(share: float | None) -> str:
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 — for those who make a page alone
 
-    return Environment(
-        loader=PackageLoader("pipeline.base"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    layout: Any = {"trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("pipeline.base"), autoescape=True, undefined=StrictUndefined, **layout)

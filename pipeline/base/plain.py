@@ -125,13 +125,8 @@ def fitted(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = width - 2 - sum(2 + column for column in widths[1:])
     widths[0] = min(widths[0], room)
-    lines = (
-        "  ".join(
-            [cut(text, room).ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))]
-        )
-        for text, *cells in rows
-    )
-    return [f"  {line}".rstrip() for line in lines]
+    lines = ([cut(text, room).ljust(widths[0]), *map(str.rjust, cells, widths[1:])] for text, *cells in rows)
+    return [f"  {'  '.join(line)}".rstrip() for line in lines]
 
 
 def wrapped(text: str) -> list[str]:
