@@ -40,7 +40,7 @@ RECORDS: Final = 300_000  # establishments, where nothing else is asked for
 SIZE: Final = "employment"  # the measure of the economy that a file of sizes takes the place of
 MEASURES: Final = (SIZE, "payroll", "payroll_q1")  # of the economy; the last with published figures alone
 COLUMNS: Final[Mapping[str, str]] = {"naics": "naics", "county": "county", "form": "lfo", "zip": "zip"}
-RECORD, OWNER = "establishment_id", "firm_id"
+RECORD, FIRM = "establishment_id", "firm_id"
 STREAM = 5  # of the seed: other synthetic data have 0 to 4
 
 
@@ -167,9 +167,9 @@ class Economy:
             if source not in measures:
                 raise PlanError(f"measure {measure.name}: the economy has {', '.join(measures)} alone: {_own_file()}")
             columns[measure.column] = source
-        owner = dataset.owner or OWNER
+        owner = dataset.owner or FIRM
         if owner not in columns:
-            columns[owner] = OWNER
+            columns[owner] = FIRM
         return columns | {dataset.record: RECORD}
 
     def _written(self, plan: Plan, columns: Mapping[str, str], spec: SumSpec, out: Path) -> Microdata:
@@ -187,7 +187,7 @@ class Economy:
             whole.unlink()
         if not kept:
             raise PlanError("the plan's domain has none of the economy's codes: it would be tried on empty cells")
-        return Microdata(out, made, kept, plan.dataset.owner or (OWNER if columns.get(OWNER) == OWNER else None))
+        return Microdata(out, made, kept, plan.dataset.owner or (FIRM if columns.get(FIRM) == FIRM else None))
 
     def _tables(self) -> Iterator[pa.Table]:
         if self._made is None:
