@@ -1,15 +1,262 @@
-"""Where a ledger lies: the address that a command names, and the database there."""
+"""Where a ledger lies: the address that a command names, and the ledger in one SQLite file.
 
+Of the file: where it may lie, how it is made, opened and protected, and its errors in plain words. File systems of a
+network do not reliably keep SQLite's locks, and two writers ruin the file.
+"""
+
+import fcntl
+import os
 import re
-from collections.abc import Mapping
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import platformdirs
+from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
+from sqlalchemy.pool import NullPool
 
-from pipeline.base.errors import PlanError, arg, require_package
-from pipeline.ledger.database import Database, Fill
-from pipeline.ledger.sqlite import open_file
-from pipeline.storage.local import LocalPath
+from pipeline.base.errors import PlanError, StateError, arg, file_errors, require_package
+from pipeline.base.names import nearest
+from pipeline.ledger.database import BUSY, META, REFUSED, Database, Fill, create, kept_from_children, release_lock
+from pipeline.storage.local import LocalPath, sync_folder
+from pipeline.storage.paths import PUBLIC_MARKS, require_not_in
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+# Linux's names. Others are taken for local, unknown ones too, and so are all where there is no list of mounts.
+_OF_A_NETWORK = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs"}
+    | {"prl_fs", "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
+)
+_OF_A_NETWORK_BY_FUSE = frozenset(
+    {"afp", "beegfs", "blobfuse", "blobfuse2", "ceph", "ceph-fuse", "cifs", "curlftpfs", "davfs", "davfs2", "gcsfuse"}
+    | {"glusterfs", "goofys", "juicefs", "mfs", "moosefs", "mount-s3", "nfs", "rclone", "s3fs", "seaweedfs", "smb"}
+    | {"smbnetfs", "sshfs", "vmhgfs-fuse"}
+)
+
+
+def require_local(path: Path, mounts: str | None = None) -> None:
+    """Raise StateError where `path`, absolute and without links, lies on a file system of a network.
+
+    `mounts` is the text of proc(5)'s mountinfo; None: that of this process.
+    """
+    kind = kind_of(path, _read() if mounts is None else mounts)
+    if kind is not None and of_a_network(kind):
+        raise StateError(
+            f"the ledger {path} would lie on a network file system ({kind}), whose locks do not keep a budget: put "
+            "it on a local disk, or use a PostgreSQL server"
+        )
+
+
+def require_one_name(path: Path, mounts: str | None = None) -> None:
+    """Raise StateError where the ledger's file, or a journal of it, has a second name; `mounts` as above.
+
+    SQLite finds the journal of a crashed commit by the name of the file: under another name the file would be read
+    with half a commit in it, and could forget losses. A link to the file is resolved before, a folder that is mounted
+    twice holds the journals too: neither is a second name of the file alone.
+    """
+    points = {point for point, _ in _mounted(_read() if mounts is None else mounts)}
+    for file in (path, *journals_of(path)):
+        what = "the ledger" if file == path else "the ledger's journal"
+        if file in points:
+            raise StateError(
+                f"{what} {file} is mounted alone, so that its journal has another name elsewhere: mount the folder "
+                "that holds the ledger"
+            )
+        try:
+            facts = file.lstat()
+        except FileNotFoundError:
+            continue
+        if facts.st_nlink > 1 or stat.S_ISLNK(facts.st_mode):
+            raise StateError(
+                f"{what} {file} has a second name, by a link, under which a crash would be forgotten: stop all runs, "
+                "then keep one name alone: the one beside which a journal lies, if there is one"
+            )
+
+
+def journals_of(path: Path) -> tuple[Path, ...]:
+    """Return the files that SQLite keeps beside a database, which must never meet another one."""
+    return tuple(path.with_name(f"{path.name}-{end}") for end in ("journal", "wal", "shm"))
+
+
+def kind_of(path: Path, mounts: str) -> str | None:
+    """Return the type of the file system that holds `path` by the list of `mounts`; None where that has none."""
+    holding = [(len(point.parts), kind) for point, kind in _mounted(mounts) if path.is_relative_to(point)]
+    # The deepest counts, and of those at one point the last, which hides the others.
+    return max(reversed(holding), key=lambda mount: mount[0], default=(0, None))[1]
+
+
+def _mounted(mounts: str) -> Iterator[tuple[Path, str]]:
+    for line in mounts.splitlines():
+        mount, _, source = line.partition(" - ")
+        fields, kind = mount.split(" "), source.partition(" ")[0]
+        if len(fields) >= 6 and kind:
+            yield Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])), kind
+
+
+def of_a_network(kind: str) -> bool:
+    """Return whether files of a file system of this type lie behind a network, or on another machine's system."""
+    family, _, helper = kind.partition(".")
+    return family in _OF_A_NETWORK or (family in ("fuse", "fuseblk") and helper in _OF_A_NETWORK_BY_FUSE)
+
+
+def _read() -> str:
+    try:
+        return _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+_SHUT = "cannot be opened: check the file's and its folder's permissions"
+_PLAIN = {
+    **dict.fromkeys((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED), BUSY),
+    sqlite3.SQLITE_READONLY: "is read-only: make the file and its folder writable for you alone",
+    **dict.fromkeys((sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM), _SHUT),
+    sqlite3.SQLITE_FULL: "cannot be written, the disk is full: make room and try again",
+    sqlite3.SQLITE_IOERR: "cannot be read or written, the disk is full or faulty: check it and try again",
+    sqlite3.SQLITE_NOTADB: "is no SQLite database: check the path, or restore the file from a backup",
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore the file from a backup",
+    sqlite3.SQLITE_CONSTRAINT: REFUSED,
+}
+
+
+class SqliteDatabase(Database):
+    """The ledger in one file; locks and staging lie beside it."""
+
+    def __init__(self, path: Path, wait: float) -> None:
+        self.name = str(path)
+        self._path = path
+        self._engine = _engine(path, wait)
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def staging_root(self) -> Path:
+        return self._path.parent / "staging"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with _plain_errors(self._path), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with _plain_errors(self._path), _alone(self._engine).begin() as connection:
+            yield connection
+
+    def lock(self, release: str) -> AbstractContextManager[None]:
+        return release_lock(self._path.parent / "locks", release)
+
+
+@contextmanager
+def _plain_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, exc.DBAPIError) as error:
+        original = error.orig if isinstance(error, exc.DBAPIError) else error
+        code = getattr(original, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+        raise StateError(f"the ledger {path} {_PLAIN.get(code, f'cannot be used: {original}')}") from None
+
+
+def open_file(path: Path, wait: float, make: bool, fill: Fill = bool) -> SqliteDatabase:
+    """Return the ledger file at `path`; with `make`, made (0600, in a folder of mode 0700) and filled where absent.
+
+    Raises StateError where group or others can write the file or its folder, on a network file system, where the file
+    is no ledger, with `make` in a folder that prdp marked as public, and without `make` where there is none.
+    """
+    require_local(path)
+    with _plain_errors(path), file_errors(f"the ledger {path} cannot be opened: "):
+        if path.is_dir():
+            raise StateError(f"the ledger {path} is a folder: name a file in a folder that is yours alone")
+        if make:
+            require_not_in(PUBLIC_MARKS, path, "the ledger")
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not path.exists():
+            raise _absent(path)
+        _refuse_shared(path.parent)
+        if not path.exists():
+            _make(path, wait, fill)
+        _refuse_shared(path)
+    database = SqliteDatabase(path, wait)
+    with database.reading() as connection:
+        if not inspect(connection).has_table(META.name):
+            raise StateError(f"{path} is no prdp ledger: check the path, or restore the file from a backup")
+    return database
+
+
+def _absent(path: Path) -> StateError:
+    """Return the error where no file is at `path`; it names the file of that folder that may have been meant."""
+    names = [file.name for file in path.parent.glob("[!.]*") if file.is_file()] if path.parent.is_dir() else []
+    name = nearest(path.name, names)
+    meant = f"; nearest file in that folder: {name}" if name else ""
+    return StateError(
+        f"the ledger {path} is not there{meant}: correct the address; prdp ledger create makes a site's first one"
+    )
+
+
+def _refuse_shared(path: Path) -> None:
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        for_all = mode & stat.S_ISVTX  # a folder such as /tmp, which is to stay so
+        advice = "name a file in a folder that is yours alone" if for_all else "run chmod go-w on it"
+        raise StateError(f"{path} can be written by others, who could rewrite the ledger: {advice}")
+
+
+def _make(path: Path, wait: float, fill: Fill) -> None:
+    # Made under another name and renamed when complete: an empty or half-made file is never taken for a new ledger.
+    # A link would not replace one that another process made first, but leaves two names when it is killed.
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    os.close(handle)
+    try:
+        engine = _engine(Path(name), wait)
+        with _alone(engine).begin() as connection:
+            create(connection, fill)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with kept_from_children(folder, partial(os.close, folder)):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if not os.path.lexists(path):  # else another process was first
+                os.rename(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def _engine(path: Path, wait: float) -> Engine:
+    def connect() -> sqlite3.Connection:
+        require_one_name(path)  # before each transaction: a name may be added while a run goes on
+        # mode=rw never makes a file; isolation_level=None leaves BEGIN to the listener below.
+        address = f"file:{quote(str(path))}?mode=rw"
+        connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
+        # One file that can be copied and backed up alone, and few writes: the rollback journal, not WAL. With it
+        # only EXTRA also makes the journal's removal durable; after FULL a power cut could undo a commit.
+        try:
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("PRAGMA synchronous = EXTRA")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    # A connection lives as long as its transaction: nothing to share between threads or to inherit by fork.
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
+
+    return engine
+
+
+def _alone(engine: Engine) -> Engine:
+    return engine.execution_options(begin="IMMEDIATE")
+
 
 _SERVER = ("postgresql", "postgresql+psycopg")
 

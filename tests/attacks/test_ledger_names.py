@@ -11,8 +11,8 @@ import pytest
 
 from jobs.cli import main
 from pipeline.base.errors import StateError
-from pipeline.ledger import sqlite
-from pipeline.ledger.sqlite import require_one_name
+from pipeline.ledger import address
+from pipeline.ledger.address import require_one_name
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from tests.ledger.test_ledger_closing import published
 from tests.support.ledgers import ROOT, reservation
@@ -49,7 +49,7 @@ def test_a_file_that_is_mounted_alone_is_refused(
 ) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTED.format(f"{ledger.path}{end}"))
-    monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
+    monkeypatch.setattr(address, "_MOUNTS", mounts)
     with pytest.raises(StateError, match="is mounted alone"):
         open_ledger(str(ledger.path))
     with pytest.raises(StateError, match="is mounted alone"):
@@ -84,7 +84,7 @@ def test_a_killed_maker_leaves_no_ledger_with_two_names(tmp_path: Path, monkeypa
     def killed(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sqlite, "sync_folder", killed)
+    monkeypatch.setattr(address, "sync_folder", killed)
     monkeypatch.setattr(os, "unlink", lambda *ignored, **options: None)
     with pytest.raises(KeyboardInterrupt):
         create_ledger(str(tmp_path / "state" / "ledger.sqlite"))

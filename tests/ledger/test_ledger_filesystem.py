@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.base.errors import StateError
-from pipeline.ledger import sqlite as filesystem
-from pipeline.ledger.sqlite import kind_of, require_local
+from pipeline.ledger import address
+from pipeline.ledger.address import kind_of, require_local
 from pipeline.ledger.store import create_ledger
 
 MOUNTS = """\
@@ -88,7 +88,7 @@ def test_nothing_is_made_on_a_network_also_behind_a_link(tmp_path: Path, monkeyp
     os.symlink(share, tmp_path / "link")
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"{MOUNTS}35 22 0:51 / {share.resolve()} rw - nfs server:/ rw\n")
-    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
+    monkeypatch.setattr(address, "_MOUNTS", mounts)
     for place in (share, tmp_path / "link"):
         with pytest.raises(StateError, match=r"network file system \(nfs\)"):
             create_ledger(str(place / "state" / "ledger.sqlite"))
