@@ -68,7 +68,13 @@ class LogWeights(ABC):
 
     def quantile(self, beta: Fraction) -> int:
         """Return a c with P(|Z| > c) ≤ `beta`: the smallest, or barely above it for wide noise; at most 2⁶⁴."""
-        return quantile(self, beta)
+        wanted = float(beta) * (1 - 4 * ERROR)  # it covers in spite of the errors here
+        near = DIRECT - 2  # up to it one tail serves all sums
+        low, high = (-1, near) if beyond(self, near) <= wanted else (near, FARTHEST)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if beyond(self, middle) <= wanted else (middle, high)
+        return high
 
 
 def bracketed(weights: LogWeights, k: int, ctx: Any, integral: Callable[[int], Any]) -> tuple[Any, Any]:
@@ -237,20 +243,6 @@ def _share(part: float, total: float) -> float:
 def beyond(weights: "LogWeights", c: int) -> float:
     """Return P(|Z| > c), c ≥ 0."""
     return math.exp(min(0.0, math.log(2) + weights.log_sum(c + 1, 0) - moments(weights).log_normaliser))
-
-
-def quantile(weights: "LogWeights", beta: Fraction) -> int:
-    """Return the smallest c ≤ 2⁶⁴ with P(|Z| > c) ≤ β·(1 − 4·ERROR): it covers in spite of the errors here."""
-    wanted = float(beta) * (1 - 4 * ERROR)
-    near = DIRECT - 2  # up to it one tail serves all sums
-    low, high = (-1, near) if beyond(weights, near) <= wanted else (near, FARTHEST)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if beyond(weights, middle) <= wanted:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def log_sum(weights: "LogWeights", n: int, order: int) -> float:
