@@ -112,21 +112,23 @@ WIDTH = 80  # columns of a terminal
 EXACT = 1e-6  # a share that no figure shown would tell
 
 
-def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False, indent: int = 4, gap: int = 3) -> list[str]:
     """Return rows of equal length as indented lines of aligned columns; `numbers`: all but the first to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads = [str.ljust, *[str.rjust if numbers else str.ljust] * (len(widths) - 1)]
-    lines = ("   ".join(pad(text, w) for pad, text, w in zip(pads, row, widths, strict=True)) for row in rows)
-    return [f"    {line}".rstrip() for line in lines]
+    lines = ((" " * gap).join(pad(text, w) for pad, text, w in zip(pads, row, widths, strict=True)) for row in rows)
+    return [f"{' ' * indent}{line}".rstrip() for line in lines]
 
 
 def fitted(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Return rows as indented lines of aligned columns, all but the first to the right, cut to `width` in the first."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = width - 2 - sum(2 + column for column in widths[1:])
-    widths[0] = min(widths[0], room)
-    lines = ([cut(text, room).ljust(widths[0]), *map(str.rjust, cells, widths[1:])] for text, *cells in rows)
-    return [f"  {'  '.join(line)}".rstrip() for line in lines]
+    room = width - 2 - sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
+    return aligned([[cut(text, room), *cells] for text, *cells in rows], numbers=True, indent=2, gap=2)
+
+
+def figure(value: float | None, digits: int = 6, none: str = "–") -> str:
+    """Return a figure of so many digits; `none` stands for None."""
+    return none if value is None else f"{value:,.{digits}g}"
 
 
 def wrapped(text: str) -> list[str]:

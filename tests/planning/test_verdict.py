@@ -95,7 +95,7 @@ def test_a_proposal_is_verified_before_it_is_made(tmp_path: Path, monkeypatch: p
     plan = load_plan(planned(tmp_path, [gaussian("one", 10)], (40, 6)))
     assert verdict(plan).remedies
     twin = remedies.with_scale_times  # the broken twin: a search that forgets to scale the plan's own noise
-    monkeypatch.setattr(remedies, "_scaled", lambda query, factor, rounded: query)
+    monkeypatch.setattr(remedies, "with_mechanisms", lambda query, change: query)
     assert not verdict(plan).remedies
     assert twin(plan.queries[0].mechanisms[0], Fraction(123456, 100000), rounded=True).describe()["sigma"] == 12.4
 

@@ -112,7 +112,6 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _read() -> tuple[Cells, Cells]:
-    """Return by state and sector the four totals of undivided sectors, and the measures × classes of the others."""
     numbers = {size.name: k for k, size in enumerate(CLASSES)}
     totals: Cells = {}
     classes: Cells = {}
@@ -342,7 +341,6 @@ class Economy:
         ]
 
     def _means(self) -> None:
-        """Employment of the mean firm and the mean establishment; wages."""
         table = self.table
         establishments, employment = table.establishments.sum(axis=2), table.employment.sum(axis=2)
         mean = employment / establishments

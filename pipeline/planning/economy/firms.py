@@ -77,7 +77,6 @@ class Firms:
         return Chained(*(column[order] for column in columns))
 
     def _branches(self, rng: np.random.Generator, counts: Ints) -> _Branches:
-        """Return branches of `counts[k, j]` establishments in all by size class and sector."""
         lengths = {(k, j): self._lengths(rng, k, j, int(counts[k, j])) for k, j in np.ndindex(counts.shape)}
         size = np.concatenate([np.full(len(drawn), k) for (k, _), (drawn, _) in lengths.items()])
         sector = np.concatenate([np.full(len(drawn), j) for (_, j), (drawn, _) in lengths.items()])
@@ -168,7 +167,6 @@ class Firms:
         return np.rint(self._mirrored(employment)).astype(np.int64)
 
     def _weights(self, rng: np.random.Generator, branches: _Branches, state: Ints) -> Floats:
-        """Return the sizes of establishments before the firms' totals are known."""
         model, figures, branch = self.economy, self.economy.figures, branches.branch
         size, sector = branches.size[branch], branches.sector[branch]
         largest = size == LARGEST
@@ -183,7 +181,6 @@ class Firms:
         return weights
 
     def _least(self, rng: np.random.Generator, branches: _Branches) -> Floats:
-        """Return the least employment of firms in the class without an end, by the number of the firm."""
         drawn: Floats = 1 + self.economy.figures.least_spread * rng.standard_exponential(branches.firms)
         return CLASSES[LARGEST].least * drawn * branches.kept
 

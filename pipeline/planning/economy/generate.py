@@ -112,7 +112,6 @@ class Batches:
         )
 
     def _singles(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return industry, county, employment and payroll of establishments that are their own firm."""
         model = self._firms.economy
         _, sectors, states = model.shape
         shares = model.singles
@@ -331,7 +330,6 @@ def _farms(
 
 
 def _county_shares(model: Cattle, counties: list[str]) -> NDArray[np.float64]:
-    """Return the cumulative shares of counties: of farms of the body, and of feedlots."""
     rng = np.random.default_rng(model.weights_seed)
     body = np.exp(model.county_spread * rng.standard_normal(len(counties)))
     feeding = np.array([model.feeding if code[:2] in model.feeding_states else 1.0 for code in counties])

@@ -176,7 +176,6 @@ class Economy:
         )
 
     def _firm(self, rng: np.random.Generator, industry: Ints) -> Ints:
-        """Return the firm that each establishment has if it has one with several."""
         firms = self._firms[industry]
         # Zipf's law with power s < 1, nearly: rank = M · u^(1 / (1 − s))
         rank = np.floor(firms * rng.random(len(industry)) ** (1 / (1 - self.assumed.chain_power)))

@@ -115,7 +115,6 @@ def published(name: str) -> Published:
 
 
 def _tree() -> tuple[tuple[str, ...], Ints]:
-    """Return all codes of NAICS 2007 from all industries down to six digits, and the positions of their parents."""
     leaves = [row["code"] for path in INDUSTRIES for row in read_rows(path)]
     codes = [NATION]
     for digits in LEVELS:

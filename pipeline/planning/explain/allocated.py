@@ -16,15 +16,16 @@ from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError
 from pipeline.base.plain import aligned, reference_text
 from pipeline.plan.drafts import Allocation, Place, allocation_of
 from pipeline.plan.load import NOTHING, draft_of, load_plan, plan_of
-from pipeline.plan.model import OTHERS, Plan, Query
+from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.plan_schema import WISHES
 from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, read_text, text_of, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
+from pipeline.planning.explain.verdict import named_part
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float
 
-Found = Mapping[str, Any]
+Json = Mapping[str, Any]
 NEAR_EXACT = 0.1  # of a scale's logarithm: with so much less noise values would be exact but for half a step
 CHOSEN = "prdp calibrate chose the scales of this plan, for what its draft said:"
 WISHED = (*WISHES, "share", "quantile", "total")  # what is told of a wish
@@ -36,23 +37,23 @@ UNITS = (
     "weights are equal, and errors of different units are added up ({}): the largest numbers get all the accuracy; "
     "let the draft minimise: relative_error, or give weights"
 )
-MOST_TOLD = 5  # wishes of which a refusal says what could be had
+MOST_WISHES = 5  # wishes of which a refusal says what could be had
 
 
 def allocated_plan(
-    text: PlanText, path: Path, out: Path | None, given: Mapping[str, str] = NOTHING, sizes_of: str | None = None
+    text: PlanText, path: Path, out: Path | None, variables: Mapping[str, str] = NOTHING, sizes_of: str | None = None
 ) -> tuple[dict[str, Any], PlanText]:
     """Return the scales of a draft with what they give, as JSON, and the plan that states them; write it to `out`.
 
     Guarantee: the plan keeps every limit by its own total policy, exactly; what was written is read again and is the
-    same plan. `text`: the draft's, `path`: its file, which need not be there; `given`: the values of
+    same plan. `text`: the draft's, `path`: its file, which need not be there; `variables`: the values of
     its variables, which stay in what is written; `sizes_of`: the microdata of which totals and sizes that the file
     leaves open are.
 
     Raises BudgetRefused where the limits cannot be kept with what is wanted, with what could be had; PlanError on a
     wrong draft and where noise cannot be so accurate; StateError where `out` exists.
     """
-    draft, spec = draft_of(text, path, given)
+    draft, spec = draft_of(text, path, variables)
     if spec.calibrate is None:
         raise PlanError(f"{path}: calibrate: missing key; it says what the scales of the tables are chosen for")
     if out is not None and out.exists():
@@ -66,43 +67,38 @@ def allocated_plan(
     except Unmet as unmet:
         raise BudgetRefused(*_refusal(problem, unmet)) from None
     data = _stated(text.data, problem, numbers, allocation)
-    plan = plan_of(text_of(data, path), path, given)
+    plan = plan_of(text_of(data, path), path, variables)
     policy = policy_of(plan)
     for bound in problem.bounds:
         earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
         check([bound.limit], earlier, Charged(plan.release, policy, 1))
-    found, solved = _found(plan, policy, allocation), solve_targets(plan, data)
-    entries = [
-        *map(_entry, allocation.places.values(), found),
-        *(_solved_entry(plan, each) for each in solved),
-    ]
+    scales, solved = _chosen(plan, policy, allocation), solve_targets(plan, data)
+    entries = [*map(_entry, allocation.places.values(), scales), *(_solved_entry(plan, each) for each in solved)]
     chosen = CHOSEN if sizes_of is None else f"{CHOSEN[:-1]}, with totals and sizes of {sizes_of}:"
     annotated = _annotated(text, data, entries, chosen)
     result = {
         "plan_digest": plan.digest,
-        "found": found,
+        "found": scales,
         "solved": solved,
         "limits": [
-            {"at": at.to_json(), "rho": as_json(bound.limit.rho), "times": bound.times}
+            {"at": reference.to_json(), "rho": as_json(bound.limit.rho), "times": bound.times}
             | {"spent": up_float(bound.spent(policy))}
-            for at, bound in zip(allocation.references, problem.bounds, strict=True)
+            for reference, bound in zip(allocation.references, problem.bounds, strict=True)
         ],
         "warnings": [
             *(line for query in plan.queries for line in warnings(query)),
             *_units(plan, allocation, spec.calibrate.minimise),
-            *(
-                ALL_BUT_EXACT.format(each.label)
-                for v, each in enumerate(problem.unknowns)
-                if _is_held(each, numbers[v])
-            ),
+            *(ALL_BUT_EXACT.format(each.label) for v, each in enumerate(problem.unknowns) if _held(each, numbers[v])),
         ],
         "sizes_of": sizes_of,
         "comments_kept": annotated is not None,
         "out": None if out is None else str(out),
     }
-    final = annotated or parsed(_header(found, chosen) + written(data), path)
+    final = annotated or parsed(
+        "".join(f"# {line}\n" for line in (chosen, *map(_header, scales))) + written(data), path
+    )
     if out is not None:
-        write_plan(final.source, out, plan, given)
+        write_plan(final.source, out, plan, variables)
     return result, final
 
 
@@ -110,8 +106,7 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     """Return the result for people."""
     rows = [["query", "scale", "chosen for", "error", "rho at the limits"]]
     for each in result["found"]:
-        name = f"{each['query']} ({each['part']})" if "part" in each else each["query"]
-        rows.append([name, _scale(each), _for(each["for"]), _error(each), _losses(each)])
+        rows.append([_name(each), _scale(each), _for(each["for"]), _error(each), _losses(each)])
     lines = aligned(rows)
     lines += [solution_text(each) for each in result["solved"]]
     for limit in result["limits"]:
@@ -136,7 +131,7 @@ def _units(plan: Plan, allocation: Allocation, minimised: str) -> Iterator[str]:
         yield UNITS.format(", ".join(units))
 
 
-def _is_held(unknown: Unknown, n: int) -> bool:
+def _held(unknown: Unknown, n: int) -> bool:
     return unknown.nearly_exact(unknown.family.number_at(unknown.family.log_noise(n) - NEAR_EXACT))
 
 
@@ -145,22 +140,23 @@ def _stated(data: Mapping[str, Any], problem: Problem, numbers: Mapping[int, int
     stated = {key: value for key, value in deepcopy(dict(data)).items() if key != "calibrate"}
     policy = problem.at(numbers)
     for i, place in allocation.places.items():
-        holder, key = _holder(stated["queries"][place.query], place)
-        mechanism = policy.queries[i].mechanism
-        name = _scale_name(problem, i)
-        scale = {name: as_json(getattr(mechanism, name))}
-        spec, holder[key] = holder[key], {}
-        for known, value in spec.items():
-            holder[key] |= scale if known == "calibrate" else {known: value}
+        name = next(each.members[i].name for each in problem.unknowns if i in each.members)
+        scale = {name: as_json(getattr(policy.queries[i].mechanism, name))}
+        _replace_target(*_holder(stated["queries"][place.query], place.part), scale)
     return stated
 
 
-def _holder(query: dict[str, Any], place: Place) -> tuple[dict[str, Any], str]:
-    if place.part is None:
+def _holder(query: dict[str, Any], part: str | None) -> tuple[dict[str, Any], str]:
+    if part is None:
         return query, "mechanism"
-    if place.part == OTHERS and OTHERS in query["mechanism"]:
+    if part == OTHERS and OTHERS in query["mechanism"]:
         return query["mechanism"], OTHERS
-    return query["mechanism"]["parts"], place.part
+    return query["mechanism"]["parts"], part
+
+
+def _replace_target(holder: dict[str, Any], key: str, scales: Json) -> None:
+    parameters = ((scales if name == "calibrate" else {name: value}) for name, value in holder[key].items())
+    holder[key] = {name: value for each in parameters for name, value in each.items()}
 
 
 def _path(place: Place) -> tuple[str | int, ...]:
@@ -168,21 +164,13 @@ def _path(place: Place) -> tuple[str | int, ...]:
     return ("queries", place.query, "mechanism", *steps, "calibrate")
 
 
-def _scale_name(problem: Problem, i: int) -> str:
-    return next(each.members[i].name for each in problem.unknowns if i in each.members)
-
-
-def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]:
+def _chosen(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Json]:
     """Return of each scale its place, what it was chosen for, what it gives, and its query's loss at each limit."""
-    references = zip(allocation.references, allocation.problem.bounds, strict=True)
+    problem, names = allocation.problem, [query.name for query in plan.queries]
     losses = [
-        [
-            {"at": at.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, query.name))}
-            for query in plan.queries
-        ]
-        for at, bound in references
+        [{"at": reference.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, name))} for name in names]
+        for reference, bound in zip(allocation.references, problem.bounds, strict=True)
     ]
-    problem = allocation.problem
     reconciled = {
         i: sqrt(variance)
         for lattice in problem.lattices
@@ -190,19 +178,19 @@ def _found(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Found]
             lattice.members, lattice.reconciled(problem.variances(lattice, policy)).tolist(), strict=True
         )
     }
-    found: list[Found] = []
-    for unknown in allocation.problem.unknowns:
+    chosen: list[Json] = []
+    for unknown in problem.unknowns:
         for i, family in unknown.members.items():
             place, mechanism = allocation.places[i], policy.queries[i].mechanism
-            found.append(
-                {"query": plan.queries[place.query].name}
+            chosen.append(
+                {"query": names[place.query]}
                 | ({} if place.part is None else {"part": place.part})
                 | {family.name: as_json(getattr(mechanism, family.name)), "scale": family.name}
                 | {"for": _wish_json(unknown, mechanism), "error": float(unknown.error.value(mechanism))}
                 | ({"reconciled": reconciled[i]} if i in reconciled else {})
                 | {"losses": [of_queries[place.query] for of_queries in losses]}
             )
-    return found
+    return chosen
 
 
 def _wish_json(unknown: Unknown, mechanism: Mechanism) -> dict[str, Any]:
@@ -220,11 +208,15 @@ def _for(wish: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in wish.items() if name != "error")
 
 
-def _scale(each: Found) -> str:
+def _name(each: Json) -> str:
+    return f"{each['query']} ({each['part']})" if "part" in each else str(each["query"])
+
+
+def _scale(each: Json) -> str:
     return f"{each['scale']} {each[each['scale']]}"
 
 
-def _error(each: Found) -> str:
+def _error(each: Json) -> str:
     wish = each["for"]
     if "within" in wish:
         return f"share of cells {1 - each['error']:.4g}"
@@ -233,16 +225,16 @@ def _error(each: Found) -> str:
     return f"{what.replace('_', ' ')} {each['error']:.4g}{beside}"
 
 
-def _losses(each: Found) -> str:
+def _losses(each: Json) -> str:
     return ", ".join(bound_text(loss["rho"], 3) for loss in each["losses"])
 
 
-def _comment(each: Found) -> str:
+def _comment(each: Json) -> str:
     spent = f"; rho {_losses(each)} at the limits" if each["losses"] else ""
     return f"for {_for(each['for'])}: {_error(each)}{spent}"
 
 
-def _entry(place: Place, each: Found) -> Entry:
+def _entry(place: Place, each: Json) -> Entry:
     return Entry(_path(place), f"{each['scale']}: {each[each['scale']]}", _comment(each))
 
 
@@ -253,7 +245,6 @@ def _solved_entry(plan: Plan, solution: Mapping[str, Any]) -> Entry:
 
 
 def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str) -> PlanText | None:
-    """Return the draft's own text with the entries; None where it would not read as `data`."""
     if not text.in_file:
         return None
     try:
@@ -264,9 +255,8 @@ def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str)
     return changed if changed is not None and changed.data == data else None
 
 
-def _header(found: Sequence[Found], chosen: str) -> str:
-    lines = [chosen, *(f"{each['query']}: {_scale(each)} {_comment(each)}" for each in found)]
-    return "".join(f"# {line}\n" for line in lines)
+def _header(each: Json) -> str:
+    return f"{each['query']}: {_scale(each)} {_comment(each)}"
 
 
 def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
@@ -280,7 +270,7 @@ def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
     cost = f"the accuracies asked for cost rho {spent}{years}, limit {limit}"
     yield f"refused by the budget at {bound.limit.whose}: {cost}"
     alone = [(v, relaxed(problem, unmet.wished, [v])) for v in problem.wished]
-    for v, numbers in [(v, numbers) for v, numbers in alone if numbers is not None][:MOST_TOLD]:
+    for v, numbers in [(v, numbers) for v, numbers in alone if numbers is not None][:MOST_WISHES]:
         yield f"it would hold with {_could(problem.unknowns[v], numbers[v])}, all others as asked"
     together = relaxed(problem, unmet.wished, problem.wished) if len(alone) > 1 else None
     if together is not None:
@@ -293,18 +283,18 @@ def _could(unknown: Unknown, n: int) -> str:
     return f"{unknown.label}: {unknown.error.what} {had} in place of {unknown.error.wanted:.6g}"
 
 
-def resolved_plan(path: Path, out: Path | None, given: Mapping[str, str] = NOTHING) -> dict[str, Any]:
+def resolved_plan(path: Path, out: Path | None, variables: Mapping[str, str] = NOTHING) -> dict[str, Any]:
     """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
 
     That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
-    solver of a later version would return. Its variables, whose values are `given`, stay in what is written. Raises
+    solver of a later version would return. Its variables, whose values are `variables`, stay in what is written. Raises
     PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
     """
-    plan = load_plan(path, given)
+    plan = load_plan(path, variables)
     data = read_text(path).data
     solutions = solve_targets(plan, data)
     if out is not None:
-        write_plan(written(data), out, plan, given)
+        write_plan(written(data), out, plan, variables)
     return {
         "plan_digest": plan.digest,
         "found": solutions,
@@ -325,8 +315,7 @@ def resolved_text(resolved: Mapping[str, Any]) -> str:
 
 def solution_text(solution: Mapping[str, Any]) -> str:
     """Return a solution of `solve_targets` for people."""
-    name = f"{solution['query']} ({solution['part']})" if "part" in solution else solution["query"]
-    return f"{name}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
+    return f"{_name(solution)}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
 
 
 def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,34 +323,22 @@ def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
 
 
-def solve_targets(plan: Plan, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def solve_targets(plan: Plan, data: Json) -> list[dict[str, Any]]:
     """Replace each target that a query of the plan's data states by its solution; return the solutions, as JSON."""
-    queries = zip(plan.queries, data["queries"], strict=True)
-    return [solution for query, part in queries for solution in _solve(query, part)]
+    solutions = []
+    for query, stated in zip(plan.queries, data["queries"], strict=True):
+        for part in query.parts:
+            holder, key = _holder(stated, part.name)
+            spec, kind = holder[key], type(part.mechanism)
+            if "calibrate" in spec:
+                solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
+                scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
+                solutions.append({"query": query.name} | named_part(part) | {"calibrate": spec["calibrate"]} | scales)
+                _replace_target(holder, key, scales)
+    return solutions
 
 
-def _solve(query: Query, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Replace every `calibrate` of a query's data by its solution, and yield the solutions."""
-    for part in query.parts:
-        holder, key = data, "mechanism"
-        if part.name == OTHERS:
-            holder, key = data["mechanism"], "others"
-        elif part.name is not None:
-            holder, key = data["mechanism"]["parts"], part.name
-        spec: dict[str, Any] = holder[key]
-        if "calibrate" not in spec:
-            continue
-        kind = type(part.mechanism)
-        solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
-        scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
-        holder[key] = {}
-        for name, value in spec.items():
-            holder[key] |= scales if name == "calibrate" else {name: value}
-        of_part = {} if part.name is None else {"part": part.name}
-        yield {"query": query.name} | of_part | {"calibrate": spec["calibrate"]} | scales
-
-
-def write_plan(text: str, out: Path, plan: Plan, given: Mapping[str, str]) -> None:
+def write_plan(text: str, out: Path, plan: Plan, variables: Mapping[str, str]) -> None:
     """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
 
     Raises PlanError on an `out` in another folder, StateError where it exists.
@@ -375,7 +352,7 @@ def write_plan(text: str, out: Path, plan: Plan, given: Mapping[str, str]) -> No
         raise StateError(f"{arg('out', out)}: it exists already: give a new file") from None
     except OSError as error:
         raise PlanError(f"{arg('out', out)}: it cannot be written ({error.strerror})") from None
-    if load_plan(out, given).digest != plan.digest:
+    if load_plan(out, variables).digest != plan.digest:
         out.unlink()
         raise PrdpError(f"{arg('out', out)}: it would not be the same plan; write the scales by hand")
 

@@ -27,7 +27,7 @@ from pipeline.accounting.targets import (
 )
 from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
-from pipeline.base.plain import aligned, mechanism_text
+from pipeline.base.plain import aligned, figure, mechanism_text
 from pipeline.base.plots import REFERENCE, line_style, write_picture
 from pipeline.plan.messages import NEVER_RELEASED
 from pipeline.plan.structure import TOTALS, errors_at, infinite_error
@@ -101,25 +101,20 @@ def mechanism_json(
         rho, pure = mechanism.loss_at(Fraction(size)), mechanism.pure_loss_at(Fraction(size))
         losses.append({"influence": size, "rho": up_float(rho), "epsilon": None if pure is None else up_float(pure)})
     shown = COUNTS if mechanism.counts_only else TOTALS
-    at = (0.0,) if mechanism.additive else tuple(sorted({*map(float, shown), *totals}))
-    return (
-        {
-            "mechanism": mechanism.describe(),
-            "step": as_json(mechanism.step),
-            "formula": mechanism.formula,
-            "losses": losses,
-            "accuracy": [errors_at(mechanism, total, interval) for total in at],
-            "warnings": [warning] if (warning := infinite_error(mechanism)) else [],
-        }
-        | groups_json(mechanism)
-        | (_delta(mechanism, target) if target is not None and "delta" in target.numbers else {})
-    )
-
-
-def _delta(mechanism: Mechanism, target: Target) -> dict[str, Any]:
-    bound = "closed" if target.quantity == "closed" else "exact"
-    at = {"epsilon": float(target["epsilon"]), "influence": float(target["influence"]), "bound": bound}
-    return {"delta": at | {"delta": up_float(target.value(mechanism))}}
+    stated = (0.0,) if mechanism.additive else tuple(sorted({*map(float, shown), *totals}))
+    result = {
+        "mechanism": mechanism.describe(),
+        "step": as_json(mechanism.step),
+        "formula": mechanism.formula,
+        "losses": losses,
+        "accuracy": [errors_at(mechanism, total, interval) for total in stated],
+        "warnings": [warning] if (warning := infinite_error(mechanism)) else [],
+    } | groups_json(mechanism)
+    if target is None or "delta" not in target.numbers:
+        return result
+    numbers = {"epsilon": float(target["epsilon"]), "influence": float(target["influence"])}
+    bound = {"bound": "closed" if target.quantity == "closed" else "exact"}
+    return result | {"delta": numbers | bound | {"delta": up_float(target.value(mechanism))}}
 
 
 def mechanism_lines(mechanism: Mapping[str, Any], interval: Fraction) -> str:
@@ -142,7 +137,7 @@ def mechanism_lines(mechanism: Mapping[str, Any], interval: Fraction) -> str:
     lines += error_lines(mechanism["accuracy"], interval)
     if "best_alpha" in mechanism:
         best = mechanism["best_alpha"]
-        rows = [[f"{e['alpha']}", f"{e['gamma']}", _figure(e["value"])] for e in best["tried"]]
+        rows = [[f"{e['alpha']}", f"{e['gamma']}", figure(e["value"], none="infinite")] for e in best["tried"]]
         lines += [f"alpha is that of the least {LEAST[best['least']]}; tried:"]
         lines += aligned([["alpha", "gamma", LEAST[best["least"]]], *rows])
     return "\n".join([*lines, *(f"warning: {text}" for text in mechanism["warnings"])])
@@ -157,36 +152,26 @@ def scales_text(scales: GaussianScales) -> str:
         [f"({scales.epsilon:g}, {scales.delta:g}) at {scales.influence:g}", "sigma", ""],
         ["exact", f"{scales.exact:.7g}", "the least; on a lattice: --kind gaussian --epsilon … --delta …"],
         ["closed form", f"{scales.closed:.7g}", "enough for every ε > 0 and 0 < δ < 1"],
-        [
-            "classical",
-            f"{scales.classical:.7g}",
-            f"{ratio:.3g} of the closed form; {proved}, {enough}",
-        ],
+        ["classical", f"{scales.classical:.7g}", f"{ratio:.3g} of the closed form; {proved}, {enough}"],
     ]
     return "\n".join(aligned(rows))
 
-
-def _figure(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.6g}"
-
-
-# What a call of calibration asks for, from Python or the command line: checked by the names of its options.
 
 OnTry = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of `prdp.calibrate` by name, None where not given.
+    """The options of `prdp.calibrate` by name, None where left out.
 
     Every method raises PlanError, which names the option, where the call is wrong or cannot be met.
     """
 
-    given: Mapping[str, Any]
+    options: Mapping[str, Any]
 
     def number(self, name: str) -> Fraction:
         """Return a number as the decimal that was written, exactly."""
-        value = self.given[name]
+        value = self.options[name]
         try:
             return value if isinstance(value, Fraction) else exact(str(value))
         except ValueError:
@@ -203,7 +188,7 @@ class Asked:
             raise PlanError("give exactly one of " + ", ".join(map(arg, TARGETS)))
         name = chosen[0]
         argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
-        if self._has(other) and not (other == "at" and self.given["best_alpha"] == "loss"):
+        if self._has(other) and not (other == "at" and self.options["best_alpha"] == "loss"):
             wrong, with_it = arg(other), arg(name)
             raise PlanError(f"{wrong}: cannot be combined with {with_it}; give {arg(argument)}")
         for option, beside in BESIDE:
@@ -213,12 +198,12 @@ class Asked:
             self.require("group", "give the number of records of the group that may lose so much")
         if name in AT_A_RECORD:
             self.require("at", "give the influence of the record that may lose so much")
-        if self.given["bound"] not in (None, *BOUNDS):
+        if self.options["bound"] not in (None, *BOUNDS):
             raise self.broken("bound", f"one of {', '.join(BOUNDS)}")
         options = (name, "total", "delta", "group_loss", "group", "coverage", "at")
         numbers: dict[str, Any] = {option: self.number(option) for option in options if self._has(option)}
         try:
-            return Target.of(name, bound=self.given["bound"], influence=numbers.pop("at", None), **numbers)
+            return Target.of(name, bound=self.options["bound"], influence=numbers.pop("at", None), **numbers)
         except WrongNumber as error:
             raise self.broken(error.field, error.rule) from None
         except CalibrationError as error:
@@ -226,14 +211,14 @@ class Asked:
 
     def one(self, on_try: OnTry) -> dict[str, Any]:
         """Return the mechanism of `kind` that meets the target, as JSON; `on_try`(n) before the n-th α, if asked."""
-        target, kind = self.target(), self.given["kind"]
+        target, kind = self.target(), self.options["kind"]
         if kind in CATALOGUE and not CATALOGUE[kind].additive and not self._has("at"):
             self.require("total", "the error of this kind grows with the true total")
-        fixed = {name: _exact_or_text(value) for name, value in (self.given["parameters"] or {}).items()}
+        fixed = {name: _exact_or_text(value) for name, value in (self.options["parameters"] or {}).items()}
         step, coverage = self.number("step"), self.number("coverage")
         if self._has("best_alpha"):
             influence = self.number("at") if self._has("at") else None
-            least = Least(what=self.given["best_alpha"], coverage=coverage, influence=influence)
+            least = Least(what=self.options["best_alpha"], coverage=coverage, influence=influence)
             return best_alpha_json({"kind": kind, **fixed}, step, target, least, on_try)
         totals = (float(self.number("total")),) if self._has("total") else ()
         return mechanism_json(calibrated(kind, fixed, step, target), totals, coverage, target)
@@ -249,25 +234,25 @@ class Asked:
             raise PlanError(f"{arg(name)}: a comparison is at equal accuracy; {other}")
         limit = self.number("limit") if self._has("limit") else None
         try:
-            objective = Objective(self.given["objective"], limit)
+            objective = Objective(self.options["objective"], limit)
         except ValueError as error:  # which begins with the option's name
             raise PlanError(f"{error}") from None
         self.require("total", "the true total of a typical cell, at which all are equally accurate")
-        if self.given["count"] and self._has("sizes"):
+        if self.options["count"] and self._has("sizes"):
             raise PlanError(f"{arg('sizes')}: means nothing with {arg('count')}; leave it out")
-        sizes = ONE_EACH if self.given["count"] else read_sizes(Path(self.given["sizes"] or BUILT_IN))
+        sizes = ONE_EACH if self.options["count"] else read_sizes(Path(self.options["sizes"] or BUILT_IN))
         compared = compare(target, sizes, objective, self.number("step"), on_try)
         if not compared.candidates:
             raise PlanError(f"{arg('compare')}: no family can have this accuracy; ask for another")
         return compared
 
     def require(self, name: str, what: str) -> None:
-        """Return if an option is given."""
+        """Return if an option is there."""
         if not self._has(name):
             raise PlanError(f"{arg(name)}: missing; {what}")
 
     def _has(self, name: str) -> bool:
-        return self.given[name] is not None
+        return self.options[name] is not None
 
 
 def _exact_or_text(value: Any) -> Fraction | str:
@@ -276,8 +261,6 @@ def _exact_or_text(value: Any) -> Fraction | str:
     except ValueError:
         return str(value)
 
-
-# The Gaussian scales of paper 3 beside each other: its two figures (docs/noise.md).
 
 DELTAS = (0.99, 0.1, 1e-2, 1e-5, 1e-9)
 LONGEST = 12.0  # ε up to which the classical scale is tried

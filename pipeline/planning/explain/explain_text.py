@@ -16,6 +16,7 @@ from pipeline.base.plain import (
     aligned,
     cut,
     excess_text,
+    figure,
     fitted,
     loss_text,
     mechanism_text,
@@ -24,10 +25,10 @@ from pipeline.base.plain import (
 )
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.structure import size_of, warnings
-from pipeline.plan.total_policy import left_out_test_of
 from pipeline.planning.explain.explanation import loss_lines, tight_queries
 from pipeline.planning.explain.verdict import CELLS, MOST_TRIED, Remedy, Standing, Verdict, table_errors
 from pipeline.publication.policy_document import composition
+from udfs.mechanisms.additive_kinds import Gaussian
 from udfs.numbers.exact import as_json, bound_text, exact, up_text
 
 LINES = 25
@@ -105,7 +106,6 @@ def _state(each: Standing) -> str:
 
 
 def _remedy_lines(verdict: Verdict) -> list[str]:
-    """Return what would mend a broken limit."""
     if verdict.within is not False:
         return []
     texts = []
@@ -187,8 +187,6 @@ def _endings(queries: Sequence[Query]) -> list[str]:
     return [f"  warning: errors are not as stated in {names}: see --detail"] if warned else []
 
 
-# An explanation for people, in detail: what `prdp explain --detail` prints after the verdict.
-
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and "
     "bind every record whose values are in magnitude at most the reference's; a larger one may lose more, without "
@@ -240,14 +238,14 @@ def render(explained: Json, plan: Plan) -> str:
             name = "" if query.split is None else f"{query.split} {part.name}: "
             lines.append(f"    {name}{mechanism_text(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")
-        bounds = [f"   (paper's bound: rho {bound_text(at['queries'][query.name])})" for at in paper]
+        bounds = [f"   (paper's bound: rho {bound_text(bound['queries'][query.name])})" for bound in paper]
         beside = bounds if query.name in tight else [""] * len(entry["losses"])
         above = aligned([[excess_text(share)] for share in entry["excess"]]) if entry["excess"] else []
         lines += _losses(entry["losses"], [a.strip() + b for a, b in zip(above, beside, strict=True)])
         lines += _groups(entry.get("groups", ()))
         lines += [*error_lines(entry["accuracy"], plan.interval), ""]
     test = explained["left_out_test"]
-    noise = f"{left_out_test_of(plan).noise} noise of scale {test['sigma']:g} on two counts"
+    noise = f"{test.get('noise', Gaussian.kind)} noise of scale {test['sigma']:g} on two counts"
     lines.append(f"{NAME}: refused beyond a share of {test['share']:g}; {noise}")
     lines += [*_losses(test["losses"], []), ""]
     reference = "a record of these values" if owner is None else "a firm of these records"
@@ -303,13 +301,12 @@ def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
         if totals[entry.get("part")] == 1:
             total, bounds = "any total", f"total ± {entry['upper']:,.6g}"
         rows.append(
-            [part + total, *("infinite" if error is None else f"{error:,.6g}" for error in errors), bounds],
+            [part + total, *(figure(error, none="infinite") for error in errors), bounds],
         )
     return aligned(rows)
 
 
 def _losses(losses: Sequence[Json], beside: Sequence[str]) -> list[str]:
-    """Return a line for each loss, with a text beside each, if any."""
     rows = [[reference_text(loss["at"]), loss_text(loss)] for loss in losses]
     return aligned([[*row, text] for row, text in zip(rows, beside or [""] * len(rows), strict=True)]) if rows else []
 
@@ -323,7 +320,6 @@ def _total(loss: Json, means: Json) -> Iterator[tuple[str, Json, Json]]:
 
 
 def _groups(groups: Sequence[Json]) -> list[str]:
-    """Return a line for each part, of the losses in groups of some sizes."""
     parts: dict[str, list[str]] = {}
     for entry in groups:
         loss = f"{entry['count']:,}: {bound_text(entry['rho'], 4)}"

@@ -32,6 +32,7 @@ from pipeline.plan.total_policy import (
     simple_losses_at,
     total_loss,
 )
+from pipeline.planning.explain.verdict import named_part, with_mechanisms
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
@@ -55,27 +56,28 @@ def explain(
         delta: The δ at which (ε, δ) is stated.
         site_share: The share of records that may be left out where the plan states none.
     """
-    policy, is_firm = policy_of(plan), plan.dataset.owner is not None
+    test, is_firm = left_out_test_of(plan, site_share), plan.dataset.owner is not None
+    policy = policy_of(plan, test)
     references = list(references) or [limit.at for limit in plan.budget]
     if not references and not policy.measures:
         references = [Reference.of({}, listed=is_firm)]
     losses: list[list[dict[str, Any]]] = [[] for _ in plan.queries]
     excess: list[list[float | None]] = [[] for _ in plan.queries]
     totals, interpreted, tested = [], [], []
-    for at in references:
-        each, total = losses_at(plan, policy, at)
-        here = located(plan, at)
+    for reference in references:
+        of_queries, total = losses_at(plan, policy, reference)
+        here, stated = located(plan, reference), {"at": reference.to_json()}
         # the simple bounds of a group of records that are units of their own
-        group = at.listed and not is_firm
-        simple = simple_losses_at(plan, policy, at) if group else [None] * (len(plan.queries) + 1)
-        for i, (influence, loss) in enumerate(each):
-            losses[i].append({"at": at.to_json(), "influence": as_json(influence)} | _loss(loss, simple[i]))
+        group = reference.listed and not is_firm
+        simple = simple_losses_at(plan, policy, reference) if group else [None] * (len(plan.queries) + 1)
+        for i, (influence, loss) in enumerate(of_queries):
+            losses[i].append(stated | {"influence": as_json(influence)} | _loss(loss, simple[i]))
             excess[i].append(policy.excess_at(here, plan.queries[i].name))
-        tested.append({"at": at.to_json()} | left_out_test_loss(plan, policy, at).to_json())
-        found = {"rho_found": loss_found(plan, policy, at)} if len(at.records) > 1 else {}
-        totals.append({"at": at.to_json()} | _loss(total, simple[-1]) | found)
+        tested.append(stated | left_out_test_loss(plan, policy, reference).to_json())
+        placed = {"rho_found": loss_found(plan, policy, reference)} if len(reference.records) > 1 else {}
+        totals.append(stated | _loss(total, simple[-1]) | placed)
         interpreted.append(interpret_at(policy, here, total, delta))
-        if (below := no_larger(plan, at)) is not None:
+        if (below := no_larger(plan, reference)) is not None:
             most = total_loss(policy, below)
             totals[-1] |= {f"{name}_below": bound for name, bound in most.to_json().items()}
             interpreted[-1] |= {"below": interpret_at(policy, below, most, delta)}
@@ -83,13 +85,13 @@ def explain(
         {
             "name": query.name,
             "mechanism": query.described(),
-            "losses": stated,
+            "losses": of_query,
             "excess": shares,
             "accuracy": accuracy(query, plan.interval),
             "warnings": warnings(query),
         }
         | ({"groups": groups} if (groups := group_losses(query)) else {})
-        for query, stated, shares in zip(plan.queries, losses, excess, strict=True)
+        for query, of_query, shares in zip(plan.queries, losses, excess, strict=True)
     ]
     paper = paper_losses(plan, references)
     return {
@@ -97,7 +99,7 @@ def explain(
         "unit": plan.dataset.unit,
         "size": size_of(plan).to_json(),
         "queries": queries,
-        "left_out_test": left_out_test_of(plan, site_share).to_json() | {"losses": tested},
+        "left_out_test": test.to_json() | {"losses": tested},
         "total": totals,
         "total_means": interpreted,
     } | ({"paper": paper} if paper else {})
@@ -132,8 +134,6 @@ def _loss(loss: Loss | None, simple: Fraction | None = None) -> dict[str, float 
     return stated | ({} if simple is None else {"rho_simple": up_float(simple)})
 
 
-# Policy functions at growing sizes, in groups of records, and beside the paper's bound of the same noise.
-
 SIZES = tuple(10**power for power in range(8))  # influences that a table shows, in the measure's unit
 COUNTS = (1, 10, 100, 1_000, 10_000)  # sizes of groups of records
 
@@ -145,9 +145,9 @@ def loss_lines(plan: Plan) -> list[str]:
         sizes = (1,) if query.statistic.counts else SIZES  # on a count, every record has influence 1
         losses = [bound_text(query.mechanism.loss_at(Fraction(size)), 4) for size in sizes]
         rows.append([query.label, *losses, *[""] * (len(SIZES) - len(losses))])
-    whole, half = aligned(rows, numbers=True), 1 + len(SIZES) // 2
-    if max(map(len, whole)) <= WIDTH:
-        return whole
+    lines, half = aligned(rows, numbers=True), 1 + len(SIZES) // 2
+    if max(map(len, lines)) <= WIDTH:
+        return lines
     later = [[row[0], *row[half:]] for row in rows if any(row[half:])]
     return aligned([row[:half] for row in rows], numbers=True) + aligned(later, numbers=True)
 
@@ -159,7 +159,7 @@ def group_losses(query: Query) -> list[dict[str, Any]]:
     so is the group-wise loss that it implies.
     """
     return [
-        ({} if part.name is None else {"part": part.name}) | {"count": count, "rho": up_float(loss)}
+        named_part(part) | {"count": count, "rho": up_float(loss)}
         for part in query.parts
         for count in COUNTS
         if (loss := part.mechanism.group_loss_at(Fraction(count))) is not None
@@ -173,16 +173,17 @@ def paper_losses(plan: Plan, references: Sequence[Reference]) -> list[dict[str, 
     """
     if not tight_queries(plan):
         return []
-    paper = replace(plan, queries=tuple(_with_paper_policy(query) for query in plan.queries))
+    queries = (with_mechanisms(query, lambda mechanism: mechanism.by_paper()) for query in plan.queries)
+    paper = replace(plan, queries=tuple(queries))
     policy = policy_of(paper)
     return [
         {
-            "at": at.to_json(),
-            "queries": {query.name: up_float(loss.rho) for query, (_, loss) in zip(plan.queries, each, strict=True)},
+            "at": reference.to_json(),
+            "queries": {query.name: up_float(loss.rho) for query, (_, loss) in zip(plan.queries, losses, strict=True)},
             "rho": up_float(total.rho),
         }
-        for at in references
-        for each, total in [losses_at(paper, policy, at)]
+        for reference in references
+        for losses, total in [losses_at(paper, policy, reference)]
     ]
 
 
@@ -190,13 +191,6 @@ def tight_queries(plan: Plan) -> list[str]:
     """Return the names of the queries with a tight policy."""
     return [query.name for query in plan.queries if any(part.mechanism.tight for part in query.parts)]
 
-
-def _with_paper_policy(query: Query) -> Query:
-    parts = (replace(part, mechanism=part.mechanism.by_paper()) for part in query.parts)
-    return replace(query, parts=tuple(parts))
-
-
-# The picture of a plan's policies: what a record of each size loses in each table and in all, beside the limits.
 
 LEAST, LARGEST = 1, 10_000_000  # influences, in the measure's unit; with limits ten times the largest reference's
 POINTS = 400  # of a curve
@@ -238,9 +232,9 @@ def policy_curves(policy: PolicySum, statistic: Statistic, largest: float) -> li
             alike.setdefault((*kind, max(least, LEAST), min(most, largest)), []).append(query)
     curves = []
     for (_, step, least, most), (first, *more) in alike.items():
-        at = influences(step, most, least)
+        shifts = influences(step, most, least)
         label = f"{first.label} and {len(more)} more" if more else first.label
-        curves.append(Curve(label, first.mechanism.describe(), at, first.mechanism.loss(at)))
+        curves.append(Curve(label, first.mechanism.describe(), shifts, first.mechanism.loss(shifts)))
     return sorted(curves, key=lambda curve: float(curve.rho[-1]))
 
 
@@ -250,23 +244,24 @@ def total_curve(plan: Plan, policy: PolicySum, statistic: Statistic, largest: fl
     The largest sum of policies over the query sets (pipeline/accounting/policy.py), each within its classes' values.
     """
     measure = str(statistic.measure)
-    at = influences(next(each.step for each in plan.dataset.measures if each.name == measure), largest)
-    most = np.zeros(len(at))
+    sizes = influences(next(each.step for each in plan.dataset.measures if each.name == measure), largest)
+    most = np.zeros(len(sizes))
 
     @cache
     def loss(i: int, high: float) -> Floats:
         query = policy.queries[i]
         if query.statistic == statistic:
-            return query.mechanism.loss(np.minimum(at, high))
-        return np.full(len(at), up_float(query.mechanism.loss_at(Fraction(1)))) if query.statistic.counts else 0 * at
+            return query.mechanism.loss(np.minimum(sizes, high))
+        one = up_float(query.mechanism.loss_at(Fraction(1))) if query.statistic.counts else 0.0
+        return np.full(len(sizes), one)
 
     spans: Sequence[Span] = policy.spans or [{}] * len(policy.query_sets)
     for met, span in zip(policy.query_sets, spans, strict=True):
         low, high = span.get(measure, (0, None))
-        together = sum((loss(i, inf if high is None else float(high)) for i in met), 0 * at)
-        most = np.where(at >= float(low), np.maximum(most, together), most)
+        together = sum((loss(i, inf if high is None else float(high)) for i in met), 0 * sizes)
+        most = np.where(sizes >= float(low), np.maximum(most, together), most)
     zeros = "".join(f", {name} 0" for name in sorted(policy.measures - {measure}))
-    return Curve(f"all tables{zeros}", None, at, most)
+    return Curve(f"all tables{zeros}", None, sizes, most)
 
 
 def _range(policy: PolicySum, i: int, measure: str) -> tuple[float, float]:

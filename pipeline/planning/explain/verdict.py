@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from math import ceil, floor, inf, isfinite, log10, sqrt
 from typing import Any
 
@@ -10,7 +11,7 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import OWN_REMEDY, Limit, Reference
 from pipeline.base.errors import BudgetRefused, in_a_line
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import Part, Plan, Query
 from pipeline.plan.total_policy import limits_of, located, policy_of, require_measures
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.numbers.exact import as_json, bound_text, up_float
@@ -50,31 +51,32 @@ class Standing:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON, losses rounded up."""
-        return {
-            "at": self.at.to_json(),
-            "rho": up_float(self.rho),
-            "limit": None if self.limit is None else as_json(self.limit),
-            "within": self.within,
-            "used": self.used,
-            "shares": self.shares,
-        }
+        limit = None if self.limit is None else as_json(self.limit)
+        stated = {"at": self.at.to_json(), "rho": up_float(self.rho), "limit": limit}
+        return stated | {"within": self.within, "used": self.used, "shares": self.shares}
 
 
 def standings(plan: Plan, policy: PolicySum, references: Sequence[Reference] = ()) -> list[Standing]:
     """Return how the plan's limits stand, as a ledger without other releases checks them, then the `references`."""
     require_measures(policy, references)
-    places = [(limit.at, bound.at, limit.rho) for limit, bound in zip(plan.budget, limits_of(plan), strict=True)]
-    limited = {at.unordered for at, _, _ in places}
-    others = [(at, located(plan, at, below=True), None) for at in references if at.unordered not in limited]
-    return [
-        Standing(
-            at,
-            policy.loss_at(place),
-            limit,
-            {query.name: policy.query_loss_at(place, query.name) for query in plan.queries},
-        )
-        for at, place, limit in [*places, *others]
-    ]
+    limits = [(limit.at, bound.at, limit.rho) for limit, bound in zip(plan.budget, limits_of(plan), strict=True)]
+    limited = {stated.unordered for stated, _, _ in limits}
+    others = [(each, located(plan, each, below=True), None) for each in references if each.unordered not in limited]
+
+    def tables(located_at: Reference) -> dict[str, Fraction]:
+        return {query.name: policy.query_loss_at(located_at, query.name) for query in plan.queries}
+
+    return [Standing(stated, policy.loss_at(there), rho, tables(there)) for stated, there, rho in (*limits, *others)]
+
+
+def named_part(part: Part) -> dict[str, str]:
+    """Return, as JSON, the name of a part; nothing of a query without parts."""
+    return {} if part.name is None else {"part": part.name}
+
+
+def with_mechanisms(query: Query, change: Callable[[Mechanism], Mechanism]) -> Query:
+    """Return a query with the mechanism of each part changed."""
+    return replace(query, parts=tuple(replace(part, mechanism=change(part.mechanism)) for part in query.parts))
 
 
 def cell_errors(mechanism: Mechanism, total: float) -> dict[str, float | None]:
@@ -92,11 +94,7 @@ def cell_errors(mechanism: Mechanism, total: float) -> dict[str, float | None]:
 
 def table_errors(query: Query, totals: Sequence[float] = CELLS) -> list[dict[str, Any]]:
     """Return `cell_errors` of each part of a table at each of the totals."""
-    return [
-        ({} if part.name is None else {"part": part.name}) | cell_errors(part.mechanism, total)
-        for part in query.parts
-        for total in totals
-    ]
+    return [named_part(part) | cell_errors(part.mechanism, total) for part in query.parts for total in totals]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +151,8 @@ def verdict(plan: Plan, references: Sequence[Reference] = ()) -> Verdict:
     return replace(judged, remedies=remedies(plan, policy, list(judged.broken[0].shares))) if judged.broken else judged
 
 
-# What would bring a plan back within its limits: a larger noise scale of one table, or of all tables alike.
-#
-# A proposal is computed by the plan's own total loss and verified by it once more, in the plan as it would then be.
+# What would bring a plan back within its limits: a larger noise scale of one table, or of all tables alike. A proposal
+# is computed by the plan's own total loss and verified by it once more, in the plan as it would then be.
 
 DIGITS = 3  # of a proposed scale
 A_DECADE = 9 * 10 ** (DIGITS - 1)  # decimals of so many digits from 1 to 10
@@ -181,14 +178,8 @@ class Remedy:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         before, after = (None if value is None else as_json(value) for value in (self.before, self.after))
-        return {
-            "table": self.table,
-            "factor": as_json(self.factor),
-            "parameter": self.parameter,
-            "from": before,
-            "to": after,
-            "totals": [up_float(total) for total in self.totals],
-        }
+        stated = {"table": self.table, "factor": as_json(self.factor), "parameter": self.parameter}
+        return stated | {"from": before, "to": after, "totals": [up_float(total) for total in self.totals]}
 
 
 def remedies(plan: Plan, policy: PolicySum, tables: Sequence[str]) -> list[Remedy]:
@@ -209,36 +200,33 @@ def _hopeful(policy: PolicySum, broken: Sequence[Limit], tables: Sequence[str]) 
     if any(limit.at.listed for limit in broken):
         return tables[:MOST_TRIED]
     above = [(limit.at, policy.loss_at(limit.at) - limit.rho) for limit in broken]
-    return [table for table in tables if all(policy.query_loss_at(at, table) >= excess for at, excess in above)]
+    return [table for table in tables if all(policy.query_loss_at(one, table) >= excess for one, excess in above)]
 
 
 def _remedy(plan: Plan, policy: PolicySum, broken: Sequence[Limit], tables: Sequence[str]) -> Remedy | None:
     changed = frozenset(tables)
     whose = [query for query in plan.queries if query.name in changed]
     only = whose[0].mechanisms[0] if len(whose) == len(whose[0].parts) == 1 else None
-
-    def total_policy(factor: Fraction) -> PolicySum:
-        queries = (
-            replace(query, mechanism=with_scale_times(query.mechanism, factor, rounded=only is not None))
-            if query.name in changed
-            else query
-            for query in policy.queries
-        )
-        return replace(policy, queries=tuple(queries))
+    wider = partial(with_scale_times, rounded=only is not None)
 
     def held(factor: Fraction) -> bool:
-        wider = total_policy(factor)
-        return all(wider.loss_at(limit.at) <= limit.rho for limit in broken)
+        queries = (
+            replace(query, mechanism=wider(query.mechanism, factor)) if query.name in changed else query
+            for query in policy.queries
+        )
+        mended = replace(policy, queries=tuple(queries))
+        return all(mended.loss_at(limit.at) <= limit.rho for limit in broken)
 
     factor = _least(held)
     if factor is None:
         return None
-    queries = [
-        _scaled(query, factor, rounded=only is not None) if query.name in changed else query for query in plan.queries
-    ]
+    queries = (
+        with_mechanisms(query, partial(wider, factor=factor)) if query.name in changed else query
+        for query in plan.queries
+    )
     mended = replace(plan, queries=tuple(queries))
-    whole, limits = policy_of(mended), limits_of(mended)
-    totals = tuple(whole.loss_at(limit.at) for limit in limits)
+    of_mended, limits = policy_of(mended), limits_of(mended)
+    totals = tuple(of_mended.loss_at(limit.at) for limit in limits)
     if any(total > limit.rho for total, limit in zip(totals, limits, strict=True)):
         return None
     parameter = None if only is None else scale_of(type(only))
@@ -246,11 +234,6 @@ def _remedy(plan: Plan, policy: PolicySum, broken: Sequence[Limit], tables: Sequ
         return Remedy(tables[0] if len(tables) == 1 else None, factor, None, None, None, totals)
     after = with_scale_times(only, factor, rounded=True)
     return Remedy(tables[0], factor, parameter, getattr(only, parameter), getattr(after, parameter), totals)
-
-
-def _scaled(query: Query, factor: Fraction, *, rounded: bool) -> Query:
-    parts = (replace(part, mechanism=with_scale_times(part.mechanism, factor, rounded=rounded)) for part in query.parts)
-    return replace(query, parts=tuple(parts))
 
 
 def with_scale_times(mechanism: Mechanism, factor: Fraction, *, rounded: bool) -> Mechanism:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.targets import ONE_EACH, CalibrationError, Sizes, Target
 from pipeline.base.errors import arg
+from pipeline.base.plain import aligned, figure
 from pipeline.base.plots import REFERENCE, family_styles, write_picture
 from pipeline.planning.explain.explanation import groups_json
 from udfs.mechanisms.base import Mechanism, ParameterError
@@ -198,13 +199,13 @@ def _losses(mechanism: Mechanism, sizes: Sizes, limit: Fraction | None) -> Losse
     losses = mechanism.loss(sizes.value)
     part = sizes.count / sizes.records
     below = np.minimum(np.cumsum(part), 1.0)
-    at = [min(int(np.searchsorted(below, share)), len(losses) - 1) for share in SHOWN]
+    ranks = [min(int(np.searchsorted(below, share)), len(losses) - 1) for share in SHOWN]
     return Losses(
         losses=losses,
         largest=float(losses[-1]),
         mean=float(losses @ part),
         share=None if limit is None else float(part[losses <= float(limit)].sum()),
-        quantiles=tuple(losses[at].tolist()),
+        quantiles=tuple(losses[ranks].tolist()),
     )
 
 
@@ -250,9 +251,6 @@ def error_at(target: Target, candidate: Candidate, total: float) -> float | None
     return value if isfinite(value) and value < inf else None
 
 
-# A comparison for people: a ranked table, and a picture of losses.
-
-
 def table(comparison: Comparison, totals: tuple[float, ...]) -> str:
     """Return the best shape of each family in aligned columns, the best family first.
 
@@ -269,11 +267,10 @@ def table(comparison: Comparison, totals: tuple[float, ...]) -> str:
         if candidate.paper is not None:
             paper = _shown(candidate.paper, candidate.paper.mean, candidate.paper.quantiles[0])
         errors = (error_at(comparison.target, candidate, total) for total in totals)
-        shown = ["infinite" if error is None else f"{error:,.4g}" for error in errors]
+        shown = [figure(error, 4, none="infinite") for error in errors]
         parameters = _parameters(candidate.mechanism)
         rows.append([f"{rank}", candidate.family, parameters, *stated, *paper, *shown])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("   ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(aligned(rows, indent=0))
 
 
 def _parameters(mechanism: Mechanism) -> str:

@@ -172,7 +172,6 @@ def design(wish: Wish) -> Design:
 
 
 def _half_width(wish: Wish, mechanism: Mechanism) -> int:
-    """Return the half-width of the interval in steps."""
     return round(mechanism.interval_around(0.0, wish.coverage)[1] / float(wish.step))
 
 
@@ -187,11 +186,11 @@ def _narrowest(wish: Wish, programs: Callable[[Cost], Program], start: Floats, h
         if half_width == 0:
             break
         program = programs(Cost(beyond=half_width - 1))
-        found = program.solve(start)
-        reached = _half_width(wish, Designed(weights=_table(program.knots, found), step=wish.step))
+        logs = program.solve(start)
+        reached = _half_width(wish, Designed(weights=_table(program.knots, logs), step=wish.step))
         if reached >= half_width:
             break
-        best, half_width = found, reached
+        best, half_width = logs, reached
     return best
 
 
@@ -203,7 +202,7 @@ def _lower_bound(wish: Wish, mechanism: Designed, near: Set[PiecewiseWeights]) -
     low, high = 0, _half_width(wish, mechanism)
     cost = COSTS.get(wish.minimise, Cost(beyond=high - 1))
     certificates = (Certificate(weights, wish.steps, fall) for weights in near for fall in FALLS)
-    least, best = max(((each.least(cost), each) for each in certificates), key=lambda found: found[0])
+    least, best = max(((each.least(cost), each) for each in certificates), key=lambda pair: pair[0])
     if wish.minimise != "interval":
         return least * step**cost.power
     # the first half-width for which it is not certain that more than 1 − coverage lies beyond
@@ -223,12 +222,12 @@ def best_start(wish: Wish) -> ExponentialPolylog:
 
 
 def _within(wish: Wish) -> Iterator[ExponentialPolylog]:
-    at = np.concatenate(_positions(wish.steps))
-    limits = [Limit(Knots(at, at[:0], np.zeros(0)), *limit) for limit in wish.steps]
+    positions = np.concatenate(_positions(wish.steps))
+    limits = [Limit(Knots(positions, positions[:0], np.zeros(0)), *limit) for limit in wish.steps]
     for p, a, d in STARTS:
         shape = {"p": Fraction(p), "a": Fraction(a), "d": Fraction(d)}
         try:
-            exponent = _exponent(shape, limits, at)
+            exponent = _exponent(shape, limits, positions)
             for some in range(1, MOST_SCALES):
                 sigma = _decimal(exponent + some * SCALE_ERROR) * wish.step
                 start = ExponentialPolylog(sigma=sigma, step=wish.step, **shape)  # type: ignore[arg-type]
@@ -239,18 +238,18 @@ def _within(wish: Wish) -> Iterator[ExponentialPolylog]:
             continue  # no noise of this shape has so narrow, or so wide, a scale
 
 
-def _exponent(shape: Mapping[str, Fraction], limits: Sequence[Limit], at: NDArray[np.int64]) -> float:
+def _exponent(shape: Mapping[str, Fraction], limits: Sequence[Limit], positions: NDArray[np.int64]) -> float:
     """Return log10 of about the least scale, in steps, at which noise of a shape keeps all limits.
 
-    That is of its log-weights at positions `at`, straight between them.
+    That is of its log-weights at the `positions`, straight between them.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 — SciPy, for a design alone
 
     def excess(exponent: float) -> float:
-        v = PolylogWeights(**shape, scale=_decimal(exponent)).fast(at.astype(np.float64))
+        v = PolylogWeights(**shape, scale=_decimal(exponent)).fast(positions.astype(np.float64))
         return max(log(limit.ratio(v)) for limit in limits)
 
-    around = log10(at[0] * PARTS)
+    around = log10(positions[0] * PARTS)
     low, high = (around + x for x in SCALES)
     if not excess(low) > 0 >= excess(high):
         raise ArithmeticError("no scale is at the limits")
@@ -258,7 +257,6 @@ def _exponent(shape: Mapping[str, Fraction], limits: Sequence[Limit], at: NDArra
 
 
 def _decimal(exponent: float) -> Fraction:
-    """Return 10^exponent in four significant digits."""
     return exact(f"{10**exponent:.3e}")
 
 

@@ -112,12 +112,12 @@ class Certificate:
         rows = np.unique(np.concatenate([np.arange(DENSE), spread, [self.last]]))
         largest = 0.0
         for _ in range(ROUNDS):  # the distance where the last multipliers fail is looked at in the next program
-            found = self._program(cost, rows)
-            if found is None:
+            multipliers = self._program(cost, rows)
+            if multipliers is None:
                 break
-            bound, worst = self._bound(cost, found)
+            bound, worst = self._bound(cost, multipliers)
             if bound > largest:
-                best, largest = found, bound
+                best, largest = multipliers, bound
             rows = np.union1d(rows, worst)
         return best
 
@@ -129,13 +129,13 @@ class Certificate:
         # greatest t − Σ μ with t ≤ c + Σ μ·column in every row, each row scaled to numbers of one size
         matrix = np.column_stack([*(-column for column in columns), np.ones(len(costs))])
         sizes = np.maximum(np.abs(matrix).max(axis=1), costs)
-        found = linprog(
+        solution = linprog(
             np.append(np.ones(len(columns)), -1.0),
             A_ub=matrix / sizes[:, None],
             b_ub=costs / sizes,
             bounds=[(0, None)] * len(columns) + [(None, None)],
         )
-        return np.maximum(found.x[:-1], 0.0) if found.success else None
+        return np.maximum(solution.x[:-1], 0.0) if solution.success else None
 
     def _slope(self, shift: int, order: float, rho: float) -> _Slope | None:
         """Return ∇f(p*)/T, with ln p*(x ± Δ)/p*(x), each ± x taken together; None where doubles do not hold it.
@@ -181,6 +181,5 @@ def _means(values: Floats) -> Floats:
 
 
 def _steepest(weights: PiecewiseWeights, distance: int) -> float:
-    """Return the largest fall a step of log-weights from a distance on."""
     first = int(np.searchsorted(np.array(weights.steps), distance, side="right")) - 1
     return float(-min(weights.slopes[first:]))

@@ -5,7 +5,6 @@ is drawn on the lattice. What differs is what records and firms lose in all tabl
 additive noise are whole steps: there noise is the most that is no worse.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +20,7 @@ from pipeline.base.errors import PlanError, arg
 from pipeline.base.plots import FORMATS, family_styles, picture
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.planning.study.sized_cells import SizedCells
+from pipeline.planning.study.study_figures import write_study
 from pipeline.storage.paths import filled
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.numbers.exact import bound_text, exact
@@ -144,19 +144,19 @@ def _part(query: Query, part: Part, kind: Mapping[str, Any], target: Target) -> 
 
 def _target(mechanism: Mechanism, equal: str, total: float, coverage: Fraction) -> Target:
     """Return the target; ValueError where the mechanism's own accuracy is infinite or 0."""
-    at = exact(f"{total:.6g}")
+    typical = exact(f"{total:.6g}")
+    total = float(typical)
     if equal == "variance":
-        return Target.of("standard_error", standard_error=_number(sqrt(mechanism.variance(float(at)))), total=at)
+        return Target.of("standard_error", standard_error=_number(sqrt(mechanism.variance(total))), total=typical)
     if equal == "mean_absolute_error":
-        return Target.of(
-            "mean_absolute_error", mean_absolute_error=_number(mechanism.mean_absolute_error(float(at))), total=at
-        )
+        error = _number(mechanism.mean_absolute_error(total))
+        return Target.of("mean_absolute_error", mean_absolute_error=error, total=typical)
     if equal == "interval":
-        lower, upper = mechanism.interval_around(float(at), coverage)
-        return Target.of("interval", interval=_number(upper - lower), coverage=coverage, total=at)
+        lower, upper = mechanism.interval_around(total, coverage)
+        return Target.of("interval", interval=_number(upper - lower), coverage=coverage, total=typical)
     half = Fraction(1, 2)
-    error = _number(mechanism.error_quantile(float(at), half))
-    return Target.of("quantile", relative_error=error / at, total=at, quantile=half)
+    error = _number(mechanism.error_quantile(total, half))
+    return Target.of("quantile", relative_error=error / typical, total=typical, quantile=half)
 
 
 def _number(value: float) -> Fraction:
@@ -168,9 +168,7 @@ def _number(value: float) -> Fraction:
 def _typical(cells: SizedCells, part: int) -> float:
     """Return the median of the part's totals above 0, to a bin of theirs; 1 where there is none."""
     counts = np.cumsum(cells.counts[part, 1:])
-    if not counts[-1]:
-        return 1.0
-    return float(cells.totals[part, 1 + np.searchsorted(counts, (counts[-1] + 1) // 2)])
+    return float(cells.totals[part, 1 + np.searchsorted(counts, (counts[-1] + 1) // 2)]) if counts[-1] else 1.0
 
 
 def _entry(of_plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,8 +184,6 @@ def _entry(of_plan: Mapping[str, Any]) -> dict[str, Any]:
         "coverage": sum(row["coverage"] * row["cells"] for row in drawn) / cells if cells else None,
     }
 
-
-# What a study of a whole publication found, for people: columns of text and one picture.
 
 DOCUMENT: Final = "publication.json"
 SHOWN: Final = ("0.5", "0.99", "largest")
@@ -245,7 +241,4 @@ def write(document: Mapping[str, Any], out: Path) -> None:
     equal = document["equal"].replace("_", " ")
     drawn = picture(f"{document['plan']}: equal by {equal}", draw, panels=2, formats=FORMATS)
     with filled(out) as folder:
-        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        (folder / DOCUMENT).write_text(text, encoding="utf-8")
-        for suffix, data in drawn.files.items():
-            (folder / f"publication{suffix}").write_bytes(data)
+        write_study(folder, "publication", document, {"publication": drawn})

@@ -57,12 +57,10 @@ class SizedTask:
         bins = np.where(totals > 0, np.clip(np.searchsorted(EDGES, totals, "right"), 1, len(EDGES)), 0)
         parts = len(self.query.parts)
         of_part = np.zeros(block.size, dtype=np.int64) if block.part_of is None else block.part_of
-        at, size = of_part * (len(EDGES) + 1) + bins, parts * (len(EDGES) + 1)
-        sums: Floats = np.bincount(at, totals, size).astype(np.float64)
-        return SizedCells(np.bincount(at, minlength=size).reshape(parts, -1), sums.reshape(parts, -1))
+        numbers, size = of_part * (len(EDGES) + 1) + bins, parts * (len(EDGES) + 1)
+        sums: Floats = np.bincount(numbers, totals, size).astype(np.float64)
+        return SizedCells(np.bincount(numbers, minlength=size).reshape(parts, -1), sums.reshape(parts, -1))
 
-
-# Totals and sizes that a draft leaves open, from the cells of its tables on synthetic microdata.
 
 PLACEHOLDERS = {"total": 1, "sizes": str(BUILT_IN)}  # by which a draft is read before they are known
 
@@ -71,7 +69,7 @@ PLACEHOLDERS = {"total": 1, "sizes": str(BUILT_IN)}  # by which a draft is read 
 def sized_draft(
     text: PlanText,
     path: Path,
-    given: Mapping[str, str],
+    variables: Mapping[str, str],
     cells_of: Callable[[Plan], Sequence[SizedCells]],
 ) -> Iterator[PlanText]:
     """Yield a draft with each `total` and each `sizes` that it leaves open, for a block: files of sizes end with it.
@@ -81,11 +79,11 @@ def sized_draft(
 
     Raises PlanError on a wrong draft, where it leaves nothing open, and where a table has no cell above 0.
     """
-    absent = _absent(text, path, given)
+    absent = _absent(text, path, variables)
     with tempfile.TemporaryDirectory(prefix="prdp-sizes-") as name:
         folder = Path(name)
         meant = _with(text, {query: {key: PLACEHOLDERS[key]} for query, key in absent.items()})
-        plan = draft_of(meant, path, given)[0]  # says every other mistake
+        plan = draft_of(meant, path, variables)[0]  # says every other mistake
         if not absent:
             raise PlanError(f"{path}: calibrate: no total and no sizes are left open: leave out where they come from")
         cells = dict(zip((query.name for query in plan.queries), cells_of(plan), strict=True))
@@ -99,10 +97,10 @@ def sized_draft(
         yield _with(text, wishes)
 
 
-def _absent(text: PlanText, path: Path, given: Mapping[str, str]) -> dict[str, str]:
+def _absent(text: PlanText, path: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Return for each query whose scale is to be chosen which of `total` and `sizes` it leaves open."""
     try:
-        spec = PlanSpec.model_validate(filled(text, path, given).data)
+        spec = PlanSpec.model_validate(filled(text, path, variables).data)
     except ValidationError:
         return {}  # whoever reads the draft next says what is wrong
     if spec.calibrate is None:
@@ -123,7 +121,6 @@ def _with(text: PlanText, wishes: Mapping[str, Mapping[str, Any]]) -> PlanText:
 
 
 def _median(totals: Floats, counts: Int64s) -> float:
-    """Return the total of the middle one of all cells, with three digits."""
     middle = totals[np.searchsorted(np.cumsum(counts), counts.sum() / 2)]
     rounded = float(f"{middle:.3g}")
     return int(rounded) if rounded.is_integer() else rounded

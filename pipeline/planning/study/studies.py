@@ -1,7 +1,6 @@
 """The steps of a study: synthetic microdata, exact counts on an engine, equal mechanisms, figures, pictures, a page."""
 
 import csv
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pipeline.planning.study.study_figures import (
     errors_json,
     panel_errors,
     panel_json,
+    write_study,
 )
 from pipeline.planning.study.study_spec import write_microdata
 from pipeline.storage.local import LocalPath
@@ -101,16 +101,12 @@ def _write(job: StudyJob, results: Results, folder: Path) -> dict[str, Any]:
     made = document(results)
     job.log.progress("pictures")
     pictures = dict(_pictures(results))
-    for name, drawn in pictures.items():
-        for suffix, data in drawn.files.items():
-            (folder / f"{name}{suffix}").write_bytes(data)
+    write_study(folder, "study", made, pictures)
     for losses in results.panels:
         _write_csv(folder / f"losses-{losses.panel.name}.csv", *_loss_rows(losses, results.data))
     for panel in made["panels"]:
         if panel["errors"] is not None:
             _write_csv(folder / f"errors-{panel['name']}.csv", *_error_rows(panel["errors"]))
-    text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    (folder / DOCUMENT).write_text(text, encoding="utf-8")
     (folder / PAGE).write_text(study_page(made, pictures), encoding="utf-8")
     return made
 
@@ -168,8 +164,6 @@ def _write_csv(path: Path, header: list[str], rows: Iterable[list[Any]]) -> None
         writer.writerow(header)
         writer.writerows(rows)
 
-
-# study.html: all of a study on one self-contained page.
 
 Json = Mapping[str, Any]
 
@@ -261,8 +255,6 @@ def _value(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-# Pictures of a study: cumulative distributions of losses beside policy functions, and errors of published totals.
-
 WIDTHS = {"paper": 0.8, "tight": 2.0}  # of the lines of entries with both policies
 LOSSES_SHOWN = (1e-2, 1e4)  # losses: beyond, no two mechanisms are worth telling apart
 SMALLEST_SHARE = 5e-4  # steps of a curve below it are not drawn: no eye sees them
@@ -307,15 +299,15 @@ def errors_picture(panel: PanelErrors, entries: Sequence[Entry], title: str, cel
     def draw(panels: Sequence["Axes"]) -> None:
         left, right = panels
         for label, errors in panel.errors.items():
-            at: Floats = distinct.astype(np.float64)
+            x: Floats = distinct.astype(np.float64)
             error = errors[positive][first]
             style = looks.get(label, {})
             if label == TODAY:
-                at, error = _medians(totals, errors[positive])
+                x, error = _medians(totals, errors[positive])
                 label = f"{label} (median cell)"  # noqa: PLW2901
                 style = {"marker": "o", "linestyle": "", "markersize": 4, "color": PRACTICES[TODAY]}
-            left.loglog(at, error, label=label, **style)
-            right.loglog(at, 100 * error / at, **style)
+            left.loglog(x, error, label=label, **style)
+            right.loglog(x, 100 * error / x, **style)
         for flag, limit in zip(FLAGS, (LOW, HIGH), strict=False):
             right.axhline(100 * limit, color="0.6", linewidth=0.8, linestyle=":")
             across: Any = right.get_yaxis_transform()  # across: of the axes, up: of the values

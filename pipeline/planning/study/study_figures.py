@@ -4,14 +4,17 @@ A loss is a function of the influence alone. So counts of influences, which are 
 distribution of any mechanism's losses, whatever the engine and however the data are cut.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.base.html import QUANTILES
+from pipeline.base.plots import Picture
 from pipeline.planning.study.equal_mechanisms import FLAGS, HIGH, LOW, Line, Panel, Study, StudyMechanism
 from pipeline.planning.study.todays_practice import FactorNoise
 from udfs.numbers.arrays import Floats, Int64s, Mask
@@ -72,6 +75,15 @@ class PanelLosses:
         return cls(panel, tuple(lines), tuple(line.mechanism.loss(influences) for line in lines))
 
 
+def write_study(folder: Path, name: str, document: Mapping[str, Any], pictures: Mapping[str, Picture]) -> None:
+    """Write a study's document as `name`.json, and its pictures by their names, into a folder."""
+    text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    for title, drawn in pictures.items():
+        for suffix, data in drawn.files.items():
+            (folder / f"{title}{suffix}").write_bytes(data)
+
+
 def quantile(losses: Floats, counts: Int64s, share: Fraction) -> float:
     """Return the least loss that at least `share` of all records do not exceed: exact, from counts."""
     order = np.argsort(losses, kind="stable")
@@ -125,8 +137,6 @@ def _compared_with(first: Floats, losses: Floats, data: Aggregates) -> dict[str,
         }
     }
 
-
-# Errors of published totals: those of a panel's mechanisms at the cells' true totals, beside today's practice.
 
 CLASSES = (1, 10, 100, 1_000, 10_000, 100_000)  # the least true total of each class; totals of 0 are in none
 POINTS = 400  # of a variance as a function of the total
@@ -194,7 +204,6 @@ def _variances(mechanism: StudyMechanism, totals: Floats) -> Floats:
 
 
 def _flags(relative: Floats) -> dict[str, float]:
-    """Return the shares of cells with a total above 0 that get each flag."""
     if not len(relative):
         return {}
     shares = np.bincount(np.searchsorted((LOW, HIGH), relative, side="right"), minlength=len(FLAGS)) / len(relative)

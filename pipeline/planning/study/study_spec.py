@@ -39,17 +39,13 @@ CATTLE_PLAN: Final = {
 }
 
 
-def _establishments(records: int, seed: int, folder: Path) -> dict[str, Any]:
-    return read_text(generate(records, seed, folder).plan).data
-
-
 def _cattle(records: int, seed: int, folder: Path) -> dict[str, Any]:
     write_cattle(records, seed, folder)
     return dict(CATTLE_PLAN)
 
 
 WRITERS: Final[Mapping[str, Callable[[int, int, Path], dict[str, Any]]]] = {
-    "establishments": _establishments,
+    "establishments": lambda records, seed, folder: read_text(generate(records, seed, folder).plan).data,
     "cattle": _cattle,
 }
 MEASURES: Final = {"establishments": ("employment", "payroll"), "cattle": ("head",)}
@@ -114,6 +110,13 @@ class EqualSpec(Spec):
     variance: Positive | None = None
     standard_error: Positive | None = None
     total: NonNegative
+
+    @property
+    def read(self) -> Equal:
+        """The accuracy, of a specification without mistakes."""
+        variance = self.variance if self.standard_error is None else self.standard_error**2
+        assert variance is not None
+        return Equal(variance, self.total)
 
 
 class EntrySpec(Spec):
@@ -205,19 +208,19 @@ def _equal(equal: EqualSpec, path: KeyPath) -> Iterator[Mistake]:
 
 
 def _entry(entry: EntrySpec, path: KeyPath) -> Iterator[Mistake]:
-    shape, at = dict(entry.mechanism), (*path, "mechanism")
+    shape, here = dict(entry.mechanism), (*path, "mechanism")
     noise: dict[str, Any] | None = None
     if isinstance(shape.get("noise"), dict) and shape.get("kind") in CURVES:
         noise = shape.pop("noise")
-    wrong = [*_parameters(shape, KINDS, at)]
+    wrong = [*_parameters(shape, KINDS, here)]
     if noise is not None:
-        wrong += _parameters(noise, HEAVY, (*at, "noise"))
+        wrong += _parameters(noise, HEAVY, (*here, "noise"))
     if wrong:
         yield from wrong
         return
     yield from _policies(entry, CATALOGUE[shape["kind"]], (*path, "policies"))
     if noise is not None and shape["kind"] == Root.kind and shape["k"] == 1:
-        yield Mistake((*at, "k"), "must be at least 2; with k = 1 the noise is additive")
+        yield Mistake((*here, "k"), "must be at least 2; with k = 1 the noise is additive")
     if entry.equal == "continuous":
         additive = noise is None and shape["kind"] not in CURVES and scale_of(CATALOGUE[shape["kind"]]) == "sigma"
         if not additive or not isfinite(unit_noise(build({**shape, "sigma": TRIAL}, Fraction(1))).moment(2)):
@@ -275,6 +278,16 @@ def _policies(entry: EntrySpec, mechanism: type[Mechanism], path: KeyPath) -> It
 
 def _study(spec: StudySpec) -> Study:
     today = spec.today
+    panels = (
+        Panel(
+            name=panel.name,
+            title=panel.title,
+            equal=(panel.equal or spec.equal).read,
+            entries=tuple(Entry(e.label, e.mechanism, tuple(e.policies), e.equal) for e in panel.entries),
+            errors=panel.errors,
+        )
+        for panel in spec.panels
+    )
     return Study(
         name=spec.study,
         title=spec.title,
@@ -283,19 +296,8 @@ def _study(spec: StudySpec) -> Study:
         by=tuple(spec.query.by),
         sizes=tuple(int(size) for size in spec.sizes),
         limits=tuple(spec.limits),
-        panels=tuple(_panel(panel, spec.equal) for panel in spec.panels),
+        panels=tuple(panels),
         today=None
         if today is None
         else FactorNoise(a=float(today.a), b=float(today.b), own_magnitudes=today.own_magnitudes),
     )
-
-
-def _panel(spec: PanelSpec, equal: EqualSpec) -> Panel:
-    entries = tuple(Entry(e.label, e.mechanism, tuple(e.policies), e.equal) for e in spec.entries)
-    return Panel(spec.name, spec.title, _equality(spec.equal or equal), entries, spec.errors)
-
-
-def _equality(spec: EqualSpec) -> Equal:
-    variance = spec.variance if spec.standard_error is None else spec.standard_error**2
-    assert variance is not None
-    return Equal(variance, spec.total)

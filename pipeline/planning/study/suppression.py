@@ -3,10 +3,10 @@
 Synthetic microdata alone are read: which cells are suppressed, and what an attacker finds, is confidential of others.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +19,13 @@ from pipeline.base.names import hint
 from pipeline.base.plots import FORMATS, PRACTICES, Picture, picture
 from pipeline.engines.totals import Table, layout_of
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.total_policy import losses_at, policy_of
-from pipeline.planning.study.study_figures import quantile
+from pipeline.planning.study.study_figures import quantile, write_study
 from pipeline.planning.study.suppression_program import Linked, attacked, suppressed
-from pipeline.planning.study.todays_practice import Contributions, FactorNoise, Rules, by_rule
+from pipeline.planning.study.todays_practice import Contributions, FactorNoise, Rules, by_rule, losses_of_tables
 from pipeline.storage.paths import filled
 from udfs.noise.keystream import SeededBits
 from udfs.numbers.arrays import Floats, Int64s, Mask
-from udfs.numbers.exact import bound_text, up_float
+from udfs.numbers.exact import bound_text
 from udfs.records.statistics import Sum
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def suppression(job: SuppressionJob) -> dict[str, Any]:
         "attack": attacks | near,
         "usable": USABLE,
         "errors": errors,
-        "losses": _losses(plan, {query.name for query in queries}),
+        "losses": losses_of_tables(plan, {query.name for query in queries}),
         "quantiles": _quantiles(queries, rows.values),
     }
 
@@ -160,7 +159,6 @@ def _queries(job: SuppressionJob) -> list[Query]:
 
 
 def _protections(rules: Rules, rows: Rows, numbers: Sequence[Int64s], sums: int) -> dict[str, Floats]:
-    """Return the protection that each rule asks of every sum."""
     asked: dict[str, Floats] = {}
     for number, cells in zip(numbers, rows.cells, strict=True):
         here = cells >= 0
@@ -172,16 +170,13 @@ def _protections(rules: Rules, rows: Rows, numbers: Sequence[Int64s], sums: int)
 
 
 def _attack(linked: Linked, hidden: Mask, protection: Floats) -> dict[str, Any]:
-    found, primary = attacked(linked, hidden, protection), protection > 0
-    exactly = primary & (found.high - found.low < 1)
-    too_near = primary & ~found.protected
-    count = max(int(primary.sum()), 1)
-    return {
-        "exactly": int(exactly.sum()),
-        "exactly_share": float(exactly.sum() / count),
-        "too_near": int(too_near.sum()),
-        "too_near_share": float(too_near.sum() / count),
-    }
+    learned, primary = attacked(linked, hidden, protection), protection > 0
+    counts = {"exactly": learned.high - learned.low < 1, "too_near": ~learned.protected}
+    stated: dict[str, Any] = {}
+    for name, mask in counts.items():
+        count = (primary & mask).sum()
+        stated |= {name: int(count), f"{name}_share": float(count / max(int(primary.sum()), 1))}
+    return stated
 
 
 def _table_json(table: Table, number: Int64s, cells: Int64s, values: Floats, hidden: Sequence[Mask]) -> dict[str, Any]:
@@ -216,11 +211,11 @@ def _errors(
     factors = [job.today.draw(random, firms)[rows.firms] for _ in range(job.draws)]
     for table, cells, of in zip(tables, rows.cells, cells_of, strict=True):
         inside = cells >= 0
-        summed = _summed(cells[inside], len(of.hidden))
-        total = summed(rows.values[inside])
+        summed = partial(np.bincount, cells[inside], minlength=len(of.hidden))
+        total = summed(weights=rows.values[inside]).astype(np.float64)
         totals.append(total)
         errors["suppression"].append(np.zeros((1, len(total))))
-        noisy = np.array([summed((rows.values * factor)[inside]) for factor in factors])
+        noisy = np.array([summed(weights=(rows.values * factor)[inside]) for factor in factors], dtype=np.float64)
         errors["multiplicative noise"].append(np.abs(noisy - total))
         errors["prdp"].append(np.abs(_released(table, total, job) - total))
     every = np.concatenate(totals)
@@ -235,13 +230,8 @@ def _errors(
     shown = every >= SIZES[0]
     relative = {method: error[:, shown] / every[shown] for method, error in joined.items()}
     size = np.searchsorted(SIZES, every[shown], side="right") - 1
-    whole = _class(relative, hidden[shown], size >= 0)
     classes = [{"from": least} | _class(relative, hidden[shown], size == i) for i, least in enumerate(SIZES)]
-    return {"all": whole, "sizes": classes}, near
-
-
-def _summed(cells: Int64s, size: int) -> Callable[[Floats], Floats]:
-    return lambda values: np.bincount(cells, weights=values, minlength=size).astype(np.float64)
+    return {"all": _class(relative, hidden[shown], size >= 0), "sizes": classes}, near
 
 
 def _released(table: Table, totals: Floats, job: SuppressionJob) -> Floats:
@@ -265,24 +255,11 @@ def _class(errors: dict[str, Floats], lost: Mask, cells: Mask) -> dict[str, Any]
     return stated
 
 
-def _losses(plan: Plan, shown: set[str]) -> list[dict[str, Any]]:
-    policy = policy_of(plan)
-    stated = []
-    for limit in plan.budget:
-        queries, total = losses_at(plan, policy, limit.at)
-        rho = sum(loss.rho for query, (_, loss) in zip(plan.queries, queries, strict=True) if query.name in shown)
-        stated.append({"label": limit.label, "tables": up_float(Fraction(rho)), "plan": up_float(total.rho)})
-    return stated
-
-
 def _quantiles(queries: Sequence[Query], values: Floats) -> dict[str, float]:
-    """Return quantiles of what records lose in the tables together."""
     distinct_values, counts = np.unique(values, return_counts=True)
     losses = np.sum([query.mechanisms[0].loss(distinct_values) for query in queries], axis=0)
     return {q: quantile(losses, counts, Fraction(q)) for q in QUANTILES} | {"largest": float(losses.max())}
 
-
-# What a study of suppression found, for people: columns of text and one picture.
 
 DOCUMENT: Final = "suppression.json"
 RULES: Final = {"p_percent": "p % rule", "dominance": "(n, k) rule", "threshold": "threshold", "any": "any of them"}
@@ -304,11 +281,11 @@ def columns(figures: dict[str, Any]) -> Iterator[list[list[str]]]:
         shares = (f"{table[f'{name}_share']:.1%}" for name in ("cells", "measure", "records"))
         rows.append([table["name"], *counts, *shares])
     yield rows
-    rows = [["primary sums by", *(RULES[rule] for rule in figures["primary"])]]
-    yield [*rows, ["", *(f"{count:,}" for count in figures["primary"].values())]]
+    primary = figures["primary"]
+    yield [["primary sums by", *(RULES[rule] for rule in primary)], ["", *(f"{count:,}" for count in primary.values())]]
     rows = [["of these are found", "exactly", "nearer than the rules allow"]]
-    for when, found in figures["attack"].items():
-        shown = [f"{found[of]:.0%}" if of in found else "" for of in ("exactly_share", "too_near_share")]
+    for when, shares in figures["attack"].items():
+        shown = [f"{shares[of]:.0%}" if of in shares else "" for of in ("exactly_share", "too_near_share")]
         rows.append([ATTACKS.get(when, f"by the values of {when}"), *shown])
     yield rows
     first, *noisy = methods = [name for name in figures["errors"]["all"] if name != "cells"]
@@ -323,11 +300,8 @@ def columns(figures: dict[str, Any]) -> Iterator[list[list[str]]]:
     rows = [["a record of", "loses in these tables", "in the whole plan"]]
     rows += [[each["label"], *(bound_text(each[of], 3) for of in ("tables", "plan"))] for each in figures["losses"]]
     of = figures["quantiles"]
-    yield [
-        *rows,
-        ["half of all records, at most", bound_text(of["0.5"], 3), ""],
-        ["99 %", bound_text(of["0.99"], 3), ""],
-    ]
+    quantiles = {"half of all records, at most": of["0.5"], "99 %": of["0.99"]}
+    yield [*rows, *([name, bound_text(rho, 3), ""] for name, rho in quantiles.items())]
 
 
 def _percent(share: float | None) -> str:
@@ -338,11 +312,7 @@ def write(figures: dict[str, Any], out: Path) -> None:
     """Write the figures and the picture into `out`, a folder that is absent or empty; raises as `filled` does."""
     drawn = board(figures)
     with filled(out) as folder:
-        (folder / DOCUMENT).write_text(
-            json.dumps(figures, ensure_ascii=False, indent=2, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        for suffix, data in drawn.files.items():
-            (folder / f"suppression{suffix}").write_bytes(data)
+        write_study(folder, "suppression", figures, {"suppression": drawn})
 
 
 def board(figures: dict[str, Any]) -> Picture:
@@ -367,8 +337,8 @@ def board(figures: dict[str, Any]) -> Picture:
         wrong.set(ylabel="relative error in %: median, dashed 90 %")
         bars = [(name, PRACTICES["suppression"]) for name in ("margins of\nprimary alone", "with\nsecondary")]
         bars += [("multiplicative\nnoise", PRACTICES["multiplicative noise"]), ("prdp", PRACTICES["prdp"])]
-        for i, (found, (_, colour)) in enumerate(zip(figures["attack"].values(), bars, strict=False)):
-            share = 100 * found["too_near_share"]
+        for i, (attacked_by, (_, colour)) in enumerate(zip(figures["attack"].values(), bars, strict=False)):
+            share = 100 * attacked_by["too_near_share"]
             attack.bar(i, share, 0.6, color=colour, zorder=2)
             attack.text(i, share + 1, f"{share:.0f} %" if share >= 1 or not share else "< 1 %", ha="center")
         attack.set_xticks(range(4), [name for name, _ in bars], fontsize=8.5)

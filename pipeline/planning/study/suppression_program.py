@@ -127,17 +127,17 @@ def _tidied(linked: Linked, hidden: Mask, protection: Floats) -> Mask:
 
 def _complement(linked: Linked, hidden: Mask, demand: Demand) -> tuple[Floats, Mask]:
     """Return a deviation that meets the demand, and the sums that it moves: by the target's block, or a wider one."""
-    found = []
+    tried = []
     for block in (_block, _wider):
         columns = block(linked, demand[0])
         deviation = np.zeros(len(linked.values))
         deviation[columns] = _cheapest(linked, hidden, [demand], columns)[0]
         moved = np.abs(linked.matrix @ deviation) > _near(linked.totals)
         cost = float(linked.totals[moved & ~hidden].sum())
-        found.append((cost, deviation, moved))
+        tried.append((cost, deviation, moved))
         if cost <= DEAR * abs(demand[1]):
             break
-    _, deviation, moved = min(found, key=lambda each: each[0])
+    _, deviation, moved = min(tried, key=lambda each: each[0])
     return deviation, moved
 
 
@@ -146,7 +146,7 @@ def least_pattern(linked: Linked, protection: Floats) -> Mask:
     hidden = protection > 0
     up = [(int(i), float(protection[i])) for i in np.flatnonzero(hidden)]
     down = [(i, -min(needed, linked.totals[i])) for i, needed in up]
-    _, used = _cheapest(linked, hidden, up + down, np.arange(len(linked.values)), whole=True)
+    _, used = _cheapest(linked, hidden, up + down, np.arange(len(linked.values)), integral=True)
     hidden[used] = True
     return hidden
 
@@ -199,19 +199,18 @@ class Component:
         if (row, side) not in self.solved:
             self.solved.add((row, side))
             cost = self.parts[[row]].toarray()[0] * (1 - 2 * side)
-            found = milp(cost, bounds=Bounds(-self.values, np.inf), constraints=[LinearConstraint(self.known, 0, 0)])
-            if found.status == UNBOUNDED:
+            solution = milp(cost, bounds=Bounds(-self.values, np.inf), constraints=[LinearConstraint(self.known, 0, 0)])
+            if solution.status == UNBOUNDED:
                 self.ends[side, row] = np.inf
-            elif found.x is None:
-                raise PrdpError(f"the attacker's linear program has no solution ({found.message})")
+            elif solution.x is None:
+                raise PrdpError(f"the attacker's linear program has no solution ({solution.message})")
             else:
-                moved = self.parts @ found.x
+                moved = self.parts @ solution.x
                 self.ends = np.maximum(self.ends, [-moved, moved])
         return float(self.ends[side, row])
 
 
 def _components(linked: Linked, hidden: Mask) -> dict[int, list[Component]]:
-    """Return, of each hidden sum, the components in which its unknown base cells lie."""
     published = linked.matrix[~hidden]
     sizes = np.diff(published.indptr)
     free = np.ones(len(linked.values), dtype=bool)
@@ -222,7 +221,7 @@ def _components(linked: Linked, hidden: Mask) -> dict[int, list[Component]]:
     _, joined = connected_components(block_array([[None, known], [known.T, None]]), directed=False)
     order = np.argsort(joined[known.shape[0] :], kind="stable")
     starts = np.flatnonzero(np.append(True, np.diff(joined[known.shape[0] :][order]) != 0)[: len(order)])
-    found: dict[int, list[Component]] = {int(target): [] for target in np.flatnonzero(hidden)}
+    components: dict[int, list[Component]] = {int(target): [] for target in np.flatnonzero(hidden)}
     by_column = known.tocsc()
     for mine in np.split(order, starts[1:]) if len(order) else ():
         parts, rows = all_of[:, mine].tocsr(), by_column[:, mine].tocsr()
@@ -231,8 +230,8 @@ def _components(linked: Linked, hidden: Mask) -> dict[int, list[Component]]:
         ends = np.zeros((2, len(touched)))
         component = Component(touched, parts[touched], rows, linked.values[columns[mine]], ends, set())
         for target in touched[hidden[touched]].tolist():
-            found[target].append(component)
-    return found
+            components[target].append(component)
+    return components
 
 
 @dataclass(eq=False)
@@ -262,7 +261,7 @@ class Reached:
 
 
 def _cheapest(
-    linked: Linked, hidden: Mask, demands: Sequence[Demand], columns: Int64s, *, whole: bool = False
+    linked: Linked, hidden: Mask, demands: Sequence[Demand], columns: Int64s, *, integral: bool = False
 ) -> tuple[Floats, Int64s]:
     """Return deviations of the base cells `columns`, one after the other for each demand, that hide the least more.
 
@@ -272,14 +271,14 @@ def _cheapest(
 
         min Σ_k max(X_k, 1)·u_k   with   |A_k·y_d| ≤ M·u_k for all d, k   and   A_target·y_d = change.
 
-    `whole`: u_k is 0 or 1, and M beyond every deviation that is needed. Else M is the largest change that is demanded:
+    `integral`: u_k is 0 or 1, and M beyond every deviation that is needed. Else M is the largest change demanded:
     then the program is linear, and u_k the share of it that the sum k moves by.
     """
     matrix = linked.matrix[:, columns]
     met = np.diff(matrix.indptr) > 0
     shown = np.flatnonzero(met & ~hidden)
     rows, count, n = matrix[shown], len(demands), len(columns)
-    most = max(abs(change) for _, change in demands) + (linked.values.sum() if whole else 0.0)
+    most = max(abs(change) for _, change in demands) + (linked.values.sum() if integral else 0.0)
     uses = vstack([diags_array(np.full(len(shown), most))] * count)
     moves = block_array([[rows if i == j else None for j in range(count)] for i in range(count)], format="csr")
     targets = vstack([csr_array(_one(matrix, target, d, count)) for d, (target, _) in enumerate(demands)])
@@ -292,12 +291,12 @@ def _cheapest(
     ]
     cost = np.concatenate([np.zeros(n * count), np.maximum(linked.totals[shown], 1.0)])
     below = np.concatenate([np.tile(-linked.values[columns], count), np.zeros(len(shown))])
-    above = np.concatenate([np.full(n * count, np.inf), np.full(len(shown), 1.0 if whole else np.inf)])
-    kinds = np.concatenate([np.zeros(n * count), np.full(len(shown), int(whole))])
-    found = milp(cost, bounds=Bounds(below, above), constraints=limits, integrality=kinds)
-    if found.x is None:
-        raise PrdpError(f"complementary suppression has no solution ({found.message})")
-    return found.x[: n * count], shown[found.x[n * count :] > 0.5]
+    above = np.concatenate([np.full(n * count, np.inf), np.full(len(shown), 1.0 if integral else np.inf)])
+    kinds = np.concatenate([np.zeros(n * count), np.full(len(shown), int(integral))])
+    solution = milp(cost, bounds=Bounds(below, above), constraints=limits, integrality=kinds)
+    if solution.x is None:
+        raise PrdpError(f"complementary suppression has no solution ({solution.message})")
+    return solution.x[: n * count], shown[solution.x[n * count :] > 0.5]
 
 
 def _one(matrix: csr_array, target: int, demand: int, count: int) -> Floats:

@@ -89,16 +89,15 @@ class Rules:
     width: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.p is not None and not 0 < self.p <= 100:
-            raise ValueError("p: must be above 0 and at most 100")
-        if not self.n >= 1:
-            raise ValueError("n: must be at least 1")
-        if self.k is not None and not 0 < self.k < 100:
-            raise ValueError("k: must be above 0 and below 100")
-        if self.threshold is not None and not self.threshold >= 2:
-            raise ValueError("threshold: must be at least 2")
-        if not 0 < self.width <= 100:
-            raise ValueError("width: must be above 0 and at most 100")
+        for rule, kept in {
+            "p: must be above 0 and at most 100": self.p is None or 0 < self.p <= 100,
+            "n: must be at least 1": self.n >= 1,
+            "k: must be above 0 and below 100": self.k is None or 0 < self.k < 100,
+            "threshold: must be at least 2": self.threshold is None or self.threshold >= 2,
+            "width: must be above 0 and at most 100": 0 < self.width <= 100,
+        }.items():
+            if not kept:
+                raise ValueError(rule)
 
     @classmethod
     def named(cls, numbers: Mapping[str, float]) -> "Rules":
@@ -161,11 +160,6 @@ def by_rule(rules: Rules, of: Contributions) -> dict[str, Floats]:
     return {name: np.where(primary, np.maximum(needed, 1.0), 0.0) for name, (primary, needed) in stated.items()}
 
 
-# A plan's errors in the cells of published figures, by state and industry, beside what is withheld in them today.
-#
-# Nothing is drawn: errors have the distribution of the plan's noise, by its quantiles. The true totals are those of the
-# microdata that `prdp generate --like` writes, which add up to the figures whatever the seed.
-
 USABLE: Final = 0.3  # the largest relative error of a usable figure
 POINTS: Final = 100  # quantiles of the noise: chances are known to 1 / POINTS
 SIZES: Final = (0, 20, 100, 500, 5_000)  # the least true employment of each class of cells
@@ -175,6 +169,9 @@ FLAGS: Final = "GHDS"  # published with noise below 2 %, below 5 %; withheld
 
 def beside_today(name: str, plan: Plan) -> dict[str, Any]:
     """Return relative errors of a plan's tables by state and industry in the cells of the figures `name`.
+
+    Nothing is drawn: errors have the distribution of the plan's noise, by its quantiles. The true totals are those of
+    the microdata that `prdp generate --like` writes, which add up to the figures whatever the seed.
 
     `levels`: of each level of industry the tables that were judged, and in classes of cells, by today's flag
     (`flags`) and by true employment (`sizes`), of each statistic the `median` and the `ninety` % quantile of the
@@ -214,8 +211,8 @@ def beside_today(name: str, plan: Plan) -> dict[str, Any]:
 
 def _table(plan: Plan, industry: str, statistic: Statistic) -> Query:
     for query in plan.queries:
-        whole = set(query.by) == {"state", industry} and not query.where and query.split is None
-        if whole and query.statistic == statistic and query.mechanisms[0].additive:
+        everywhere = set(query.by) == {"state", industry} and not query.where and query.split is None
+        if everywhere and query.statistic == statistic and query.mechanisms[0].additive:
             return query
     of = "count: records" if statistic.counts else f"sum: {statistic.measure}"
     raise PlanError(f"the plan has no table by [{industry}, state] of {of} with one additive mechanism")
@@ -246,12 +243,19 @@ def _usable(errors: Floats) -> float:
 
 def _losses(plan: Plan, shown: set[str]) -> list[dict[str, Any]]:
     policy = policy_of(plan)
-    stated = []
-    for limit, bound in zip(plan.budget, limits_of(plan), strict=True):
+    return [
+        {"label": limit.label, "at": limit.at.to_json()}
+        | stated
+        | {"all_no_larger": up_float(policy.loss_at(bound.at))}
+        for limit, bound, stated in zip(plan.budget, limits_of(plan), losses_of_tables(plan, shown), strict=True)
+    ]
+
+
+def losses_of_tables(plan: Plan, names: set[str]) -> list[dict[str, Any]]:
+    """Return, as JSON, rho of the tables with these names, and of the whole plan, at each limit's reference."""
+    policy, stated = policy_of(plan), []
+    for limit in plan.budget:
         queries, total = losses_at(plan, policy, limit.at)
-        of_shown = sum(loss.rho for query, (_, loss) in zip(plan.queries, queries, strict=True) if query.name in shown)
-        rho = {"tables": Fraction(of_shown), "plan": total.rho, "all_no_larger": policy.loss_at(bound.at)}
-        stated.append(
-            {"label": limit.label, "at": limit.at.to_json()} | {kind: up_float(loss) for kind, loss in rho.items()}
-        )
+        rho = sum(loss.rho for query, (_, loss) in zip(plan.queries, queries, strict=True) if query.name in names)
+        stated.append({"label": limit.label, "tables": up_float(Fraction(rho)), "plan": up_float(total.rho)})
     return stated

@@ -34,15 +34,15 @@ Json = Mapping[str, Any]
 
 def trial_page(plan: Plan, written_as: Json, document: Json, cells: Sequence[SizedCells]) -> str:
     """Return the page for the first plan of a trial's document; `written_as`: the plan's own text as plain data."""
-    found, data = document["plans"][0], page_data(plan, written_as, cells)
-    drawn = [(table["name"], _drawn(table["classes"])) for table in found["tables"]] if document["draws"] else []
+    tried, data = document["plans"][0], page_data(plan, written_as, cells)
+    drawn = [(table["name"], _drawn(table["classes"])) for table in tried["tables"]] if document["draws"] else []
     label = document["microdata"]["label"]
     sentence = label[:1].upper() + label[1:]
     return rendered(
         "try.html",
         title=f"Plan {plan.release}: try its scales",
         figures=True,
-        lead=f"{sentence}: {found['records']['in_domain']:,} records in the plan's domain.",
+        lead=f"{sentence}: {tried['records']['in_domain']:,} records in the plan's domain.",
         data=data,
         draws=document["draws"],
         drawn=drawn,
@@ -99,7 +99,6 @@ def page_data(plan: Plan, written_as: Json, cells: Sequence[SizedCells]) -> dict
 
 
 def _look(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the colour and the dash of a family, as in all pictures."""
     colour, dash = family_look(mechanism.describe())
     return {"colour": colour, "dash": DASHES[dash] if isinstance(dash, str) else " ".join(map(str, dash[1]))}
 
@@ -141,25 +140,22 @@ def _limits(plan: Plan, policy: PolicySum) -> tuple[list[dict[str, Any]], list[s
     limits = []
     for number_of, (limit, there, stands) in enumerate(zip(bare, located, standing, strict=True)):
         if len(limit.at.records) > 1:
-            told = (
-                ""
-                if stands is None
-                else f" As the plan is, it loses ρ {bound_text(stands.rho)} of {as_json(limit.rho)}."
-            )
+            loss = "" if stands is None else f"it loses ρ {bound_text(stands.rho)} of {as_json(limit.rho)}."
+            now = f" As the plan is, {loss}" if loss else ""
             notes.append(
                 f"The limit at {reference_text(limit.at.to_json())} is of several records, whose placements prdp "
-                f"explain goes through: it is not recomputed here.{told}"
+                f"explain goes through: it is not recomputed here.{now}"
             )
             continue
-        record, (at,) = there.at.records[0], limit.at.records
+        record, (stated_record,) = there.at.records[0], limit.at.records
         anywhere = record.query_sets is None
         limits.append(
             {
                 "number": number_of if stated else None,
                 "rho": as_json(limit.rho) if stated else None,
                 "within": None if stands is None else stands.within,  # of the plan as it is
-                "values": {name: float(value) for name, value in at.values.items()},
-                "keys": ", ".join(f"{level} {code}" for level, code in at.keys.items()),
+                "values": {name: float(value) for name, value in stated_record.values.items()},
+                "keys": ", ".join(f"{level} {code}" for level, code in stated_record.keys.items()),
                 "sets": [sorted(each) for each in (policy.query_sets if anywhere else record.query_sets or ())],
                 "spans": spans_json(policy.spans if anywhere else record.spans),
             }
@@ -195,8 +191,8 @@ def _with_tokens(
     for k, limit in enumerate(limits):
         if limit["number"] is not None:
             entry = data["budget"][limit["number"]]
-            at = entry["at"][0] if isinstance(entry["at"], list) else entry["at"]
-            at |= {name: TOKEN.format(f"limit {k} {name}") for name in limit["values"]}
+            reference = entry["at"][0] if isinstance(entry["at"], list) else entry["at"]
+            reference |= {name: TOKEN.format(f"limit {k} {name}") for name in limit["values"]}
             entry["rho"] = TOKEN.format(f"limit {k}")
     return data
 

@@ -101,25 +101,25 @@ class Family:
             steps = [n for n in knots(self.mechanism.log_weights) if n < MOST_STEPS]
             losses = self.mechanism.loss(np.array(steps, dtype=np.float64) * float(self.mechanism.step))
             return {"curve": {"steps": steps, "losses": [float(f"{loss:.9g}") for loss in losses.tolist()]}}
-        found: dict[str, Any] = {}
+        tables: dict[str, Any] = {}
         if kind == "symmetric_stable" and self.mechanism.describe()["alpha"] != 1:
             u = np.geomspace(1e-4, 1e12, 16 * 12 + 1)
             pure = self.mechanism.pure_loss(u * self.scales[0])
-            found["pure"] = {"shifts": np.log(u).round(9).tolist(), "logs": np.log(pure).round(6).tolist()}
+            tables["pure"] = {"shifts": np.log(u).round(9).tolist(), "logs": np.log(pure).round(6).tolist()}
         if kind in TABLED and self.mechanism.tight:
-            found |= self._ratios(most)
-        return found or None
+            tables |= self._ratios(most)
+        return tables or None
 
     def _ratios(self, most: float) -> dict[str, Any]:
         for a_decade in A_DECADE:
-            scales, steps = self._grid(2 * a_decade), _whole(most, a_decade)
+            scales, steps = self._grid(2 * a_decade), _grid_of_steps(most, a_decade)
             middle = np.setdiff1d(np.rint(np.sqrt(steps[1:] * steps[:-1])), steps)
             x, y, between = np.log(scales), np.log(steps), np.log(middle)
-            found = np.array([self._log_ratios(scale, np.append(steps, middle)) for scale in scales.tolist()])
-            ratios, others = found[::2, : len(steps)], found[:, len(steps) :]
+            logs = np.array([self._log_ratios(scale, np.append(steps, middle)) for scale in scales.tolist()])
+            ratios, others = logs[::2, : len(steps)], logs[:, len(steps) :]
             coarse = (x[::2], y, ratios)
             error = max(
-                np.max(np.abs(_read_all(*coarse, x, y) - found[:, : len(steps)])),
+                np.max(np.abs(_read_all(*coarse, x, y) - logs[:, : len(steps)])),
                 np.max(np.abs(_read_all(*coarse, x, between) - others)),
             )
             if error <= EXACT:
@@ -154,10 +154,10 @@ class Family:
             offset = max(float(exact(known)), TOTALS[0])  # type: ignore[arg-type]
             totals = np.geomspace(offset, TOTALS[1] + offset, POINTS) - offset
         scales = self._grid(16)
-        found = [self.at(scale) for scale in scales.tolist()]
+        mechanisms = [self.at(scale) for scale in scales.tolist()]
 
         def of(error: Callable[[Mechanism, float], float]) -> list[list[float | None]]:
-            values = [[error(each, total) for total in totals.tolist()] for each in found if each is not None]
+            values = [[error(each, total) for total in totals.tolist()] for each in mechanisms if each is not None]
             return [[round(float(np.log(v)), 6) if 0 < v < np.inf else None for v in row] for row in values]
 
         return _rounded({"scales": np.log(scales), "totals": np.log(totals + offset)}) | {
@@ -195,17 +195,17 @@ def _read_all(x: Floats, y: Floats, values: Floats, at_x: Floats, at_y: Floats) 
     return read_there
 
 
-def _weights(knots_of: Floats, at: Floats) -> Floats:
+def _weights(knots_of: Floats, points: Floats) -> Floats:
     """Return a row of weights of the knots for each place: four of them are not 0 (Lagrange's polynomials)."""
-    rows = np.zeros((len(at), len(knots_of)))
-    for row, place in zip(rows, at.tolist(), strict=True):
+    rows = np.zeros((len(points), len(knots_of)))
+    for row, place in zip(rows, points.tolist(), strict=True):
         first = min(max(int(np.searchsorted(knots_of, place)) - 2, 0), max(len(knots_of) - 4, 0))
         near = knots_of[first : first + 4].tolist()
         row[first : first + 4] = [prod((place - o) / (knot - o) for o in near if o != knot) for knot in near]
     return rows
 
 
-def _whole(most: float, a_decade: int) -> Floats:
+def _grid_of_steps(most: float, a_decade: int) -> Floats:
     """Return numbers of steps from 1 to `most`: all below FEW, then so many a decade."""
     count = int(np.ceil(np.log10(most) * a_decade)) + 1
     return np.union1d(np.arange(1.0, FEW + 1), np.rint(np.geomspace(1, most, count)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.base.html import SHOWN
-from pipeline.base.plain import WIDTH, reference_text, wrapped
+from pipeline.base.plain import WIDTH, aligned, reference_text, wrapped
 from udfs.numbers.exact import bound_text
 
 LINES: Final = 60
@@ -23,18 +23,15 @@ def trial_text(document: Json) -> str:
     """Return the trial for people."""
     plans = document["plans"]
     names = [str(i) if len(plans) > 1 else "" for i in range(1, len(plans) + 1)]
-    head = [*wrapped(f"Trial on {document['microdata']['label']}, {_draws(document)}. Nothing was charged."), ""]
+    records = plans[0]["records"]
+    made = "" if records["made"] in (None, records["in_domain"]) else f" of {records['made']:,}"
+    scope = f"{records['in_domain']:,}{made} in the plan's domain, {document['draws']} draws"
+    head = [*wrapped(f"Trial on {document['microdata']['label']}, {scope}. Nothing was charged."), ""]
     for name, plan in zip(names, plans, strict=True):
         head += _limits(name, plan)
     tail = ["", *_losses(names, plans), *_needs(names, plans)]
     tail += wrapped(OF_DRAWN) if document["draws"] else []
     return "\n".join([*head, *_tables(names, plans, document["draws"], LINES - len(head) - len(tail)), *tail])
-
-
-def _draws(document: Json) -> str:
-    records = document["plans"][0]["records"]
-    made = "" if records["made"] in (None, records["in_domain"]) else f" of {records['made']:,}"
-    return f"{records['in_domain']:,}{made} in the plan's domain, {document['draws']} draws"
 
 
 def _limits(name: str, plan: Json) -> list[str]:
@@ -71,11 +68,12 @@ def _tables(names: Sequence[str], plans: Sequence[Json], draws: int, room: int) 
             for name, table in of_plans.items():
                 row = next((r for r in table["classes"] if r["total"] == label), None)
                 if row is not None:
-                    total, *figures = (_drawn if draws else _expected)(row)
-                    rows.append([total, *([name] if len(plans) > 1 else []), *figures])
+                    figures = _drawn(row) if draws else [_number(row["expected_standard_error"])]
+                    number = [name] if len(plans) > 1 else []
+                    rows.append([row["total"], *number, _count(row["cells"]), *figures])
     lines = []
-    for i, line in enumerate(_columns(rows)):
-        lines += [titles[i], line] if i in titles else [line]
+    for i, line in enumerate(aligned(rows, numbers=True, indent=0, gap=1)):
+        lines += [titles[i], line[:WIDTH]] if i in titles else [line[:WIDTH]]
     left = len(of_name) - len(shown)
     return [*lines, *([f"… and {left} more tables: see --json or --page"] if left else [])]
 
@@ -92,18 +90,12 @@ def _spread(labels: Sequence[str], most: int) -> list[str]:
 def _drawn(row: Json) -> list[str]:
     within = row["within"]
     return [
-        row["total"],
-        _count(row["cells"]),
         *(_number(row[name], 2) for name in ("bias", "bias_mc")),
         _number(row["mean_absolute_error"]),
         *(_percent(row[f"{name}_relative_error"]) for name in ("median", "ninety")),
         _percent(within["0.1"] if within else None),
         *(_percent(row[name]) for name in ("coverage", "negative")),
     ]
-
-
-def _expected(row: Json) -> list[str]:
-    return [row["total"], _count(row["cells"]), _number(row["expected_standard_error"])]
 
 
 def _losses(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
@@ -119,7 +111,7 @@ def _losses(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
             texts = ("–" if each is None else bound_text(each, 3) for each in quantiles)
             shares = [_percent(above.get(rho)) for rho in limits]
             rows.append([f"{unit}, plan {name}" if name else unit, *texts, *shares])
-    yield from _columns(rows)
+    yield from (line[:WIDTH] for line in aligned(rows, numbers=True, indent=0, gap=1))
 
 
 def _needs(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
@@ -132,13 +124,6 @@ def _needs(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
                 f"{whose}a release took {needs['seconds']:.3g} s here, {scan:.2g} s of them to "
                 f"read these records, and {size:,.3g} MB on disk"
             )
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    sides = [str.ljust, *[str.rjust] * (len(widths) - 1)]
-    lines = (" ".join(side(text, w) for side, text, w in zip(sides, row, widths, strict=True)) for row in rows)
-    return [line.rstrip()[:WIDTH] for line in lines]
 
 
 def _count(cells: int) -> str:
