@@ -17,7 +17,7 @@ from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import parse_at
 from pipeline.planning.explain.explain_text import render
 from pipeline.planning.explain.explanation import explain
-from pipeline.publication.site.site_pages import OF_INFINITE, OF_MEANS, OF_MEDIANS, oddities
+from pipeline.publication.description import OF_INFINITE, OF_MEANS, OF_MEDIANS, oddities
 from tests.support.world import records, write_world
 from udfs.numbers.exact import up_text
 
