@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs.options import Parser, add_json, add_set, at_least_one, count, values_set
 from jobs.output import print_json, put
-from pipeline.accounting.best_alpha import LEAST
+from pipeline.accounting.calibrate import LEAST
 from pipeline.accounting.targets import BOUNDS, TARGETS
 from pipeline.base.errors import PlanError
 from pipeline.plan.plan_text import read_text

@@ -24,6 +24,7 @@ import numpy as np
 from pipeline.accounting.allocation_problem import LARGEST, SLOPE, Bound, Numbers, Problem, Program, Unknown, Unmet
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.search import halved, neighbours
 from pipeline.accounting.targets import CalibrationError
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
@@ -96,11 +97,7 @@ def relaxed(problem: Problem, wished: Numbers, which: Sequence[int]) -> dict[int
     high = next((move for move in np.arange(1.0, MOST_RELAXED) if by(move) is not None), None)
     if high is None:
         return None
-    low = high - 1
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if by(middle) is not None else (middle, high)
-    return by(high)
+    return by(halved(high, high - 1, lambda move: by(move) is not None, HALVINGS)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,9 +295,7 @@ def _rounded(problem: Problem, wished: Numbers, found: Numbers) -> dict[int, int
         if stride > FARTHEST:
             break
     low, high = sorted((last, last + way * stride))  # not kept at low, kept at high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if keeps(middle) else (middle, high)
+    high, _ = neighbours(high, low, keeps)
     numbers = moved(high)
     if numbers is None or not keeps(high):
         policy = problem.at({**wished, **found})

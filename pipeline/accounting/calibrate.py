@@ -11,21 +11,28 @@ more noise, so that the mechanism is never less private than the exact solution:
 - relative error: the most noise whose error is below the wanted one; with a group's loss also the offset `a`.
 
 Only public numbers enter: no microdata are read (docs/calibration.md).
-
-The condition is decided exactly at every decimal that matters; a float, its gap, only leads the search there quickly.
-The search is our own: scipy's brentq needs a finite gap at both ends and a sign change, but gaps here are ±∞ where a
-scale has no mechanism, and where conditions change more than once the decimal reached depends on the steps taken,
-which plans' digests hold.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from math import floor, inf, isfinite, log, log10
+from functools import cache, lru_cache
+from math import inf, isfinite, log
 
+from pipeline.accounting.search import (
+    LOWEST,
+    crossing,
+    decided,
+    decimal,
+    log10_of,
+    neighbours,
+    number_below,
+    number_of,
+)
 from pipeline.accounting.targets import CalibrationError, Target, shown
 from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
+from udfs.noise.weights import beyond
 from udfs.numbers.exact import bound_text, exact, up_text
 
 Number = Fraction | int | float | str
@@ -36,108 +43,7 @@ STARTS = (Fraction(1), Fraction(1, 4), Fraction(1, 1000))  # scales, one of whic
 OFFSET, GROUPED = "a", "groupwise_log"  # the kind whose loss falls with the group, by its offset
 OFFSETS = (Fraction(1, 1000), Fraction(10**6))  # between which it is looked for
 OVERSHOOT = 1e-5  # relative, of an error that can be met
-
-DIGITS = 8
-UNITS = 10_000_000  # of the last digit in 1
-A_DECADE = 9 * UNITS  # how many decimals of DIGITS digits lie in [1, 10)
-LOWEST, HIGHEST = -50 * A_DECADE, 50 * A_DECADE  # 10⁻⁵⁰ and 10⁵⁰
-WIDEN = 8  # factor by which the longest step outward grows
 FINER = 10_000_000  # decimals of 15 digits, the most that plans take, from one of 8 to the next
-MOST_REPEATS = 3  # steps that may move the same end of a bracket
-
-Point = tuple[int, float]  # a number, and the gap there
-Gap = Callable[[int], float]
-Holds = Callable[[int], bool]
-
-
-def decimal(n: int) -> Fraction:
-    """Return the n-th decimal of DIGITS significant digits: 1 for n = 0, growing with n."""
-    decade, units = divmod(n, A_DECADE)
-    ten = Fraction(10**decade) if decade >= 0 else Fraction(1, 10**-decade)
-    return Fraction(UNITS + units, UNITS) * ten
-
-
-def number_below(number: Fraction) -> int:
-    """Return an n whose decimal is at most `number` and next to it, as far as doubles tell."""
-    return number_of(log10(number))
-
-
-def crossing(gap: Gap, holds: Holds, start: int) -> int | None:
-    """Return n with holds(n) and not holds(n − 1), LOWEST < n ≤ HIGHEST; None if it holds at LOWEST.
-
-    Where it holds nowhere, HIGHEST + 1. `gap`(n) is a logarithm, below 0 about where the condition does not hold, that
-    grows with n. A condition that changes once changes there; of another, it is one of its changes.
-    """
-    return _decided(holds, *_by_gap(gap, start))
-
-
-def _by_gap(gap: Gap, start: int) -> tuple[int, int]:
-    """Return (n − 1, n) about the change of the gap's sign, or the end up to which it does not change, twice."""
-    low, high = _bracket(gap, start, gap(start))
-    repeats, side = 0, 0
-    while high[0] - low[0] > 1:
-        n = (low[0] + high[0]) // 2
-        if repeats < MOST_REPEATS and isfinite(low[1]) and isfinite(high[1]):
-            # where one end alone moves, step ever farther past the zero of the line; then halve
-            past = -side * 4**repeats if repeats else 0
-            n = max(low[0] + 1, min(high[0] - 1, _between(low, high) + past))
-        point = (n, gap(n))
-        moved = -1 if point[1] < 0 else 1
-        repeats, side = (repeats + 1 if moved == side else 0), moved
-        low, high = (point, high) if moved < 0 else (low, point)
-    return low[0], high[0]
-
-
-def _bracket(gap: Gap, n: int, value: float) -> tuple[Point, Point]:
-    """Return two numbers with their gaps, the first's below 0 and not the second's, or the same end twice."""
-    way, stride, last = (1 if value < 0 else -1), A_DECADE, (n, value)
-    while (last[1] < 0) == (way > 0):
-        n, value = last
-        end = HIGHEST if way > 0 else LOWEST
-        if n == end:
-            return last, last
-        # where the gap would be 0 if it grew with the number's logarithm, and a little beyond
-        far = 1.2 * abs(value) / log(10) * A_DECADE + A_DECADE // 100
-        n = max(LOWEST, min(HIGHEST, n + way * int(min(stride, far))))
-        before, last, stride = last, (n, gap(n)), stride * WIDEN
-    return (before, last) if way > 0 else (last, before)
-
-
-def _between(low: Point, high: Point) -> int:
-    x, y = log10_of(low[0]), log10_of(high[0])
-    return number_of(x + (y - x) * low[1] / (low[1] - high[1])) if low[1] < high[1] else (low[0] + high[0]) // 2
-
-
-def log10_of(n: int) -> float:
-    """Return the logarithm of the n-th decimal."""
-    decade, units = divmod(n, A_DECADE)
-    return decade + log10(1 + units / UNITS)
-
-
-def number_of(x: float) -> int:
-    """Return the number of a decimal next to 10^x."""
-    decade: int = floor(x)
-    return decade * A_DECADE + min(A_DECADE - 1, floor((float(10 ** (x - decade)) - 1) * UNITS))
-
-
-def _decided(holds: Holds, low: int, high: int) -> int | None:
-    """Return the change of the condition that is nearest above or below: by ever larger steps, then by halves."""
-    stride = 1
-    while not (reached := holds(high)) and high < HIGHEST:
-        low, high, stride = high, min(HIGHEST, high + stride), stride * 2
-    if not reached:
-        return HIGHEST + 1
-    stride = 1
-    low = min(low, high - 1)
-    while low >= LOWEST and holds(low):
-        low, high, stride = max(LOWEST - 1, low - stride), low, stride * 2
-    if low < LOWEST and holds(LOWEST):
-        return None
-    low = max(low, LOWEST)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def scale_of(kind: type[Mechanism]) -> str | None:
@@ -160,8 +66,8 @@ def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target
     if name is None:
         raise CalibrationError(f"{kind} has no noise scale to calibrate")
     solved = {name, OFFSET} if target.quantity == "group_loss" else {name}
-    for given in sorted(solved & fixed.keys()):
-        raise CalibrationError(f"{given} is what calibration solves for; leave it out")
+    if twice := sorted(solved & fixed.keys()):
+        raise CalibrationError(f"{twice[0]} is what calibration solves for; leave it out")
     if target.quantity == "group_loss":
         return _solved_group(kind, tuple(sorted(fixed.items())), step, target)
     return _solved(kind, name, tuple(sorted(fixed.items())), step, target)
@@ -184,11 +90,11 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
 
     of_error = Target.of("relative_error", relative_error=target["relative_error"], total=target.total)
 
-    def at(n: int) -> Mechanism:
+    def solved_at(n: int) -> Mechanism:
         return solve(kind, {**dict(fixed), OFFSET: decimal(n)}, step, of_error)
 
     def met(n: int) -> bool:
-        return loss(at(n)) <= target["group_loss"]
+        return loss(solved_at(n)) <= target["group_loss"]
 
     def loss(mechanism: Mechanism) -> Fraction:
         of_group = mechanism.group_loss_at(target["group"])
@@ -199,14 +105,11 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
     # v(group) falls with the offset in groups up to the total at which the error is met
     kept, refused = ends if target["group"] > target.total else ends[::-1]
     if not met(kept):
-        least = bound_text(loss(at(kept)))
+        least = bound_text(loss(solved_at(kept)))
         raise CalibrationError(f"cannot be had: the least loss in a group of {up_text(target['group'])} is {least}")
     if met(refused):
-        return at(refused)
-    while abs(refused - kept) > 1:
-        middle = (kept + refused) // 2
-        kept, refused = (middle, refused) if met(middle) else (kept, middle)
-    return at(kept)
+        return solved_at(refused)
+    return solved_at(neighbours(kept, refused, met)[0])
 
 
 @lru_cache(maxsize=512)
@@ -245,7 +148,7 @@ def _finer(family: "Family", first: int, target: Target) -> Mechanism:
     def reached(k: int) -> bool:
         return k >= FINER or (k > 0 and target.reached(family.between(first, k)))
 
-    k = _decided(reached, max(0, start - 1), min(FINER, max(1, start)))
+    k = decided(reached, max(0, start - 1), min(FINER, max(1, start)))
     assert k is not None  # it does not hold at 0
     return family.between(first, k)
 
@@ -297,31 +200,30 @@ class Family:
 
     def _start(self) -> int:
         unit = self.step if self.name != "rho" and CATALOGUE[self.kind].additive else Fraction(1)
-        for scale in STARTS[:-1]:
+        for scale in STARTS:
+            n = SCALES[self.name] * number_below(scale * unit)
             try:
-                return self._number(scale * unit)
+                self._build(self._scale(n) * self.times)
+                return n
             except ParameterError:
-                continue
-        return self._number(STARTS[-1] * unit)
+                if scale == STARTS[-1]:
+                    raise
+        raise AssertionError  # the last one returns or raises
 
-    def _number(self, scale: Fraction) -> int:
-        n = SCALES[self.name] * number_below(scale)
-        self._build(n)
-        return n
+    def _scale(self, n: int) -> Fraction:
+        return decimal(SCALES[self.name] * n)
 
-    def _build(self, n: int) -> Mechanism:
-        scale = decimal(SCALES[self.name] * n) * self.times
+    def _build(self, scale: Fraction) -> Mechanism:
         return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)
 
     def between(self, n: int, k: int) -> Mechanism:
         """Return the mechanism k of FINER steps on the way from the (n − 1)-th to the n-th."""
-        low, high = decimal(SCALES[self.name] * (n - 1)), decimal(SCALES[self.name] * n)
-        scale = low + (high - low) * Fraction(k, FINER)
-        return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)
+        low, high = self._scale(n - 1), self._scale(n)
+        return self._build(low + (high - low) * Fraction(k, FINER))
 
     def _try(self, n: int) -> Mechanism | None:
         try:
-            mechanism = self._build(n)
+            mechanism = self._build(self._scale(n) * self.times)
         except ParameterError as error:
             self.objection, self.refused = str(error), error
             return None
@@ -339,3 +241,100 @@ def _cannot(target: Target, which: str, best: Mechanism | None, why: str) -> Cal
     if value == inf:
         return CalibrationError(f"the noise has no {target.what}; ask for an interval, a mean absolute error or a loss")
     return CalibrationError(f"cannot be had: the {which} {target.what} with these parameters is {shown(value)}{reason}")
+
+
+# The α of symmetric stable noise at which, of all scales that meet a target, the error or the loss is least.
+#
+# Small α spares large records, α near 2 small ones, and the scale that meets a target depends on α: so does what is
+# best (docs/noise.md). Every noise that is tried is calibrated by its own certified policy.
+
+KIND = "symmetric_stable"
+ALPHAS = (*(1 + Fraction(n, 100) for n in range(100)), Fraction("1.995"), Fraction("1.999"))
+FIRST = (0, 5, 15, 30, 45, 60, 75, 90, len(ALPHAS) - 1)  # of ALPHAS; then what lies beside the best of them
+LEAST: Mapping[str, str] = {
+    "error": "mean absolute error",
+    "interval": "width of the interval",
+    "loss": "loss (rho)",
+}
+Score = tuple[float, ...]
+NONE: Score = (inf,)  # of an α at which nothing meets the target, or what is to be least is infinite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Least:
+    """What is to be least: the error or the interval (of `coverage`), or the loss of a record of `influence`."""
+
+    what: str
+    coverage: Fraction = Fraction("0.95")
+    influence: Fraction | None = None
+
+    def require(self, target: Target) -> None:
+        """Raise CalibrationError unless it goes with the target: an error with a loss, a loss with an error."""
+        if self.what not in LEAST:
+            raise CalibrationError(f"best alpha: must be one of {', '.join(LEAST)}")
+        if (self.what == "loss") == target.at_record:
+            raise CalibrationError("best alpha: error and interval go with a loss or epsilon, loss with an accuracy")
+        if self.what == "loss" and self.influence is None:
+            raise CalibrationError("best alpha: loss needs at, the influence of the record")
+
+    def score(self, mechanism: Mechanism) -> Score:
+        """Return what is least for the best mechanism; of equal widths, the interval that is left most rarely."""
+        if self.influence is not None and self.what == "loss":
+            return (float(mechanism.loss_at(self.influence)),)
+        if self.what == "error":
+            return (mechanism.mean_absolute_error(0.0),)
+        lower, upper = mechanism.interval_around(0.0, self.coverage)
+        return upper - lower, beyond(mechanism.log_weights, int(Fraction(upper - lower) / 2 // mechanism.step))
+
+
+@dataclass(frozen=True)
+class BestAlpha:
+    """The mechanism with the best α, and what was tried: mechanisms in the order of α, with what is to be least."""
+
+    mechanism: Mechanism
+    tried: Sequence[tuple[Mechanism, float]]
+
+
+def best_alpha(
+    fixed: Mapping[str, Number],
+    step: Fraction,
+    target: Target,
+    least: Least,
+    on_try: Callable[[int], None] = lambda number: None,
+) -> BestAlpha:
+    """Return the α of ALPHAS, with the scale that meets `target`, at which `least` is least.
+
+    FIRST is tried, then α between the neighbours of the best, halving: a fall and then a rise is followed to its end.
+    `on_try`(n) is called before the n-th. Raises CalibrationError where no α meets the target, or `least` does not go
+    with it; ParameterError as `solve`.
+    """
+    least.require(target)
+    if "alpha" in fixed:
+        raise CalibrationError("alpha is what is looked for; leave it out")
+    tried: dict[int, tuple[Mechanism, Score]] = {}
+    refused: list[CalibrationError] = []
+
+    @cache
+    def score(n: int) -> Score:
+        on_try(len(tried) + len(refused))
+        try:
+            mechanism = solve(KIND, {**fixed, "alpha": ALPHAS[n]}, step, target)
+        except CalibrationError as error:
+            refused.append(error)
+            return NONE
+        tried[n] = mechanism, least.score(mechanism)
+        return tried[n][1]
+
+    start = min(range(len(FIRST)), key=lambda i: score(FIRST[i]))
+    low, best, high = (FIRST[max(0, min(len(FIRST) - 1, i))] for i in (start - 1, start, start + 1))
+    while high - low > 2 or (high - low == 2 and best != low + 1):
+        left, right = (low + best) // 2, (best + high + 1) // 2
+        if score(left) < score(best):
+            best, high = left, best
+        elif score(right) < score(best):
+            low, best = best, right
+        else:
+            low, high = left, right
+    if score(best) == NONE:
+        raise refused[-1] if refused else CalibrationError(f"the noise has no {LEAST[least.what]}")
+    return BestAlpha(tried[best][0], [(mechanism, value[0]) for _, (mechanism, value) in sorted(tried.items())])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.accounting.search import halved
 from udfs.mechanisms.base import ParameterError
 from udfs.numbers.exact import context
 
@@ -38,8 +39,7 @@ def approximate_epsilon_of(orders: ArrayLike, divergences: ArrayLike, delta: flo
     ValueError otherwise, and unless 0 < δ < 1.
     """
     alpha, bounds = curve(orders, divergences)
-    if not 0 < delta < 1:
-        raise ValueError("delta: must be above 0 and below 1")
+    _require_share("delta", delta)
     if not bounds.all():
         return 0.0  # D_α = 0 at one order: the two distributions are one
     return _stated(float(_epsilons(alpha, bounds, delta).min()), pure)
@@ -52,8 +52,7 @@ def approximate_epsilon(rho: float, delta: float, pure: float | None = None) -> 
     unless ρ ≥ 0 and 0 < δ < 1.
     """
     require_rho(rho)
-    if not 0 < delta < 1:
-        raise ValueError("delta: must be above 0 and below 1")
+    _require_share("delta", delta)
     if rho == 0:
         return 0.0
     best = inf
@@ -81,11 +80,7 @@ def largest_rho(epsilon: float, delta: float) -> float:
         low, high = high, 2 * high
     while approximate_epsilon(high / 2, delta) > epsilon:  # at 0 it is 0
         high /= 2
-    low = max(low, high / 2)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if approximate_epsilon(middle, delta) <= epsilon else (low, middle)
-    return low
+    return halved(max(low, high / 2), high, lambda rho: approximate_epsilon(rho, delta) <= epsilon, HALVINGS)[0]
 
 
 def simple_epsilon(rho: float, delta: float, pure: float | None = None) -> float:
@@ -95,8 +90,7 @@ def simple_epsilon(rho: float, delta: float, pure: float | None = None) -> float
     Steinke 2016, lemma 3.5). Raises ValueError unless ρ ≥ 0 and 0 < δ < 1.
     """
     require_rho(rho)
-    if not 0 < delta < 1:
-        raise ValueError("delta: must be above 0 and below 1")
+    _require_share("delta", delta)
     return _stated(rho + 2 * sqrt(-log(delta)) * sqrt(rho), pure)
 
 
@@ -108,19 +102,13 @@ def best_power_of(orders: ArrayLike, divergences: ArrayLike, pure: float | None 
     of a test is post-processing. Arrays and errors as in `approximate_epsilon_of`; ValueError unless 0 < size < 1.
     """
     alpha, bounds = curve(orders, divergences)
-    if not 0 < size < 1:
-        raise ValueError("size: must be above 0 and below 1")
+    _require_share("size", size)
     by_pure = 1.0 if pure is None else min(exp(min(pure, 700.0)) * size, size - expm1(-pure) * (1 - size))
     by_pure *= 1 + SLACK
-    allowed, refused = log(size) - log(1 - size), SURE  # log-odds of y
     if _possible(SURE, size, alpha, bounds):
         return min(by_pure, 1.0)
-    for _ in range(HALVINGS):
-        middle = (allowed + refused) / 2
-        if _possible(middle, size, alpha, bounds):
-            allowed = middle
-        else:
-            refused = middle
+    even = log(size) - log(1 - size)  # log-odds of y
+    _, refused = halved(even, SURE, lambda odds: _possible(odds, size, alpha, bounds), HALVINGS)
     return min(by_pure, 1 / (1 + exp(-refused)) * (1 + SLACK), 1.0)
 
 
@@ -201,7 +189,7 @@ def largest_posterior(prior: float, rho: float, delta: float, pure: float | None
     e^(−t)·P(ln L ≥ t) ≤ δ. (Bun and Steinke 2016, lemma 3.5; the odds are Bayes's rule.) An ε of (ε, δ)-DP would not
     do as t. Raises ValueError unless 0 < π < 1, ρ ≥ 0 and 0 < δ < 1.
     """
-    _require_prior(prior)
+    _require_share("prior", prior)
     return _posterior(prior, simple_epsilon(rho, delta, pure))
 
 
@@ -212,10 +200,9 @@ def largest_posterior_of(
 
     Arrays and errors as in `approximate_epsilon_of`.
     """
-    _require_prior(prior)
+    _require_share("prior", prior)
     alpha, bounds = curve(orders, divergences)
-    if not 0 < delta < 1:
-        raise ValueError("delta: must be above 0 and below 1")
+    _require_share("delta", delta)
     least = float((bounds - log(delta) / (alpha - 1)).min()) if bounds.all() else 0.0
     return _posterior(prior, min(least, inf if pure is None else pure))
 
@@ -229,7 +216,7 @@ def mean_posterior(prior: float, rho: float, pure: float | None = None) -> float
     loss P and Q are post-processing of randomised response (Kairouz, Oh, Viswanath 2015), whose e^(D_2) is
     p²/q + q²/p, p = e^ε/(1 + e^ε) = 1 − q. Raises ValueError unless 0 < π < 1 and ρ ≥ 0.
     """
-    _require_prior(prior)
+    _require_share("prior", prior)
     require_rho(rho)
     by_pure = inf if pure is None else float(np.logaddexp(2 * pure, -pure) - np.logaddexp(0, pure))
     return _posterior(prior, min(2 * rho, max(by_pure, 0.0)))
@@ -240,9 +227,9 @@ def _posterior(prior: float, log_odds: float) -> float:
     return min(1.0, 1 / (1 + (1 - prior) / prior * exp(-log_odds)) * (1 + SLACK))
 
 
-def _require_prior(prior: float) -> None:
-    if not 0 < prior < 1:
-        raise ValueError("prior: must be above 0 and below 1")
+def _require_share(name: str, share: float) -> None:
+    if not 0 < share < 1:
+        raise ValueError(f"{name}: must be above 0 and below 1")
 
 
 # Whole Rényi curves: what a record loses at every order, added over the queries of a plan, and converted once.
@@ -371,9 +358,7 @@ def exact_scale(epsilon: float, delta: float, influence: float = 1.0) -> float:
         low /= 2
     while _meets(high, epsilon, delta):
         high *= 2
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _meets(middle, epsilon, delta) else (low, middle)
+    low, _ = halved(low, high, lambda shift: _meets(shift, epsilon, delta), BISECTIONS)
     return influence / low * (1 + 2**-51)  # above the rounding of the division: a larger σ is only safer
 
 

@@ -89,8 +89,7 @@ def _worst(
     worst = NOTHING
     for query_set, epsilon, power in sets:
         if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
-            found = _bounds(tuple(pairs[i] for i in sorted(query_set)), delta)
-            worst = _largest([worst, found])
+            worst = _largest([worst, _bounds(tuple(pairs[i] for i in sorted(query_set)), delta)])
     return ByDistribution(worst, _coarse(policy, pairs.items()))
 
 
@@ -102,13 +101,13 @@ def _of_list(policy: PolicySum, at: Reference, delta: float) -> ByDistribution |
         if record.query_sets is None or len(record.query_sets) != 1 or not record.query_sets[0].issubset(cells):
             return None
         for i in record.query_sets[0]:
-            place = i, cells[i]
-            influences[place] = influences.get(place, Fraction(0)) + policy.queries[i].influence(record)
+            cell = i, cells[i]
+            influences[cell] = influences.get(cell, Fraction(0)) + policy.queries[i].influence(record)
     pairs = _known({(i, cell): policy.queries[i].mechanism.pair_at(sum_) for (i, cell), sum_ in influences.items()})
     if pairs is None:
         return None
-    found = _bounds(tuple(pairs.values()), delta)
-    return ByDistribution(found, _coarse(policy, [(i, pair) for (i, _), pair in pairs.items()]))
+    coarse = _coarse(policy, [(i, pair) for (i, _), pair in pairs.items()])
+    return ByDistribution(_bounds(tuple(pairs.values()), delta), coarse)
 
 
 @lru_cache(maxsize=256)

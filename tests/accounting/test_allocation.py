@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pipeline.accounting.allocation import FEWER, allocate, relaxed
 from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
-from pipeline.accounting.calibrate import decimal
 from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.references import Limit, Reference
+from pipeline.accounting.search import decimal
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.support.allocated import best_by_search, objective, problem
 from udfs.mechanisms.catalogue import build

@@ -8,9 +8,8 @@ from math import gamma, pi
 import pytest
 
 import prdp
-from pipeline.accounting import best_alpha as searched
-from pipeline.accounting.best_alpha import ALPHAS, KIND, Least, best_alpha
-from pipeline.accounting.calibrate import solve
+from pipeline.accounting import calibrate as searched
+from pipeline.accounting.calibrate import ALPHAS, KIND, Least, best_alpha, solve
 from pipeline.accounting.targets import CalibrationError, Target
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build

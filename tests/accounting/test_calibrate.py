@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.accounting.calibrate import (
-    A_DECADE,
-    DIGITS,
-    HIGHEST,
-    LOWEST,
-    crossing,
-    decimal,
-    number_below,
-    scale_of,
-    solve,
-)
+from pipeline.accounting.calibrate import scale_of, solve
+from pipeline.accounting.search import A_DECADE, DIGITS, HIGHEST, LOWEST, crossing, decimal, number_below
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.support.guarantee import noise_of
 from udfs.mechanisms.base import Mechanism, ParameterError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.accounting.best_alpha import KIND, LEAST, Least, best_alpha
-from pipeline.accounting.calibrate import Number, solve
+from pipeline.accounting.calibrate import KIND, LEAST, Least, Number, best_alpha, solve
 from pipeline.accounting.convert import GaussianScales, classical_scale, closed_scale
 from pipeline.accounting.targets import (
     AT_A_RECORD,
