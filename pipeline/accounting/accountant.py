@@ -38,12 +38,12 @@ class Counted(Protocol):
 class Certified:
     """The bound at a reference as it was stated when a release was charged.
 
-    `found`: what the records lose in a placement that the domain allows; 0: not known.
+    `attained`: what the records lose in a placement that the domain allows; 0: not known.
     """
 
     at: Reference
     rho: Fraction
-    found: Fraction = Fraction(0)
+    attained: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Charged:
         tested = self.times and any(query.name == NAME for query in self.policy.queries)
         return before + self.times * self.policy.query_loss_at(at, NAME) if tested else before
 
-    def found_at(self, at: Reference) -> Fraction:
+    def attained_at(self, at: Reference) -> Fraction:
         """Return what the records lose at least by this release in some placement, its tests aside; 0: not known."""
-        return self.times * max((known.found for known in self._known(at)), default=Fraction(0))
+        return self.times * max((known.attained for known in self._known(at)), default=Fraction(0))
 
     def _known(self, at: Reference) -> list[Certified]:
         return [known for known in self.certified if known.at.unordered == at.unordered]

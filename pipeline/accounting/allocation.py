@@ -59,7 +59,7 @@ def allocate(problem: Problem) -> dict[int, int]:
     for bound in problem.bounds:
         if bound.spent(policy) >= bound.limit.rho and members & problem.policy.met_at(bound.limit.at):
             raise Unmet(bound, policy, wished)  # nothing is left
-    return wished | _rounded(problem, wished, _Search(problem, wished).found())
+    return wished | _rounded(problem, wished, _Search(problem, wished).solved())
 
 
 def most_noise(unknown: Unknown) -> int:
@@ -124,7 +124,7 @@ class _Search:
         self.terms: dict[int, set[tuple[tuple[int, Fraction], ...]]] = {b: set() for b in range(len(problem.bounds))}
         self.tangents: dict[int, list[_Model]] = {b: [] for b in range(len(problem.bounds))}
 
-    def found(self) -> dict[int, int]:
+    def solved(self) -> dict[int, int]:
         """Return the numbers, of decimals of 8 digits, at which nothing moves any more, or those after ROUNDS."""
         x = np.array([self._start(v) for v in self.order])
         for n in range(ROUNDS):
@@ -245,9 +245,9 @@ class _Search:
     def _moved(self, v: int, x: Floats) -> tuple[dict[int, Mechanism], int]:
         """Return an unknown's mechanisms with more noise and 1, or where there are none with less and −1."""
         for way in (1, -1):
-            found = self.unknowns[v].at(self._number(v, x[v] + way * SLOPE))
-            if found is not None:
-                return found, way
+            mechanisms = self.unknowns[v].at(self._number(v, x[v] + way * SLOPE))
+            if mechanisms is not None:
+                return mechanisms, way
         raise CalibrationError(f"{self.unknowns[v].label}: no scale beside this one has a mechanism")
 
     def _slopes(self, here: Floats, falls: Floats) -> Floats:
@@ -272,12 +272,12 @@ class _Search:
         return _Model(max(0.0, total - known), amounts, np.full(len(x), 2.0))
 
 
-def _rounded(problem: Problem, wished: Numbers, found: Numbers) -> dict[int, int]:
+def _rounded(problem: Problem, wished: Numbers, solved: Numbers) -> dict[int, int]:
     """Return numbers of decimals of 4 digits, moved together by as little as keeps every limit, or as much as it may.
 
     Raises Unmet where no move keeps them.
     """
-    nearest = {v: -(-n // FEWER) for v, n in found.items()}
+    nearest = {v: -(-n // FEWER) for v, n in solved.items()}
     held = {v for v, m in nearest.items() if problem.unknowns[v].nearly_exact((m - HELD) * FEWER)}
 
     def moved(by: int) -> dict[int, int] | None:
@@ -298,7 +298,7 @@ def _rounded(problem: Problem, wished: Numbers, found: Numbers) -> dict[int, int
     high, _ = neighbours(high, low, keeps)
     numbers = moved(high)
     if numbers is None or not keeps(high):
-        policy = problem.at({**wished, **found})
+        policy = problem.at({**wished, **solved})
         worst = problem.worst(policy)
         assert worst is not None
         raise Unmet(worst[1], policy, wished)

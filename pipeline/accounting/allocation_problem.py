@@ -154,13 +154,13 @@ class Unknown:
 
     def at(self, n: int) -> dict[int, Mechanism] | None:
         """Return the members' mechanisms at a number; None where one of them has none."""
-        found = {i: family.at(n) for i, family in self.members.items()}
-        return None if None in found.values() else {i: each for i, each in found.items() if each is not None}
+        known = {i: family.at(n) for i, family in self.members.items()}
+        return None if None in known.values() else {i: each for i, each in known.items() if each is not None}
 
     def errors(self, n: int) -> list[float]:
         """Return the members' errors; infinite where there is no mechanism."""
-        found = self.at(n)
-        return [inf] if found is None else [float(self.error.value(each)) for each in found.values()]
+        mechanisms = self.at(n)
+        return [inf] if mechanisms is None else [float(self.error.value(each)) for each in mechanisms.values()]
 
     def log_square(self, n: int) -> float:
         """Return ln Σ error² over the members."""
@@ -169,10 +169,8 @@ class Unknown:
 
     def nearly_exact(self, n: int) -> bool:
         """Return whether values of some member are off by less than half a step on average: hardly any noise."""
-        found, total = self.at(n), float(self.error.total)
-        return found is not None and any(
-            each.mean_absolute_error(total) < float(each.step) * LEAST_STEPS for each in found.values()
-        )
+        mechanisms, total = (self.at(n) or {}).values(), float(self.error.total)
+        return any(each.mean_absolute_error(total) < float(each.step) * LEAST_STEPS for each in mechanisms)
 
     def usable(self, n: int) -> bool:
         """Return whether there are mechanisms, with finite errors and some noise: no weight asks for less."""
@@ -222,9 +220,9 @@ class Problem:
         """Return the policy with the mechanisms at these numbers, all of which have one."""
         queries = list(self.policy.queries)
         for v, n in numbers.items():
-            found = self.unknowns[v].at(n)
-            assert found is not None
-            for i, mechanism in found.items():
+            mechanisms = self.unknowns[v].at(n)
+            assert mechanisms is not None
+            for i, mechanism in mechanisms.items():
                 queries[i] = replace(queries[i], mechanism=mechanism)
         return replace(self.policy, queries=tuple(queries))
 

@@ -80,21 +80,21 @@ def _least(
     def totals(policies: QuerySet, kinds: Sequence[Prices]) -> list[Floats]:
         """Return the bound by each of these prices, with those chosen of the others."""
         rest = {other: prices for other, prices in chosen.items() if other != policies}
-        wholes = [sum((f for f, _ in rest.values()), fixed) for fixed, _ in kinds]
+        sums = [sum((f for f, _ in rest.values()), fixed) for fixed, _ in kinds]
         for sets, lots in members.items():
             others = {met: sum((y[lots] for each, (_, y) in rest.items() if each <= met), _NONE) for met in sets}
             for k, (_, y) in enumerate(kinds):
                 paid = [each + y[lots] if policies <= met else each for met, each in others.items()]
                 most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *paid))
-                wholes[k] = wholes[k] + times[lots] @ most
-        return [np.asarray(whole * UP) for whole in wholes]
+                sums[k] = sums[k] + times[lots] @ most
+        return [np.asarray(total * UP) for total in sums]
 
     best: Floats | None = None
     for policies, kinds in offers.items():
-        wholes = totals(policies, kinds)
-        least = min(range(len(kinds)), key=lambda k: wholes[k].sum())
+        bounds = totals(policies, kinds)
+        least = min(range(len(kinds)), key=lambda k: bounds[k].sum())
         chosen[policies] = kinds[least]
-        best = np.minimum.reduce(wholes if best is None else [best, *wholes])
+        best = np.minimum.reduce(bounds if best is None else [best, *bounds])
     assert best is not None
     return best
 
@@ -118,7 +118,7 @@ def most_cells(group: Sequence[Exposure]) -> int | None:
     rooms = [each.room for each in group if each.room is not None]
     if len(rooms) < len(group):
         return None
-    return max(rooms) if len(group) < 3 or any(each.whole for each in group) else sum(rooms)
+    return max(rooms) if len(group) < 3 or any(each.unfiltered for each in group) else sum(rooms)
 
 
 def _ratios(group: Sequence[Exposure]) -> list[Fraction] | None:
@@ -157,8 +157,8 @@ def _nested(levels: Sequence[Sequence[Exposure]], ratios: Sequence[Fraction]) ->
     for level in levels:
         of_level, left = left[: len(level)], left[len(level) :]
         if any(of_level):
-            whole = replace(first, loss=partial(_loss_of, level, of_level))
-            grid_of.append(whole.grid(int(first.units[priced].min()), int(first.together.sum())))
+            together = replace(first, loss=partial(_loss_of, level, of_level))
+            grid_of.append(together.grid(int(first.units[priced].min()), int(first.together.sum())))
     most: Floats = np.zeros((1, 1))
     for grid in reversed(grid_of):
         most = running(grid.rates + most)
@@ -187,8 +187,8 @@ def _depth(by: tuple[str, ...]) -> int:
 
 def _refines(fine: tuple[str, ...], coarse: tuple[str, ...]) -> bool:
     """Return whether the codes at the levels `fine` tell those at the levels `coarse`."""
-    told = {level for each in NESTED for at in fine if at in each for level in each[: each.index(at) + 1]}
-    return told.union(fine, ["nation"]).issuperset(coarse)
+    coarser = {level for each in NESTED for own in fine if own in each for level in each[: each.index(own) + 1]}
+    return coarser.union(fine, ["nation"]).issuperset(coarse)
 
 
 # The most that a few records of a firm lose, over all ways to part them into cells: exact for one query.
@@ -270,9 +270,9 @@ def _collections(times: tuple[int, ...]) -> _Collections:
     counts = np.indices(shape).reshape(len(shape), -1).T
     first = np.argmax(counts > 0, axis=1)
     within = (counts[:, None] >= counts).all(axis=2) & (counts[:, first].T > 0)
-    whole, parts = np.nonzero(within[1:])
-    starts = np.searchsorted(whole, np.arange(len(counts) - 1))
-    return _Collections(shape, strides, counts, parts, whole + 1 - parts, starts)
+    collections, parts = np.nonzero(within[1:])
+    starts = np.searchsorted(collections, np.arange(len(counts) - 1))
+    return _Collections(shape, strides, counts, parts, collections + 1 - parts, starts)
 
 
 def _in_one_cell(exposure: Exposure, every: _Collections) -> Floats:

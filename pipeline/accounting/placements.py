@@ -63,7 +63,7 @@ class Exposure:
         kinds: of each record the number of its codes.
         apart: pairs of kinds that share no cell, in both orders; of kinds in one cell each the cells say it.
         room: the number of cells in which the records can be; None: not known.
-        whole: the cells are all that the levels `by` have; False: not known.
+        unfiltered: the cells are all that the levels `by` have; False: not known.
         loss: of whole numbers above 0 and a unit, an array (numbers, m) of the losses at these multiples of it.
         fineness: where they are looked at.
     """
@@ -79,7 +79,7 @@ class Exposure:
     room: int | None
     loss: Callable[[Units, Fraction], Floats]
     fineness: Fineness = Fineness()
-    whole: bool = False
+    unfiltered: bool = False
 
     @cached_property
     def unit(self) -> Fraction:
@@ -154,15 +154,15 @@ class Exposure:
     def _rationed(self, priced: NDArray[np.bool_], low: Units, sums: int) -> list[Prices]:
         """Return prices for some μ: tangents of P at sums about the mean of K cells, and P of all in one cell."""
         assert self.room is not None
-        whole = self.at(np.array([sums]))[0]
+        most = self.at(np.array([sums]))[0]
         grid = self.grid(int(low[priced].min()), sums)
         total = int(self.together.sum())
-        prices = [(self.room * whole * UP, np.zeros((len(self.units), len(whole))))]
+        prices = [(self.room * most * UP, np.zeros((len(self.units), len(most))))]
         for mean in {min(sums, max(1, int(total * share / self.room))) for share in SHARES.tolist()}:
             near = max(mean + 1, int(mean * self.fineness.ratio))
-            at, then = self.at(np.array([mean, near]))
+            here, then = self.at(np.array([mean, near]))
             with np.errstate(invalid="ignore"):
-                tangent = np.clip(np.nan_to_num(at - (then - at) * (mean / (near - mean))), 0, whole)
+                tangent = np.clip(np.nan_to_num(here - (then - here) * (mean / (near - mean))), 0, most)
             rates = grid.from_on(low[priced], tangent)
             fixed, each = self.paid(priced, rates)
             prices.append((fixed + self.room * tangent * UP, each))

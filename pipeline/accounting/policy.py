@@ -136,10 +136,7 @@ class PolicySum:
 
     def pure_loss_at(self, at: Reference) -> Fraction | None:
         """Return the pure loss of the release; None where a query that one of the records can meet has none."""
-        try:
-            return max(self._total(each, self._epsilon, pure) for each in self.resolved(at))
-        except _NoPureLoss:
-            return None
+        return self._if_pure(lambda: max(self._total(each, self._epsilon, pure) for each in self.resolved(at)))
 
     def query_loss_at(self, at: Reference, query: str) -> Fraction:
         """Return the PRzCDP loss in the query of this name."""
@@ -147,10 +144,7 @@ class PolicySum:
 
     def query_pure_loss_at(self, at: Reference, query: str) -> Fraction | None:
         """Return the pure loss in the query; None where a part that one of the records can meet has none."""
-        try:
-            return max(self._bound(each, query, self._epsilon, pure) for each in self.resolved(at))
-        except _NoPureLoss:
-            return None
+        return self._if_pure(lambda: max(self._bound(each, query, self._epsilon, pure) for each in self.resolved(at)))
 
     def excess_at(self, at: Reference, query: str) -> float | None:
         """Return the share by which the query's stated loss may be too high, at most; None where it is not known.
@@ -161,8 +155,8 @@ class PolicySum:
             return None
         ((record, sets),) = self._options(at.records, query)
         met = {i for each in sets for i in each}
-        found = [self.queries[i].mechanism.excess_at(self.queries[i].influence(record)) for i in met]
-        return None if None in found else max((share for share in found if share is not None), default=0.0)
+        shares = [self.queries[i].mechanism.excess_at(self.queries[i].influence(record)) for i in met]
+        return None if None in shares else max((share for share in shares if share is not None), default=0.0)
 
     def influence_at(self, at: Reference, query: str) -> Fraction:
         """Return the most by which the records can change the sum of all cells of the query of this name."""
@@ -171,9 +165,7 @@ class PolicySum:
 
     def curve_at(self, at: Reference) -> Floats:
         """Return bounds of D_α at ORDERS, for a record at its worst query set, for several wherever they are."""
-        curves = [self._curve(each) for each in self.resolved(at)]
-        largest: Floats = np.maximum.reduce(curves)
-        return largest
+        return np.asarray(np.maximum.reduce([self._curve(each) for each in self.resolved(at)]))
 
     def to_json(self) -> dict[str, Any]:
         """Return this policy as data that can be evaluated again years later."""
@@ -208,6 +200,13 @@ class PolicySum:
                 mechanism = mechanism.with_curve(TightCurve.from_json(entry["curve"]))
             queries.append(QueryPolicy(entry["name"], _statistic(entry), mechanism, entry.get("part"), of_query))
         return cls(tuple(queries), tuple(map(frozenset, data["places"])), spans_of(data.get("spans", ())))
+
+    @staticmethod
+    def _if_pure(loss: Callable[[], Fraction]) -> Fraction | None:
+        try:
+            return loss()
+        except _NoPureLoss:
+            return None
 
     def _rho(self, i: int, influence: Fraction) -> Fraction:
         return self.queries[i].mechanism.loss_at(influence)
@@ -346,7 +345,7 @@ class PolicySum:
                     room=at.reach[i].room if at.reach else number,
                     loss=partial(losses, i),
                     fineness=fineness,
-                    whole=by == ("nation",) or (bool(at.reach) and at.reach[i].whole),
+                    unfiltered=by == ("nation",) or (bool(at.reach) and at.reach[i].unfiltered),
                 )
             )
         bound, of_few = most_lost(exposures, sets), most_in_partitions(exposures, sets)

@@ -96,13 +96,13 @@ class Reach:
         kinds: of each record the number of its codes; records with the same codes are of one kind.
         apart: kinds, of which one can be in several cells, that share no cell, as pairs in both orders.
         room: the number of cells in which some record can be, or more.
-        whole: the policy's table has no filter.
+        unfiltered: the policy's table has no filter.
     """
 
     kinds: tuple[int, ...]
     apart: frozenset[tuple[int, int]]
     room: int
-    whole: bool
+    unfiltered: bool
 
 
 @dataclass(frozen=True)
@@ -178,18 +178,18 @@ class Reference:
         first: dict[Hashable, tuple[ReferenceRecord, int]] = {}
         times: Counter[tuple[Hashable, _Sizes]] = Counter()
         for kind, record in zip(kinds, self.records, strict=True):
-            place: Hashable = (kind if self.reach else (record.query_sets, record.cells)), record.caps
-            first.setdefault(place, (record, kind))
-            times[place, tuple([(name, x.numerator, x.denominator) for name, x in record.values.items()])] += 1
+            alike: Hashable = (kind if self.reach else (record.query_sets, record.cells)), record.caps
+            first.setdefault(alike, (record, kind))
+            times[alike, tuple([(name, x.numerator, x.denominator) for name, x in record.values.items()])] += 1
         for bits in COARSE:
             if len(times) > MOST_LOTS:
                 larger: Counter[tuple[Hashable, _Sizes]] = Counter()
-                for (place, sizes), number in times.items():
-                    larger[place, tuple([(name, _coarser(x, bits), unit) for name, x, unit in sizes])] += number
+                for (alike, sizes), number in times.items():
+                    larger[alike, tuple([(name, _coarser(x, bits), unit) for name, x, unit in sizes])] += number
                 times = larger
         lots = []
-        for (place, sizes), number in times.items():
-            record, kind = first[place]
+        for (alike, sizes), number in times.items():
+            record, kind = first[alike]
             values = FrozenMap(tuple((name, Fraction(x, unit)) for name, x, unit in sizes))
             lots.append((replace(record, values=values), kind, number))
         return lots

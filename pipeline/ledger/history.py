@@ -302,7 +302,7 @@ def _spending(books: _Books, name: str, asked: Reference) -> Spending:
         left=least,
         promised=promised,
         excess=tuple({q.name: one.policy.excess_at(reference, q.name) for q in one.policy.queries} for one in releases),
-        least=tuple(release.found_at(reference) for release in releases),
+        least=tuple(release.attained_at(reference) for release in releases),
         pure=tuple(release.pure_loss_at(reference) for release in releases),
         tests=tuple(release.tests_loss_at(reference) for release in releases),
         assumed=assumed,

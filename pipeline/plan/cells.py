@@ -101,8 +101,8 @@ class QueryCells:
 
     def of_codes(self, codes: Codes) -> Int64s:
         """Return the cells of records, −1 where they are in none; an index below 0 is a code in no list."""
-        positions = (_looked_up(axis.position, codes[axis.key]) for axis in self.axes)
-        return self.numbers(list(positions))
+        looked_up = ((axis.position, codes[axis.key]) for axis in self.axes)
+        return self.numbers([np.where(index >= 0, position[np.maximum(index, 0)], -1) for position, index in looked_up])
 
     def keys(self, start: int, stop: int) -> dict[str, tuple[tuple[str, ...], Int32s]]:
         """Return the keys of cells start…stop − 1 by level, in the order of `by`: (codes, indices of codes).
@@ -120,10 +120,8 @@ class QueryCells:
 
     def positions_of(self, numbers: Int64s) -> list[Int64s]:
         """Return the positions on all axes of product numbers."""
-        positions = []
-        for width, stride in zip(self.shape, self.strides, strict=True):
-            positions.append(numbers // max(stride, 1) % max(width, 1))
-        return positions
+        widths = zip(self.shape, self.strides, strict=True)
+        return [numbers // max(stride, 1) % max(width, 1) for width, stride in widths]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +160,9 @@ def bases_of(needed: Sequence[Needed]) -> tuple[Base, ...]:
     bases: list[Base] = []
     for query, addend in sorted(needed, key=lambda each: -each[0].size):
         if cheapest(bases, query, addend) is None:
-            same = next((i for i, base in enumerate(bases) if base.size == query.size and _serves(base, query)), None)
+            same = next(
+                (i for i, base in enumerate(bases) if base.size == query.size and _maps(base.cells, query)), None
+            )
             if same is None:
                 bases.append(Base(query, (addend,)))
             else:
@@ -280,10 +280,6 @@ def roll_up_totals(totals: Wide, base: Base, query: QueryCells) -> Int64s:
     if totals.high is None and max(int(totals.low.max()), -int(totals.low.min())) * base.size <= LARGEST:
         return fold(totals.low)
     return totals.summed(fold).held()
-
-
-def _looked_up(position: Int32s, codes: NDArray[np.integer]) -> NDArray[np.integer]:
-    return np.where(codes >= 0, position[np.maximum(codes, 0)], -1)
 
 
 def _fold_axis(grid: Int64s, axis: int, position: Int32s, width: int) -> Int64s:

@@ -88,7 +88,7 @@ class Factor:
         return {"factor": as_json(self.factor)}
 
     def loss(self, query: QueryPolicy) -> Loss | None:
-        """Return what the change costs by one query; None where that has no bound."""
+        """Return what the change costs by one query; None: no bound."""
         if not query.statistic.measures:
             return NOTHING
         losses = query.mechanism.factor_losses_at(query.statistic.factor(self.factor))
@@ -158,16 +158,14 @@ def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]
 
 def _moving(plan: Plan, change: Change | Factor) -> list[Dimension]:
     """Return the keys of which the class may change."""
-    moving = []
-    for each in plan.domain.dimensions:
-        if each.classes is None or (isinstance(change, Factor) and change.factor == 1):
-            continue
-        if isinstance(change, Factor):
-            moving.append(each)
-        elif each.classes.measure in change.values:
-            one, other = map(each.classes.class_of, change.values[each.classes.measure])
-            moving += [each] if one != other else []
-    return moving
+    classed_by = [(each, each.classes) for each in plan.domain.dimensions if each.classes is not None]
+    if isinstance(change, Factor):
+        return [each for each, _ in classed_by] if change.factor != 1 else []
+    return [
+        each
+        for each, classes in classed_by
+        if len({classes.class_of(value) for value in change.values.get(classes.measure, ())}) > 1
+    ]
 
 
 def _keys(plan: Plan, change: Change | Factor, side: int) -> Mapping[str, str]:
@@ -190,17 +188,15 @@ def _added(losses: Sequence[Loss | None]) -> Loss | None:
 
 def _worst_change(losses: Sequence[Loss | None], query_sets: Iterable[QuerySet]) -> Loss | None:
     """Return the largest sums over the losses of a query set; rho and epsilon may have theirs in different ones."""
-    rhos, epsilons = [Fraction(0)], [Fraction(0)]
+    rho = epsilon = Fraction(0)
     pure = True
     for query_set in query_sets:
-        met = [losses[i] for i in query_set]
-        known = [loss for loss in met if loss is not None]
-        if len(known) < len(met):
+        loss = _added([losses[i] for i in query_set])
+        if loss is None:
             return None
-        rhos.append(sum((loss.rho for loss in known), Fraction(0)))
-        epsilons.append(sum((loss.epsilon or Fraction(0) for loss in known), Fraction(0)))
-        pure &= all(loss.epsilon is not None for loss in known)
-    return Loss(max(rhos), max(epsilons) if pure else None)
+        rho, epsilon = max(rho, loss.rho), max(epsilon, loss.epsilon or Fraction(0))
+        pure &= loss.epsilon is not None
+    return Loss(rho, epsilon if pure else None)
 
 
 def parse_change(text: str, plan: Plan) -> Change:

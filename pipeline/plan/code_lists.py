@@ -80,8 +80,8 @@ def read_domain(spec: DomainSpec, dataset: DatasetSpec, folder: Path) -> Domain:
         dimensions = []
         for key, each in spec.codes.items():
             if isinstance(each, ListSpec):
-                at: KeyPath = ("domain", key) if not each.levels and not each.optional else ("domain", key, "list")
-                dimensions += read(at, partial(read_list, files[key], key, each, other=key in spec.other))
+                path: KeyPath = ("domain", key) if not each.levels and not each.optional else ("domain", key, "list")
+                dimensions += read(path, partial(read_list, files[key], key, each, other=key in spec.other))
         if len(dimensions) == len(files):
             domains = [Domain.of([*dimensions, *classes.values()], vintage)]
     if not domains:
@@ -118,13 +118,13 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
         for count, row in enumerate(rows):
             known = len(numbering)
             (number,) = _numbers(row, [numbering], len(header), rows.line_num, path)
-            found = {level: row[column] for level, column in columns.items()}
+            coarser = {level: row[column] for level, column in columns.items()}
             if known == len(numbering):
-                again = [level for level, code in found.items() if parents[level][number] != code]
+                again = [level for level, code in coarser.items() if parents[level][number] != code]
                 two = f", and has two parents at {again[0]}" if again else ""
                 _refuse(path, rows.line_num, f'code "{row[0]}" stands twice{two}')
             assert number == count
-            for level, code in found.items():
+            for level, code in coarser.items():
                 parents[level].append(_parent(path, rows.line_num, row[0], level, code))
             if named is not None and row[named].strip():
                 names[row[0]] = re.sub(r"\r?\n", " ", row[named].strip())  # a cell that a spreadsheet wrapped
@@ -389,11 +389,9 @@ def foreign_codes(domain: Domain, files: Mapping[str, Path]) -> Iterator[str]:
         vintage = None if year is None else vintage_of(dimension.key, year)
         foreign = [] if vintage is None else vintage.lacks(dimension.listed, dimension.level)
         if foreign:
-            shown = ", ".join(foreign[:MOST_SHOWN]) + (
-                f", … ({len(foreign)} in all)" if len(foreign) > MOST_SHOWN else ""
-            )
-            what = f"no {dimension.key} codes of the vintage {year}: {shown}; {_advice(dimension, foreign)}"
-            yield f"{files[dimension.key]}: {what}"
+            rest = f", … ({len(foreign)} in all)" if len(foreign) > MOST_SHOWN else ""
+            shown = f"no {dimension.key} codes of the vintage {year}: {', '.join(foreign[:MOST_SHOWN])}{rest}"
+            yield f"{files[dimension.key]}: {shown}; {_advice(dimension, foreign)}"
 
 
 def _advice(dimension: Dimension, foreign: list[str]) -> str:

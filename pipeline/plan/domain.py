@@ -1,7 +1,7 @@
 """The public domain: the codes of every key that a release covers, fixed by the plan and never by the data."""
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -16,7 +16,7 @@ from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.names import ALIKE, hint, likeness
 from pipeline.plan.cells import Axis, Base, Int32s, Needed, QueryCells, bases_of, read_only
-from pipeline.plan.keys import Dimension, Masks, Where
+from pipeline.plan.keys import Dimension, Masks, Where, built_in_levels
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)  # of the keys naics and county
@@ -42,36 +42,6 @@ class Domain:
         """Return the domain of all combinations of the codes of at least one key."""
         return cls(tuple(sorted(dimensions, key=lambda each: rank(each.key))), None, FrozenMap.of(vintage or {}))
 
-    @classmethod
-    def product(
-        cls,
-        naics: Iterable[str],
-        county: Iterable[str],
-        vintage: Mapping[str, int] | None = None,
-        other: Container[str] = (),
-    ) -> "Domain":
-        """Return the domain of all pairs of the given well-formed finest codes, at least one of each key.
-
-        Each key in `other` has OTHER as one more code, to which all well-formed codes belong that are not given.
-        """
-        lists = {"naics": naics, "county": county}
-        return cls.of([Dimension.of(key, codes, other=key in other) for key, codes in lists.items()], vintage)
-
-    @classmethod
-    def listed(
-        cls,
-        cells: Iterable[Sequence[str]],
-        vintage: Mapping[str, int] | None = None,
-        keys: Sequence[str] = ("naics", "county"),
-    ) -> "Domain":
-        """Return the domain of the given cells (a code of each of `keys`), at least one, well-formed, distinct."""
-        columns = dict(zip(keys, zip(*cells, strict=True), strict=True))
-        dimensions = [Dimension.of(key, columns[key]) for key in sorted(keys, key=rank)]
-        numbers = [[each.index(each.level)[code] for code in columns[each.key]] for each in dimensions]
-        order = np.lexsort(numbers[::-1])
-        indices = tuple(read_only(np.array(number, dtype=np.int32)[order]) for number in numbers)
-        return cls(tuple(dimensions), indices, FrozenMap.of(vintage or {}))
-
     @cached_property
     def digest(self) -> str:
         """The digest "sha256:…" of codes, cells and vintage."""
@@ -79,7 +49,7 @@ class Domain:
         for indices in self.cells or ():
             listing.update(indices.astype("<i4").tobytes())
         facts = {"cells": None if self.cells is None else listing.hexdigest(), "vintage": dict(self.vintage)}
-        if self.keys.keys() == LEVELS.keys() and not any(each.further or each.optional for each in self.dimensions):
+        if self._is_naics_and_county and not any(each.further or each.optional for each in self.dimensions):
             return canonical.digest(facts | {each.key: each.codes for each in self.dimensions})
         return canonical.digest(facts | {"keys": [each.to_json() for each in self.dimensions]})
 
@@ -121,6 +91,12 @@ class Domain:
         """The number of the key of each level."""
         return {level: number for number, each in enumerate(self.dimensions) for level in each.levels}
 
+    @cached_property
+    def nameable(self) -> tuple[str, ...]:
+        """The levels that its keys may have, finer ones than its own among them."""
+        built_in = [level for key in self.keys for level in built_in_levels(key)]
+        return tuple(dict.fromkeys([*built_in, *self.levels]))
+
     @property
     def uses_all_keys(self) -> bool:
         """Whether a record whose code is in no list is in no cell of any query.
@@ -128,8 +104,11 @@ class Domain:
         So it is where cells are listed, or the keys are naics and county alone, which each record must have. Else it is
         left out of the queries that use the key of this code, and of those alone.
         """
-        alone = self.keys.keys() == LEVELS.keys() and not any(each.optional for each in self.dimensions)
-        return self.cells is not None or alone
+        return self.cells is not None or (self._is_naics_and_county and not any(x.optional for x in self.dimensions))
+
+    @property
+    def _is_naics_and_county(self) -> bool:
+        return self.keys.keys() == LEVELS.keys()
 
     @property
     def other(self) -> tuple[str, ...]:
@@ -143,9 +122,7 @@ class Domain:
         for key, levels in LEVELS.items():
             if level in levels and key in self.keys:
                 return f"{level} is finer than the domain, whose finest level is {self.keys[key].level}"
-        known = [each for key in self.keys for each in LEVELS.get(key, self.keys[key].levels)]
-        known += [level for key in LEVELS if key in self.keys for level in self.keys[key].further]
-        return unknown_level(level, known)
+        return f"unknown level{hint(level, self.nameable, 'level')}"
 
     def code_rule(self, level: str, code: str) -> str | None:
         """Return the rule that `code` breaks, in words: the domain must have it at this level; None for none."""
@@ -289,11 +266,6 @@ class Domain:
         return tuple(self.dimensions[number].axis(number, level, masks[number]) for number, level in levels.items())
 
 
-def unknown_level(level: str, known: Sequence[str] = ALL_LEVELS) -> str:
-    """Return the rule that an unknown level breaks, in words."""
-    return f"unknown level{hint(level, known, 'level')}"
-
-
 def rank(key: str) -> tuple[int, str]:
     """Return the order of keys: naics and county first, then the others by name."""
     built_in = list(LEVELS)
@@ -322,9 +294,9 @@ def _query_sets(masks: Sequence[Masks], cells: Sequence[Int32s] | None) -> tuple
         for of_key in sets[1:]:
             met = set(_maximal(a & b for b in _maximal(of_key) for a in met))
     else:
-        found = np.unique(np.array([number[of] for number, of in zip(numbers, cells, strict=True)]), axis=1)
+        combinations = np.unique(np.array([number[of] for number, of in zip(numbers, cells, strict=True)]), axis=1)
         met = set()
-        for combination in found.T.tolist():
+        for combination in combinations.T.tolist():
             common = sets[0][combination[0]]
             for of_key, i in zip(sets[1:], combination[1:], strict=True):
                 common &= of_key[i]

@@ -57,7 +57,9 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
         numbers = {part.name: next(number) for part in query.parts}
         wish, parts = wish_of(draft, query.name), open_parts(shape)
         times = {name: wish.proportions.get(str(name), Fraction(1)) for name in parts}
-        families = {numbers[name]: family_of(each, _step(query), times[name]) for name, each in parts.items()}
+        families = {
+            numbers[name]: family_of(each, query.parts[0].mechanism.step, times[name]) for name, each in parts.items()
+        }
         places |= {numbers[name]: Place(q, name) for name in parts}
         error = error_of(draft, wish, plan)
         apart = [families] if wish.proportions else [{i: family} for i, family in families.items()]
@@ -136,10 +138,6 @@ def _lattice(plan: Plan, tables: Sequence[Query], members: Sequence[int]) -> Lat
 def _is_additive(mechanism: Mechanism) -> bool:
     """Return whether noise is the same at all totals, and has a variance."""
     return mechanism.additive and isfinite(mechanism.variance(0.0))
-
-
-def _step(query: Query) -> Fraction:
-    return query.parts[0].mechanism.step
 
 
 def _require_errors(unknown: Unknown) -> None:

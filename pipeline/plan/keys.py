@@ -19,11 +19,6 @@ Where = Mapping[str, Sequence[str]]  # level → codes; levels are joined by "an
 Masks = NDArray[np.bool_]
 
 
-def finest_levels(key: str) -> tuple[str, ...]:
-    """Return the levels that a code of a key's list may have: of naics the built-in ones, else one."""
-    return LEVELS["naics"] if key == "naics" else (key,)
-
-
 def built_in_levels(key: str) -> tuple[str, ...]:
     """Return the levels of a key that need no column of its list, coarse to fine; the last is the finest."""
     return LEVELS.get(key, (key,))
@@ -33,18 +28,17 @@ def level_of(key: str, code: str) -> str:
     """Return the level of a well-formed finest code of `key`; raises ValueError with the rule that another breaks."""
     if code == OTHER:
         raise ValueError(f'"{OTHER}" stands in no list; declare it in the plan, as domain: {{…, other: [{key}]}}')
-    if key not in LEVELS:
-        if not is_text_code(code):
-            rule = "1 to 100 signs without spaces around them are needed"
-            raise ValueError(f'malformed code "{in_a_line(code)}"; {rule}')
+    if key not in LEVELS and is_text_code(code):
         return key
-    for level in finest_levels(key):
+    finest = {"naics": LEVELS["naics"], "county": ("county",)}
+    for level in finest.get(key, ()):
         if is_code(code, level):
             return level
     if key == "naics" and code in SECTOR_RANGES:
         raise ValueError(f'"{code}" is a part of a sector; write {SECTOR_RANGES[code]}')
-    digits = "2 to 6 digits (sectors as 31-33) are" if key == "naics" else "5 digits are"
-    raise ValueError(f'malformed code "{in_a_line(code)}"; {digits} needed')
+    rules = {"naics": "2 to 6 digits (sectors as 31-33)", "county": "5 digits"}
+    rule = rules.get(key, "1 to 100 signs without spaces around them")
+    raise ValueError(f'malformed code "{in_a_line(code)}"; {rule} are needed')
 
 
 @dataclass(frozen=True)
@@ -170,10 +164,10 @@ class Dimension:
     def between(self, fine: str, coarse: str) -> Int32s | None:
         """Return the index of the one code at `coarse` of each code at `fine`; None where one has none, or several."""
         of_fine, of_coarse = self.parent(fine), self.parent(coarse)
-        found = np.full(len(self.index(fine)), -1, dtype=np.int32)
+        coarser = np.full(len(self.index(fine)), -1, dtype=np.int32)
         inside = of_fine >= 0
-        found[of_fine[inside]] = of_coarse[inside]
-        return found if (found >= 0).all() and np.array_equal(found[of_fine[inside]], of_coarse[inside]) else None
+        coarser[of_fine[inside]] = of_coarse[inside]
+        return coarser if (coarser >= 0).all() and np.array_equal(coarser[of_fine[inside]], of_coarse[inside]) else None
 
     def mask(self, where: Where) -> Masks:
         """Return which finest codes meet the levels of this key in a filter of known levels and codes."""

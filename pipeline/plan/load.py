@@ -1,6 +1,7 @@
-"""From the text of a plan to the frozen plan: read, check its shape, read the domain, check the rest, resolve.
+"""From the text of a plan to the frozen plan: values of its variables, shape, domain, meaning, resolution.
 
-All mistakes in the shape come out together; of a plan of the right shape, all that its parts say wrongly of each other.
+All mistakes in the shape come out together; of a plan of the right shape those in its domain; of one whose domain can
+be read, all that its parts say wrongly of each other.
 """
 
 import os
@@ -21,7 +22,7 @@ from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.code_lists import WrongFiles, files_of, foreign_codes, read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank
-from pipeline.plan.meaning import confidential_files, domain_mistakes, plan_mistakes
+from pipeline.plan.meaning import confidential_files, dataset_mistakes, domain_mistakes, plan_mistakes
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.model import OTHERS, Dataset, Measure, Part, Plan, Query, Texts
 from pipeline.plan.plan_mechanisms import Use, mechanism_of
@@ -43,34 +44,34 @@ NOTHING: Mapping[str, str] = {}
 MOST_SOUGHT = 1000  # mistakes of each kind; a file of a megabyte may hold hundreds of thousands
 
 
-def load_plan(path: Path, given: Mapping[str, str] = NOTHING) -> Plan:
+def load_plan(path: Path, values: Mapping[str, str] = NOTHING) -> Plan:
     """Return the resolved plan of the YAML file `path`; other paths in it are relative to its folder.
 
-    Its digest depends on what the plan means, not on how or where it is written. `given`: the values of its
+    Its digest depends on what the plan means, not on how or where it is written. `values`: those of its
     variables, by name; what is resolved holds none.
 
     Raises:
         PlanError: with a line for each mistake, in the order of the file, up to MOST_SHOWN of them.
     """
-    return plan_of(read_text(path), path, given)
+    return plan_of(read_text(path), path, values)
 
 
-def plan_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> Plan:
+def plan_of(text: PlanText, path: Path, values: Mapping[str, str] = NOTHING) -> Plan:
     """Return the resolved plan of a text, as `load_plan` does of the file `path`, which need not be there."""
-    plan, spec = draft_of(text, path, given)
+    plan, spec = draft_of(text, path, values)
     if spec.calibrate is not None:
-        values = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
-        call = shlex.join([str(path), *values, "--out", str(path.with_stem(f"{path.stem}-calibrated"))])
+        options = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        call = shlex.join([str(path), *options, "--out", str(path.with_stem(f"{path.stem}-calibrated"))])
         raise PlanError(*_lines([Mistake(("calibrate",), DRAFT.format(call))], (), text, path))
     return plan
 
 
-def draft_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> tuple[Plan, PlanSpec]:
-    """Return the same of a plan that may be a draft, of which some scales are still to be chosen, and its shape.
+def draft_of(text: PlanText, path: Path, values: Mapping[str, str] = NOTHING) -> tuple[Plan, PlanSpec]:
+    """Resolve a plan or draft, of which some scales are still to be chosen; return it and its shape.
 
     Where the plan's own calibrate is to choose a scale, it has one that means nothing.
     """
-    text = filled(text, path, given)
+    text = filled(text, path, values)
     try:
         spec = PlanSpec.model_validate(text.data)
     except ValidationError as error:
@@ -80,7 +81,8 @@ def draft_of(text: PlanText, path: Path, given: Mapping[str, str] = NOTHING) -> 
     if hidden:
         raise PlanError(*_lines(hidden, (), text, path))
     domain, wrong, wrong_files = _domain(spec, path.parent)
-    mistakes = [*wrong, *islice(plan_mistakes(spec, domain, path.parent), MOST_SOUGHT)]
+    of_plan = dataset_mistakes(spec.dataset) if domain is None else plan_mistakes(spec, domain, path.parent)
+    mistakes = [*wrong, *islice(of_plan, MOST_SOUGHT)]
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
     return _resolve(spec, domain, path), spec
@@ -220,9 +222,9 @@ class _Text:
     names: tuple[str, ...]
     is_key: bool = False
 
-    def filled(self, given: Mapping[str, str]) -> str | int:
+    def filled(self, values: Mapping[str, str]) -> str | int:
         """Return the text with values in place of its variables; a year as a number."""
-        text = PLACEHOLDER.sub(lambda found: given[found[1]], self.text)
+        text = PLACEHOLDER.sub(lambda match: values[match[1]], self.text)
         return int(text) if self.path[:-1] == VINTAGE and text.isascii() and text.isdigit() else text
 
     @property
@@ -240,8 +242,8 @@ class _Text:
         return False
 
 
-def filled(text: PlanText, path: Path, given: Mapping[str, str]) -> PlanText:
-    """Return a plan's text with the values `given` in place of its variables, and without their declaration.
+def filled(text: PlanText, path: Path, values: Mapping[str, str]) -> PlanText:
+    """Return a plan's text with `values` in place of its variables, and without their declaration.
 
     A plan without variables is returned as it is. `path` names it in messages.
 
@@ -250,7 +252,7 @@ def filled(text: PlanText, path: Path, given: Mapping[str, str]) -> PlanText:
             place, in a place where none may stand; each value that is not its pattern's; and each name that is not the
             plan's.
     """
-    if "{{" not in text.source and "variables" not in text.data and not given:
+    if "{{" not in text.source and "variables" not in text.data and not values:
         return text
     try:
         declared = _Declared.model_validate({"variables": text.data.get("variables", {})}).variables
@@ -261,24 +263,21 @@ def filled(text: PlanText, path: Path, given: Mapping[str, str]) -> PlanText:
     mistakes = [mistake for each in texts for mistake in _misplaced(each, declared)]
     used = {name for each in texts for name in each.names}
     for name, variable in declared.items():
-        if rule := _value_rule(name, variable, given.get(name), name in used):
+        if rule := _value_rule(name, variable, values.get(name), name in used):
             mistakes.append(Mistake(("variables", name), rule))
-    if any(each.path == DATASET_NAME for each in texts) and _at(data, "family") is None:
+    dataset = data.get("dataset")
+    family = dataset.get("family") if isinstance(dataset, Mapping) else None
+    if family is None and any(each.path == DATASET_NAME for each in texts):
         why = ": a dataset whose name has a variable belongs to one, over which losses add up whatever its value"
         mistakes.append(missing(("dataset", "family"), why))
     unknown = [
-        f"{path}: {arg('set')} {in_a_line(name)}: {_unknown(name, declared)}" for name in given if name not in declared
+        f"{path}: {arg('set')} {in_a_line(name)}: {_unknown(name, declared)}" for name in values if name not in declared
     ]
     if mistakes or unknown:
         raise PlanError(*unknown, *lines_of(mistakes, text, path))
     for each in texts:
-        data = _replaced(data, each.path, each.filled(given))
+        data = _replaced(data, each.path, each.filled(values))
     return replace(text, data=data)
-
-
-def _at(data: Mapping[str, Any], key: str) -> Any:
-    dataset = data.get("dataset")
-    return dataset.get(key) if isinstance(dataset, Mapping) else None
 
 
 def _texts(data: Mapping[str, Any], path: Path) -> Iterator[_Text]:
@@ -289,20 +288,20 @@ def _texts(data: Mapping[str, Any], path: Path) -> Iterator[_Text]:
     waiting: list[tuple[KeyPath, Any]] = [((), data)]
     seen = 0
     while waiting:
-        at, value = waiting.pop()
+        here, value = waiting.pop()
         seen += 1
-        if len(at) > DEEPEST or seen > MOST_VALUES:
+        if len(here) > DEEPEST or seen > MOST_VALUES:
             raise PlanError(f"{path}: nested too deeply, or with too many values, for a plan with variables")
         if isinstance(value, str):
             if names := PLACEHOLDER.findall(value):
-                yield _Text(at, value, tuple(names))
+                yield _Text(here, value, tuple(names))
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 if names := PLACEHOLDER.findall(key):
-                    yield _Text((*at, key), key, tuple(names), is_key=True)
-                waiting.append(((*at, key), each))
+                    yield _Text((*here, key), key, tuple(names), is_key=True)
+                waiting.append(((*here, key), each))
         elif isinstance(value, list):
-            waiting += [((*at, i), each) for i, each in enumerate(value)]
+            waiting += [((*here, i), each) for i, each in enumerate(value)]
 
 
 def _misplaced(text: _Text, declared: Mapping[str, VariableSpec]) -> Iterator[Mistake]:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pipeline.base.errors import PlanError
 from pipeline.base.names import hint, nearest
-from pipeline.plan.domain import ALL_LEVELS, Domain, rank, unknown_level
-from pipeline.plan.keys import built_in_levels
+from pipeline.plan.domain import ALL_LEVELS, Domain
 from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.model import RECORD
 from pipeline.plan.plan_mechanisms import Use, allocation_mistakes, mechanism_mistakes
@@ -19,6 +18,7 @@ from pipeline.plan.plan_schema import (
     ClassesSpec,
     DatasetSpec,
     DomainSpec,
+    LimitSpec,
     ListSpec,
     MeasureSpec,
     PartsSpec,
@@ -39,37 +39,29 @@ from udfs.records.statistics import RECORDS, STATISTICS, Count
 MOST_SHOWN = 5  # codes that a message names
 
 
-def plan_mistakes(plan: PlanSpec, domain: Domain | None, folder: Path) -> Iterator[Mistake]:
-    """Yield what contradicts itself, another part of the plan, or the domain (None: it could not be read).
+def plan_mistakes(plan: PlanSpec, domain: Domain, folder: Path) -> Iterator[Mistake]:
+    """Yield what contradicts itself, another part of the plan, or the domain.
 
     Other files that the plan names are relative to `folder`.
     """
     if plan.supersedes == plan.release:
         yield Mistake(("supersedes",), "must name an earlier release")
-    levels = known_levels(plan.domain, plan.dataset)
-    yield from dataset_mistakes(plan.dataset, levels)
-    draft = plan.calibrate
-    check = _Check(plan.dataset.measures, domain, levels, plan.interval, plan.queries, folder, draft is not None)
+    yield from dataset_mistakes(plan.dataset, domain.nameable)
+    check = _Check(plan, domain, folder)
     yield from check.queries_mistakes()
-    if draft is not None:
-        yield from allocation_mistakes(draft, check.queries, bool(plan.budget))
-    limits = [(("budget", i, "at"), limit) for i, limit in enumerate(plan.budget)]
-    stated = [(("calibrate", "limits", i, "at"), each) for i, each in enumerate(draft.limits if draft else [])]
-    path: KeyPath
-    for path, limit in (*limits, *stated):
-        if isinstance(limit.at, list) and plan.dataset.unit == RECORD:
+    if plan.calibrate is not None:
+        yield from allocation_mistakes(plan.calibrate, plan.queries, bool(plan.budget))
+    limits: list[tuple[KeyPath, LimitSpec]] = [(("budget", i, "at"), limit) for i, limit in enumerate(plan.budget)]
+    stated = plan.calibrate.limits if plan.calibrate else []
+    limits += [(("calibrate", "limits", i, "at"), limit) for i, limit in enumerate(stated)]
+    for path, limit in limits:
+        if not isinstance(limit.at, list):
+            yield from check.record_mistakes(limit.at, path)
+            continue
+        if plan.dataset.unit == RECORD:
             yield Mistake(path, "must be a mapping; a list is for a dataset whose unit is an owner column")
-        records = enumerate(limit.at) if isinstance(limit.at, list) else [(None, limit.at)]
-        for number, record in records:
-            yield from check.record_mistakes(record, path if number is None else (*path, number))
-
-
-def known_levels(domain: DomainSpec, dataset: DatasetSpec) -> tuple[str, ...]:
-    """Return the levels of a plan's keys, as far as it says them."""
-    codes = domain.codes
-    built_in = [level for key in sorted({*dataset.keys, *codes}, key=rank) for level in built_in_levels(key)]
-    further = [level for _, each in sorted(codes.items()) if isinstance(each, ListSpec) for level in each.levels]
-    return tuple(dict.fromkeys([*built_in, *further]))
+        for number, record in enumerate(limit.at):
+            yield from check.record_mistakes(record, (*path, number))
 
 
 def dataset_mistakes(dataset: DatasetSpec, levels: Collection[str] = ALL_LEVELS) -> Iterator[Mistake]:
@@ -99,29 +91,19 @@ def dataset_mistakes(dataset: DatasetSpec, levels: Collection[str] = ALL_LEVELS)
 
 @dataclass(frozen=True)
 class _Check:
-    """What queries and limits are checked against; `domain` is None where it could not be read."""
+    """What queries and limits are checked against."""
 
-    measures: Mapping[str, MeasureSpec]
-    domain: Domain | None
-    levels: Collection[str]
-    coverage: Fraction
-    queries: Sequence[QuerySpec]
+    plan: PlanSpec
+    domain: Domain
     folder: Path
-    drafted: bool
 
-    def level_rule(self, level: str) -> str | None:
-        """Return the rule that `level` breaks: it must be known, and the domain as fine."""
-        if self.domain is None:
-            return None if level in self.levels else unknown_level(level, [*self.levels])
-        return self.domain.level_rule(level)
-
-    def code_rule(self, level: str, code: str) -> str | None:
-        """Return the rule that `code` breaks: the domain must have it at `level`, a level without a broken rule."""
-        return None if self.domain is None else self.domain.code_rule(level, code)
+    @property
+    def measures(self) -> Mapping[str, MeasureSpec]:
+        return self.plan.dataset.measures
 
     def queries_mistakes(self) -> Iterator[Mistake]:
         names: set[str] = set()
-        for i, query in enumerate(self.queries):
+        for i, query in enumerate(self.plan.queries):
             path: KeyPath = ("queries", i)
             if query.name in names:
                 yield Mistake((*path, "name"), "another query has this name")
@@ -149,29 +131,29 @@ class _Check:
     def by_mistakes(self, by: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
         first: dict[str, str] = {}
         for i, level in enumerate(by):
-            rule = self.level_rule(level)
-            key = "" if self.domain is None or rule else self.domain.dimension(level).key
-            if not rule and key and key in first:
-                rule = f"must be the only level of {key}; {first[key]} stands before it"
+            rule = self.domain.level_rule(level)
+            if not rule:
+                key = self.domain.dimension(level).key
+                if first.setdefault(key, level) != level or level in by[:i]:
+                    rule = f"must be the only level of {key}; {first[key]} stands before it"
             if rule:
                 yield Mistake((*path, i), rule)
-            first.setdefault(key, level)
 
     def where_mistakes(self, where: Mapping[str, Sequence[str]], path: KeyPath) -> Iterator[Mistake]:
         wrong = False
         for level, codes in where.items():
-            rule = self.level_rule(level)
+            rule = self.domain.level_rule(level)
             if rule:
                 wrong = True
                 yield Mistake((*path, level), rule)
                 continue
             first = {code: i for i, code in reversed(tuple(enumerate(codes)))}
             for i, code in enumerate(codes):
-                rule = "this code stands twice" if first[code] < i else self.code_rule(level, code)
+                rule = "this code stands twice" if first[code] < i else self.domain.code_rule(level, code)
                 if rule:
                     wrong = True
                     yield Mistake((*path, level, i), rule)
-        if where and not wrong and self.domain is not None and not self.domain.meets(where):
+        if where and not wrong and not self.domain.meets(where):
             yield Mistake(path, "no cell of the domain meets it")
 
     def mechanisms_mistakes(self, query: QuerySpec, path: KeyPath) -> Iterator[Mistake]:
@@ -180,9 +162,9 @@ class _Check:
             yield from mechanism_mistakes(spec, use, path)
             return
         parts = [((*path, "parts", code), part) for code, part in spec.parts.items()]
-        for at, part in (*parts, ((*path, "others"), spec.others)):
+        for key, part in (*parts, ((*path, "others"), spec.others)):
             if part is not None:
-                yield from mechanism_mistakes(part, use, at)
+                yield from mechanism_mistakes(part, use, key)
         yield from self.partition_mistakes(query, spec, path)
 
     def _use(self, query: QuerySpec) -> Use:
@@ -191,7 +173,7 @@ class _Check:
         steps = [measures[name].step or Fraction(1) for name in statistic.measures if name in measures]
         known = len(steps) == len(statistic.measures)
         step = statistic.step(steps[0] if steps else Fraction(1)) if known else None
-        return Use(statistic, step, measures, self.coverage, self.folder, self.drafted)
+        return Use(statistic, step, measures, self.plan.interval, self.folder, self.plan.calibrate is not None)
 
     def partition_mistakes(self, query: QuerySpec, spec: PartsSpec, path: KeyPath) -> Iterator[Mistake]:
         """Yield what keeps the parts of a query's mechanism from being a partition of its public cells.
@@ -200,71 +182,62 @@ class _Check:
         part's mechanism (docs/mathematics.md, section 5).
         """
         level, codes = spec.by, spec.parts
-        rule = self.level_rule(level) or self._roll_up_rule(level, query.by)
+        rule = self.domain.level_rule(level) or self._roll_up_rule(level, query.by)
         if rule:
             yield Mistake((*path, "by"), rule)
             return
-        met = self._codes_met(level, query)
+        try:
+            met = self.domain.codes_met(level, query.where)
+        except PlanError:
+            return  # reported at the filter
         if not met:
             return
-        wrong = False
-        for code in codes:
-            rule = self.code_rule(level, code) or ("" if code in met else "no cell of the query has this code")
-            if rule:
-                wrong = True
-                yield Mistake((*path, "parts", code), rule)
+        rules = {
+            code: self.domain.code_rule(level, code) or "no cell of the query has this code"
+            for code in codes
+            if code not in met
+        }
+        yield from (Mistake((*path, "parts", code), rule) for code, rule in rules.items())
         rest = [code for code in met if code not in codes]
-        if rest and not wrong and spec.others is None:
+        if rest and not rules and spec.others is None:
             shown = ", ".join(rest[:MOST_SHOWN]) + (", …" if len(rest) > MOST_SHOWN else "")
             yield missing((*path, "others"), f" (the mechanism of the codes that have no part: {shown})")
         if not rest and spec.others is not None:
             yield Mistake((*path, "others"), "must be left out: the parts name every code that the query has")
 
-    def _codes_met(self, level: str, query: QuerySpec) -> tuple[str, ...]:
-        """Return the codes at `level` of the query's cells; none where they are not known, or the filter is wrong."""
-        if self.domain is None:
-            return ()
-        try:
-            return self.domain.codes_met(level, query.where)
-        except PlanError:
-            return ()  # reported at the filter
-
     def record_mistakes(self, at: RecordValues, path: KeyPath) -> Iterator[Mistake]:
         """Yield what is wrong with a reference record of a limit."""
-        wrong = False
-        for name, value in at.items():
-            mistake = self._value_mistake(name, value, (*path, name))
-            if mistake is not None:
-                wrong = True
-                yield mistake
-        read = (name for query in self.queries for statistic in query.statistics for name in statistic.measures)
+        mistakes = [self._value_mistake(name, value, (*path, name)) for name, value in at.items()]
+        yield from filter(None, mistakes)
+        wrong = any(mistakes)
+        read = (name for query in self.plan.queries for statistic in query.statistics for name in statistic.measures)
         for measure in dict.fromkeys(read):
             if measure in self.measures and measure not in at:
                 yield Mistake(path, f"must also name {measure}, which a query sums", absent=((*path, measure),))
-        for key in () if wrong or self.domain is None else self.domain.dimensions:
+        for key in () if wrong else self.domain.dimensions:
             size = None if key.classes is None else at.get(key.classes.measure)
             code = key.codes[key.classes.class_of(size)] if key.classes and isinstance(size, Fraction) else None
             if code is not None and at.get(key.key) not in (None, code, size):
                 wrong = True
                 yield Mistake((*path, key.key), f"its class is {code}: leave {key.key} out")
         codes = {name: (value,) for name, value in at.items() if isinstance(value, str)}
-        if codes and not wrong and self.domain is not None and not self.domain.meets(codes):
+        if codes and not wrong and not self.domain.meets(codes):
             yield Mistake(path, "no cell of the domain has these codes")
 
     def _value_mistake(self, name: str, value: str | Fraction, path: KeyPath) -> Mistake | None:
         if name in self.measures:
             return None if isinstance(value, Fraction) else Mistake(path, "must be a number")
-        if name not in self.levels:
-            rule = f"unknown measure or level{hint(name, (*self.measures, *self.levels))}"
+        if name not in self.domain.nameable:
+            rule = f"unknown measure or level{hint(name, (*self.measures, *self.domain.nameable))}"
             return Mistake(path, rule, unknown=True)
         if not isinstance(value, str):
             return Mistake(path, "must be text; put the code in quotes")
-        broken = self.level_rule(name) or self.code_rule(name, value)
+        broken = self.domain.level_rule(name) or self.domain.code_rule(name, value)
         return Mistake(path, broken) if broken else None
 
     def _roll_up_rule(self, level: str, by: Sequence[str]) -> str | None:
         """Return the rule that a known level breaks: every cell of the query must have one code at it."""
-        if self.domain is None or any(own not in self.domain.levels for own in by):
+        if any(own not in self.domain.levels for own in by):
             return None
         dimension = self.domain.dimension(level)
         own = next((own for own in by if own in dimension.levels), None)
@@ -379,18 +352,15 @@ def confidential_files(spec: PlanSpec, folder: Path) -> Iterator[Mistake]:
     except PlanError:  # of another mistake
         microdata = None
     for key, name in _named(spec):
-        at = LocalPath(Path(os.path.abspath(public_file(folder, name))))
-        if _is_part(name) or (microdata is not None and _lies_in(at, microdata)):
+        file = LocalPath(Path(os.path.abspath(public_file(folder, name))))
+        is_part = "=" in name or name.lower().endswith(".parquet")
+        if is_part or (microdata is not None and _lies_in(file, microdata)):
             yield Mistake(key, CONFIDENTIAL)
 
 
-def _is_part(name: str) -> bool:
-    return "=" in name or name.lower().endswith(".parquet")
-
-
-def _lies_in(at: Location, microdata: Location) -> bool:
+def _lies_in(file: Location, microdata: Location) -> bool:
     try:
-        return at.is_relative_to(microdata) or at.resolve().is_relative_to(microdata.resolve())
+        return file.is_relative_to(microdata) or file.resolve().is_relative_to(microdata.resolve())
     except PlanError:  # links in a circle: whoever follows them says so
         return False
 

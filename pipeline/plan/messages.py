@@ -27,9 +27,7 @@ _RULES = {
     "model_attributes_type": "must be a mapping of keys to values",
 }
 
-NEVER_RELEASED = {
-    groupwise.KIND: f"no plan can release it: {groupwise.WARNING}; choose groupwise_log",
-}
+NEVER_RELEASED = {groupwise.KIND: f"no plan can release it: {groupwise.WARNING}; choose groupwise_log"}
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ def lines_of(
 
 def _line(mistake: Mistake, text: PlanText, path: Path) -> str:
     number = text.line(mistake.path)
-    where = [str(path), *([] if number is None else [f"line {number}"]), *filter(None, [shown(mistake.path, text)])]
-    return ": ".join([*where, mistake.rule])
+    line = "" if number is None else f"line {number}"
+    return ": ".join(filter(None, [str(path), line, shown(mistake.path, text), mistake.rule]))
 
 
 def shown(path: KeyPath, text: PlanText | None = None) -> str:
@@ -113,8 +111,9 @@ def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) 
     for error in errors:
         path, keys, expected = _resolve(error["loc"], root)
         kind = error["type"]
-        if path[:1] == ("domain",) and len(path) > 1 and _misspelt(str(path[1])):
-            yield _unknown_key(path[:2], tuple(DomainSpec.model_fields))
+        meanings = DomainSpec.model_fields  # keys of the domain, which may have any name, may be meant as one of these
+        if path[:1] == ("domain",) and len(path) > 1 and path[1] not in meanings and nearest(str(path[1]), meanings):
+            yield _unknown_key(path[:2], tuple(meanings))
         elif kind == "extra_forbidden":
             yield _unknown_key(path, keys)
         elif kind == "missing":
@@ -129,11 +128,6 @@ def shape_mistakes(errors: Iterable[ErrorDetails], root: type[Spec] = PlanSpec) 
             yield Mistake((*path, "kind"), NEVER_RELEASED.get(tag, f"unknown kind{hint(str(tag), kinds, 'kind')}"))
         else:
             yield Mistake(path, _rule(error, expected))
-
-
-def _misspelt(key: str) -> bool:
-    """Return whether a key of the domain, which may have any name, is meant as one that has a meaning."""
-    return key not in DomainSpec.model_fields and nearest(key, DomainSpec.model_fields) is not None
 
 
 def _unknown_key(path: KeyPath, known: Collection[str]) -> Mistake:

@@ -37,8 +37,8 @@ class Texts:
     contact: str | None = None
     unit: str | None = None
 
-    def given(self) -> dict[str, str]:
-        """Return what is said, by key."""
+    def stated(self) -> dict[str, str]:
+        """Return the texts that are there, by key."""
         return {key: text for key, text in vars(self).items() if text is not None}
 
 
@@ -82,14 +82,8 @@ class Dataset:
         a record is must not change either.
         """
         measures = {m.name: {"column": m.column, "type": m.type, "step": as_json(m.step)} for m in self.measures}
-        return {
-            "unit": self.unit,
-            "record": self.record,
-            "duplicates": self.duplicates,
-            "bad_records": self.bad_records,
-            "keys": dict(self.keys),
-            "measures": measures,
-        }
+        facts = {name: getattr(self, name) for name in ("unit", "record", "duplicates", "bad_records")}
+        return facts | {"keys": dict(self.keys), "measures": measures}
 
     def resolved(self) -> dict[str, Any]:
         """Return the dataset as JSON, without its path."""
@@ -158,7 +152,7 @@ class Query:
             "by": list(self.by),
             "where": {level: list(codes) for level, codes in self.where.items()},
             "mechanism": self.described() | {"step": as_json(self.parts[0].mechanism.step)},
-        } | (self.statistic.to_json() | self.texts.given())
+        } | (self.statistic.to_json() | self.texts.stated())
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,7 @@ class Plan:
         return {
             "release": self.release,
             "supersedes": self.supersedes,
-            **self.texts.given(),
+            **self.texts.stated(),
             "dataset": self.dataset.resolved(),
             "domain": {
                 "digest": self.domain.digest,

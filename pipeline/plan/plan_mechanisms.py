@@ -86,14 +86,14 @@ def family_of(spec: Spec, step: Fraction, times: Fraction = Fraction(1)) -> Fami
 
 
 def _target(spec: CalibrateSpec, use: Use) -> Target:
-    given: dict[str, Any] = {name: value for name, value in spec if isinstance(value, Fraction)}
-    given["coverage"] = use.coverage
-    name = next(name for name in TARGETS if name in given)
+    numbers: dict[str, Any] = {name: value for name, value in spec if isinstance(value, Fraction)}
+    numbers["coverage"] = use.coverage
+    name = next(name for name in TARGETS if name in numbers)
     if name in AT_A_RECORD:
-        given["influence"] = use.statistic.influence(spec.at or {})
+        numbers["influence"] = use.statistic.influence(spec.at or {})
     if spec.with_test:
-        given[name] -= MOST[name]
-    return Target.of(name, bound=spec.bound, **given)
+        numbers[name] -= MOST[name]
+    return Target.of(name, bound=spec.bound, **numbers)
 
 
 def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]:
@@ -102,14 +102,14 @@ def mechanism_mistakes(spec: Spec, use: Use, path: KeyPath) -> Iterator[Mistake]
     kind = CATALOGUE[values["kind"]]
     scale = scale_of(kind)
     calibrate: CalibrateSpec | str | None = values.get("calibrate")
-    if scale is not None and calibrate is None and values[scale] is None:
-        yield missing((*path, scale), " (or calibrate)")
-        return
-    if calibrate is None and offset_of(kind) is not None and values[str(offset_of(kind))] is None:
-        yield missing((*path, str(offset_of(kind))), "")
-        return
-    if calibrate is not None:
-        offset, solved, mistakes = offset_of(kind), {str(scale)}, list[Mistake]()
+    offset = offset_of(kind)
+    if calibrate is None:
+        absent = [name for name in (scale, offset) if name is not None and values[name] is None]
+        if absent:
+            yield missing((*path, absent[0]), " (or calibrate)" if absent[0] == scale else "")
+            return
+    else:
+        solved, mistakes = {str(scale)}, list[Mistake]()
         if not isinstance(calibrate, str):
             mistakes += _calibrate_mistakes(calibrate, kind, use, (*path, "calibrate"))
             solved |= {offset} if offset is not None and calibrate.group_loss is not None else set()

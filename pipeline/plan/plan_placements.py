@@ -77,7 +77,7 @@ def _tried(plan: Plan, at: Reference) -> _Tried:
     kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
     most = max(MOST_CELLS, 2 * len(at.records))
     allowed: list[Int64s] = []
-    found: list[tuple[int, ...]] = []  # a finest code of each key
+    finest: list[tuple[int, ...]] = []  # a code of each key
     for keys in kinds:
         if domain.cells is None:
             some = _spread(domain.finest(keys), most)
@@ -85,10 +85,10 @@ def _tried(plan: Plan, at: Reference) -> _Tried:
             listed = domain.cells_at(keys)
             chosen = listed[np.linspace(0, max(len(listed) - 1, 0), min(most, len(listed))).astype(np.int64)]
             some = list(zip(*(indices[chosen].tolist() for indices in domain.cells), strict=True))
-        allowed.append(np.arange(len(found), len(found) + len(some)))
-        found += some
-    outside = len(found)
-    codes = dict(enumerate(np.array(found, dtype=np.int64).reshape(outside, len(domain.dimensions)).T))
+        allowed.append(np.arange(len(finest), len(finest) + len(some)))
+        finest += some
+    outside = len(finest)
+    codes = dict(enumerate(np.array(finest, dtype=np.int64).reshape(outside, len(domain.dimensions)).T))
     cells = [np.append(domain.query_cells(by, where).of_codes(codes), -1) for by, where in filters]
     cells.append(np.repeat([0, 1], [outside, 1]))  # of the test of records left out: the others are kept
     allowed = [each if len(each) else np.array([outside]) for each in allowed]
@@ -167,9 +167,7 @@ def _loss_below(policy: PolicySum, cells: Int64s, influences: Sequence[Sequence[
         if not len(numbers):
             continue
         below = lcm(*{x.denominator for x in each})
-        met = [
-            x.numerator * (below // x.denominator) for x, at in zip(each, of_policy.tolist(), strict=True) if at >= 0
-        ]
+        met = [x.numerator * (below // x.denominator) for x, cell in zip(each, of_policy, strict=True) if cell >= 0]
         sums = [0] * len(numbers)
         for cell, units in zip(which.tolist(), met, strict=True):
             sums[cell] += units

@@ -70,7 +70,17 @@ class Structure:
             plan.dataset.facts()["measures"],
             plan.domain,
             plan.interval,
-            {query.name: _facts(query) for query in plan.queries},
+            {
+                query.name: TableFacts(
+                    query.name,
+                    query.statistic,
+                    query.by,
+                    query.where,
+                    query.split,
+                    {part.name: part.codes for part in query.parts},
+                )
+                for query in plan.queries
+            },
         )
 
     @classmethod
@@ -108,11 +118,6 @@ class Structure:
             ],
         }
         return json.dumps(facts, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _facts(query: Query) -> TableFacts:
-    parts = {part.name: part.codes for part in query.parts}
-    return TableFacts(query.name, query.statistic, query.by, query.where, query.split, parts)
 
 
 def _table(facts: Mapping[str, Any]) -> TableFacts:

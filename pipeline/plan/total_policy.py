@@ -27,7 +27,6 @@ from pipeline.plan.cells import Int32s
 from pipeline.plan.domain import At
 from pipeline.plan.keys import Dimension
 from pipeline.plan.model import Plan
-from udfs.records.codes import LEVELS
 
 MOST_PAIRS = 20_000  # of kinds of codes that are looked at; of more all records might meet
 
@@ -164,11 +163,11 @@ def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
         require_cell(plan, keys)
     at = classed(plan, at, below=below)
     kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
-    found = [_sets_and_spans(plan, keys) if below else (_query_sets(plan, keys), ()) for keys in kinds]
-    places = [(_with_test(plan, sets), spans) for sets, spans in found]
+    met = [_sets_and_spans(plan, keys) if below else (_query_sets(plan, keys), ()) for keys in kinds]
+    met = [(_with_test(plan, sets), spans) for sets, spans in met]
     if not at.listed:
         (record,) = at.records
-        ((sets, spans),) = places
+        ((sets, spans),) = met
         return Reference((ReferenceRecord(record.values, query_sets=sets if record.keys else None, spans=spans),))
     kind_of = tuple(kinds[record.keys] for record in at.records)
     cells: list[list[tuple[int, int]]] = [[] for _ in kinds]
@@ -182,7 +181,7 @@ def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
                 known.append((i, int(query.numbers(of_axes)[0])))
                 one.add(known[-1])
             else:
-                room += _combinations(of_axes)
+                room += prod(map(len, of_axes))
         room = min(query.size, room + len(one))
         reach.append(Reach(kind_of, _apart(positions), room, not where))
     for known in cells:  # the test's: all records in one of its two counts, for no other way costs as much
@@ -190,7 +189,7 @@ def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
     reach.append(Reach(kind_of, frozenset(), 1, True))
     known_cells = list(map(tuple, cells))
     records = (
-        ReferenceRecord(record.values, query_sets=places[kind][0], spans=places[kind][1], cells=known_cells[kind])
+        ReferenceRecord(record.values, query_sets=met[kind][0], spans=met[kind][1], cells=known_cells[kind])
         for record, kind in zip(at.records, kind_of, strict=True)
     )
     return Reference(tuple(records), True, tuple(reach))
@@ -219,13 +218,9 @@ def classes_decide(plan: Plan) -> bool:
     return bool(classes & used) or (bool(classes) and plan.domain.cells is not None)
 
 
-def _combinations(positions: Sequence[Int32s]) -> int:
-    return prod(map(len, positions))
-
-
 def _apart(positions: Sequence[Sequence[Int32s]]) -> frozenset[tuple[int, int]]:
     """Return the pairs of kinds, one of which can be in several cells, that have no position of a key in common."""
-    several = [kind for kind, each in enumerate(positions) if _combinations(each) > 1]
+    several = [kind for kind, each in enumerate(positions) if prod(map(len, each)) > 1]
     if len(several) * len(positions) > MOST_PAIRS:
         return frozenset()
     sets = [[frozenset(each.tolist()) for each in of_axes] for of_axes in positions]
@@ -277,6 +272,4 @@ def parse_at(text: str, plan: Plan) -> Reference:
 def names_of(plan: Plan) -> Names:
     """Return what the text of a reference or of a change may name in a plan."""
     measures = [measure.name for measure in plan.dataset.measures]
-    built_in = [level for key, levels in LEVELS.items() if key in plan.domain.keys for level in levels]
-    levels = dict.fromkeys([*built_in, *plan.domain.levels])
-    return Names(measures, list(levels), plan.domain.require_code)
+    return Names(measures, plan.domain.nameable, plan.domain.require_code)

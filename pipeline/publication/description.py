@@ -133,7 +133,7 @@ class Description:
     def facts(self) -> Facts:
         """What the site says beside figures, as JSON; losses are upper bounds."""
         plan, unit = self.plan, "record" if self.plan.dataset.owner is None else "firm"
-        texts = {"title": _words(plan.release), "about": None, "contact": None} | plan.texts.given()
+        texts = {"title": _words(plan.release), "about": None, "contact": None} | plan.texts.stated()
         used = {level for query in plan.queries for level in query.by}
         used |= {coarse for level in used for coarse in coarser(plan.domain, level)}
         names = {level: code_names(plan.domain, level) for level in sorted(used)}
@@ -215,7 +215,7 @@ def _table(plan: Plan, query: Query) -> dict[str, Any]:
     cells = plan.domain.query_cells(query.by, query.where)
     unit = "records" if query.statistic.counts else _words(str(query.statistic.measure)).lower()
     where = "; ".join(f"{_label(level)}: {', '.join(codes)}" for level, codes in query.where.items())
-    texts = {"title": _title(query), "about": None, "unit": unit} | query.texts.given()
+    texts = {"title": _title(query), "about": None, "unit": unit} | query.texts.stated()
     return (
         {"name": query.name}
         | texts

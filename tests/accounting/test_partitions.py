@@ -222,7 +222,7 @@ def test_filtered_tables_of_equal_cells_have_no_more_rooms_than_their_cells() ->
     tables = [table("log", [1], i, "county", 4) for i in range(3)]
     assert most_cells(tables[:2]) == 4
     assert most_cells(tables) == 12
-    assert most_cells([*tables[:2], replace(tables[2], whole=True)]) == 4
+    assert most_cells([*tables[:2], replace(tables[2], unfiltered=True)]) == 4
     assert most_cells([*tables[:2], table("log", [1], 3, "county")]) is None
 
 

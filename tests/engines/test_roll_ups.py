@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from pipeline.plan.domain import Domain
-from tests.support.domains import FIXED, Totals, World, agree, example, held, queries, worlds
+from tests.support.domains import (
+    FIXED,
+    Totals,
+    World,
+    agree,
+    example,
+    held,
+    listed_domain,
+    product_domain,
+    queries,
+    worlds,
+)
 from tests.support.wide import wide
 from udfs.numbers.arrays import Wide
 
@@ -58,7 +69,7 @@ def test_broken_roll_ups_are_caught() -> None:
     with pytest.raises(AssertionError):
         agree(example(), ("naics2", "state"), {}, off_by_one)
     cells = {("311111", "01001"): 3 * LARGEST, ("311811", "01001"): -2 * LARGEST - 7, ("311812", "01001"): -(2**70)}
-    world = World(Domain.listed(list(cells)), cells)
+    world = World(listed_domain(list(cells)), cells)
     agree(world, ("naics3",), {})
     agree(world, ("naics6",), {}, held_too_early)
     with pytest.raises(AssertionError):
@@ -88,7 +99,7 @@ def plain_sums(totals: Wide, base: Base, query: QueryCells) -> Totals:
 )
 def test_totals_are_exact_and_then_held(listed: bool, values: list[int]) -> None:
     codes = ["111110", "111120", "111130"]
-    domain = Domain.listed([(code, "01001") for code in codes]) if listed else Domain.product(codes, ["01001"])
+    domain = listed_domain([(code, "01001") for code in codes]) if listed else product_domain(codes, ["01001"])
     (base,) = bases_of(domain, [("naics6",)])
     query = domain.query_cells(("nation",), {})
     assert roll_up_totals(wide(values), base, query).tolist() == [held(sum(values))]
@@ -97,7 +108,7 @@ def test_totals_are_exact_and_then_held(listed: bool, values: list[int]) -> None
 
 
 def test_roll_ups_refuse_what_does_not_fit() -> None:
-    domain = Domain.product(["311111", "321111"], ["01001"])
+    domain = product_domain(["311111", "321111"], ["01001"])
     (coarse,) = bases_of(domain, [("naics2",)])
     fine = domain.query_cells(("naics3",), {})
     with pytest.raises(ValueError, match="does not roll up"):
@@ -128,7 +139,7 @@ def test_a_filter_narrows_a_base() -> None:
 
 
 def test_a_query_that_several_bases_serve_takes_the_smallest() -> None:
-    domain = Domain.product(["311111", "321111"], ["01001", "01003", "02001"])
+    domain = product_domain(["311111", "321111"], ["01001", "01003", "02001"])
     bases = bases_of(domain, [("naics6", "state"), ("naics2", "county")])
     assert [base.size for base in bases] == [4, 3]
     assert cheapest(bases, domain.query_cells(("naics2", "state"), {}), "x") == 1

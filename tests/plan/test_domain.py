@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError
-from pipeline.plan.domain import ALL_LEVELS, Domain
+from pipeline.plan.domain import ALL_LEVELS
 from tests.support.domains import (
     FIXED,
     Where,
@@ -20,7 +20,9 @@ from tests.support.domains import (
     expected,
     filters,
     keys_of,
+    listed_domain,
     meets,
+    product_domain,
     queries,
     worlds,
 )
@@ -30,7 +32,7 @@ from udfs.records.codes import COUNTY_LEVELS, NAICS_LEVELS, OTHER
 @FIXED
 @given(data=st.data(), world=worlds(listed=False))
 def test_a_list_of_all_cells_is_a_product(data: st.DataObject, world: World) -> None:
-    listed = Domain.listed(world.cells)
+    listed = listed_domain(world.cells)
     by, where = data.draw(queries(world))
     agree(replace(world, domain=listed), by, where)
     assert keys_of(listed.query_cells(by, where)) == keys_of(world.domain.query_cells(by, where))
@@ -81,7 +83,7 @@ def test_query_sets_are_the_largest_sets_of_queries_that_share_a_cell(data: st.D
 
 
 def test_filters_that_exclude_each_other_share_no_place() -> None:
-    domain = Domain.product(["311111", "441110"], ["01001", "02001"])
+    domain = product_domain(["311111", "441110"], ["01001", "02001"])
     asked = [{"naics2": ["31-33"]}, {"naics2": ["44-45"]}, {"state": ["01"]}, {}]
     assert domain.query_sets(plain(asked)) == (frozenset({0, 2, 3}), frozenset({1, 2, 3}))
     assert domain.query_sets(plain(asked), {"state": "02"}) == (frozenset({0, 3}), frozenset({1, 3}))
@@ -90,24 +92,24 @@ def test_filters_that_exclude_each_other_share_no_place() -> None:
 
 
 def test_pairs_that_a_listed_domain_lacks_share_no_place() -> None:
-    domain = Domain.listed([("311111", "01001"), ("441110", "02001")])
+    domain = listed_domain([("311111", "01001"), ("441110", "02001")])
     assert domain.query_sets(plain([{"naics2": ["31-33"]}, {"state": ["02"]}])) == (frozenset({0}), frozenset({1}))
     assert domain.query_sets(plain([{}]), {"naics2": "31-33", "state": "02"}) == ()
 
 
 def test_levels_and_codes_of_a_domain() -> None:
-    domain = Domain.product(["3111", "3212", "4411"], ["02001", "01003"])
+    domain = product_domain(["3111", "3212", "4411"], ["02001", "01003"])
     assert domain.keys["naics"].level == "naics4"
     assert domain.keys["naics"].levels == NAICS_LEVELS[:3]
     assert domain.keys["county"].levels == COUNTY_LEVELS
     assert domain.keys["naics"].level_codes("naics2") == ("31-33", "44-45")
     assert domain.keys["naics"].parent("naics2").tolist() == [0, 0, 1]
     assert domain.keys["county"].codes == ("01003", "02001")
-    assert Domain.product(["31-33", "11"], ["01001"]).keys["naics"].levels == ("naics2",)
+    assert product_domain(["31-33", "11"], ["01001"]).keys["naics"].levels == ("naics2",)
 
 
 def test_other_is_one_more_code_at_every_level_below_the_nation() -> None:
-    domain = Domain.product(["3111", "4411"], ["02020", "01003"], other=["county", "naics"])
+    domain = product_domain(["3111", "4411"], ["02020", "01003"], other=["county", "naics"])
     assert domain.other == ("naics", "county")
     assert domain.keys["naics"].level_codes("naics2") == ("31-33", "44-45", "other")
     assert domain.keys["naics"].codes == ("3111", "4411", "other")
@@ -120,7 +122,7 @@ def test_other_is_one_more_code_at_every_level_below_the_nation() -> None:
         ("other", "44-45"),
         ("other", "other"),
     ]
-    assert Domain.product(["3111"], ["01003"], other=["naics"]).keys["county"].codes == ("01003",)
+    assert product_domain(["3111"], ["01003"], other=["naics"]).keys["county"].codes == ("01003",)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_other_is_one_more_code_at_every_level_below_the_nation() -> None:
     ],
 )
 def test_levels_and_codes_that_a_domain_lacks(by: tuple[str, ...], where: Where, message: str) -> None:
-    domain = Domain.product(["3111", "3212", "4411"], ["02001", "01003"], other=["naics"])
+    domain = product_domain(["3111", "3212", "4411"], ["02001", "01003"], other=["naics"])
     with pytest.raises(PlanError) as caught:
         domain.query_cells(by, where)
     assert str(caught.value) == message
@@ -155,20 +157,20 @@ def test_the_digest_is_that_of_the_contents(data: st.DataObject, world: World) -
     cells = data.draw(st.permutations(world.cells))
     years = FrozenMap.of(dict(reversed(vintage.items())))
     naics, county = ([code for code in codes if code != OTHER] for codes in zip(*cells, strict=True))
-    product = Domain.product(naics, county, years, world.domain.other)
-    same = product if world.domain.cells is None else Domain.listed(cells, years)
+    product = product_domain(naics, county, years, world.domain.other)
+    same = product if world.domain.cells is None else listed_domain(cells, years)
     assert same == replace(world.domain, vintage=FrozenMap.of(vintage))
     assert hash(same) == hash(replace(world.domain, vintage=FrozenMap.of(vintage)))
     assert same != world.domain
     assert same != replace(same, vintage=FrozenMap.of({**vintage, "naics": 2017}))
     for key in {"naics", "county"} - set(same.other) if world.domain.cells is None else ():
-        assert same != Domain.product(naics, county, years, (*same.other, key))
+        assert same != product_domain(naics, county, years, (*same.other, key))
     if world.domain.cells is not None and len(cells) > 1:
-        assert Domain.listed(cells[1:], vintage) != same
+        assert listed_domain(cells[1:], vintage) != same
 
 
 def test_domains_bases_and_cells_can_be_pickled_and_not_changed() -> None:
-    for domain in (example().domain, Domain.listed([("311111", "01001")])):
+    for domain in (example().domain, listed_domain([("311111", "01001")])):
         (base,) = domain.bases_for([(domain.query_cells(("naics6", "county"), {}), "x")])
         query = domain.query_cells(("naics2", "state"), {})
         assert pickle.loads(pickle.dumps(domain)) == domain

@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.base.errors import PlanError
 from pipeline.plan.code_lists import CHUNK_ROWS, read_cells, read_list
-from pipeline.plan.domain import Domain
+from tests.support.domains import listed_domain
 
 
 def written(folder: Path, text: str | bytes) -> Path:
@@ -97,7 +97,7 @@ CELLS = [("311111", "01003"), ("311111", "01001"), ("111110", "02001")]
 def test_lists_of_cells(tmp_path: Path, header: tuple[str, str]) -> None:
     rows = [cell if header[0] == "naics" else cell[::-1] for cell in CELLS]
     domain = read_cells(written(tmp_path, "\n".join(",".join(row) for row in [header, *rows])), {"naics": 2022})
-    assert domain == Domain.listed(CELLS, {"naics": 2022})
+    assert domain == listed_domain(CELLS, {"naics": 2022})
     assert domain.cells is not None
     assert [column.tolist() for column in domain.cells] == [[0, 1, 1], [2, 0, 1]]
     assert domain.vintage == {"naics": 2022}
@@ -130,7 +130,7 @@ def test_cells_over_several_chunks(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     pairs = [(f"{311000 + i // 97}", f"{1000 + i % 97:05d}") for i in random.permutation(2 * CHUNK_ROWS + 5).tolist()]
     lines = ["naics,county", *(",".join(pair) for pair in pairs)]
-    assert read_cells(written(tmp_path, "\n".join(lines)), {}) == Domain.listed(pairs)
+    assert read_cells(written(tmp_path, "\n".join(lines)), {}) == listed_domain(pairs)
     for at in (CHUNK_ROWS + 7, 2 * CHUNK_ROWS + 1):
         bad = [*lines]
         bad[at] = "311000,1"

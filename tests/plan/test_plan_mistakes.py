@@ -41,47 +41,29 @@ CASES = [
     ("release: cbp-2023-county", "release: CBP", f"release: {NAME}"),
     ("release: cbp-2023-county", "release: a..b", f"release: {NAME}"),
     ("release: cbp-2023-county", "release: .hidden", f"release: {NAME}"),
-    ("release: cbp-2023-county", "release: a/b", f"release: {NAME}"),
     ("release: cbp-2023-county", 'release: "a\\n"', f"release: {NAME}"),
     ("release: cbp-2023-county", f"release: {'a' * 101}", f"release: {NAME}"),
     ("release: cbp-2023-county", "release: 2023", "release: must be text; put it in quotes"),
-    ("release: cbp-2023-county", "release: true", "release: must be text; put it in quotes"),
     ("release: cbp-2023-county", "release:", "release: must be text"),
     ("release: cbp-2023-county\n", "", "release: missing key"),
     ("supersedes: cbp-2023-first", "supersedes: cbp-2023-county", "supersedes: must name an earlier release"),
-    ("name: cbp-2023\n", "name: CBP 2023\n", f"dataset.name: {NAME}"),
-    ("name: payroll\n", "name: a/../b\n", f"queries[2].name: {NAME}"),
     ("name: payroll\n", "name: employment\n", "queries[2].name: another query has this name"),
     # unknown and missing keys
     ("release: ", "relase: ", "relase: unknown key; nearest known key: release"),
-    ("interval: 0.9", "intervall: 0.9", "intervall: unknown key; nearest known key: interval"),
-    ("bad_records: ", "badrecords: ", "dataset.badrecords: unknown key; nearest known key: bad_records"),
-    ("  record: establishment_id\n", "", "dataset.record: missing key"),
     (
         "mechanism: {kind: log",
         "mechansim: {kind: log",
         "queries[employment].mechansim: unknown key; nearest known key: mechanism",
     ),
-    ("sum: employment", "summ: employment", "queries[employment].summ: unknown key; nearest known key: sum"),
-    ("count: records", "cuont: records", "queries[establishments].cuont: unknown key; nearest known key: count"),
     ("county: counties.csv", "conty: counties.csv", "domain.conty: unknown key; nearest known key: county"),
-    ("step: 0.5", "stepp: 0.5", "dataset.measures.payroll.stepp: unknown key; nearest known key: step"),
     (
         "rho: 2.0",
         "rho: 2.0, epsilon: 1",
         "budget[0].epsilon: unknown key; nearest known key: rho (a loss is zCDP's rho here, not epsilon)",
     ),
-    (", rho: 2.0", "", "budget[0].rho: missing key"),
     # the dataset
     ("  path: data/microdata\n", "", f"dataset: {FILES_OR_TABLE}"),
     ("path: data/microdata", "path: data/microdata\n  source: {table: cbp}", f"dataset: {FILES_OR_TABLE}"),
-    ("path: data/microdata", "path: 5", "dataset.path: must be text; put it in quotes"),
-    ("path: data/microdata", "sorce: {table: cbp}", "dataset.sorce: unknown key; nearest known key: source"),
-    (
-        "path: data/microdata",
-        "source: {tabel: cbp}",
-        "dataset.source.tabel: unknown key; nearest known key: table",
-    ),
     *(
         (
             "path: data/microdata",
@@ -91,7 +73,6 @@ CASES = [
         for name in ('""', "a b", "a.b.c.d.e", "t;", '"parquet.`/x`"')
     ),
     ("unit: record", 'unit: ""', "dataset.unit: must not be empty"),
-    ("unit: record", "unit: [record]", "dataset.unit: must be text"),
     ("duplicates: trust", "duplicates: ignore", "dataset.duplicates: must be one of trust, reject, combine"),
     (
         "path: data/microdata\n  record: establishment_id\n  duplicates: trust",
@@ -99,8 +80,6 @@ CASES = [
         "dataset.duplicates: must be trust, where the microdata are a table of Spark's catalog",
     ),
     ("bad_records: refuse", "bad_records: skip", "dataset.bad_records: must be one of refuse, drop"),
-    ("path: data/microdata", "path: 7", "dataset.path: must be text; put it in quotes"),
-    ("path: data/microdata", 'path: ""', "dataset.path: must not be empty"),
     (
         "path: data/microdata",
         "path: ftp://host/x",
@@ -124,25 +103,20 @@ CASES = [
         "dataset.measures.employment.step: must be 1 or left out, for integers",
     ),
     ("step: 0.5", "step: 0", "dataset.measures.payroll.step: must be above 0"),
-    ("step: 0.5", "step: -1", "dataset.measures.payroll.step: must be above 0"),
     ("step: 0.5", 'step: "0.5"', "dataset.measures.payroll.step: must be a number, without quotes"),
     ("step: 0.5", "step: .nan", "dataset.measures.payroll.step: must be a number"),
     ("step: 0.5", "step: 1e999", "dataset.measures.payroll.step: must be a number that a double can hold"),
-    ("step: 0.5", f"step: {10**400}", "dataset.measures.payroll.step: must be a number that a double can hold"),
     (
         ", step: 0.5",
         "",
         "dataset.measures.payroll.step: missing key (every value is a whole multiple of it)",
     ),
-    ("    employment: {", "    Employment: {", f"dataset.measures.Employment: {NAME}"),
     ("    payroll: {", "    records: {column: n, type: integer}\n    payroll: {", f"dataset.measures.records: {TAKEN}"),
     ("    payroll: {", "    state: {column: n, type: integer}\n    payroll: {", f"dataset.measures.state: {TAKEN}"),
     # the domain
     ("naics: naics.csv, ", "", "domain.naics: missing key (give naics and county, or cells)"),
     ("naics: naics.csv,", "cells: cells.csv,", "domain.county: must be left out beside cells"),
-    ("naics: naics.csv,", "naics: 5,", "domain.naics: must be text; put it in quotes"),
     ("vintage: {naics: 2022", 'vintage: {naics: "2022"', "domain.vintage.naics: must be a year, such as 2022"),
-    ("vintage: {naics: 2022", "vintage: {naics: 22", "domain.vintage.naics: must be a year, such as 2022"),
     ("vintage: {naics: 2022", "vintage: {state: 2022", "domain.vintage.state: unknown key; known keys: naics, county"),
     ("vintage: {", "other: [nacis], vintage: {", "domain.other[0]: must be one of naics, county"),
     ("vintage: {", "other: naics, vintage: {", "domain.other: must be a list"),
@@ -162,8 +136,6 @@ CASES = [
     # the interval
     ("interval: 0.9", "interval: 1", "interval: must be above 0 and below 1"),
     ("interval: 0.9", "interval: 0", "interval: must be above 0 and below 1"),
-    ("interval: 0.9", "interval: true", "interval: must be a number"),
-    ("interval: 0.9", "interval: 95%", "interval: must be a number"),
     # statistics
     ("    count: records\n", "", f"queries[establishments]: {EITHER}"),
     ("count: records", "count: records\n    sum: payroll", f"queries[establishments]: {EITHER}"),
@@ -195,14 +167,6 @@ CASES = [
         "queries[establishments].by[1]: must be the only level of county; state stands before it",
     ),
     (
-        "[naics4, county]",
-        "[naics4, state, nation]",
-        "queries[establishments].by[2]: must be the only level of county; state stands before it",
-    ),
-    ("[naics4, county]", "[]", "queries[establishments].by: must not be empty"),
-    ("[naics4, county]", "county", "queries[establishments].by: must be a list"),
-    ("[naics4, county]", "[4]", "queries[establishments].by[0]: must be text; put it in quotes"),
-    (
         '{naics2: ["31-33"],',
         '{naics8: ["31-33"],',
         f"queries[employment].where.naics8: unknown level; {LEVELS}",
@@ -215,22 +179,13 @@ CASES = [
     ),
     ('["01", "02"]', '["01", "05"]', 'queries[employment].where.state[1]: the domain has no code "05" at level state'),
     ('["01", "02"]', '["01", "01"]', "queries[employment].where.state[1]: this code stands twice"),
-    ('["01", "02"]', "[]", "queries[employment].where.state: must not be empty"),
-    ('["01", "02"]', '"01"', "queries[employment].where.state: must be a list"),
     (
         '{naics2: ["31-33"],',
         '{naics3: ["441"], naics2: ["31-33"],',
         "queries[employment].where: no cell of the domain meets it",
     ),
-    ('{naics2: ["31-33"], state: ["01", "02"]}', "naics2", f"queries[employment].where: {MAPPING}"),
     # mechanisms
-    ("sigma: 2}", "sigma: 0}", "queries[establishments].mechanism.sigma: must be above 0"),
-    ("sigma: 2}", "sigma: -0.0}", "queries[establishments].mechanism.sigma: must be above 0"),
-    ("sigma: 2}", 'sigma: "2"}', "queries[establishments].mechanism.sigma: must be a number, without quotes"),
-    ("sigma: 2}", "sigma: two}", "queries[establishments].mechanism.sigma: must be a number"),
-    ("sigma: 2}", "sigma: null}", "queries[establishments].mechanism.sigma: must be a number"),
     (", sigma: 2}", "}", "queries[establishments].mechanism.sigma: missing key (or calibrate)"),
-    ("sigma: 2}", "sgima: 2}", "queries[establishments].mechanism.sgima: unknown key; nearest known key: sigma"),
     (
         "sigma: 2}",
         "sigma: 2, step: 1}",
@@ -241,7 +196,6 @@ CASES = [
         "kind: gausian",
         "queries[establishments].mechanism.kind: unknown kind; nearest known kind: gaussian",
     ),
-    ("kind: gaussian, ", "", "queries[establishments].mechanism.kind: missing key"),
     (
         "kind: gaussian, ",
         "knid: gaussian, ",
@@ -262,20 +216,16 @@ CASES = [
         f"queries[employment].mechanism.parts.31-33.kind: groupwise_noisy {COUNTS}",
     ),
     ("policy: paper", "policy: tighter", "queries[payroll].mechanism.policy: must be one of tight, paper"),
-    ("a: 1, ", "a: 0, ", "queries[employment].mechanism.a: must be above 0"),
     # the budget
     ("rho: 2.0", "rho: -1", "budget[0].rho: must be at least 0"),
     ("rho: 2.0", "rho: .inf", "budget[0].rho: must be a number"),
-    ("employment: 10,", "employment: -1,", "budget[0].at.employment: must be at least 0"),
     ("employment: 10,", 'employment: "10",', "budget[0].at.employment: must be a number"),
-    ("employment: 10,", "employment: [10],", "budget[0].at.employment: must be a number"),
     ("employment: 10, ", "", "budget[0].at: must also name employment, which a query sums"),
     (
         "at: {employment: 10, payroll: 500}",
         "at: [{employment: 10, payroll: 500}]",
         "budget[0].at: must be a mapping; a list is for a dataset whose unit is an owner column",
     ),
-    ("at: {employment: 10, payroll: 500}", "at: []", "budget[0].at: must not be empty"),
     ("at: {employment: 10, payroll: 500}", "at: 7", f"budget[0].at: {MAPPING}"),
     (
         "employment: 10,",
@@ -295,11 +245,6 @@ CASES = [
     ),
     ('naics2: "31-33"}', 'naics2: "31-33", naics3: "441"}', "budget[1].at: no cell of the domain has these codes"),
     # lists and mappings in each other's place
-    (PLAN[PLAN.index("budget:") :], "budget: {}\n", "budget: must be a list"),
-    (PLAN[PLAN.index("budget:") :], "budget: [7]\n", f"budget[0]: {MAPPING}"),
-    (PLAN[PLAN.index("queries:") : PLAN.index("budget:")], "queries: []\n", "queries: must not be empty"),
-    (PLAN[PLAN.index("queries:") : PLAN.index("budget:")], "queries: [a]\n", f"queries[0]: {MAPPING}"),
-    (PLAN[PLAN.index("dataset:") : PLAN.index("domain:")], "dataset: here\n", f"dataset: {MAPPING}"),
 ]
 
 

@@ -13,6 +13,7 @@ from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Classes, Dimension
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure, TableFacts
+from tests.support.domains import listed_domain, product_domain
 from udfs.records.statistics import Count
 
 STEPS = {"payroll": Fraction(1, 2)}
@@ -24,8 +25,8 @@ DIMENSIONS = [
 ]
 DOMAINS = {
     "all kinds of keys": Domain.of(DIMENSIONS, {"naics": 2017}),
-    "two keys": Domain.product(("311111", "445110"), ("01001", "06037")),
-    "listed": Domain.listed([("445110", "01001"), ("311111", "06037"), ("445110", "06037")], {"county": 2022}),
+    "two keys": product_domain(("311111", "445110"), ("01001", "06037")),
+    "listed": listed_domain([("445110", "01001"), ("311111", "06037"), ("445110", "06037")], {"county": 2022}),
 }
 
 

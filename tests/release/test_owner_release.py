@@ -62,7 +62,7 @@ def test_the_ledger_keeps_what_a_firm_is_found_to_lose(tmp_path: Path, capsys: p
         charged(s, 1) for s in (state, replace(state, reservation=state.reservation | {"certified": certified}))
     )
     assert now.loss_at(spending.at) == then.loss_at(spending.at)
-    assert (now.found_at(spending.at) > 0, then.found_at(spending.at)) == (True, 0)
+    assert (now.attained_at(spending.at) > 0, then.attained_at(spending.at)) == (True, 0)
 
 
 @pytest.mark.parametrize("owners", [["F1", None, "F2"], ["F1", "", "F2"], ["F1", " ", "F2"], [1, None, 2]])

@@ -1,6 +1,6 @@
 """Random domains, their cells as plain pairs of codes, and a query's totals by dictionaries over these."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -9,8 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
+from pipeline.base.canonical import FrozenMap
+from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, read_only, roll_up_totals
 from pipeline.plan.domain import Domain
+from pipeline.plan.keys import Dimension
 from tests.support.wide import integers, wide
 from udfs.numbers.arrays import Wide
 from udfs.records.codes import NAICS_LEVELS, OTHER, roll_up
@@ -23,6 +25,24 @@ LARGEST = 2**63 - 1
 
 SECTORS = ("11", "21", "31", "32", "33", "42", "44", "45", "48", "49", "51")
 FIXED = settings(derandomize=True, max_examples=150)
+
+
+def product_domain(
+    naics: Iterable[str], county: Iterable[str], vintage: Mapping[str, int] | None = None, other: Container[str] = ()
+) -> Domain:
+    """The domain of all pairs of finest codes; each key in `other` has OTHER as one more code."""
+    lists = {"naics": naics, "county": county}
+    return Domain.of([Dimension.of(key, codes, other=key in other) for key, codes in lists.items()], vintage)
+
+
+def listed_domain(cells: Iterable[Sequence[str]], vintage: Mapping[str, int] | None = None) -> Domain:
+    """The domain of distinct cells, a code of naics and one of county each."""
+    columns = list(zip(*cells, strict=True))
+    dimensions = tuple(Dimension.of(key, codes) for key, codes in zip(("naics", "county"), columns, strict=True))
+    numbers = [[x.index(x.level)[code] for code in codes] for x, codes in zip(dimensions, columns, strict=True)]
+    order = np.lexsort(numbers[::-1])
+    indices = tuple(read_only(np.array(number, dtype=np.int32)[order]) for number in numbers)
+    return Domain(dimensions, indices, FrozenMap.of(vintage or {}))
 
 
 @dataclass(frozen=True)
@@ -120,10 +140,10 @@ def worlds(draw: st.DrawFn, listed: bool | None = None) -> World:
     cells = list(product(naics, counties))
     if draw(st.booleans()) if listed is None else listed:
         cells = draw(st.lists(st.sampled_from(cells), min_size=1, unique=True))
-        domain = Domain.listed(cells)
+        domain = listed_domain(cells)
     else:
         other = draw(st.lists(st.sampled_from(["naics", "county"]), unique=True))
-        domain = Domain.product(naics, counties, other=other)
+        domain = product_domain(naics, counties, other=other)
         cells = list(product(naics + [OTHER] * ("naics" in other), counties + [OTHER] * ("county" in other)))
     largest = draw(st.sampled_from([2**40, 2**40, 2**64, 2**70]))  # a world of wide totals may need 128 bits
     values = draw(st.lists(st.integers(-largest, largest), min_size=len(cells), max_size=len(cells)))
@@ -151,6 +171,6 @@ def queries(draw: st.DrawFn, world: World) -> tuple[tuple[str, ...], Where]:
 def example() -> World:
     cells = list(product(["311111", "321111", "441110"], ["01001", "01003", "02001"]))
     return World(
-        Domain.product(["311111", "321111", "441110"], ["01001", "01003", "02001"]),
+        product_domain(["311111", "321111", "441110"], ["01001", "01003", "02001"]),
         {cell: 10**i for i, cell in enumerate(cells)},
     )

@@ -13,7 +13,7 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.base.errors import PlanError
 from pipeline.base.names import hint
 from pipeline.engines.totals import Layout, layout_of
-from pipeline.plan.domain import ALL_LEVELS, unknown_level
+from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.plan_text import STUDY, KeyPath, read_text
@@ -181,7 +181,7 @@ def _mistakes(spec: StudySpec) -> Iterator[Mistake]:
         yield Mistake(("query", "sum"), f"unknown measure of these data{advice}")
     for i, level in enumerate(spec.query.by):
         if level not in ALL_LEVELS:
-            yield Mistake(("query", "by", i), unknown_level(level))
+            yield Mistake(("query", "by", i), f"unknown level{hint(level, ALL_LEVELS, 'level')}")
     yield from _equal(spec.equal, ("equal",))
     if spec.today is not None and not spec.today.a < spec.today.b:
         yield Mistake(("today", "b"), "must be above a")
