@@ -109,7 +109,6 @@ class _Model:
     slopes: Floats
 
     def moved(self, moves: Floats) -> Self:
-        """Return the same about the point that is so far away."""
         return replace(self, amounts=self.amounts * np.exp(-self.slopes * moves))
 
 
@@ -172,7 +171,6 @@ class _Search:
         return moves
 
     def _program(self, x: Floats) -> Floats:
-        """Return the moves that solve the program about x."""
         models = [
             (float(bound.limit.rho), model)
             for b, bound in enumerate(self.problem.bounds)
@@ -229,7 +227,6 @@ class _Search:
             yield self._sum(terms, policy, x)
 
     def _sum(self, terms: tuple[tuple[int, Fraction], ...], policy: PolicySum, x: Floats) -> _Model:
-        """Return the model of a sum of losses, each a term (policy, influence)."""
         fixed, here, there = 0.0, np.zeros(len(x)), np.zeros(len(x))
         for (i, influence), times in Counter(terms).items():
             loss = float(policy.queries[i].mechanism.loss_at(influence))

@@ -123,7 +123,6 @@ def best_power(rho: float, pure: float | None = None, size: float = SIZE) -> flo
 
 
 def _epsilons(orders: Floats, divergences: Floats, delta: float) -> Floats:
-    """Return the ε of each order, rounded up."""
     t = orders - 1  # exact up to α = 2, and nearly beyond
     surprise, order = -log(delta), np.log1p(t)
     less = (surprise - order + ROUNDING * (1 + surprise + order)) / t
@@ -257,25 +256,11 @@ def added(curves: Iterable[Floats]) -> Floats:
 
 def interpretation(curve: Floats | None, rho: float, pure: float | None, delta: float) -> dict[str, Any]:
     """Return as JSON an (ε, δ) and the power of the best test, by the curve at ORDERS or ρ alone, whichever is less."""
-    epsilon = epsilon_of(curve, rho, pure, delta)
-    return {
-        "epsilon": epsilon if isfinite(epsilon) else None,
-        "delta": delta,
-        "power": power_of(curve, rho, pure),
-        "size": SIZE,
-    }
-
-
-def epsilon_of(curve: Floats | None, rho: float, pure: float | None, delta: float) -> float:
-    """Return an ε such that (ε, δ) holds, by the curve at ORDERS or by the loss ρ alone, whichever is less."""
-    by_rho = approximate_epsilon(rho, delta, pure)
-    return by_rho if curve is None else min(by_rho, approximate_epsilon_of(ORDERS, curve, delta, pure))
-
-
-def power_of(curve: Floats | None, rho: float, pure: float | None) -> float:
-    """Return a bound on the power of the best test, by the curve at ORDERS or the loss ρ alone, whichever is less."""
-    by_rho = best_power(rho, pure)
-    return by_rho if curve is None else min(by_rho, best_power_of(ORDERS, curve, pure))
+    epsilon, power = approximate_epsilon(rho, delta, pure), best_power(rho, pure)
+    if curve is not None:
+        epsilon = min(epsilon, approximate_epsilon_of(ORDERS, curve, delta, pure))
+        power = min(power, best_power_of(ORDERS, curve, pure))
+    return {"epsilon": epsilon if isfinite(epsilon) else None, "delta": delta, "power": power, "size": SIZE}
 
 
 # How wide Gaussian noise must be for (ε, δ)-DP of a record of given influence: in closed form, and exactly.
@@ -370,7 +355,6 @@ def _surprise(delta: float) -> float:
 
 
 def _meets(shift: float, epsilon: float, delta: float) -> bool:
-    """Whether noise of scale 1 that is moved by `shift` meets the condition."""
     ctx = context(BITS)
     mu, e = ctx.mpf(shift), ctx.mpf(epsilon)
     return bool(ctx.ncdf(mu / 2 - e / mu) - ctx.exp(e) * ctx.ncdf(-mu / 2 - e / mu) <= delta)

@@ -49,7 +49,6 @@ def most_lost(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySe
 def _together(
     exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]
 ) -> Iterator[tuple[QuerySet, list[Prices]]]:
-    """Return prices of tables taken together."""
     for tables in _met_at_once(exposures, options):
         for chain in chains_of(tables):
             levels = [[tables[i] for i in level] for level in chain]
@@ -239,7 +238,6 @@ def most_in_partitions(exposures: Sequence[Exposure], options: Sequence[frozense
 
 
 def _spread(number: int, among: int) -> Iterator[tuple[int, ...]]:
-    """Return all ways to spread equal things."""
     if among == 1:
         yield (number,)
     else:
@@ -289,7 +287,6 @@ def _in_one_cell(exposure: Exposure, every: _Collections) -> Floats:
 
 
 def _apart(exposure: Exposure) -> NDArray[np.bool_]:
-    """Return which lots cannot be in one cell of the table, if they are in it."""
     cells, kinds = exposure.cells, exposure.kinds.tolist()
     known = cells != ANYWHERE
     by_kind = [[(one, other) in exposure.apart for other in kinds] for one in kinds]

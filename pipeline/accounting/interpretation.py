@@ -117,13 +117,11 @@ def _bounds(pairs: tuple[Pair, ...], delta: float) -> Bounds:
 
 
 def _coarse(policy: PolicySum, pairs: Iterable[tuple[int, Pair]]) -> tuple[str, ...]:
-    """Return the queries of which only the pure loss is known."""
     labels = {policy.queries[i].label for i, pair in pairs if isinstance(pair, Response) and pair.pure > 0}
     return tuple(sorted(labels))
 
 
 def _known(pairs: Mapping[Place, Pair | None]) -> dict[Place, Pair] | None:
-    """Return the pairs, all of which must be known."""
     known = {place: pair for place, pair in pairs.items() if pair is not None}
     return known if len(known) == len(pairs) else None
 

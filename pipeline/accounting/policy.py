@@ -303,7 +303,6 @@ class PolicySum:
         return min(sum(one_by_one, Fraction(0)), at_once)
 
     def _bound(self, at: Reference, query: str | None, loss: PolicyFunction, together: Together) -> Fraction:
-        """Return the smaller one of both bounds, of the release or of one query."""
         if len(at.records) < 2:
             return self._group_bound(self._options(at.records, query), loss, together)
 
@@ -368,7 +367,6 @@ class PolicySum:
 
 
 def _implied(measure: str | None) -> Statistic:
-    """Return the statistic of a stored query that states its measure alone."""
     return Count() if measure is None else Sum(measure)
 
 

@@ -263,7 +263,6 @@ def _delta_gap(target: Target, mechanism: Mechanism) -> float:
 
 
 def _scale_of_one(target: Target) -> float:
-    """Return the scale of continuous Gaussian noise for a shift of 1."""
     scale = closed_scale if target.quantity == "closed" else exact_scale
     return scale(float(target["epsilon"]), float(target["delta"]))
 

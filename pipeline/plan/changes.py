@@ -157,7 +157,6 @@ def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]
 
 
 def _moving(plan: Plan, change: Change | Factor) -> list[Dimension]:
-    """Return the keys of which the class may change."""
     classed_by = [(each, each.classes) for each in plan.domain.dimensions if each.classes is not None]
     if isinstance(change, Factor):
         return [each for each, _ in classed_by] if change.factor != 1 else []
@@ -177,7 +176,6 @@ def _keys(plan: Plan, change: Change | Factor, side: int) -> Mapping[str, str]:
 
 
 def _added(losses: Sequence[Loss | None]) -> Loss | None:
-    """Return the sum of losses; None where one has no bound."""
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None

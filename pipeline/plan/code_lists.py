@@ -235,7 +235,6 @@ def _numbered_chunks(rows: Any, numberings: list[_Numbering], path: Path) -> Ite
 
 
 def _numbers(row: list[str], numberings: list[_Numbering], columns: int, line: int, path: Path) -> list[int]:
-    """Return the numbers of a row's codes, or refuse the row."""
     if len(row) != columns:
         _refuse(path, line, f"{len(row)} columns, but the header has {columns}")
     try:

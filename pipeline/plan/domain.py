@@ -249,7 +249,6 @@ class Domain:
         return masks
 
     def _listed(self, masks: Sequence[Masks]) -> Masks:
-        """Return which listed cells meet masks of all keys."""
         assert self.cells is not None
         met: Masks = np.logical_and.reduce([mask[indices] for mask, indices in zip(masks, self.cells, strict=True)])
         return met

@@ -229,7 +229,6 @@ class _Text:
 
     @property
     def may_vary(self) -> bool:
-        """Whether variables may stand there."""
         match self.path:
             case _ if self.is_key:
                 return False

@@ -206,7 +206,6 @@ class _Check:
             yield Mistake((*path, "others"), "must be left out: the parts name every code that the query has")
 
     def record_mistakes(self, at: RecordValues, path: KeyPath) -> Iterator[Mistake]:
-        """Yield what is wrong with a reference record of a limit."""
         mistakes = [self._value_mistake(name, value, (*path, name)) for name, value in at.items()]
         yield from filter(None, mistakes)
         wrong = any(mistakes)

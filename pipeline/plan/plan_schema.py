@@ -7,7 +7,7 @@ statistics from their registry: a new one needs no line here.
 import builtins
 import json
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
@@ -32,6 +32,7 @@ from pipeline.plan.values import (
     Text,
     VariableName,
     YearOrVariable,
+    Years,
     number_type,
 )
 from udfs.mechanisms.base import Mechanism, Parameter
@@ -44,10 +45,10 @@ MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all
 INTERVAL = 0.95  # coverage, where a plan names none
 MOST_LEVELS = 8  # of one query
 MOST_CLASSES = 1000  # of a measure
-ERRORS = ("standard_error", "mean_absolute_error", "relative_error", "interval")  # which an allocation may minimise
+ErrorName = Literal["standard_error", "mean_absolute_error", "relative_error", "interval"]
+ERRORS = get_args(ErrorName)  # which an allocation may minimise
 WISHES = (*ERRORS, "within")  # accuracies that it may be given
 BY_PLAN = "plan"  # as a mechanism's calibrate: the plan's own key calibrate chooses the scale
-MOST_YEARS = 1000
 
 
 def _parameter_type(parameter: Parameter) -> Any:
@@ -313,16 +314,6 @@ class QuerySpec(_Statistics):
         return [*self.mechanism.parts.items(), *others]
 
 
-if TYPE_CHECKING:
-    Years = Fraction
-else:
-    Years = number_type(
-        f"a whole number from 1 to {MOST_YEARS}",
-        lambda x: x.denominator == 1 and 1 <= x <= MOST_YEARS,
-        minimum=1,
-        maximum=MOST_YEARS,
-        multipleOf=1,
-    )
 RecordValues = dict[str, ReferenceValue]
 
 
@@ -360,12 +351,6 @@ class WishSpec(Spec):
     sizes: Text | None = None
     total: NonNegative | None = None
     proportions: Annotated[dict[str, Positive], Field(max_length=MOST_PARTS + 1)] = Field(default={})
-
-
-if TYPE_CHECKING:
-    ErrorName = str
-else:
-    ErrorName = Literal[ERRORS]
 
 
 class AllocationSpec(Spec):

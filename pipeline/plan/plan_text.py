@@ -194,7 +194,6 @@ def public_file(folder: Path, name: str) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """Return mappings, sequences and paths as the YAML writer knows them."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -105,7 +105,6 @@ def _sets_and_spans(plan: Plan, keys: At) -> tuple[tuple[QuerySet, ...], tuple[S
 
 
 def _numbers(dimension: Dimension, keys: At) -> Sequence[int]:
-    """Return the classes that a record with these codes can have."""
     known = keys.get(dimension.level, dimension.codes)
     return [i for i, code in enumerate(dimension.codes) if code in ((known,) if isinstance(known, str) else known)]
 

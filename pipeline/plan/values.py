@@ -131,11 +131,15 @@ if TYPE_CHECKING:
     NonNegative = Fraction
     Share = Fraction
     ShareOrNone = Fraction
+    Years = Fraction
 else:
     Positive = number_type("above 0", lambda x: x > 0, exclusiveMinimum=0)
     NonNegative = number_type("at least 0", lambda x: x >= 0, minimum=0)
     Share = number_type("above 0 and below 1", lambda x: 0 < x < 1, exclusiveMinimum=0, exclusiveMaximum=1)
     ShareOrNone = number_type("at least 0 and below 1", lambda x: 0 <= x < 1, minimum=0, exclusiveMaximum=1)
+    Years = number_type(
+        "a whole number from 1 to 1000", lambda x: x in range(1, 1001), minimum=1, maximum=1000, multipleOf=1
+    )
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": rf"^(?!.*\.\.){NAME}$"})]
 # A name in which variables may stand, and a year: a file may have them, the data that are checked no more.

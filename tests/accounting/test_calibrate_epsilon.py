@@ -84,11 +84,6 @@ def test_other_noise_keeps_delta_by_its_distribution_and_pure_losses_exactly(kin
     assert kept <= 1 < less
 
 
-def test_what_has_no_pure_loss_is_told() -> None:
-    with pytest.raises(CalibrationError, match="no pure loss; name a delta"):
-        solve("gaussian", {}, ONE, Target.of("epsilon", epsilon=ONE, influence=ONE))
-
-
 def test_the_papers_remarks_and_figures() -> None:
     assert ratio(1, 1e-5) == pytest.approx(1.05, abs=0.005)
     assert ratio(10, 1e-5) == pytest.approx(0.89, abs=0.005)

@@ -200,21 +200,8 @@ ONE_OF = "must have exactly one of standard_error, mean_absolute_error, relative
 MAPPING = "must be a mapping of keys to values"
 
 CASES = [
-    (GAUSSIAN, "sigma: 2, calibrate: {loss: 1}}", ".sigma: must be left out beside calibrate, which sets it"),
     (GAUSSIAN, "calibrate: {}}", f".calibrate: {ONE_OF}"),
-    (GAUSSIAN, "calibrate: {loss: 1, interval: 3}}", f".calibrate: {ONE_OF}"),
     (GAUSSIAN, "calibrate: 30}", f".calibrate: {MAPPING}"),
-    (GAUSSIAN, "calibrate: null}", f".calibrate: {MAPPING}"),
-    (GAUSSIAN, "calibrte: {loss: 1}}", ".calibrte: unknown key; nearest known key: calibrate"),
-    (
-        GAUSSIAN,
-        "calibrate: {standard_eror: 3}}",
-        ".calibrate.standard_eror: unknown key; nearest known key: standard_error",
-    ),
-    (GAUSSIAN, "calibrate: {loss: 0}}", ".calibrate.loss: must be above 0"),
-    (GAUSSIAN, 'calibrate: {loss: "1"}}', ".calibrate.loss: must be a number, without quotes"),
-    (GAUSSIAN, "calibrate: {standard_error: -1}}", ".calibrate.standard_error: must be above 0"),
-    (GAUSSIAN, "calibrate: {interval: 3, total: -1}}", ".calibrate.total: must be at least 0"),
     (
         GAUSSIAN,
         "calibrate: {loss: 1, total: 5}}",
@@ -229,16 +216,6 @@ CASES = [
     (GAUSSIAN, "calibrate: {standard_error: 1e70}}", ".calibrate: standard_error: must be between 1e-50 and 1e50"),
     (
         LOG,
-        "calibrate: {standard_error: 30}}",
-        ".calibrate.total: missing key (at which the error is meant: that of this kind grows with the total)",
-    ),
-    (
-        LOG,
-        "calibrate: {standard_error: 30, totl: 500}}",
-        ".calibrate.totl: unknown key; nearest known key: total",
-    ),
-    (
-        LOG,
         "calibrate: {standard_error: 30, total: 500, at: {employment: 1}}}",
         ".calibrate.at: must be left out: it goes with loss; total says where an error is meant",
     ),
@@ -247,22 +224,10 @@ CASES = [
         "calibrate: {loss: 1}}",
         ".calibrate.at: missing key (the record that may lose so much, such as {employment: 10})",
     ),
-    (LOG, "calibrate: {loss: 1, at: 10}}", f".calibrate.at: {MAPPING}"),
-    (LOG, "calibrate: {loss: 1, at: {employment: ten}}}", ".calibrate.at.employment: must be a number"),
     (
         LOG,
         "calibrate: {loss: 1, at: {employment: 0}}}",
         ".calibrate.at.employment: must be above 0: a record of influence 0 loses nothing",
-    ),
-    (
-        LOG,
-        "calibrate: {loss: 1, at: {payroll: 10}}}",
-        ".calibrate.at: must also name employment, which the query sums",
-    ),
-    (
-        LOG,
-        "calibrate: {loss: 1, at: {emplyoment: 10}}}",
-        ".calibrate.at.emplyoment: unknown measure; nearest known measure: employment",
     ),
     (
         LOG,
@@ -281,13 +246,7 @@ CASES = [
         "calibrate: {interval: 3, with_test: true}}",
         ".calibrate.with_test: must be left out: it goes with loss, or with epsilon without delta",
     ),
-    (
-        GAUSSIAN,
-        "calibrate: {epsilon: 1, delta: 0.1, with_test: true}}",
-        ".calibrate.with_test: must be left out: it goes with loss, or with epsilon without delta",
-    ),
     (GAUSSIAN, "calibrate: {loss: 1, delta: 0.1}}", ".calibrate.delta: must be left out: it goes with epsilon"),
-    (GAUSSIAN, "calibrate: {epsilon: 1, delta: 1}}", ".calibrate.delta: must be above 0 and below 1"),
     (
         LAPLACE,
         "calibrate: {epsilon: 1, bound: closed, at: {payroll: 1}}}",
@@ -297,11 +256,6 @@ CASES = [
         LAPLACE,
         "calibrate: {epsilon: 1, delta: 0.1, bound: closed, at: {payroll: 1}}}",
         ".calibrate: the closed form is one of Gaussian noise; leave bound: closed out",
-    ),
-    (
-        LOG,
-        "calibrate: {epsilon: 1, delta: 0.1, total: 5, at: {employment: 1}}}",
-        ".calibrate.total: must be left out beside epsilon, which is meant at a record",
     ),
     (
         GAUSSIAN,
@@ -314,7 +268,6 @@ CASES = [
         "calibrate: {relative_error: 0.1, total: 5, group_loss: 1, group: 3}}",
         ".calibrate: group_loss: groupwise_log alone loses less in larger groups",
     ),
-    (LAPLACE, "policy: paper}", ".sigma: missing key (or calibrate)"),
 ]
 QUERY = {GAUSSIAN: "establishments", LOG: "employment", LAPLACE: "payroll"}
 

@@ -257,7 +257,6 @@ WHOLE = "the whole list is of {0}: take another list, or write such a year as do
                 + WHOLE.format("2022 and later", "county")
             ],
         ),
-        ({"naics": 2022}, {"naics": ("454110", "455110"), "counties": ("01001",)}, [f"domain/naics.csv: no {LATER}"]),
         (
             {"naics": 2017},
             {"naics": ("454110", "455110"), "counties": ("01001",)},
@@ -280,14 +279,6 @@ WHOLE = "the whole list is of {0}: take another list, or write such a year as do
             [
                 "domain/counties.csv: no county codes of the vintage 2023: 09001, 09003, 09005, 09007, 09009, … "
                 "(8 in all); they are of 2020 to 2021, and a list must not mix vintages: correct it"
-            ],
-        ),
-        (
-            {"naics": 2022},
-            {"naics": ("442", "455"), "counties": ("01001",)},
-            [
-                "domain/naics.csv: no naics codes of the vintage 2022: 442; they are of 2017 to 2021, "
-                "and a list must not mix vintages: correct it"
             ],
         ),
     ],

@@ -14,9 +14,7 @@ from pipeline.accounting.convert import (
     ORDERS,
     approximate_epsilon,
     approximate_epsilon_of,
-    epsilon_of,
     interpretation,
-    power_of,
 )
 from pipeline.accounting.interpretation import Loss, interpret
 from pipeline.accounting.policy import PolicySum, QueryPolicy
@@ -106,8 +104,9 @@ def test_the_curve_says_less_than_rho_where_the_mechanism_is_pure() -> None:
     policy = sum_of(*[LAPLACE] * n)
     rho, pure = float(policy.loss_at(at)), float(policy.pure_loss_at(at) or 0)
     curve = policy.curve_at(at)
-    assert epsilon_of(curve, rho, pure, 1e-3) < 0.97 * min(pure, approximate_epsilon(rho, 1e-3, pure))
-    assert power_of(curve, rho, pure) <= power_of(None, rho, pure)
+    by_rho, stated = (interpretation(each, rho, pure, 1e-3) for each in (None, curve))
+    assert stated["epsilon"] < 0.97 * min(pure, approximate_epsilon(rho, 1e-3, pure))
+    assert stated["power"] <= by_rho["power"]
     gaussian = sum_of(*[GAUSSIAN] * n)
     by_curve = approximate_epsilon_of(ORDERS, gaussian.curve_at(at), 1e-9)
     assert isclose(by_curve, approximate_epsilon(float(gaussian.loss_at(at)), 1e-9), rel_tol=1e-2)
