@@ -261,11 +261,10 @@ class Limit:
             | ({"spans": spans_json(record.spans)} if record.spans else {})
             for record in self.at.records
         ]
+        stated: dict[str, Any] = {"label": self.label, "rho": as_json(self.rho)}
         if self.at.listed:
-            at: dict[str, Any] = {"firm": records}
-        else:
-            at = {key: value for key, value in records[0].items() if key != "cells"}
-        return {"label": self.label, "rho": as_json(self.rho)} | at
+            return stated | {"firm": records}
+        return stated | {key: value for key, value in records[0].items() if key != "cells"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Limit":

@@ -43,10 +43,10 @@ class _Tried:
 
 def loss_found(plan: Plan, policy: PolicySum, at: Reference) -> float:
     """Return what the records lose in some placement that the domain allows, rounded down; `at` as it was written."""
-    at = classed(plan, at)
-    tried = _tried(plan, at)
+    reference = classed(plan, at)
+    tried = _tried(plan, reference)
     exact = {
-        statistic: [statistic.influence(record.values) for record in at.records]
+        statistic: [statistic.influence(record.values) for record in reference.records]
         for statistic in {query.statistic for query in policy.queries}
     }
     of_statistic = {statistic: np.array(list(map(float, each))) for statistic, each in exact.items()}

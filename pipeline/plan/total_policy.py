@@ -50,8 +50,11 @@ def left_out_test_of(plan: Plan, site_share: Fraction = SHARE) -> LeftOutTest:
 
 def left_out_test_loss(plan: Plan, policy: PolicySum, at: Reference) -> Loss:
     """Return what the test of records left out costs a reference."""
-    at = located(plan, at)
-    return Loss(policy.query_loss_at(at, NAME), policy.query_pure_loss_at(at, NAME))
+    return _query_loss(policy, located(plan, at), NAME)
+
+
+def _query_loss(policy: PolicySum, at: Reference, query: str) -> Loss:
+    return Loss(policy.query_loss_at(at, query), policy.query_pure_loss_at(at, query))
 
 
 def total_loss(policy: PolicySum, at: Reference) -> Loss:
@@ -160,15 +163,15 @@ def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
     """
     for keys in dict.fromkeys(record.keys for record in at.records):
         require_cell(plan, keys)
-    at = classed(plan, at, below=below)
-    kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in at.records))}
+    records = classed(plan, at, below=below).records
+    kinds = {keys: kind for kind, keys in enumerate(dict.fromkeys(record.keys for record in records))}
     met = [_sets_and_spans(plan, keys) if below else (_query_sets(plan, keys), ()) for keys in kinds]
     met = [(_with_test(plan, sets), spans) for sets, spans in met]
     if not at.listed:
-        (record,) = at.records
+        (record,) = records
         ((sets, spans),) = met
         return Reference((ReferenceRecord(record.values, query_sets=sets if record.keys else None, spans=spans),))
-    kind_of = tuple(kinds[record.keys] for record in at.records)
+    kind_of = tuple(kinds[record.keys] for record in records)
     cells: list[list[tuple[int, int]]] = [[] for _ in kinds]
     reach = []
     for i, (by, where) in enumerate((query.by, where) for query in plan.queries for where in query.filters):
@@ -187,11 +190,11 @@ def located(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
         known.append((len(reach), 0))
     reach.append(Reach(kind_of, frozenset(), 1, True))
     known_cells = list(map(tuple, cells))
-    records = (
+    placed = (
         ReferenceRecord(record.values, query_sets=met[kind][0], spans=met[kind][1], cells=known_cells[kind])
-        for record, kind in zip(at.records, kind_of, strict=True)
+        for record, kind in zip(records, kind_of, strict=True)
     )
-    return Reference(tuple(records), True, tuple(reach))
+    return Reference(tuple(placed), True, tuple(reach))
 
 
 def no_larger(plan: Plan, at: Reference) -> Reference | None:
@@ -229,7 +232,7 @@ def _apart(positions: Sequence[Sequence[Int32s]]) -> frozenset[tuple[int, int]]:
 
 def require_measures(policy: PolicySum, references: Iterable[Reference]) -> None:
     """Raise PlanError unless every record of the references names every measure that a query sums."""
-    for record in (record for at in references for record in at.records):
+    for record in (record for reference in references for record in reference.records):
         missing = Reference((record,)).missing(policy.measures)
         if missing:
             raise PlanError(f"reference {record.label}: it must also name {', '.join(missing)}, which a query sums")
@@ -241,15 +244,10 @@ def losses_at(plan: Plan, policy: PolicySum, at: Reference) -> tuple[tuple[tuple
     Raises PlanError where the reference does not name every measure that a query sums.
     """
     require_measures(policy, [at])
-    at = located(plan, at)
-    queries = tuple(
-        (
-            policy.influence_at(at, query.name),
-            Loss(policy.query_loss_at(at, query.name), policy.query_pure_loss_at(at, query.name)),
-        )
-        for query in plan.queries
-    )
-    return queries, total_loss(policy, at)
+    here = located(plan, at)
+    names = [query.name for query in plan.queries]
+    queries = tuple((policy.influence_at(here, name), _query_loss(policy, here, name)) for name in names)
+    return queries, total_loss(policy, here)
 
 
 def simple_losses_at(plan: Plan, policy: PolicySum, at: Reference) -> tuple[Fraction, ...]:

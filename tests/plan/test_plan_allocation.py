@@ -13,7 +13,6 @@ from jobs.cli import main
 from pipeline.base.errors import BudgetRefused, PlanError
 from pipeline.plan.drafts import allocation_of
 from pipeline.plan.load import draft_of, load_plan
-from pipeline.plan.plan_schema import export_schema
 from pipeline.plan.plan_text import read_text
 from pipeline.plan.total_policy import limits_of, losses_at, policy_of
 from pipeline.planning.explain.allocated import allocated_plan
@@ -387,9 +386,3 @@ def test_noise_without_variance_has_no_standard_error_to_wish_for(folder: Path) 
         allocated(folder, text)
     (line,) = without_numbers(caught.value.lines)
     assert "the noise has no standard error; ask for an interval" in line
-
-
-def test_the_schema_has_it() -> None:
-    schema = yaml.safe_load(export_schema())
-    assert "calibrate" in schema["properties"]
-    assert "calibrate" not in schema["required"]

@@ -287,11 +287,6 @@ def test_what_is_asked_of_an_unknown_measure_is_told_once(folder: Path) -> None:
     ]
 
 
-def test_a_broken_interval_is_told_once(folder: Path) -> None:
-    text = PLAN.replace(GAUSSIAN, "calibrate: {interval: 60}}").replace("interval: 0.9\n", "interval: 2\n")
-    assert lines(folder, text) == ["plan.yaml: interval: must be above 0 and below 1"]
-
-
 def test_the_schema_asks_for_one_of_scale_and_calibrate() -> None:
     schema = yaml.safe_load(export_schema())["$defs"]
     assert schema["log"]["oneOf"] == [{"required": ["sigma"]}, {"required": ["calibrate"]}]
