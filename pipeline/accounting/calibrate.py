@@ -114,7 +114,7 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
 
 @lru_cache(maxsize=512)
 def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) -> Mechanism:
-    family = Family(kind, name, fixed, step, may_be_narrow=target.may_be_narrow)
+    family = Family(kind, name, fixed, step, may_be_narrow=target.at_record)
 
     def gap(n: int) -> float:
         mechanism = family.at(n)
@@ -124,7 +124,8 @@ def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) 
         mechanism = family.at(n)
         return family.beyond(n) > 0 if mechanism is None else target.reached(mechanism)
 
-    least, largest = target.extremes
+    # its values with the least noise and with the most
+    least, largest = ("largest", "least") if target.at_record else ("least", "largest")
     first = crossing(gap, reached, family.start)
     if first is None:
         raise _cannot(target, least, family.at(LOWEST), "")

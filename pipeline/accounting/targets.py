@@ -144,16 +144,6 @@ class Target:
         return QUANTITIES[self.quantity].aim in (Aim.BELOW, Aim.WITHIN)
 
     @property
-    def extremes(self) -> tuple[str, str]:
-        """Its values with the least noise and with the most, in words."""
-        return ("largest", "least") if self.at_record else ("least", "largest")
-
-    @property
-    def may_be_narrow(self) -> bool:
-        """Whether noise beside which rounding shows meets it too."""
-        return self.at_record
-
-    @property
     def exactly(self) -> Fraction:
         """The value that is wanted; of a share of cells, that of the others."""
         first = self.numbers[QUANTITIES[self.quantity].names[0]]

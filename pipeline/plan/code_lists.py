@@ -42,55 +42,48 @@ class UnreadableFile(PlanError):
     """A file that cannot be opened: the key that names it is what is wrong."""
 
 
-class WrongFiles(PlanError):
-    """Files of a domain are wrong: a line for each, and a mistake for each key whose file cannot be opened."""
+def read_domain(
+    spec: DomainSpec, dataset: DatasetSpec, folder: Path
+) -> tuple[Domain | None, Sequence[Mistake], Sequence[str]]:
+    """Return the domain that a spec without mistakes names, if it can be read, and what is wrong with its files.
 
-    def __init__(self, lines: Sequence[str], mistakes: Sequence[Mistake]) -> None:
-        super().__init__(*lines)
-        self.mistakes = mistakes
-
-
-def read_domain(spec: DomainSpec, dataset: DatasetSpec, folder: Path) -> Domain:
-    """Return the domain that a spec without mistakes names; raises WrongFiles."""
+    That is a mistake for each key whose file cannot be opened, and a line for each other fault.
+    """
     vintage = {key: year for key, year in spec.vintage if year is not None}
     files = files_of(spec, dataset, folder)
+    steps = {name: measure.step or Fraction(1) for name, measure in dataset.measures.items()}
     classes = {
-        key: Dimension.of_classes(key, Classes(each.of, tuple(each.classes), _step(dataset, each.of)))
+        key: Dimension.of_classes(key, Classes(each.of, tuple(each.classes), steps[each.of]))
         for key, each in spec.codes.items()
         if isinstance(each, ClassesSpec)
     }
     lines: list[str] = []
     mistakes: list[Mistake] = []
 
-    def read(path: KeyPath, reading: Callable[[], T]) -> list[T]:
+    def tried(path: KeyPath, reading: Callable[[], T]) -> T | None:
         try:
-            return [reading()]
+            return reading()
         except UnreadableFile as error:
             mistakes.append(Mistake(path, str(error)))
         except PlanError as error:
             lines.extend(error.lines)
-        return []
+        return None
 
-    domains: list[Domain] = []
+    domain: Domain | None = None
     if spec.cells is not None:
-        domains = read(
-            ("domain", "cells"), lambda: read_cells(public_file(folder, str(spec.cells)), vintage, files, classes)
-        )
+        cells = public_file(folder, spec.cells)
+        domain = tried(("domain", "cells"), partial(read_cells, cells, vintage, files, classes))
     else:
         dimensions = []
         for key, each in spec.codes.items():
             if isinstance(each, ListSpec):
                 path: KeyPath = ("domain", key) if not each.levels and not each.optional else ("domain", key, "list")
-                dimensions += read(path, partial(read_list, files[key], key, each, other=key in spec.other))
-        if len(dimensions) == len(files):
-            domains = [Domain.of([*dimensions, *classes.values()], vintage)]
-    if not domains:
-        raise WrongFiles(lines, mistakes)
-    return domains[0]
-
-
-def _step(dataset: DatasetSpec, measure: str) -> Fraction:
-    return dataset.measures[measure].step or Fraction(1)
+                dimensions.append(tried(path, partial(read_list, files[key], key, each, other=key in spec.other)))
+        if None not in dimensions:
+            domain = Domain.of([*filter(None, dimensions), *classes.values()], vintage)
+    if domain is not None:
+        lines += foreign_codes(domain, files)
+    return domain, mistakes, lines
 
 
 NO_MORE = ListSpec(list="-")

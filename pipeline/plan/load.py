@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
-from pipeline.plan.code_lists import WrongFiles, files_of, foreign_codes, read_domain, vintage_mistakes
+from pipeline.plan.code_lists import read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank
 from pipeline.plan.meaning import confidential_files, dataset_mistakes, domain_mistakes, plan_mistakes
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
@@ -91,14 +91,10 @@ def draft_of(text: PlanText, path: Path, values: Mapping[str, str] = NOTHING) ->
 def _domain(spec: PlanSpec, folder: Path) -> tuple[Domain | None, Sequence[Mistake], Sequence[str]]:
     """Return the domain, if it can be read, the mistakes in it, and a line for each of its files that is wrong."""
     wrong, years = list(domain_mistakes(spec.domain, spec.dataset)), vintage_mistakes(spec.domain.vintage)
-    mistakes = [*wrong, *years]
     if wrong:
-        return None, mistakes, ()
-    try:
-        domain = read_domain(spec.domain, spec.dataset, folder)
-    except WrongFiles as error:
-        return None, [*mistakes, *error.mistakes], error.lines
-    return domain, mistakes, list(foreign_codes(domain, files_of(spec.domain, spec.dataset, folder)))
+        return None, [*wrong, *years], ()
+    domain, unreadable, lines = read_domain(spec.domain, spec.dataset, folder)
+    return domain, [*years, *unreadable], lines
 
 
 def _lines(mistakes: Iterable[Mistake], wrong_files: Iterable[str], text: PlanText, path: Path) -> list[str]:
