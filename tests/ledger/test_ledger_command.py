@@ -11,14 +11,13 @@ import yaml
 
 from jobs.cli import main
 from pipeline.accounting.references import Names, Reference, typed_reference
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import create_ledger
 from pipeline.release.officers import load_budget
-from tests.support.ledgers import entries, ledger_file, raw, reservation
+from tests.support.ledgers import entries, ledger_file
 from tests.support.world import MEASURES, budget_file, records, write_world
 
 RELEASE = "small-release"
 AT = "employment=10,payroll=500"  # a release of the small world loses 11.99374 here: 1/8 + 0.36893 + (ln 11)²/(2·¼)
-OLD = Path(__file__).parents[1] / "support" / "ledger_0_1.jsonl"  # every kind of entry that version 0.1 wrote
 
 Prdp = Callable[..., Any]
 
@@ -270,34 +269,6 @@ def test_the_export_holds_every_entry_and_nothing_confidential(
     whole = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(line["confidential"] for line in whole)
     assert [(line["salt"], line["payload"]) for line in whole] == [(e.salt, e.payload) for e in known]
-
-
-# Ledgers of version 0.1
-
-
-def test_a_ledger_of_version_0_1_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    ledger: Ledger = create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-    connection = raw(ledger)
-    for line in OLD.read_text().splitlines():
-        row = json.loads(line)
-        marks = ", ".join("?" * len(row))
-        connection.execute(f"INSERT INTO entries ({', '.join(row)}) VALUES ({marks})", [*row.values()])
-    connection.close()
-    assert ledger.verify()[0] == 11
-    assert [(s.release, s.status, s.charges) for s in ledger.states()] == [
-        ("r", "settled", 1),
-        ("given-back", "aborted", 0),
-        ("s", "drawn", 1),
-    ]
-    assert [run.operator for run in ledger.diagnoses()] == [None]
-    assert ledger.reserve(reservation("r", draws=4)).status == "settled"
-    attempt = ledger.state("s").attempt
-    ledger.hold("s", attempt, "sha256:contents")
-    ledger.approve("s", attempt)
-    ledger.publish("s", attempt, "sha256:contents")
-    ledger.withdraw("r", ledger.state("r").attempt, "why")
-    ledger.reserve(reservation("t", draws=4))
-    ledger.verify()
 
 
 @pytest.mark.parametrize("act", [["verify"], ["export"], ["migrate"], ["staging", "purge"]])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.divergence import max_divergence, renyi
-from tests.support.kinds import FLAT, NARROW, STAIRS, random_table
+from tests.support.kinds import FLAT, NARROW, STAIRS, random_table, three_a_kind
 from tests.support.piecewise import Piecewise, of_table
 from udfs.losses import curve
 from udfs.losses.curve import curve_at, loss_below, tight_curve
@@ -42,7 +42,7 @@ def broken(noise: Piecewise, loss: dict[int, float]) -> list[tuple[int, Fraction
     return [(n, a) for n in SHIFTS for a in ORDERS if renyi(noise, n, a) > float(a) * loss[n]]
 
 
-@pytest.mark.parametrize("noise", tables())
+@pytest.mark.parametrize("noise", three_a_kind(tables(), type))
 def test_the_stated_loss_is_the_least_that_bounds_every_order(noise: Piecewise) -> None:
     stated = {n: tight_loss(weights_of(noise), n) for n in SHIFTS}
     assert broken(noise, stated) == []
@@ -70,7 +70,7 @@ def _nearer(k: Floats, density: Floats) -> tuple[Floats, Floats]:
     return k, np.append(density[:1], density[:-1])
 
 
-@pytest.mark.parametrize("noise", tables())
+@pytest.mark.parametrize("noise", three_a_kind(tables(), type))
 def test_whole_curves_are_the_divergences(noise: Piecewise) -> None:
     orders = np.array([float(a) for a in ORDERS])
     for n in SHIFTS:
@@ -82,7 +82,7 @@ def test_whole_curves_are_the_divergences(noise: Piecewise) -> None:
         assert np.all(curve <= np.maximum(exact * (1 + 1e-6) + 1e-7, pure * (1 + 1e-6)))
 
 
-@pytest.mark.parametrize("noise", tables())
+@pytest.mark.parametrize("noise", three_a_kind(tables(), type))
 def test_pure_losses_are_the_largest_difference(noise: Piecewise) -> None:
     weights = weights_of(noise)
     shifts = np.arange(0.0, 130)
@@ -107,7 +107,7 @@ def test_one_knot_and_the_whole_curve_state_the_same() -> None:
         assert float(curve.at(n)) >= tight_loss(weights, n)
 
 
-@pytest.mark.parametrize("noise", tables())
+@pytest.mark.parametrize("noise", three_a_kind(tables(), type))
 def test_moments_and_quantiles_are_sums(noise: Piecewise) -> None:
     weights = weights_of(noise)
     known = weights.moments

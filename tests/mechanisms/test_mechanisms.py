@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.support.cases import sizes
 from tests.support.lattice import CTX, real
 from tests.support.mechanisms import EXAMPLES, KINDS, ONE, formulas, random_specs
 from udfs.mechanisms.catalogue import CATALOGUE, build
@@ -62,10 +63,11 @@ def influences(random: Random, step: Fraction, size: int) -> list[Fraction]:
     return [random.randrange(1, 1 << random.randint(1, 62)) * step for _ in range(size)]
 
 
+@sizes(few=20, many=60)
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_their_formulas_rounded_up(kind: str) -> None:
+def test_losses_are_their_formulas_rounded_up(kind: str, count: int) -> None:
     random, tight = Random(6), 1 + CTX.mpf(10) ** -19  # what udfs.numbers.exact promises
-    for _ in range(60):
+    for _ in range(count):
         spec, step = random_specs(kind, random), Fraction(random.choice(["1", "0.01", "0.25"]))
         spec |= {"alpha": "1"} if kind == "symmetric_stable" else {}  # others have no formula
         m = build({"kind": kind, **spec}, step)

@@ -78,7 +78,7 @@ def test_gaussian_and_laplace_are_their_powers(sigma: float) -> None:
     agrees(Laplace(scale=sigma), gamma_law(1, sigma), TAILS)
 
 
-@settings(derandomize=True, max_examples=150)
+@settings(derandomize=True, max_examples=50)
 @given(
     p=st.floats(0.05, 5),
     log_sigma=st.floats(-3, 9),
