@@ -199,9 +199,6 @@ def test_a_server_that_could_lose_what_it_committed_is_refused(own: PostgresServ
 # What is left when the server or a connection dies
 
 
-BREAKS = ("before the entry", "after the entry", "as it commits")
-
-
 def break_at(ledger: Ledger, where: str, crash: Callable[[], None]) -> None:
     """Crash the server when the ledger next appends."""
     engine = ledger._database._engine
@@ -216,7 +213,7 @@ def break_at(ledger: Ledger, where: str, crash: Callable[[], None]) -> None:
         event.listen(engine, f"{where.split(maxsplit=1)[0]}_cursor_execute", before)
 
 
-@pytest.mark.parametrize("where", BREAKS)
+@pytest.mark.parametrize("where", ["before the entry", "after the entry", "as it commits"])
 def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: PostgresServer, where: str) -> None:
     url = own.url("postgres")
     ledger = create_ledger(url)

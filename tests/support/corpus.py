@@ -122,14 +122,10 @@ def write_records(path: Path, records: Records, types: Mapping[str, str] | None 
     if path.suffix == ".csv":
         with path.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([columns, *([_csv_text(record.get(column)) for column in columns] for record in records)])
+            writer.writerows([columns, *(map(record.get, columns) for record in records)])
         return
     table = {c: _array([record.get(c) for record in records], (types or {}).get(c)) for c in columns}
     pq.write_table(pa.table(table), path)
-
-
-def _csv_text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _array(values: list[Any], kind: str | None) -> pa.Array:
@@ -212,11 +208,8 @@ def change(folder: Path, changes: Mapping[str, Any]) -> list[str]:
     for kind, places in changes.items():
         for name, value in places.items():
             above, _, last = name.rpartition("/")
-            matches = (
-                [f"{p.relative_to(folder)}/{last}" for p in folder.glob(above) if p.is_dir()]
-                if "*" in above
-                else [name]
-            )
+            below = [f"{path.relative_to(folder)}/{last}" for path in folder.glob(above) if path.is_dir()]
+            matches = below if "*" in above else [name]
             assert matches, f"the case changes {name}, which is not there"
             for match in matches:
                 CHANGES[kind](folder, match, value)
@@ -229,13 +222,10 @@ def change(folder: Path, changes: Mapping[str, Any]) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment in which all that a run leaves lies below `folder`."""
-    store = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none", "AWS_MAX_ATTEMPTS": "1"}
+    store = {f"AWS_{name}": "none" for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")}
+    store |= {"AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "1"}
     own = {"XDG_STATE_HOME": "state", "TMPDIR": "tmp", "HOME": "home"}
-    return (
-        {name: str(folder / place) for name, place in own.items()}
-        | store
-        | {"COLUMNS": "80", "AWS_EC2_METADATA_DISABLED": "1"}
-    )
+    return {name: str(folder / place) for name, place in own.items()} | store | {"COLUMNS": "80"}
 
 
 def in_process(command: str, folder: Path) -> Run:
@@ -279,10 +269,7 @@ def bound_by_modes() -> None:
 def can_mount() -> bool:
     """Whether this user can mount a disk in a namespace of a process."""
     command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /tmp"]
-    return (
-        shutil.which("unshare") is not None
-        and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    )
+    return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def play(case: Case, folder: Path, run: Callable[[str, Path], Run] = in_process) -> Run:
@@ -358,8 +345,6 @@ def readable(path: Path) -> str:
 # -- one odd record --------------------------------------------------------------------------------------------------
 
 TEMPLATE = {"id": "CANARY-PLUM", "naics": "311811", "county": "01003", "employment": 71625344, "payroll": 80917263.5}
-
-
 PUBLIC = ("31-33", *(line[: line.index(",")] for name in ("naics", "counties") for line in _codes(name)))
 
 
