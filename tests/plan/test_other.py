@@ -18,8 +18,8 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, parse_at, policy_of
 from pipeline.planning.explain.explanation import explain
-from pipeline.publication.site.site_pages import OF_OTHER as OF_OTHER_CODES
-from pipeline.publication.site.site_pages import oddities
+from pipeline.publication.description import OF_OTHER as OF_OTHER_CODES
+from pipeline.publication.description import oddities
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 from udfs.records.decoding import OUTSIDE, SumSpec
