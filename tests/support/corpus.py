@@ -208,8 +208,8 @@ def change(folder: Path, changes: Mapping[str, Any]) -> list[str]:
     for kind, places in changes.items():
         for name, value in places.items():
             above, _, last = name.rpartition("/")
-            below = [f"{path.relative_to(folder)}/{last}" for path in folder.glob(above) if path.is_dir()]
-            matches = below if "*" in above else [name]
+            below = [path for path in folder.glob(above) if path.is_dir()] if "*" in above else []
+            matches = [f"{path.relative_to(folder)}/{last}" for path in below] if "*" in above else [name]
             assert matches, f"the case changes {name}, which is not there"
             for match in matches:
                 CHANGES[kind](folder, match, value)
