@@ -17,8 +17,8 @@ from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.datasets import REFUSALS, Budget, members, same_microdata
 from pipeline.ledger.entries import FINGERPRINTS, entries
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import Reservation
-from pipeline.ledger.summaries import Origin, Summaries
+from pipeline.ledger.reservation import Origin, Reservation
+from pipeline.ledger.summaries import Summaries
 
 
 def require_no_copies(

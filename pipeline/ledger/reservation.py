@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,18 @@ class Reservation:
             "hold": self.hold,
             "certified": certified_json(self.policy, [*self.limits, *stated], self.least_loss),
         }
+
+
+class Origin(NamedTuple):
+    """Where the microdata of a reservation lie, and the family that its plan names; None: not known, or none."""
+
+    source: str | None
+    family: str | None
+
+    @classmethod
+    def of(cls, reservation: Mapping[str, Any]) -> "Origin":
+        """Return what the facts of a reservation say."""
+        return cls(reservation.get("source"), reservation.get("plan", {}).get("dataset", {}).get("family"))
 
 
 def limits_of(state: ReleaseState) -> tuple[Limit, ...]:

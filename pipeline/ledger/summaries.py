@@ -23,20 +23,7 @@ from pipeline.ledger.database import ENTRIES, SUMMARIES
 from pipeline.ledger.datasets import RECORD_RULES, Budget, budgets_of, with_joined
 from pipeline.ledger.entries import FINGERPRINTS, NO_STEPS, REFUSAL_EVENTS, SUMMARY, Entry, entries, head_of, last_entry
 from pipeline.ledger.fold import ReleaseState, step
-from pipeline.ledger.reservation import charged
-
-
-class Origin(NamedTuple):
-    """Where the microdata of a reservation lie, and the family that its plan names; None: not known, or none."""
-
-    source: str | None
-    family: str | None
-
-    @classmethod
-    def of(cls, reservation: Mapping[str, Any]) -> "Origin":
-        """Return what the facts of a reservation say."""
-        return cls(reservation.get("source"), reservation.get("plan", {}).get("dataset", {}).get("family"))
-
+from pipeline.ledger.reservation import Origin, charged
 
 _KEPT = ("since", "status", "approved", "draws", "charges")  # of a state, in brief
 MOST_REFERENCES = 32  # of a dataset at which losses are kept, those that were asked for last
@@ -302,7 +289,10 @@ class Summaries:
         vouched = None if before is not None else _kept(connection)
         self.vouched = vouched is not None  # whether the chain vouches for what is kept
         self._there = {} if vouched is None else vouched.texts
-        self.kept = vouched or (known if known is not None and _holds(connection, known) else NOTHING)
+        if vouched is None and known is not None:
+            before_known = select(ENTRIES.c.hash).where(ENTRIES.c.seq == known.seq - 1)
+            known = known if connection.execute(before_known).scalar() == known.head else None
+        self.kept = vouched or known or NOTHING
         self._touched, self._refusals = self._since(self.kept.seq)
 
     @cached_property
@@ -412,7 +402,3 @@ def what_is_kept(connection: Connection) -> tuple[Kept | None, str]:
         return None, ""
     texts = {row.dataset: row.content for row in connection.execute(select(SUMMARIES))}
     return Kept(last.seq, last.previous, texts), known["digest"]
-
-
-def _holds(connection: Connection, known: Kept) -> bool:
-    return connection.execute(select(ENTRIES.c.hash).where(ENTRIES.c.seq == known.seq - 1)).scalar() == known.head
