@@ -43,10 +43,7 @@ def test_fast_policies_lose_less_up_to_a_size_and_more_beyond() -> None:
 
 def test_gaussian_transformations_lose_more_at_every_size() -> None:
     additive, curves = lines("additive"), lines("transformation")
-    for curve, noise in (
-        ("fourth root", "generalized Gaussian, paper"),
-        ("log", "exponential polylogarithmic, paper"),
-    ):
+    for curve, noise in (("fourth root", "generalized Gaussian, paper"), ("log", "exponential polylogarithmic, paper")):
         assert (curves[curve].mechanism.loss(SIZES) > additive[noise].mechanism.loss(SIZES)).all()
     assert curves["identity"].mechanism.loss(SIZES) == pytest.approx(
         additive["Gaussian"].mechanism.loss(SIZES), rel=1e-6

@@ -35,10 +35,7 @@ BATCHES_A_NATION: Final = 8
 FIRMS_A_NATION: Final = 800_000
 
 CONF: Final = Path(__file__).resolve().parents[3] / "conf"
-DOMAIN: Final = {
-    "naics.csv": CONF / "codes" / "naics_2022.csv",
-    "counties.csv": CONF / "codes" / "counties_2022.csv",
-}
+DOMAIN: Final = {"naics.csv": CONF / "codes" / "naics_2022.csv", "counties.csv": CONF / "codes" / "counties_2022.csv"}
 PLAN: Final = CONF / "plans" / "cbp-synthetic.yaml"
 
 RECORDS_A_BATCH: Final = 1_000_000  # memory is bounded by one such batch a thread
@@ -149,13 +146,7 @@ class Generated:
         return cls(out / "plan.yaml", out / "microdata", naics, counties, records, files, seed)
 
 
-def generate(
-    records: int,
-    seed: int,
-    out: Path,
-    *,
-    threads: int = 2,
-) -> Generated:
+def generate(records: int, seed: int, out: Path, *, threads: int = 2) -> Generated:
     """Write synthetic establishments with their domain and plan.
 
     The same seed gives the same bytes of every file under one version of NumPy and PyArrow on one kind of processor,

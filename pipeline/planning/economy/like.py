@@ -57,13 +57,7 @@ class Assumed:
     largest_proprietor: int = 19  # employees; larger sole proprietorships, and those of chains, are corporations
 
 
-def generate_like(
-    name: str,
-    seed: int,
-    out: Path,
-    *,
-    states: Sequence[str] = (),
-) -> Generated:
+def generate_like(name: str, seed: int, out: Path, *, states: Sequence[str] = ()) -> Generated:
     """Write establishments whose sums by state and NAICS 6 are the published ones, with their domain and plan.
 
     A state's records are the same whichever other states are written; the same seed gives the same bytes under one

@@ -42,7 +42,8 @@ def render_verdict(verdict: Verdict) -> str:
     """Return the verdict for people."""
     plan, standings = verdict.plan, list(verdict.standings)
     lines = [*_head(verdict), "", *_totals(verdict), *_remedy_lines(verdict)]
-    ending, tables = _endings(plan.queries), list(plan.queries)
+    warned, tables = ", ".join(query.name for query in plan.queries if warnings(query)), list(plan.queries)
+    ending = [f"  warning: errors are not as stated in {warned}: see --detail"] if warned else []
     room = LINES - len(lines) - len(ending) - 3  # a blank line and the heads of the errors
     if standings:
         shares = [each.shares for each in standings]
@@ -117,7 +118,9 @@ def _remedy_lines(verdict: Verdict) -> list[str]:
             whose = "all scales" if remedy.table is None else f"all scales of {remedy.table}"
             texts.append(f"{whose} times {up_text(remedy.factor)}{_divided(verdict.plan, remedy)}")
     if not any(remedy.table for remedy in verdict.remedies) and len(verdict.plan.queries) > 1:
-        texts[-1:] = [f"{text} (no scale of one {_tried(verdict)} does)" for text in texts[-1:]]
+        group = any(each.at.listed for each in verdict.standings) and len(verdict.plan.queries) > MOST_TRIED
+        tried = f"of the {MOST_TRIED} largest tables" if group else "table"
+        texts[-1:] = [f"{text} (no scale of one {tried} does)" for text in texts[-1:]]
     if not verdict.remedies:
         texts = ["no larger scale does: leave tables out, or raise the limit in the plan's budget"]
     return textwrap.wrap(f"to mend it: {'; or '.join(texts)}", WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
@@ -128,11 +131,6 @@ def _divided(plan: Plan, remedy: Remedy) -> str:
     mechanisms = (each for query in plan.queries if remedy.table in (None, query.name) for each in query.mechanisms)
     names = {name for each in mechanisms if SCALES.get(name := scale_of(type(each)) or "", 1) < 0}
     return f" ({', '.join(sorted(names))}: divided by it, rounded down to three digits)" if names else ""
-
-
-def _tried(verdict: Verdict) -> str:
-    group = any(each.at.listed for each in verdict.standings) and len(verdict.plan.queries) > MOST_TRIED
-    return f"of the {MOST_TRIED} largest tables" if group else "table"
 
 
 def _shares(standings: Mapping[int, Standing], tables: Sequence[Query], shown: int) -> list[str]:
@@ -181,12 +179,6 @@ def _short(number: float | None) -> str:
     return f"{number / 1000**thousands:.3g}{PREFIXES[thousands]}"
 
 
-def _endings(queries: Sequence[Query]) -> list[str]:
-    warned = [query.name for query in queries if warnings(query)]
-    names = ", ".join(warned)
-    return [f"  warning: errors are not as stated in {names}: see --detail"] if warned else []
-
-
 OF_RECORDS = (
     "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and "
     "bind every record whose values are in magnitude at most the reference's; a larger one may lose more, without "
@@ -225,11 +217,7 @@ Json = Mapping[str, Any]
 def render(explained: Json, plan: Plan) -> str:
     """Return all that a plan promises, but for the verdict, for people."""
     owner = plan.dataset.owner
-    lines = [
-        f"plan     {explained['plan_digest']}",
-        f"size     {_size(explained['size'])}",
-        "",
-    ]
+    lines = [f"plan     {explained['plan_digest']}", f"size     {_size(explained['size'])}", ""]
     paper, tight = explained.get("paper", ()), tight_queries(plan)
     for entry, query in zip(explained["queries"], plan.queries, strict=True):
         where = "".join(f", {level} in {{{', '.join(codes)}}}" for level, codes in query.where.items())
@@ -300,9 +288,7 @@ def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
         total, bounds = f"total {entry['total']:,.0f}", f"{entry['lower']:,.6g} to {entry['upper']:,.6g}"
         if totals[entry.get("part")] == 1:
             total, bounds = "any total", f"total ± {entry['upper']:,.6g}"
-        rows.append(
-            [part + total, *(figure(error, none="infinite") for error in errors), bounds],
-        )
+        rows.append([part + total, *(figure(error, none="infinite") for error in errors), bounds])
     return aligned(rows)
 
 

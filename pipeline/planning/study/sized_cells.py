@@ -67,10 +67,7 @@ PLACEHOLDERS = {"total": 1, "sizes": str(BUILT_IN)}  # by which a draft is read 
 
 @contextmanager
 def sized_draft(
-    text: PlanText,
-    path: Path,
-    variables: Mapping[str, str],
-    cells_of: Callable[[Plan], Sequence[SizedCells]],
+    text: PlanText, path: Path, variables: Mapping[str, str], cells_of: Callable[[Plan], Sequence[SizedCells]]
 ) -> Iterator[PlanText]:
     """Yield a draft with each `total` and each `sizes` that it leaves open, for a block: files of sizes end with it.
 

@@ -103,10 +103,11 @@ def _write(job: StudyJob, results: Results, folder: Path) -> dict[str, Any]:
     pictures = dict(_pictures(results))
     write_study(folder, "study", made, pictures)
     for losses in results.panels:
-        _write_csv(folder / f"losses-{losses.panel.name}.csv", *_loss_rows(losses, results.data))
+        _write_csv(folder / f"losses-{losses.panel.name}.csv", _loss_rows(losses, results.data))
     for panel in made["panels"]:
         if panel["errors"] is not None:
-            _write_csv(folder / f"errors-{panel['name']}.csv", *_error_rows(panel["errors"]))
+            head = ["total_from", "cells", *(f"standard_error: {label}" for label in panel["errors"]["flags"])]
+            _write_csv(folder / f"errors-{panel['name']}.csv", [head, *_error_rows(panel["errors"])])
     (folder / PAGE).write_text(study_page(made, pictures), encoding="utf-8")
     return made
 
@@ -142,27 +143,21 @@ def _pictures(results: Results) -> Iterator[tuple[str, Picture]]:
             )
 
 
-def _loss_rows(panel: PanelLosses, data: Aggregates) -> tuple[list[str], Iterable[list[Any]]]:
-    header = ["influence", "records", "share_at_most", *(f"rho: {line.label}" for line in panel.lines)]
+def _loss_rows(panel: PanelLosses, data: Aggregates) -> Iterator[Sequence[Any]]:
+    yield ["influence", "records", "share_at_most", *(f"rho: {line.label}" for line in panel.lines)]
     shares = np.cumsum(data.counts) / max(data.records, 1)
     columns = [data.influences, data.counts, shares, *panel.losses]
-    return header, (list(row) for row in zip(*(column.tolist() for column in columns), strict=True))
+    yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _error_rows(errors: dict[str, Any]) -> tuple[list[str], Iterable[list[Any]]]:
-    labels = list(errors["flags"])
-    rows = [
-        [row["total_from"], row["cells"], *(row["standard_error"][label] for label in labels)]
-        for row in errors["classes"]
-    ]
-    return ["total_from", "cells", *(f"standard_error: {label}" for label in labels)], rows
+def _error_rows(errors: Mapping[str, Any]) -> Iterator[list[Any]]:
+    for row in errors["classes"]:
+        yield [row["total_from"], row["cells"], *(row["standard_error"][label] for label in errors["flags"])]
 
 
-def _write_csv(path: Path, header: list[str], rows: Iterable[list[Any]]) -> None:
+def _write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 Json = Mapping[str, Any]
@@ -229,12 +224,8 @@ def _quantiles(entries: list[Json]) -> Table:
 
 
 def _classes(errors: Json) -> Table:
-    labels = list(errors["flags"])
-    rows = [
-        [f"{row['total_from']:,}", f"{row['cells']:,}", *(number(row["standard_error"].get(label)) for label in labels)]
-        for row in errors["classes"]
-    ]
-    return Table(["total", "cells", *labels], rows, range(len(labels) + 2))
+    rows = [[f"{least:,}", f"{cells:,}", *map(number, shown)] for least, cells, *shown in _error_rows(errors)]
+    return Table(["total", "cells", *errors["flags"]], rows, range(len(errors["flags"]) + 2))
 
 
 def _flags(errors: Json) -> Table:
