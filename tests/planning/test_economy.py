@@ -13,11 +13,9 @@ from pipeline.planning.economy.economy_model import (
     Pareto,
     SizeClass,
     WithinClass,
-    evenly,
-    rounded,
     susb,
 )
-from pipeline.planning.economy.firms import Firms
+from pipeline.planning.economy.firms import Firms, evenly, rounded
 from pipeline.planning.economy.generate import (
     BATCHES_A_NATION,
     CHAIN_NUMBERS_FROM,

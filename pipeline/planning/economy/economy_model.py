@@ -1,4 +1,4 @@
-"""The table that the synthetic economy follows, Statistics of U.S. Businesses 2021, and the laws of size within it."""
+"""The synthetic economy, after Statistics of U.S. Businesses 2021: sizes, industries and places of establishments."""
 
 import csv
 from collections.abc import Sequence
@@ -189,27 +189,6 @@ class Pareto:
     def at(self, chance: Floats) -> Ints:
         """Return the quantiles at `chance` in [0, 1)."""
         return np.searchsorted(self.ends, chance, side="right") + 1
-
-
-def evenly(rng: np.random.Generator, count: int) -> Floats:
-    """Return `count` numbers, each uniform on [0, 1), one in each of `count` equal parts, in random order.
-
-    Sums over such draws of a heavy tail vary far less than over independent ones.
-    """
-    return np.minimum((rng.permutation(count) + rng.random(count)) / max(count, 1), 1 - 2**-40)
-
-
-def rounded(rng: np.random.Generator, sizes: Floats, total: int | None = None) -> Ints:
-    """Return whole numbers whose means are `sizes`, any run of them within 1 of its sum, by one random start.
-
-    A `total` is the sum of `sizes` where it is a whole number, and is then kept whatever the rounding.
-    """
-    ends = np.floor(np.cumsum(sizes) + rng.random()).astype(np.int64)
-    if total is not None:
-        ends = np.minimum(ends, total)
-        ends[-1] = total
-    counts: Ints = np.diff(ends, prepend=0)
-    return counts
 
 
 POPULATION: Final = TABLE.with_name("counties_2022.csv")

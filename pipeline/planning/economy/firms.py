@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.planning.economy.economy_model import CLASSES, LARGEST, Economy, Floats, Ints, evenly, rounded
+from pipeline.planning.economy.economy_model import CLASSES, LARGEST, Economy, Floats, Ints
 
 REFERENCE: Final = 3_000_000  # establishments of the economy by whose largest firms the sectors are balanced
 ROUNDS: Final = 8  # of balancing
@@ -240,3 +240,24 @@ def evenly_by_run(rng: np.random.Generator, size: Ints, sector: Ints) -> Floats:
         return np.zeros(0)
     starts = np.flatnonzero(np.diff(size, prepend=-1) | np.diff(sector, prepend=-1))
     return np.concatenate([evenly(rng, int(run)) for run in np.diff(starts, append=len(size))])
+
+
+def evenly(rng: np.random.Generator, count: int) -> Floats:
+    """Return `count` numbers, each uniform on [0, 1), one in each of `count` equal parts, in random order.
+
+    Sums over such draws of a heavy tail vary far less than over independent ones.
+    """
+    return np.minimum((rng.permutation(count) + rng.random(count)) / max(count, 1), 1 - 2**-40)
+
+
+def rounded(rng: np.random.Generator, sizes: Floats, total: int | None = None) -> Ints:
+    """Return whole numbers whose means are `sizes`, any run of them within 1 of its sum, by one random start.
+
+    A `total` is the sum of `sizes` where it is a whole number, and is then kept whatever the rounding.
+    """
+    ends = np.floor(np.cumsum(sizes) + rng.random()).astype(np.int64)
+    if total is not None:
+        ends = np.minimum(ends, total)
+        ends[-1] = total
+    counts: Ints = np.diff(ends, prepend=0)
+    return counts

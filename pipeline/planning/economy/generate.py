@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
-from pipeline.planning.economy.economy_model import Economy, Figures, Ints, evenly, read_rows, rounded
-from pipeline.planning.economy.firms import Chained, Firms
+from pipeline.planning.economy.economy_model import Economy, Figures, Ints, read_rows
+from pipeline.planning.economy.firms import Chained, Firms, evenly, rounded
 from pipeline.storage.paths import SYNTHETIC, filled, require_new
 
 # Firms below this number own the establishment of that number alone; from here on they may own several.
