@@ -120,6 +120,7 @@ class _Search:
         self.order = problem.weighted
         self.unknowns = [problem.unknowns[v] for v in self.order]
         self.owner = {i: v for v, each in enumerate(self.unknowns) for i in each.members}
+        self.reconciled = {i for lattice in problem.lattices for i in lattice.members}
         self.terms: dict[int, set[tuple[tuple[int, Fraction], ...]]] = {b: set() for b in range(len(problem.bounds))}
         self.tangents: dict[int, list[_Model]] = {b: [] for b in range(len(problem.bounds))}
 
@@ -195,7 +196,8 @@ class _Search:
         policy = self._policy(x) if self.problem.lattices else None
         for lattice in self.problem.lattices:
             assert policy is not None
-            pulls = lattice.pulls(self.problem.variances(lattice, policy), self.problem.weights(lattice))
+            variances = self.problem.variances(lattice, policy)
+            pulls = lattice.pulls(variances, self.problem.slopes(lattice, lattice.reconciled(variances)))
             for i, pull in zip(lattice.members, pulls.tolist(), strict=True):
                 if i in self.owner:
                     useless[self.owner[i]] = pull < NEGLIGIBLE * pulls.sum()
@@ -205,6 +207,8 @@ class _Search:
     def _error(self, v: int, x: float) -> tuple[float, float]:
         """Return ln Σ error² of an unknown, and its slope, measured on the sides where errors are finite."""
         unknown = self.unknowns[v]
+        if unknown.error.quantity == "unusable" and not self.reconciled.isdisjoint(unknown.members):
+            return 0.0, 2.0  # what it adds is known by its variance, which grows with the square of its scale
         step = unknown.slope_step
         here, above, below = (unknown.log_square(self._number(v, x + move)) for move in (0.0, step, -step))
         ends = [(move, log_square) for move, log_square in ((step, above), (0.0, here), (-step, below))]

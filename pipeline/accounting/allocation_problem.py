@@ -16,7 +16,7 @@ from pipeline.accounting.calibrate import Family
 from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
-from pipeline.accounting.targets import Target
+from pipeline.accounting.targets import Target, missed
 from pipeline.base.errors import PrdpError
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
@@ -163,8 +163,11 @@ class Unknown:
         return [inf] if mechanisms is None else [float(self.error.value(each)) for each in mechanisms.values()]
 
     def log_square(self, n: int) -> float:
-        """Return ln Σ error² over the members."""
-        total = sum(each * each for each in self.errors(n))  # infinite where a power would overflow
+        """Return ln Σ error² over the members; of unusable cells their share."""
+        mechanisms = self.at(n)
+        if mechanisms is None:
+            return inf
+        total = sum(map(self.error.cost, mechanisms.values()))
         return log(total) if total > 0 else -inf
 
     def nearly_exact(self, n: int) -> bool:
@@ -246,10 +249,19 @@ class Problem:
         """Return those of a lattice's tables as they are published, under a policy of the problem."""
         return [policy.queries[i].mechanism.variance(0.0) for i in lattice.members]
 
-    def weights(self, lattice: Lattice) -> list[float]:
-        """Return the weights of a lattice's tables: 0 of those without one."""
-        known = {i: float(each.weight or 0) for each in self.unknowns for i in each.members}
-        return [known.get(i, 0.0) for i in lattice.members]
+    def slopes(self, lattice: Lattice, reconciled: Floats) -> Floats:
+        """Return by how much the sum grows with the variance of each table's estimates: 0 of those without a weight.
+
+        Of squared errors that is the weight; of unusable cells so many times what their share grows by.
+        """
+        weighted = {i: each for each in self.unknowns for i in each.members}
+        slopes = np.zeros(len(reconciled))
+        for t, (i, variance) in enumerate(zip(lattice.members, reconciled, strict=True)):
+            if i in weighted and (weight := weighted[i].weight) is not None:
+                error = weighted[i].error
+                is_share = error.quantity == "unusable"
+                slopes[t] = float(weight) * (missed(error, np.sqrt([variance]))[1] / variance if is_share else 1)
+        return slopes
 
     def unlimited(self) -> list[str]:
         """Return the labels of those with a weight that no limit reaches."""

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from fractions import Fraction
-from math import ceil, inf, log, sqrt
+from math import ceil, inf, log, pi, sqrt
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from pipeline.accounting.convert import closed_scale, exact_scale
 from pipeline.base.canonical import FrozenMap
@@ -24,6 +25,7 @@ from udfs.losses.distribution import delta_above, delta_of
 from udfs.mechanisms.additive_kinds import GaussianNoise
 from udfs.mechanisms.base import SMALLEST, Mechanism
 from udfs.noise.weights import beyond
+from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import exact, up_float, up_text
 
 LARGEST_EPSILON = 1000
@@ -32,6 +34,7 @@ TARGETS = ("standard_error", "mean_absolute_error", "relative_error", "interval"
 AT_A_RECORD = ("loss", "epsilon")  # the others are at a total
 BESIDE = (("delta", "epsilon"), ("bound", "delta"), ("group_loss", "relative_error"), ("group", "group_loss"))
 BOUNDS = ("exact", "closed")  # which condition decides of Gaussian noise
+LEAST_SHARE = 1e-300  # of cells, whose logarithm is finite
 SHARES = ("coverage", "quantile", "share", "delta")  # numbers that are below 1
 NO_BOUND = "above 0: an error relative to nothing has no bound"
 
@@ -158,6 +161,13 @@ class Target:
         """Return the value that `mechanism` has; raises CalibrationError where it can have none."""
         return QUANTITIES[self.quantity].value(self, mechanism)
 
+    def cost(self, mechanism: Mechanism) -> float:
+        """Return what a weight counts: the squared value; of unusable cells the smooth share that is missed."""
+        if self.quantity == "unusable":
+            return max(LEAST_SHARE, missed(self, _deviations(self, mechanism))[0])
+        value = float(self.value(mechanism))
+        return value * value  # infinite where a power would overflow
+
     def gap(self, mechanism: Mechanism) -> float:
         """Return how far off a mechanism is; below 0 with too little noise."""
         own = QUANTITIES[self.quantity].gap
@@ -215,6 +225,33 @@ def _missed(target: Target, mechanism: Mechanism) -> float:
     within = float(target["within"])
     shares = [count * mechanism.error_share(size, within * size) for size, count in target.sizes]
     return max(0.0, 1 - sum(shares) / sum(count for _, count in target.sizes))
+
+
+def _unusable(target: Target, mechanism: Mechanism) -> float:
+    """Return the share of cells whose standard error is more than `within` times their true total."""
+    return unusable(target, _deviations(target, mechanism))
+
+
+def unusable(target: Target, deviations: Floats) -> float:
+    """Return that share for these standard errors: one of all cells, or one of each size."""
+    sizes, counts = np.array(target.sizes).T
+    return float(np.average(float(target["within"]) * sizes < deviations, weights=counts))
+
+
+def missed(target: Target, deviations: Floats) -> tuple[float, float]:
+    """Return the share of cells whose normal errors exceed `within` times their totals, and how it grows with ln V.
+
+    Smooth where `unusable` has steps: the mean of 2Φ(−z), z = within·total/√V, which grows by φ(z)·z.
+    """
+    sizes, counts = np.array(target.sizes).T
+    z = float(target["within"]) * sizes / deviations
+    grows = np.exp(-z * z / 2) / sqrt(2 * pi) * z
+    return float(np.average(2 * ndtr(-z), weights=counts)), float(np.average(grows, weights=counts))
+
+
+def _deviations(target: Target, mechanism: Mechanism) -> Floats:
+    sizes = [0.0] if mechanism.additive else [size for size, _ in target.sizes]
+    return np.sqrt([mechanism.variance(size) for size in sizes])
 
 
 def _pure_loss(target: Target, mechanism: Mechanism) -> Fraction:
@@ -293,6 +330,7 @@ QUANTITIES: Mapping[str, Quantity] = {
         ),
         Aim.WITHIN,
     ),
+    "unusable": Quantity("share of unusable cells", ("within",), _unusable, Aim.WITHIN),
     "share": Quantity("share of cells with larger errors", ("share", "within"), _missed, Aim.WITHIN),
     # and a loss v(group) of a record in a cell of so many records, by the offset a (docs/noise.md)
     "group_loss": Quantity(

@@ -19,7 +19,9 @@ from pipeline.plan.model import Plan
 from pipeline.plan.plan_schema import (
     BY_PLAN,
     ERRORS,
+    UNUSABLE,
     WISHES,
+    WITHIN,
     AllocationSpec,
     CalibrateSpec,
     QuerySpec,
@@ -229,10 +231,7 @@ def read_weights(path: Path, parameter: str, step: Fraction) -> Mapping[str, Any
 
 Open = Mapping[str | None, Spec]  # part (None: all cells) → the mechanism whose scale is open
 FROM_CELLS = "prdp calibrate --records or --like takes it from synthetic cells"
-BESIDE_WITHIN = (
-    ("share", "the share of cells whose errors are to be within so many times their totals"),
-    ("sizes", f"a public file of the cells' expected totals, header value,count; {FROM_CELLS}"),
-)
+RECONCILED = f"must be left out: it goes with minimise: standard_error or {UNUSABLE}"
 DEFAULT = WishSpec(weight=Fraction(1))
 
 
@@ -248,14 +247,21 @@ def wish_of(draft: AllocationSpec, name: str) -> WishSpec:
     return wish if any(each is not None for each in asked) else wish.model_copy(update={"weight": Fraction(1)})
 
 
+def goes_by_sizes(draft: AllocationSpec, wish: WishSpec) -> bool:
+    """Return whether what is wanted of a query is a share of its cells."""
+    return wish.within is not None or (wish.weight is not None and draft.minimise == UNUSABLE)
+
+
 def error_of(draft: AllocationSpec, wish: WishSpec, plan: Plan) -> Target:
     """Return what the errors of a query are measured by, and where no weight is given, what they are to be at most.
 
     Raises PlanError where the file of its cells' sizes cannot be read.
     """
-    if wish.within is not None and wish.share is not None and wish.sizes is not None:
-        sizes = read_sizes(public_file(plan.path.parent, wish.sizes))
-        return Target.of("share", share=wish.share, within=wish.within, sizes=grouped(sizes))
+    if wish.sizes is not None:
+        sizes = grouped(read_sizes(public_file(plan.path.parent, wish.sizes)))
+        if wish.within is None:
+            return Target.of(UNUSABLE, within=draft.within or WITHIN, sizes=sizes)
+        return Target.of("share", share=wish.share, within=wish.within, sizes=sizes)
     name = next((each for each in ERRORS if getattr(wish, each) is not None), draft.minimise)
     wanted: dict[str, Any] = {name: getattr(wish, name) or Fraction(1)}
     return Target.of(name, total=wish.total, coverage=plan.interval, quantile=wish.quantile, **wanted)
@@ -267,8 +273,10 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
     chosen = {name: parts for name, parts in known.items() if parts}
     if not chosen:
         yield Mistake(("calibrate",), f"no mechanism says calibrate: {BY_PLAN}, in place of its scale")
-    if draft.reconciled and draft.minimise != "standard_error":
-        yield Mistake(("calibrate", "reconciled"), "must be left out: it goes with minimise: standard_error")
+    if draft.reconciled and draft.minimise not in ("standard_error", UNUSABLE):
+        yield Mistake(("calibrate", "reconciled"), RECONCILED)
+    if draft.within is not None and draft.minimise != UNUSABLE:
+        yield Mistake(("calibrate", "within"), f"must be left out: it goes with minimise: {UNUSABLE}")
     for name, wish in draft.queries.items():
         path: KeyPath = ("calibrate", "queries", name)
         if name not in known:
@@ -276,7 +284,7 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
         elif name not in chosen:
             yield Mistake(path, f"its mechanism must say calibrate: {BY_PLAN} in place of its scale")
         else:
-            yield from _wish_mistakes(wish, path)
+            yield from _wish_mistakes(wish, path, goes_by_sizes(draft, wish_of(draft, name)))
     for name, parts in chosen.items():
         yield from _measure_mistakes(draft, name, parts)
         yield from _proportion_mistakes(wish_of(draft, name), parts, ("calibrate", "queries", name, "proportions"))
@@ -285,25 +293,29 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
         yield Mistake(("calibrate",), rule, absent=(("calibrate", "limits"), ("budget",)))
 
 
-def _wish_mistakes(wish: WishSpec, path: KeyPath) -> Iterator[Mistake]:
+def _wish_mistakes(wish: WishSpec, path: KeyPath, by_sizes: bool) -> Iterator[Mistake]:
     asked = [name for name in ("weight", *WISHES) if getattr(wish, name) is not None]
     if len(asked) > 1:
         yield Mistake(path, f"must have one of weight, {', '.join(WISHES)}, not {' and '.join(asked)}")
     if wish.quantile is not None and wish.relative_error is None:
         yield Mistake((*path, "quantile"), "must be left out: it goes with relative_error")
-    for name, why in BESIDE_WITHIN:
-        if wish.within is None and getattr(wish, name) is not None:
-            yield Mistake((*path, name), "must be left out: it goes with within")
-        elif wish.within is not None and getattr(wish, name) is None:
-            yield missing((*path, name), f" ({why})")
+    if wish.within is None and wish.share is not None:
+        yield Mistake((*path, "share"), "must be left out: it goes with within")
+    elif wish.within is not None and wish.share is None:
+        yield missing((*path, "share"), " (of the cells: whose errors are to be within so much)")
+    if wish.sizes is not None and not by_sizes:
+        yield Mistake((*path, "sizes"), f"must be left out: it goes with within, or with minimise: {UNUSABLE}")
 
 
 def _measure_mistakes(draft: AllocationSpec, name: str, parts: Open) -> Iterator[Mistake]:
     wish = wish_of(draft, name)
-    if wish.within is not None:
+    if goes_by_sizes(draft, wish):
         if wish.total is not None:
-            rule = "must be left out beside within, which is meant at the totals that sizes names"
+            rule = "must be left out: a share of cells is meant at the totals that sizes names"
             yield Mistake(("calibrate", "queries", name, "total"), rule)
+        if wish.sizes is None:
+            rule = f" (a public file of the cells' expected totals, header value,count; {FROM_CELLS})"
+            yield missing(("calibrate", "queries", name, "sizes"), rule)
         return
     measure = next((each for each in ERRORS if getattr(wish, each) is not None), draft.minimise)
     kinds = [CATALOGUE[dict(part)["kind"]] for part in parts.values()]

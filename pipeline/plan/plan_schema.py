@@ -46,7 +46,9 @@ INTERVAL = 0.95  # coverage, where a plan names none
 MOST_LEVELS = 8  # of one query
 MOST_CLASSES = 1000  # of a measure
 ErrorName = Literal["standard_error", "mean_absolute_error", "relative_error", "interval"]
-ERRORS = get_args(ErrorName)  # which an allocation may minimise
+ERRORS = get_args(ErrorName)  # which an allocation may minimise, …
+UNUSABLE = "unusable"  # … or the share of cells whose errors are larger than `within` times their totals
+WITHIN = Fraction("0.3")  # where a draft names none
 WISHES = (*ERRORS, "within")  # accuracies that it may be given
 BY_PLAN = "plan"  # as a mechanism's calibrate: the plan's own key calibrate chooses the scale
 
@@ -357,10 +359,11 @@ class AllocationSpec(Spec):
     """What the scales of all mechanisms with `calibrate: plan` are chosen for; a plan with it is a draft.
 
     `years`: the plan's tables are released so many times within the limits. `reconciled`: errors of weighted tables
-    are those after `prdp reconcile`.
+    are those after `prdp reconcile`. `within`: of which errors a cell is unusable, as a share of its total.
     """
 
-    minimise: ErrorName = "standard_error"
+    minimise: ErrorName | Literal["unusable"] = "standard_error"
+    within: Share | None = None
     reconciled: bool = False
     limits: list[LimitSpec] = Field(default=[])
     years: Years = Fraction(1)

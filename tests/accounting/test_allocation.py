@@ -1,5 +1,6 @@
 """Allocation: limits are kept exactly, and no scales that keep them have smaller weighted errors."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import exp, sqrt
@@ -9,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from pipeline.accounting.allocation import FEWER, allocate, relaxed
 from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
 from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.search import decimal
-from pipeline.accounting.targets import CalibrationError, Target
-from tests.support.allocated import best_by_search, objective, problem
+from pipeline.accounting.targets import CalibrationError, Target, missed
+from tests.support.allocated import AT_500, best_by_search, objective, problem
 from udfs.mechanisms.catalogue import build
 
 GAUSSIAN = {"kind": "gaussian"}
@@ -131,6 +133,53 @@ def test_reconciled_errors_are_as_small_as_a_search_finds(weights: tuple[int, ..
     best = min(float(np.dot(weights, lattice.reconciled(100**2 / (4 * share)))) for share in shares)
     assert total(found) <= best * (1 + DIGITS)
     assert total(allocate(apart)) > total(found)  # a broken twin: for the errors as they are published
+
+
+UNUSABLE = [
+    Target.of("unusable", within=Fraction("0.3"), sizes=sizes)
+    for sizes in (((5.0, 10.0), (50.0, 10.0)), ((40.0, 30.0), (900.0, 5.0)), ((200.0, 1.0), (1000.0, 9.0), (1e5, 2.0)))
+]
+
+
+def missing(deviations: Sequence[float]) -> float:
+    """Return Σ of the tables' expected shares of cells with errors of more than 0.3 of their totals."""
+    return sum(
+        sum(count * 2 * norm.sf(0.3 * size / deviation) for size, count in error.sizes)
+        / sum(count for _, count in error.sizes)
+        for error, deviation in zip(UNUSABLE, deviations, strict=True)
+    )
+
+
+@pytest.mark.parametrize("parts", [None, (3, 4)])
+@pytest.mark.parametrize("rho", ["0.3", "2"])
+def test_cells_that_are_missed_are_as_few_as_a_search_finds(rho: str, parts: tuple[int, int] | None) -> None:
+    apart = problem([GAUSSIAN] * 3, (1, 1, 1), [((10, 10, 10), rho)], errors=UNUSABLE)
+    lattices = [] if parts is None else [nested(parts)]
+
+    def total(variances: Any) -> float:
+        return missing(np.sqrt(lattices[0].reconciled(variances) if lattices else variances))
+
+    def reached(asked: Problem) -> float:
+        policy = asked.at(allocate(asked))
+        assert asked.keeps(policy)
+        return total([each.mechanism.variance(0.0) for each in policy.queries])
+
+    grid = np.linspace(0.005, 0.99, 60)
+    shares = [np.array([u, v, 1 - u - v]) for u in grid for v in grid if u + v < 1 - 1e-9]
+    best = min(total(50 / (float(rho) * share)) for share in shares)
+    assert reached(replace(apart, lattices=lattices)) <= best * 1.01
+    squares = replace(apart, unknowns=[replace(each, error=AT_500) for each in apart.unknowns], lattices=lattices)
+    assert reached(squares) > best * 1.01  # a broken twin: for squared errors
+
+
+def test_a_cell_is_unusable_beyond_its_share_and_missed_smoothly() -> None:
+    target = UNUSABLE[1]
+    mechanism = build({"kind": "gaussian", "sigma": 100}, Fraction(1))
+    assert target.value(mechanism) == pytest.approx(30 / 35)  # 12 is below 100, 270 is not
+    deviation = np.sqrt([mechanism.variance(0.0)])
+    share, grows = missed(target, deviation)
+    assert share == pytest.approx((30 * 2 * norm.sf(12 / deviation[0]) + 5 * 2 * norm.sf(270 / deviation[0])) / 35)
+    assert grows == pytest.approx((missed(target, deviation * exp(1e-6 / 2))[0] - share) / 1e-6, rel=1e-4)
 
 
 def test_years_and_the_test_of_a_firm_use_the_policys_own_total() -> None:

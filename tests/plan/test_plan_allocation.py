@@ -333,7 +333,23 @@ MISTAKES = [
     ),
     (
         "calibrate: {minimise: interval, reconciled: true, queries: {employment: {total: 5}}}\n",
-        "calibrate.reconciled: must be left out: it goes with minimise: standard_error",
+        "calibrate.reconciled: must be left out: it goes with minimise: standard_error or unusable",
+    ),
+    (
+        "calibrate: {within: 0.2, queries: {employment: {total: 5}}}\n",
+        "calibrate.within: must be left out: it goes with minimise: unusable",
+    ),
+    (
+        "calibrate: {minimise: unusable, queries: {employment: {sizes: cells.csv}}}\n",
+        "calibrate.queries.payroll.sizes: missing key (a public file of the cells' expected totals",
+    ),
+    (
+        "calibrate: {minimise: unusable, queries: {employment: {sizes: cells.csv}, payroll: {total: 5}}}\n",
+        "calibrate.queries.payroll.total: must be left out: a share of cells is meant",
+    ),
+    (
+        "calibrate: {queries: {employment: {total: 5, sizes: cells.csv}}}\n",
+        "calibrate.queries.employment.sizes: must be left out: it goes with within, or with minimise: unusable",
     ),
     ("calibrate: {minimize: interval}\n", "calibrate.minimize: unknown key; nearest known key: minimise"),
 ]

@@ -6,18 +6,20 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.accounting.accountant import Charged, check
 from pipeline.accounting.allocation import allocate, relaxed
 from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.targets import CalibrationError
+from pipeline.accounting.targets import CalibrationError, unusable
 from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg
 from pipeline.base.plain import aligned, reference_text
 from pipeline.plan.drafts import Allocation, Place, allocation_of
 from pipeline.plan.load import NOTHING, draft_of, load_plan, plan_of
 from pipeline.plan.model import OTHERS, Plan
-from pipeline.plan.plan_schema import WISHES
+from pipeline.plan.plan_schema import UNUSABLE, WISHES
 from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, read_text, text_of, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
@@ -127,7 +129,11 @@ def _units(plan: Plan, allocation: Allocation, minimised: str) -> Iterator[str]:
     weighted = [each for each in allocation.problem.unknowns if each.weight is not None]
     places = {allocation.places[i].query for each in weighted for i in each.members}
     units = sorted({plan.queries[query].statistic.label for query in places})
-    if minimised != "relative_error" and len(units) > 1 and len({each.weight for each in weighted}) == 1:
+    if (
+        minimised not in ("relative_error", UNUSABLE)
+        and len(units) > 1
+        and len({each.weight for each in weighted}) == 1
+    ):
         yield UNITS.format(", ".join(units))
 
 
@@ -171,12 +177,10 @@ def _chosen(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Json]
         [{"at": reference.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, name))} for name in names]
         for reference, bound in zip(allocation.references, problem.bounds, strict=True)
     ]
-    reconciled = {
-        i: sqrt(variance)
+    variances = {
+        i: variance
         for lattice in problem.lattices
-        for i, variance in zip(
-            lattice.members, lattice.reconciled(problem.variances(lattice, policy)).tolist(), strict=True
-        )
+        for i, variance in zip(lattice.members, lattice.reconciled(problem.variances(lattice, policy)), strict=True)
     }
     chosen: list[Json] = []
     for unknown in problem.unknowns:
@@ -187,10 +191,16 @@ def _chosen(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Json]
                 | ({} if place.part is None else {"part": place.part})
                 | {family.name: as_json(getattr(mechanism, family.name)), "scale": family.name}
                 | {"for": _wish_json(unknown, mechanism), "error": float(unknown.error.value(mechanism))}
-                | ({"reconciled": reconciled[i]} if i in reconciled else {})
+                | ({"reconciled": _reconciled(unknown, variances[i])} if i in variances else {})
                 | {"losses": [of_queries[place.query] for of_queries in losses]}
             )
     return chosen
+
+
+def _reconciled(unknown: Unknown, variance: float) -> float:
+    """Return the error of estimates of a variance: the share of unusable cells, or the standard error."""
+    error = unknown.error
+    return unusable(error, np.sqrt([variance])) if error.quantity == UNUSABLE else sqrt(variance)
 
 
 def _wish_json(unknown: Unknown, mechanism: Mechanism) -> dict[str, Any]:
@@ -219,7 +229,8 @@ def _scale(each: Json) -> str:
 def _error(each: Json) -> str:
     wish = each["for"]
     if "within" in wish:
-        return f"share of cells {1 - each['error']:.4g}"
+        share = f"{'usable cells' if 'weight' in wish else 'share of cells'} {1 - each['error']:.4g}"
+        return share + (f", reconciled {1 - each['reconciled']:.4g}" if "reconciled" in each else "")
     what = "quantile of the relative error" if "quantile" in wish else wish.get("error", next(iter(wish)))
     beside = f", reconciled {each['reconciled']:.4g}" if "reconciled" in each else ""
     return f"{what.replace('_', ' ')} {each['error']:.4g}{beside}"

@@ -16,7 +16,7 @@ from pipeline.base.errors import PlanError
 from pipeline.engines.writers import Block
 from pipeline.plan.load import draft_of, filled
 from pipeline.plan.model import Plan, Query
-from pipeline.plan.plan_mechanisms import open_parts, wish_of
+from pipeline.plan.plan_mechanisms import goes_by_sizes, open_parts, wish_of
 from pipeline.plan.plan_schema import PlanSpec
 from pipeline.plan.plan_text import PlanText
 from udfs.numbers.arrays import Floats, Int64s, in_units
@@ -103,7 +103,7 @@ def _absent(text: PlanText, path: Path, variables: Mapping[str, str]) -> dict[st
     if spec.calibrate is None:
         raise PlanError(f"{path}: calibrate: missing key; only a draft has totals and sizes to be found")
     wishes = {query.name: wish_of(spec.calibrate, query.name) for query in spec.queries if open_parts(query)}
-    keys = {name: "total" if wish.within is None else "sizes" for name, wish in wishes.items()}
+    keys = {name: "sizes" if goes_by_sizes(spec.calibrate, wish) else "total" for name, wish in wishes.items()}
     return {name: key for name, key in keys.items() if getattr(wishes[name], key) is None}
 
 
