@@ -165,8 +165,8 @@ def test_no_pattern_takes_long(tmp_path: Path, pattern: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "values", "line"),
     [
-        ({}, {"yeer": "2022"}, "--set yeer: unknown variable; nearest known variable: year"),
-        ({}, {"month": "1", "year": "2022"}, "--set month: unknown variable; known variables: year"),
+        ({}, {"yeer": "2022"}, "yeer: unknown variable; nearest known variable: year"),
+        ({}, {"month": "1", "year": "2022"}, "month: unknown variable; known variables: year"),
         ({}, {"year": 2022}, "variables.year: the value must be text"),
         ({"title": "{{ yaer }}"}, {}, "title: {{ yaer }}: unknown variable; nearest known variable: year"),
         ({"title": "{{ year + 1 }}"}, {}, "title: {{ year + 1 }}: write the name of a variable alone"),
